@@ -1,0 +1,92 @@
+//! What the control plane assigned to a machine. Nothing else knows this wire format.
+//!
+//! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. Fields that drophammer adds:
+//! `allocation.image.digest`.
+
+use crate::layout::{self, Parsed};
+use crate::problem::Problem;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A machine as `GET /v1/machine/{id}` returns it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub id: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Named>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<Allocation>,
+}
+
+/// metal-api refers to things as objects with an id.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    pub id: String,
+}
+
+/// What the machine is to become.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Allocation {
+    #[serde(rename = "allocationuuid")]
+    pub id: String,
+    #[serde(default)]
+    pub created: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub project: String,
+    pub hostname: String,
+    /// `machine` or `firewall`.
+    #[serde(default)]
+    pub role: String,
+    pub image: Image,
+    /// As the control plane spells it; see [`Allocation::layout`].
+    pub filesystemlayout: Value,
+    #[serde(default)]
+    pub networks: Value,
+    #[serde(default)]
+    pub ssh_pub_keys: Vec<String>,
+    /// Base64, or plain where it is not valid base64, as metal-stack takes it.
+    #[serde(default)]
+    pub user_data: String,
+    #[serde(default)]
+    pub console_password: String,
+    #[serde(default)]
+    pub dns_servers: Value,
+    #[serde(default)]
+    pub ntp_servers: Value,
+    #[serde(default)]
+    pub firewall_rules: Value,
+    #[serde(default)]
+    pub vpn: Value,
+    /// Renew the image, keep the data.
+    #[serde(default)]
+    pub reinstall: bool,
+    /// The machine has reported a finished installation of this allocation.
+    #[serde(default)]
+    pub succeeded: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// `debian-12.0.20261101`.
+    pub id: String,
+    #[serde(default)]
+    pub name: String,
+    pub url: String,
+    /// `sha256:HEX` or `sha512:HEX` of the file at `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+impl Allocation {
+    /// The layout in the program's own types.
+    ///
+    /// # Errors
+    /// Every problem of the layout, with its place.
+    pub fn layout(&self) -> Result<Parsed, Vec<Problem>> {
+        layout::read_json(&self.filesystemlayout)
+    }
+}

@@ -1,0 +1,337 @@
+//! The only place that starts a process: argv (never a shell), stdin null, a deadline, and the tool's own words
+//! in the error.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For tools that touch metadata only. Formatting and installers set their own.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How many of its last lines an error quotes.
+const TAIL_LINES: usize = 20;
+
+/// No single line of a tool is kept longer than this.
+const LINE_BYTES: u64 = 4096;
+
+/// A process to run.
+pub struct Command {
+    program: OsString,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    root: Option<PathBuf>,
+    deadline: Duration,
+}
+
+/// What a tool said when it succeeded.
+#[derive(Debug)]
+pub struct Output {
+    pub stdout: String,
+}
+
+/// Why a tool did not succeed: its argv, its end, its last words.
+#[derive(Debug)]
+pub struct CommandError {
+    pub argv: String,
+    pub end: End,
+    /// The last lines of stdout and stderr, in the order in which they came.
+    pub tail: Vec<String>,
+}
+
+#[derive(Debug)]
+pub enum End {
+    NotStarted(std::io::Error),
+    Exited(i32),
+    Killed(i32),
+    Deadline(Duration),
+}
+
+impl Command {
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Command {
+            program: program.as_ref().to_owned(),
+            args: Vec::new(),
+            env: Vec::new(),
+            root: None,
+            deadline: DEFAULT_DEADLINE,
+        }
+    }
+
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Runs the program with this directory as its root.
+    pub fn chroot(mut self, root: impl AsRef<Path>) -> Self {
+        self.root = Some(root.as_ref().to_owned());
+        self
+    }
+
+    /// After this long the process and all it started are killed.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// The program is missing, exits with another code than 0, is killed, or does not end in time.
+    pub fn run(self) -> Result<Output, CommandError> {
+        self.run_watched(|_| {})
+    }
+
+    /// As [`Command::run`], and hands every line of output over as it comes.
+    ///
+    /// # Errors
+    /// As [`Command::run`].
+    pub fn run_watched(self, watch: impl Fn(&str) + Send + Sync + 'static) -> Result<Output, CommandError> {
+        let argv = self.argv();
+        tracing::debug!(%argv, "run");
+        let fail = |end, tail| CommandError { argv: argv.clone(), end, tail };
+        let mut child = self.spawn().map_err(|error| fail(End::NotStarted(error), Vec::new()))?;
+
+        let watch: Watch = Arc::new(watch);
+        let tail = Arc::new(Mutex::new(VecDeque::new()));
+        let stdout = child.stdout.take().map(|pipe| read_lines(pipe, watch.clone(), tail.clone()));
+        let stderr = child.stderr.take().map(|pipe| read_lines(pipe, watch, tail.clone()));
+        let ended = wait(&mut child, self.deadline);
+        if ended.is_none() {
+            kill_group(&mut child);
+        }
+        // A daemon that the tool left behind may hold the pipes open: give the readers a moment, not for ever.
+        let text = stdout.map(|reader| reader.finish(Duration::from_secs(2))).unwrap_or_default();
+        if let Some(reader) = stderr {
+            reader.finish(Duration::from_secs(2));
+        }
+        let tail = || tail.lock().map(|lines| lines.iter().cloned().collect()).unwrap_or_default();
+        match ended {
+            None => Err(fail(End::Deadline(self.deadline), tail())),
+            Some(status) if status.success() => Ok(Output { stdout: text }),
+            Some(status) => Err(fail(End::of(status), tail())),
+        }
+    }
+
+    fn argv(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.args);
+        words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+    }
+
+    fn spawn(&self) -> std::io::Result<Child> {
+        let mut command = std::process::Command::new(&self.program);
+        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        // No translations: errors are read by people who search for them, and output is parsed.
+        command.env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Its own group, so that a deadline ends its children too.
+        command.process_group(0);
+        if let Some(root) = self.root.clone() {
+            command.current_dir("/");
+            // SAFETY: between fork and exec only chroot(2) and chdir(2) run, both async-signal-safe;
+            // the path was allocated before the fork.
+            unsafe {
+                command.pre_exec(move || {
+                    nix::unistd::chroot(&root)?;
+                    nix::unistd::chdir("/")?;
+                    Ok(())
+                });
+            }
+        }
+        command.spawn()
+    }
+}
+
+impl End {
+    fn of(status: ExitStatus) -> End {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => End::Exited(code),
+            (None, signal) => End::Killed(signal.unwrap_or_default()),
+        }
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.end {
+            End::NotStarted(error) => write!(f, "`{}` could not be started: {error}", self.argv)?,
+            End::Exited(code) => write!(f, "`{}` exited with {code}", self.argv)?,
+            End::Killed(signal) => write!(f, "`{}` was killed by signal {signal}", self.argv)?,
+            End::Deadline(limit) => {
+                write!(f, "`{}` did not end within {} s and was killed", self.argv, limit.as_secs_f32())?;
+            }
+        }
+        if !self.tail.is_empty() {
+            write!(f, ", saying: {}", self.tail.join(" | "))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+/// Names of the tools that `PATH` does not have. Asked at start, so that none is missed in the middle of an install.
+pub fn missing<'a>(tools: &[&'a str]) -> Vec<&'a str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |tool: &&&str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
+    tools.iter().filter(|tool| !there(tool)).copied().collect()
+}
+
+fn quoted(word: &str) -> String {
+    if !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || "'\"\\$`".contains(c)) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+type Watch = Arc<dyn Fn(&str) + Send + Sync>;
+
+struct LineReader {
+    handle: thread::JoinHandle<()>,
+    text: Arc<Mutex<String>>,
+}
+
+impl LineReader {
+    fn finish(self, patience: Duration) -> String {
+        let end = Instant::now() + patience;
+        while !self.handle.is_finished() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.text.lock().map(|mut text| std::mem::take(&mut *text)).unwrap_or_default()
+    }
+}
+
+fn read_lines(pipe: impl Read + Send + 'static, watch: Watch, tail: Arc<Mutex<VecDeque<String>>>) -> LineReader {
+    let text = Arc::new(Mutex::new(String::new()));
+    let collected = text.clone();
+    let handle = thread::spawn(move || {
+        let mut pipe = BufReader::new(pipe);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match pipe.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let raw = String::from_utf8_lossy(&line);
+            if let Ok(mut text) = collected.lock() {
+                text.push_str(&raw);
+            }
+            let shown = raw.trim_end();
+            if shown.trim().is_empty() {
+                continue;
+            }
+            watch(shown);
+            if let Ok(mut tail) = tail.lock() {
+                if tail.len() == TAIL_LINES {
+                    tail.pop_front();
+                }
+                tail.push_back(shown.to_owned());
+            }
+        }
+    });
+    LineReader { handle, text }
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < end => {}
+            // try_wait fails only for a child that was reaped elsewhere, which nothing here does.
+            Ok(None) | Err(_) => return None,
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn kill_group(child: &mut Child) {
+    use nix::sys::signal::{Signal, killpg};
+    if let Ok(id) = i32::try_from(child.id()) {
+        // Gone already is as good as killed.
+        let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
+    }
+    // A process in uninterruptible sleep survives SIGKILL until its I/O ends: do not wait for that one.
+    let end = Instant::now() + Duration::from_secs(2);
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_returned_and_watched() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let lines = seen.clone();
+        let output = Command::new("printf")
+            .arg("one\ntwo\n")
+            .run_watched(move |line| lines.lock().unwrap().push(line.to_owned()))
+            .unwrap();
+        assert_eq!(output.stdout, "one\ntwo\n");
+        assert_eq!(*seen.lock().unwrap(), ["one", "two"]);
+    }
+
+    #[test]
+    fn the_error_has_argv_code_and_last_words() {
+        let error = Command::new("sh").args(["-c", "echo 'disk is on fire' >&2; exit 3"]).run().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`sh -c 'echo '\\''disk is on fire'\\'' >&2; exit 3'` exited with 3, saying: disk is on fire"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = Command::new("no-such-tool").run().unwrap_err();
+        assert!(error.to_string().starts_with("`no-such-tool` could not be started"), "{error}");
+        assert_eq!(missing(&["sh", "no-such-tool"]), ["no-such-tool"]);
+    }
+
+    #[test]
+    fn the_deadline_ends_the_process_and_its_children() {
+        let began = Instant::now();
+        let error = Command::new("sh")
+            .args(["-c", "echo waiting; sleep 60 & sleep 60"])
+            .deadline(Duration::from_millis(300))
+            .run()
+            .unwrap_err();
+        assert!(matches!(error.end, End::Deadline(_)), "{error}");
+        assert_eq!(error.tail, ["waiting"]);
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn stdin_is_empty_so_a_prompt_cannot_wait() {
+        assert_eq!(Command::new("cat").run().unwrap().stdout, "");
+    }
+
+    #[test]
+    fn only_the_last_lines_are_quoted() {
+        let error = Command::new("sh").args(["-c", "seq 1 500 >&2; exit 1"]).run().unwrap_err();
+        assert_eq!(error.tail.len(), TAIL_LINES);
+        assert_eq!(error.tail.last().map(String::as_str), Some("500"));
+    }
+}

@@ -1,0 +1,197 @@
+//! What agent and control plane say to each other, shared by the HTTP client and by `serve`.
+//!
+//! | call | body | answer |
+//! |---|---|---|
+//! | `POST /v1/machine/register` | [`Register`] | 200 |
+//! | `GET /v1/machine/{id}/wait?seconds=N` | | 200 when allocated, 204 when not yet |
+//! | `GET /v1/machine/{id}` | | [`crate::allocation::Machine`] |
+//! | `POST /v1/machine/{id}/event` | [`Event`] | 200 |
+//! | `POST /v1/machine/{id}/report` | [`Report`] | 200 |
+//!
+//! Every call carries `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`.
+//! Names are metal-api's; what drophammer adds is optional for the reader.
+
+use crate::inventory::Inventory;
+use serde::{Deserialize, Serialize};
+
+/// metal-api's `v1.MachineRegisterRequest`, and the whole inventory beside it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Register {
+    pub uuid: String,
+    pub hardware: Hardware,
+    pub bios: Bios,
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// What is there, in full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<Inventory>,
+    /// `drophammer 0.1.0`.
+    #[serde(default)]
+    pub agent: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hardware {
+    pub memory: u64,
+    pub cpu_cores: u32,
+    pub disks: Vec<HardwareDisk>,
+    pub nics: Vec<HardwareNic>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardwareDisk {
+    /// `/dev/sda`.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardwareNic {
+    pub mac: String,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bios {
+    pub vendor: String,
+    pub version: String,
+    pub date: String,
+}
+
+impl Register {
+    /// The registration of a machine with that id and inventory.
+    pub fn new(uuid: String, inventory: Inventory) -> Register {
+        let disks = inventory.disks.iter();
+        let nics = inventory.nics.iter();
+        Register {
+            uuid,
+            hardware: Hardware {
+                memory: inventory.memory_bytes,
+                cpu_cores: inventory.cpus.iter().map(|cpu| cpu.cores).sum(),
+                disks: disks.map(|disk| HardwareDisk { name: disk.device.clone(), size: disk.size_bytes }).collect(),
+                nics: nics.map(|nic| HardwareNic { mac: nic.mac.clone(), name: nic.name.clone() }).collect(),
+            },
+            bios: Bios {
+                vendor: inventory.system.bios_vendor.clone(),
+                version: inventory.system.bios_version.clone(),
+                date: inventory.system.bios_date.clone(),
+            },
+            tags: Vec::new(),
+            inventory: Some(inventory),
+            agent: concat!("drophammer ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+/// metal-stack's provisioning events, by their names on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum EventName {
+    #[serde(rename = "PXE Booting")]
+    PxeBooting,
+    Preparing,
+    Registering,
+    Waiting,
+    Installing,
+    #[serde(rename = "Booting New Kernel")]
+    BootingNewKernel,
+    #[serde(rename = "Phoned Home")]
+    PhonedHome,
+    Alive,
+    Crashed,
+    #[serde(rename = "Planned Reboot")]
+    PlannedReboot,
+}
+
+impl EventName {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventName::PxeBooting => "PXE Booting",
+            EventName::Preparing => "Preparing",
+            EventName::Registering => "Registering",
+            EventName::Waiting => "Waiting",
+            EventName::Installing => "Installing",
+            EventName::BootingNewKernel => "Booting New Kernel",
+            EventName::PhonedHome => "Phoned Home",
+            EventName::Alive => "Alive",
+            EventName::Crashed => "Crashed",
+            EventName::PlannedReboot => "Planned Reboot",
+        }
+    }
+}
+
+impl std::fmt::Display for EventName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Something that happened. Losing one is harmless.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    pub event: EventName,
+    pub message: String,
+    /// The plan's step that is running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// How long that step took, in the event that ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+}
+
+/// How far the image is. Bytes are those of the file as it travels, compressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    pub bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u64>,
+    pub bytes_per_second: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+}
+
+/// The end of an installation, good or bad. Must be acknowledged before the machine leaves the ramdisk.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub success: bool,
+    /// What happened, in one sentence; for a failure with the tool's own words.
+    pub message: String,
+    #[serde(default)]
+    pub allocationuuid: String,
+    /// Step that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    #[serde(default)]
+    pub console_password: String,
+    #[serde(default)]
+    pub kernel: String,
+    #[serde(default)]
+    pub initrd: String,
+    #[serde(default)]
+    pub cmdline: String,
+    #[serde(default)]
+    pub bootloaderid: String,
+    #[serde(default)]
+    pub timings: Vec<StepTime>,
+    /// The plan as it was printed.
+    #[serde(default)]
+    pub plan: String,
+    /// Peak resident memory of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_rss_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepTime {
+    pub step: String,
+    pub seconds: f64,
+}
+
+/// metal-api's error body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub statuscode: u16,
+    pub message: String,
+}

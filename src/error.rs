@@ -1,0 +1,109 @@
+//! The one error type: which phase failed, on what, and the words of whoever said no.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where in the pipeline an error belongs. The names appear in reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    Settings,
+    Control,
+    Inventory,
+    Layout,
+    Plan,
+    Storage,
+    Image,
+    Target,
+    Boot,
+    Serve,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Settings => "settings",
+            Phase::Control => "control plane",
+            Phase::Inventory => "inventory",
+            Phase::Layout => "layout",
+            Phase::Plan => "plan",
+            Phase::Storage => "storage",
+            Phase::Image => "image",
+            Phase::Target => "target",
+            Phase::Boot => "boot",
+            Phase::Serve => "serve",
+        })
+    }
+}
+
+type Source = Box<dyn StdError + Send + Sync>;
+
+/// What failed and why. `Display` gives the whole chain in one line, so no caller has to walk it.
+#[derive(Debug)]
+pub struct Error {
+    pub phase: Phase,
+    what: String,
+    source: Option<Source>,
+}
+
+impl Error {
+    pub fn new(phase: Phase, what: impl Into<String>) -> Self {
+        Error { phase, what: what.into(), source: None }
+    }
+
+    pub fn with_source(phase: Phase, what: impl Into<String>, source: impl Into<Source>) -> Self {
+        Error { phase, what: what.into(), source: Some(source.into()) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        let mut said = self.what.clone();
+        let mut source = self.source();
+        while let Some(error) = source {
+            // Some libraries repeat their source in their own text; say each thing once.
+            let text = error.to_string();
+            if !said.contains(&text) {
+                write!(f, ": {text}")?;
+                said.push_str(&text);
+            }
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// Adds phase and words to a foreign error: `.context(Phase::Storage, || format!("open {device}"))`.
+pub trait Context<T> {
+    /// # Errors
+    /// The error it was called on, wrapped.
+    fn context<S: Into<String>>(self, phase: Phase, what: impl FnOnce() -> S) -> Result<T>;
+}
+
+impl<T, E: Into<Source>> Context<T> for std::result::Result<T, E> {
+    fn context<S: Into<String>>(self, phase: Phase, what: impl FnOnce() -> S) -> Result<T> {
+        self.map_err(|source| Error::with_source(phase, what(), source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_chain_is_said_once() {
+        let inner: Result<(), _> = Err(std::io::Error::other("No space left on device"));
+        let error =
+            inner.context(Phase::Image, || "write etc/hosts").context(Phase::Image, || "unpack the image").unwrap_err();
+        assert_eq!(error.to_string(), "unpack the image: write etc/hosts: No space left on device");
+        assert_eq!(error.phase, Phase::Image);
+    }
+}

@@ -1,0 +1,9 @@
+//! What should be: the filesystem layout, read from every spelling in use, with all its problems at once.
+
+mod spellings;
+mod types;
+mod validate;
+
+pub use spellings::{Parsed, read_json, read_yaml};
+pub use types::*;
+pub use validate::validate;

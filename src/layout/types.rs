@@ -1,0 +1,176 @@
+//! The layout as the program uses it: canonical names, units in the names, nothing optional that has a default.
+//!
+//! Serialised, it is metal-api's wire format (`v1.FilesystemLayoutResponse`). Reading goes through
+//! [`super::read_yaml`] and [`super::read_json`], which know the other spellings in use.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What the disks of a machine should become.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Layout {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    pub filesystems: Vec<Filesystem>,
+    pub disks: Vec<Disk>,
+    pub raid: Vec<Raid>,
+    pub volumegroups: Vec<VolumeGroup>,
+    pub logicalvolumes: Vec<LogicalVolume>,
+    pub constraints: Constraints,
+}
+
+/// Which sizes and images the layout is chosen for when an allocation names none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Constraints {
+    pub sizes: Vec<String>,
+    /// OS to version constraint, as written in the layout (`>= 10`, `*`).
+    pub images: BTreeMap<String, String>,
+}
+
+/// One filesystem, swap area or tmpfs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Filesystem {
+    /// Mount point; without one the filesystem is made and not mounted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Device path as the layout spells it; `tmpfs` for a tmpfs.
+    pub device: String,
+    pub format: Format,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    pub mountoptions: Vec<String>,
+    /// Arguments for mkfs, one word each.
+    pub createoptions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Disk {
+    pub device: String,
+    pub partitions: Vec<Partition>,
+    /// May a reinstall erase this disk? A fresh install erases every listed disk.
+    pub wipeonreinstall: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Partition {
+    pub number: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// MiB; 0 is all that is left of the disk.
+    #[serde(rename = "size")]
+    pub size_mib: u64,
+    #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<PartitionKind>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Raid {
+    pub arrayname: String,
+    pub devices: Vec<String>,
+    pub level: String,
+    pub createoptions: Vec<String>,
+    /// How many of `devices` are spares.
+    pub spares: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VolumeGroup {
+    pub name: String,
+    pub devices: Vec<String>,
+    pub tags: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LogicalVolume {
+    pub name: String,
+    pub volumegroup: String,
+    /// MiB; 0 is all that is left of the group.
+    #[serde(rename = "size")]
+    pub size_mib: u64,
+    pub lvmtype: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    Vfat,
+    Ext3,
+    Ext4,
+    Swap,
+    Tmpfs,
+    None,
+}
+
+impl Format {
+    pub const ALL: [Format; 6] = [Format::Ext3, Format::Ext4, Format::None, Format::Swap, Format::Tmpfs, Format::Vfat];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Vfat => "vfat",
+            Format::Ext3 => "ext3",
+            Format::Ext4 => "ext4",
+            Format::Swap => "swap",
+            Format::Tmpfs => "tmpfs",
+            Format::None => "none",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Partition types by their four-digit `sgdisk` code, as metal-api writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum PartitionKind {
+    #[serde(rename = "ef00")]
+    Boot,
+    #[serde(rename = "8300")]
+    Linux,
+    #[serde(rename = "fd00")]
+    LinuxRaid,
+    #[serde(rename = "8e00")]
+    LinuxLvm,
+}
+
+impl PartitionKind {
+    pub const ALL: [PartitionKind; 4] =
+        [PartitionKind::Linux, PartitionKind::LinuxLvm, PartitionKind::Boot, PartitionKind::LinuxRaid];
+
+    pub fn code(self) -> &'static str {
+        match self {
+            PartitionKind::Boot => "ef00",
+            PartitionKind::Linux => "8300",
+            PartitionKind::LinuxRaid => "fd00",
+            PartitionKind::LinuxLvm => "8e00",
+        }
+    }
+
+    /// The type GUID in the partition entry (UEFI specification 5.3.3; Discoverable Partitions).
+    pub fn guid(self) -> uuid::Uuid {
+        uuid::Uuid::from_u128(match self {
+            PartitionKind::Boot => 0xC12A7328_F81F_11D2_BA4B_00A0C93EC93B,
+            PartitionKind::Linux => 0x0FC63DAF_8483_4772_8E79_3D69D8477DE4,
+            PartitionKind::LinuxRaid => 0xA19D880F_05FC_4D3B_A006_743F0F84911E,
+            PartitionKind::LinuxLvm => 0xE6D6D379_F507_44C2_A23C_238F2A3DF928,
+        })
+    }
+}
+
+/// Device path of partition `number` of `disk`, as the kernel names it: names that end in a digit get a `p`
+/// (`disk_name()` in block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
+pub fn partition_device(disk: &str, number: u32) -> String {
+    if disk.starts_with("/dev/disk/by-") {
+        format!("{disk}-part{number}")
+    } else if disk.ends_with(|c: char| c.is_ascii_digit()) {
+        format!("{disk}p{number}")
+    } else {
+        format!("{disk}{number}")
+    }
+}

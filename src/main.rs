@@ -1,0 +1,3 @@
+//! One line per subcommand.
+
+fn main() {}

@@ -1,0 +1,5 @@
+//! What will be done: a pure function of layout, inventory and mode.
+
+mod types;
+
+pub use types::*;

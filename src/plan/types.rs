@@ -1,0 +1,216 @@
+//! What will be done: the plan as data. Everything is decided here; the executor only obeys.
+
+use crate::layout::Format;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Fresh install, or a new image on a machine that keeps its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Install,
+    Reinstall,
+}
+
+/// The whole run: each disk's verdict, then the steps in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    pub mode: Mode,
+    pub layout: String,
+    pub disks: Vec<DiskPlan>,
+    pub steps: Vec<Step>,
+    /// Index in `steps` of the first one that destroys something; `steps.len()` when none does.
+    pub point_of_no_return: usize,
+    /// Lines of `/etc/fstab`, in mount order.
+    pub fstab: Vec<FstabEntry>,
+    /// UUID of the filesystem with `path: /`.
+    pub root_uuid: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Wipe,
+    Keep,
+    /// Not named by the layout: never written, in any mode.
+    NotOurs,
+}
+
+/// One disk of the machine and what becomes of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DiskPlan {
+    pub name: String,
+    pub device: String,
+    pub size_bytes: u64,
+    pub model: String,
+    pub serial: String,
+    pub verdict: Verdict,
+    /// What is on it now, for a person.
+    pub now: String,
+}
+
+/// A named part of the run; events, timings and reports speak of steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Step {
+    pub name: StepName,
+    pub operations: Vec<Operation>,
+}
+
+/// `interface.step`, in the order of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub enum StepName {
+    #[serde(rename = "image.reach")]
+    ImageReach,
+    #[serde(rename = "storage.lock")]
+    StorageLock,
+    #[serde(rename = "storage.wipe")]
+    StorageWipe,
+    #[serde(rename = "storage.partition")]
+    StoragePartition,
+    #[serde(rename = "storage.format")]
+    StorageFormat,
+    #[serde(rename = "storage.mount")]
+    StorageMount,
+    #[serde(rename = "image.burn")]
+    ImageBurn,
+    #[serde(rename = "target.files")]
+    TargetFiles,
+    #[serde(rename = "target.installer")]
+    TargetInstaller,
+    #[serde(rename = "target.fstab")]
+    TargetFstab,
+    #[serde(rename = "boot.load")]
+    BootLoad,
+    #[serde(rename = "storage.unmount")]
+    StorageUnmount,
+    #[serde(rename = "report.final")]
+    ReportFinal,
+    #[serde(rename = "boot.kexec")]
+    BootKexec,
+}
+
+impl StepName {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StepName::ImageReach => "image.reach",
+            StepName::StorageLock => "storage.lock",
+            StepName::StorageWipe => "storage.wipe",
+            StepName::StoragePartition => "storage.partition",
+            StepName::StorageFormat => "storage.format",
+            StepName::StorageMount => "storage.mount",
+            StepName::ImageBurn => "image.burn",
+            StepName::TargetFiles => "target.files",
+            StepName::TargetInstaller => "target.installer",
+            StepName::TargetFstab => "target.fstab",
+            StepName::BootLoad => "boot.load",
+            StepName::StorageUnmount => "storage.unmount",
+            StepName::ReportFinal => "report.final",
+            StepName::BootKexec => "boot.kexec",
+        }
+    }
+}
+
+impl std::fmt::Display for StepName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One thing the executor does. Each carries all it needs; the executor looks nothing up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// The image's server answers, its size and digest are known.
+    ReachImage {
+        name: String,
+        url: String,
+    },
+    /// Set the disk read-only at the block layer until the image is on.
+    LockDisk {
+        device: String,
+    },
+    /// Discard if the disk can, zero these ranges, read them back as zero.
+    WipeDisk {
+        device: String,
+        zero: Vec<ByteRange>,
+    },
+    WriteTable(PartitionTable),
+    MakeFilesystem(MakeFilesystem),
+    Mount(MountFilesystem),
+    /// Stream the image below the mounted root.
+    BurnImage {
+        name: String,
+    },
+    /// `/etc/metal/install.yaml`, `/etc/metal/userdata`.
+    WriteMachineFiles,
+    /// `/install-go` or `/install.sh` in a chroot.
+    RunInstaller,
+    WriteFstab,
+    /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
+    LoadKernel,
+    /// Unmount everything, strictly, and flush these disks.
+    Unmount {
+        disks: Vec<String>,
+    },
+    Report,
+    Kexec,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ByteRange {
+    pub start: u64,
+    pub length: u64,
+}
+
+/// A GPT, with every number decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartitionTable {
+    pub device: String,
+    pub guid: Uuid,
+    pub sector_bytes: u32,
+    pub partitions: Vec<NewPartition>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NewPartition {
+    pub number: u32,
+    /// `/dev/sda1`, where the kernel will show it.
+    pub device: String,
+    /// First and last sector, both included, in units of `sector_bytes`.
+    pub first_lba: u64,
+    pub last_lba: u64,
+    pub kind: Uuid,
+    pub guid: Uuid,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MakeFilesystem {
+    pub device: String,
+    pub format: Format,
+    pub label: Option<String>,
+    /// As blkid and fstab write it: `1A2B-3C4D` for vfat, RFC 4122 for the others.
+    pub uuid: String,
+    pub createoptions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MountFilesystem {
+    pub device: String,
+    /// Mount point in the target: `/`, `/boot/efi`.
+    pub path: String,
+    pub format: Format,
+    pub options: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FstabEntry {
+    /// `UUID=…` or `tmpfs`.
+    pub source: String,
+    /// Mount point, `none` for swap.
+    pub path: String,
+    pub format: Format,
+    pub options: Vec<String>,
+    /// fsck order: 1 for root, 2 for the others, 0 for no check.
+    pub pass: u8,
+}

@@ -1,0 +1,42 @@
+//! A finding about an input: what is wrong, and where. Collected, so that a person sees all of them at once.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One thing that is wrong with an input, or worth a note.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Place in the document, as `disks[0].partitions[1].size`; empty for the document as a whole.
+    pub place: String,
+    /// Line in the file, from 1, where the document came from a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// Column in the file, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+    /// What is wrong and what to do, in one sentence.
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
+        Problem { place: place.into(), line: None, column: None, message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, "{line}:{column}: ")?;
+        }
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Problems as lines, for an error text.
+pub fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")
+}
