@@ -1,0 +1,296 @@
+//! Compares what was seen with what a run expects. Pure, and all failures at once.
+
+use crate::disks::kind_guid;
+use crate::facts::{Facts, fields_match, matches};
+use crate::scenario::{Expect, File, Inspect, Machine, Outcome, Partition, Tiny};
+use serde_json::Value;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Evidence of one run.
+#[derive(Default)]
+pub struct Seen {
+    /// The last report that the server acknowledged.
+    pub report: Option<Value>,
+    /// Names of the events, as they came in.
+    pub events: Vec<String>,
+    /// Of the boot over the network.
+    pub console: String,
+    pub requests: Vec<String>,
+    /// What the server complained about.
+    pub problems: Vec<String>,
+    /// The installed system after the boot over the network, and after the one from disk.
+    pub over_network: Option<Facts>,
+    pub from_disk: Option<Facts>,
+    pub inspect: Option<Facts>,
+    /// Disks that are no longer what they were before the run.
+    pub changed_disks: Vec<String>,
+}
+
+/// Everything that is not as it should be.
+pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> {
+    let mut failures = Vec::new();
+    report(expect, seen, &mut failures);
+    in_order(&expect.events_in_order, &seen.events, &mut failures);
+    for text in &expect.console_contains {
+        if !matches(&format!("*{text}*"), &seen.console) {
+            failures.push(format!("the console does not show {text:?}"));
+        }
+    }
+    for pattern in &expect.requests {
+        if !seen.requests.iter().any(|request| matches(pattern, request)) {
+            failures.push(format!("no request {pattern:?} among {:?}", seen.requests));
+        }
+    }
+    for text in &expect.server_says {
+        if !seen.problems.iter().any(|problem| matches(&format!("*{text}*"), problem)) {
+            failures.push(format!("the server does not say {text:?} but {:?}", seen.problems));
+        }
+    }
+    untouched(machine, expect, seen, &mut failures);
+    let via = if expect.outcome == Outcome::Local { "disk" } else { "kexec" };
+    for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
+        if let Some(facts) = facts {
+            let mut found = Vec::new();
+            tiny(&expect.tiny, facts, via, &mut found);
+            failures.extend(found.into_iter().map(|failure| format!("installed system (boot by {via}): {failure}")));
+        }
+    }
+    if let Some(facts) = &seen.inspect {
+        let mut found = Vec::new();
+        inspect(&expect.inspect, facts, &mut found);
+        failures.extend(found.into_iter().map(|failure| format!("on the disks: {failure}")));
+    }
+    failures
+}
+
+fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
+    let Some(report) = &seen.report else {
+        if !matches!(expect.outcome, Outcome::Local | Outcome::Waiting) {
+            failures.push("the server got no report".to_owned());
+        }
+        return;
+    };
+    let message = report["message"].as_str().unwrap_or_default();
+    let success = report["success"].as_bool();
+    let wanted = expect.outcome == Outcome::Installed;
+    if matches!(expect.outcome, Outcome::Local | Outcome::Waiting) {
+        failures.push(format!("a report, although nothing was to be installed: {message}"));
+    } else if success != Some(wanted) {
+        failures.push(format!("the report says success {success:?}, expected {wanted}: {message}"));
+    }
+    for text in &expect.report_contains {
+        if !matches(&format!("*{text}*"), message) {
+            failures.push(format!("the report does not contain {text:?}: {message}"));
+        }
+    }
+    if let Some(step) = &expect.failed_step
+        && report["step"].as_str() != Some(step)
+    {
+        failures.push(format!("the report names the failed step {}, expected {step}: {message}", report["step"]));
+    }
+}
+
+fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
+    let mut rest = seen.iter();
+    for name in wanted {
+        if !rest.any(|event| event == name) {
+            failures.push(format!("event {name:?} is missing or out of order: {seen:?}"));
+            return;
+        }
+    }
+}
+
+/// Who does not install leaves every disk alone, whether the scenario says it or not.
+fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
+    let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting);
+    for disk in &machine.disks {
+        if (all || expect.untouched_disks.contains(&disk.name)) && seen.changed_disks.contains(&disk.name) {
+            failures.push(format!("disk {} was written to", disk.name));
+        }
+    }
+}
+
+fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
+    has_lines(facts, "boot", &[via.to_owned()], failures);
+    has_lines(facts, "mounts", &expect.mounts, failures);
+    has_lines(facts, "fstab", &expect.fstab, failures);
+    has_lines(facts, "swaps", &expect.swaps, failures);
+    for (section, lines) in &expect.facts {
+        has_lines(facts, section, lines, failures);
+    }
+}
+
+/// Each pattern must fit a line of the section.
+fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
+    if patterns.is_empty() {
+        return;
+    }
+    let Some(lines) = facts.section(section) else {
+        return failures.push(format!("there is no section {section}"));
+    };
+    for pattern in patterns {
+        if !lines.iter().any(|line| fields_match(pattern, line)) {
+            failures.push(format!("{section}: no line fits {pattern:?} in\n      {}", lines.join("\n      ")));
+        }
+    }
+}
+
+fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
+    for (disk, wanted) in &expect.partitions {
+        table(disk, wanted, facts, failures);
+    }
+    for (device, wanted) in &expect.blkid {
+        let Some(found) = facts.blkid(device) else {
+            failures.push(format!("blkid sees nothing on {device}"));
+            continue;
+        };
+        for (key, pattern) in wanted {
+            let value = found.get(key.as_str()).copied().unwrap_or_default();
+            if !matches(pattern, value) {
+                failures.push(format!("blkid {device}: {key} is {value:?}, expected {pattern:?}"));
+            }
+        }
+    }
+    for device in &expect.fsck_clean {
+        match facts.section(&format!("fsck {device}")) {
+            Some([first, ..]) if first == "code 0" => {}
+            other => failures.push(format!("fsck of {device}: {other:?}")),
+        }
+    }
+    for (path, wanted) in &expect.files {
+        file(path, wanted, facts, failures);
+    }
+}
+
+fn table(disk: &str, wanted: &[Partition], facts: &Facts, failures: &mut Vec<String>) {
+    let text = facts.section(&format!("sfdisk {disk}")).unwrap_or_default().join("\n");
+    let Ok(json) = serde_json::from_str::<Value>(&text) else {
+        return failures.push(format!("sfdisk sees no partition table on {disk}: {text}"));
+    };
+    let table = &json["partitiontable"];
+    let found = table["partitions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if table["label"] != "gpt" || found.len() != wanted.len() {
+        let (label, count) = (&table["label"], found.len());
+        failures.push(format!("{disk}: {label} with {count} partitions, expected gpt with {}", wanted.len()));
+    }
+    for partition in wanted {
+        let digits = |node: &str| node.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok());
+        match found.iter().find(|entry| entry["node"].as_str().and_then(digits) == Some(partition.number)) {
+            Some(entry) => compare_partition(disk, partition, entry, table, failures),
+            None => failures.push(format!("{disk}: there is no partition {}", partition.number)),
+        }
+    }
+}
+
+fn compare_partition(disk: &str, wanted: &Partition, entry: &Value, table: &Value, failures: &mut Vec<String>) {
+    let sector = table["sectorsize"].as_u64().unwrap_or(512);
+    let bytes = |field: &str| entry[field].as_u64().unwrap_or_default() * sector;
+    let (start, size) = (bytes("start"), bytes("size"));
+    let mut compare = |what: &str, found: String, wanted: Option<String>| {
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
+            failures.push(format!("{disk} partition {}: {what} is {found}, expected {wanted}", entry["node"]));
+        }
+    };
+    let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+    compare("label", text("name"), wanted.label.clone());
+    compare("type", text("type").to_uppercase(), wanted.kind.as_deref().map(kind_guid));
+    compare("start", format!("byte {start}"), wanted.start_mib.map(|mib| format!("byte {}", mib * MIB)));
+    compare("size", format!("{size} bytes"), wanted.size_mib.map(|mib| format!("{} bytes", mib * MIB)));
+    let last = table["lastlba"].as_u64().unwrap_or_default() * sector;
+    let reaches = (start + size + 2 * MIB > last).to_string();
+    compare("reaches the end of the disk", reaches, wanted.to_end.then(|| "true".to_owned()));
+}
+
+fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<String>) {
+    let lines = facts.section("stat").unwrap_or_default();
+    let stat = lines.iter().find_map(|line| line.strip_prefix(path)?.strip_prefix(' ')).unwrap_or("not looked at");
+    if wanted.missing != (stat == "missing") {
+        return failures.push(format!("{path}: {stat}"));
+    }
+    let fields: Vec<&str> = stat.splitn(6, ' ').collect();
+    let mut compare = |what: &str, found: &str, wanted: &Option<String>| {
+        if wanted.as_ref().is_some_and(|wanted| wanted != found) {
+            failures.push(format!("{path}: {what} is {found}, expected {}", wanted.as_deref().unwrap_or_default()));
+        }
+    };
+    if let [mode, uid, gid, size, mtime, kind] = fields[..] {
+        let octal = wanted.mode.as_ref().map(|mode| mode.trim_start_matches('0').to_owned());
+        compare("mode", mode, &octal);
+        compare("uid", uid, &wanted.uid);
+        compare("gid", gid, &wanted.gid);
+        compare("size", size, &wanted.size);
+        compare("mtime", mtime, &wanted.mtime);
+        compare("type", kind, &wanted.kind);
+    }
+    let sums = facts.section("sha256").unwrap_or_default();
+    let sum = sums.iter().find_map(|line| line.strip_suffix(path)?.split(' ').next()).unwrap_or("unknown");
+    compare("sha256", sum, &wanted.sha256);
+    let content = facts.section(&format!("cat {path}")).unwrap_or_default().join("\n");
+    for text in &wanted.contains {
+        if !matches(&format!("*{text}*"), &content) {
+            failures.push(format!("{path} does not contain {text:?}:\n{content}"));
+        }
+    }
+}
+
+/// Every kind of expectation once met and once not.
+pub fn self_test() {
+    let text = r#"=== facts begin inspect
+--- sfdisk sda
+{"partitiontable": {"label":"gpt", "unit":"sectors", "lastlba":20479966, "sectorsize":512, "partitions": [
+ {"node":"/dev/sda1", "start":2048, "size":1024000, "type":"C12A7328-F81F-11D2-BA4B-00A0C93EC93B", "name":"efi"},
+ {"node":"/dev/sda2", "start":1026048, "size":19453919, "type":"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "name":"root"}]}}
+--- fsck sda2
+code 0
+clean
+--- stat
+/etc/metal/install.yaml 600 0 0 7 1700000000 regular file
+/gone missing
+--- cat /etc/metal/install.yaml
+a: text
+=== facts end inspect
+"#;
+    let machine = "about: x\nfirmware: bios\ndisks: [{name: sda, bus: sata, size_mib: 10000}]\nlayout: x\nexpect:\n";
+    let found = |expect: &str, seen: &Seen| {
+        let scenario = crate::reader::parse(&format!("{machine}{expect}"), "x".into(), ".".into()).expect("a scenario");
+        failures(&scenario.machine, &scenario.runs[0].expect, seen)
+    };
+    let seen = Seen {
+        report: Some(serde_json::json!({"success": false, "message": "digest differs", "step": "image.burn"})),
+        events: ["Preparing", "Installing"].map(str::to_owned).to_vec(),
+        requests: vec!["GET /images/a bytes=5-".to_owned()],
+        inspect: Facts::read(text, "inspect"),
+        changed_disks: vec!["sda".to_owned()],
+        ..Seen::default()
+    };
+    let good = "  outcome: failed\n  failed_step: image.burn\n  report_contains: [digest]\n  events_in_order: [Installing]\n  \
+                requests: ['GET * bytes=*']\n  inspect:\n    fsck_clean: [sda2]\n    partitions:\n      sda:\n      \
+                - {number: 1, label: efi, type: efi, start_mib: 1, size_mib: 500}\n      - {number: 2, to_end: true}\n    \
+                files:\n      /etc/metal/install.yaml: {mode: '0600', uid: '0', contains: ['a: t*t']}\n      /gone: {missing: true}\n";
+    assert_eq!(found(good, &seen), Vec::<String>::new());
+    for (bad, words) in [
+        ("  outcome: installed\n", "success"),
+        ("  outcome: refused\n", "disk sda was written to"),
+        ("  outcome: local\n", "although nothing was to be installed"),
+        ("  outcome: failed\n  untouched_disks: [sda]\n", "disk sda was written to"),
+        ("  outcome: failed\n  events_in_order: [Installing, Preparing]\n", "out of order"),
+        ("  outcome: failed\n  report_contains: [404]\n", "does not contain"),
+        ("  outcome: failed\n  failed_step: image.reach\n", "failed step"),
+        ("  outcome: failed\n  requests: ['GET * bytes=7*']\n", "no request"),
+        ("  outcome: failed\n  console_contains: [kernel]\n", "console"),
+        ("  outcome: failed\n  server_says: [typo]\n", "the server does not say"),
+        ("  outcome: waiting\n", "disk sda was written to"),
+        ("  outcome: failed\n  inspect: {partitions: {sda: [{number: 1}]}}\n", "2 partitions, expected gpt with 1"),
+        ("  outcome: failed\n  inspect: {partitions: {sdb: [{number: 1}]}}\n", "no partition table on sdb"),
+        ("  outcome: failed\n  inspect: {partitions: {sda: [{number: 1, type: raid}, {number: 3}]}}\n", "type is"),
+        ("  outcome: failed\n  inspect: {partitions: {sda: [{number: 1, to_end: true}, {number: 2}]}}\n", "reaches"),
+        ("  outcome: failed\n  inspect: {files: {/gone: {mode: '600'}}}\n", "/gone: missing"),
+        ("  outcome: failed\n  inspect: {files: {/etc/metal/install.yaml: {mode: '644'}}}\n", "mode is 600"),
+        ("  outcome: failed\n  inspect: {fsck_clean: [sda1]}\n", "fsck of sda1"),
+        ("  outcome: failed\n  inspect: {blkid: {sda1: {TYPE: vfat}}}\n", "nothing on sda1"),
+    ] {
+        let failures = found(bad, &seen);
+        assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
+    }
+}

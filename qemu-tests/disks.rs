@@ -1,0 +1,142 @@
+//! Disks of the machine: sparse raw files, what is on them before the first run, and whether they have changed.
+
+use crate::host::{Context, Result, tool};
+use crate::scenario::{Before, Bus, Disk, Mkfs, Partition, Pattern, Random};
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+const MIB: u64 = 1024 * 1024;
+
+pub fn path(folder: &Path, disk: &Disk) -> PathBuf {
+    folder.join(format!("{}.raw", disk.name))
+}
+
+/// Makes the file of a disk with all that is on it before.
+pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
+    if disk.bus == Bus::Sata && disk.sector != 512 {
+        return Err(format!("disk {}: QEMU's SATA disks have sectors of 512 bytes", disk.name));
+    }
+    let path = path(folder, disk);
+    let file = File::create(&path).context(path.display())?;
+    file.set_len(disk.size_mib * MIB).context(path.display())?;
+    for before in &disk.before {
+        match before {
+            Before::Random(random) => fill_random(&path, random)?,
+            Before::Pattern(pattern) => fill_pattern(&path, pattern)?,
+            Before::Mkfs(mkfs) => make_filesystem(&path, mkfs)?,
+            Before::Gpt(partitions) => make_table(&path, disk, partitions)?,
+        }
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<File> {
+    OpenOptions::new().write(true).open(path).context(path.display())
+}
+
+/// xorshift64*: noise that is the same on every host (Vigna, "An experimental exploration of Marsaglia's xorshift").
+fn fill_random(path: &Path, random: &Random) -> Result<()> {
+    let mut state = random.seed.max(1);
+    let noise: Vec<u8> = (0..random.mib * MIB / 8)
+        .flat_map(|_| {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            state.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes()
+        })
+        .collect();
+    open(path)?.write_all_at(&noise, random.at_mib * MIB).context(path.display())
+}
+
+fn fill_pattern(path: &Path, pattern: &Pattern) -> Result<()> {
+    let length = (pattern.mib * MIB) as usize;
+    let bytes: Vec<u8> = pattern.text.bytes().cycle().take(length).collect();
+    if bytes.len() < length {
+        return Err("a pattern needs a text".to_owned());
+    }
+    open(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
+}
+
+/// In a file of its own, then copied to its place: not every mkfs knows an offset.
+fn make_filesystem(path: &Path, mkfs: &Mkfs) -> Result<()> {
+    let part = path.with_extension("part");
+    let part_name = part.to_string_lossy();
+    File::create(&part).and_then(|file| file.set_len(mkfs.mib * MIB)).context(part.display())?;
+    let program = if mkfs.format == "swap" { "mkswap".to_owned() } else { format!("mkfs.{}", mkfs.format) };
+    let mut argv = vec![program.as_str()];
+    argv.extend(mkfs.options.iter().map(String::as_str));
+    argv.push(&part_name);
+    tool(&argv, Stdio::null())?;
+    let (input, output, seek) = (format!("if={part_name}"), format!("of={}", path.display()), mkfs.at_mib.to_string());
+    let seek = format!("seek={seek}");
+    tool(&["dd", &input, &output, &seek, "bs=1M", "conv=notrunc,sparse", "status=none"], Stdio::null())?;
+    fs::remove_file(&part).context(part.display())
+}
+
+fn make_table(path: &Path, disk: &Disk, partitions: &[Partition]) -> Result<()> {
+    if disk.sector != 512 {
+        return Err(format!("disk {}: a table before works with sectors of 512 bytes only", disk.name));
+    }
+    let script = path.with_extension("sfdisk");
+    let mut file = File::create(&script).context(script.display())?;
+    writeln!(file, "label: gpt").context(script.display())?;
+    for partition in partitions {
+        let start = partition.start_mib.map(|mib| format!(", start={mib}MiB")).unwrap_or_default();
+        let size = partition.size_mib.map(|mib| format!(", size={mib}MiB")).unwrap_or_default();
+        let name = partition.label.as_ref().map(|label| format!(", name=\"{label}\"")).unwrap_or_default();
+        let kind = partition.kind.as_deref().map_or("linux".to_owned(), kind_guid);
+        writeln!(file, "{} : type={kind}{start}{size}{name}", partition.number).context(script.display())?;
+    }
+    let input = File::open(&script).context(script.display())?;
+    tool(&["sfdisk", "--quiet", &path.to_string_lossy()], Stdio::from(input))?;
+    fs::remove_file(&script).context(script.display())
+}
+
+/// The type GUID of a partition by the short name that scenarios use.
+pub fn kind_guid(kind: &str) -> String {
+    match kind {
+        "efi" => "C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
+        "linux" => "0FC63DAF-8483-4772-8E79-3D69D8477DE4",
+        "raid" => "A19D880F-05FC-4D3B-A006-743F0F84911E",
+        "lvm" => "E6D6D379-F507-44C2-A23C-238F2A3DF928",
+        "swap" => "0657FD6D-A4AB-43C4-84E5-0933C84B4F4F",
+        guid => guid,
+    }
+    .to_uppercase()
+}
+
+/// Digest of all that is not zero and where it is: reads only what the sparse file really holds, and a hole is the
+/// same as zeros written.
+pub fn fingerprint(path: &Path) -> Result<String> {
+    const BLOCK: u64 = 64 * 1024;
+    let mut file = File::open(path).context(path.display())?;
+    let end = file.metadata().context(path.display())?.len() as i64;
+    let mut digest = Sha256::new();
+    let mut block = vec![0; BLOCK as usize];
+    let mut place = 0;
+    while place < end {
+        let data = match lseek(&file, place, Whence::SeekData) {
+            Ok(offset) => offset as u64 / BLOCK * BLOCK,
+            Err(Errno::ENXIO) => break,
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        let hole = lseek(&file, data as i64, Whence::SeekHole).context(path.display())?.max(data as i64 + 1) as u64;
+        file.seek(SeekFrom::Start(data)).context(path.display())?;
+        for offset in (data..hole).step_by(BLOCK as usize) {
+            let length = (end as u64 - offset).min(BLOCK) as usize;
+            file.read_exact(&mut block[..length]).context(path.display())?;
+            if block[..length].iter().any(|byte| *byte != 0) {
+                digest.update(offset.to_le_bytes());
+                digest.update(&block[..length]);
+            }
+        }
+        place = hole.next_multiple_of(BLOCK) as i64;
+    }
+    Ok(format!("{:x}", digest.finalize()))
+}

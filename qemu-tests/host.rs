@@ -1,0 +1,38 @@
+//! Small things on the host: running a tool, writing a file, with errors that say what was tried.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+pub type Result<T> = std::result::Result<T, String>;
+
+/// Names the thing that an error is about.
+pub trait Context<T> {
+    fn context(self, what: impl std::fmt::Display) -> Result<T>;
+}
+
+impl<T, E: std::fmt::Display> Context<T> for std::result::Result<T, E> {
+    fn context(self, what: impl std::fmt::Display) -> Result<T> {
+        self.map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    std::fs::write(path, bytes).context(path.display())
+}
+
+/// Runs a tool with a file as its input; its output, or its words.
+pub fn tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
+    let output = Command::new(argv[0]).args(&argv[1..]).stdin(stdin).output().context(argv[0])?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(format!("`{}` ended with {}: {words}", argv.join(" "), output.status))
+}
+
+/// Ends with the thread that starts it: no VM or server outlives a harness that was killed.
+pub fn child(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", program]);
+    command
+}

@@ -1,0 +1,226 @@
+//! One QEMU process: its command line, its consoles, its end.
+
+use crate::host::{Context, Result, child, write};
+use crate::scenario::{Bus, Disk, Firmware, Machine};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Debian's `ovmf`: the 4M build is the one that is kept current.
+const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+
+/// What does not change while the machine exists.
+pub struct Chassis<'a> {
+    pub machine: &'a Machine,
+    pub uuid: String,
+    pub mac: String,
+    /// Holds the disks, the firmware's variables and all logs.
+    pub folder: &'a Path,
+}
+
+/// Where this boot comes from.
+pub enum Boot<'a> {
+    /// PXE from this TFTP folder.
+    Network(&'a Path),
+    /// The disks; there is no network card at all.
+    Disk,
+    /// Kernel and ramdisk given to QEMU; no network card either, and nothing that is written reaches the disks: even
+    /// looking replays journals.
+    Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str },
+}
+
+/// A running machine. Dropping it ends it.
+pub struct Vm {
+    process: Child,
+    monitor: ChildStdin,
+    console: PathBuf,
+    facts: PathBuf,
+    deadline: Instant,
+    seconds: u64,
+}
+
+impl Vm {
+    /// Switches the machine on. `label` names the logs of this boot.
+    ///
+    /// # Errors
+    /// QEMU or the firmware is not there.
+    pub fn start(chassis: &Chassis, label: &str, boot: &Boot) -> Result<Vm> {
+        let console = chassis.folder.join(format!("{label}.console.log"));
+        let facts = chassis.folder.join(format!("{label}.facts.log"));
+        let errors = chassis.folder.join(format!("{label}.qemu.log"));
+        write(&console, "")?;
+        write(&facts, "")?;
+        let mut command = child("qemu-system-x86_64");
+        base(&mut command, chassis.machine);
+        command.args(["-uuid", &chassis.uuid]).arg("-pidfile").arg(chassis.folder.join("qemu.pid"));
+        command.arg("-serial").arg(format!("file:{}", console.display()));
+        command.arg("-serial").arg(format!("file:{}", facts.display()));
+        if chassis.machine.firmware == Firmware::Uefi {
+            uefi(&mut command, chassis.folder)?;
+        }
+        add_disks(&mut command, chassis, matches!(boot, Boot::Direct { .. }));
+        match boot {
+            Boot::Network(tftp) => add_nics(&mut command, chassis, tftp),
+            Boot::Disk => drop(command.args(["-nic", "none"])),
+            Boot::Direct { kernel, initrd, cmdline } => {
+                command.args(["-nic", "none"]).arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
+                command.args(["-append", cmdline]);
+            }
+        }
+        let log = File::create(&errors).context(errors.display())?;
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .context("qemu-system-x86_64 does not start")?;
+        let monitor = process.stdin.take().ok_or("QEMU has no monitor")?;
+        let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
+        std::thread::spawn(move || drain(answers));
+        let seconds = chassis.machine.deadline_seconds;
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        Ok(Vm { process, monitor, console, facts, deadline, seconds })
+    }
+
+    pub fn console(&self) -> String {
+        read(&self.console)
+    }
+
+    pub fn facts(&self) -> String {
+        read(&self.facts)
+    }
+
+    /// Says no when the machine has ended by itself (a panic, a reboot: `-no-reboot`) or takes too long.
+    ///
+    /// # Errors
+    /// That, with the end of the console.
+    pub fn check_alive(&mut self) -> Result<()> {
+        if let Some(status) = self.process.try_wait().context("QEMU")? {
+            return Err(format!("the machine went off by itself ({status}){}", self.last_lines()));
+        }
+        if Instant::now() > self.deadline {
+            return Err(format!("nothing after {} s{}", self.seconds, self.last_lines()));
+        }
+        Ok(())
+    }
+
+    /// Plugs the cable of the first network card in or out.
+    ///
+    /// # Errors
+    /// QEMU is gone.
+    pub fn link(&mut self, up: bool) -> Result<()> {
+        let order = format!(
+            r#"{{"execute":"qmp_capabilities"}}{{"execute":"set_link","arguments":{{"name":"nic0","up":{up}}}}}"#
+        );
+        writeln!(self.monitor, "{order}").and_then(|()| self.monitor.flush()).context("QEMU's monitor")
+    }
+
+    /// Takes the power away and switches the machine on again, with a full deadline.
+    ///
+    /// # Errors
+    /// As [`Vm::start`].
+    pub fn power_cycle(&mut self, chassis: &Chassis, label: &str, boot: &Boot) -> Result<()> {
+        self.end();
+        *self = Vm::start(chassis, label, boot)?;
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        // Either fails only when QEMU has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// The last 40 lines that the console showed, and what QEMU itself complained about.
+    pub fn last_lines(&self) -> String {
+        let console = self.console();
+        let lines: Vec<&str> = console.lines().filter(|line| !line.trim().is_empty()).collect();
+        let tail = lines[lines.len().saturating_sub(40)..].join("\n    ");
+        let qemu = read(&self.console.with_extension("").with_extension("qemu.log"));
+        format!("; the console's last lines:\n    {tail}\n    {}", qemu.trim())
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn read(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\r', "")
+}
+
+fn drain(mut pipe: impl Read) {
+    let mut buffer = [0; 4096];
+    while matches!(pipe.read(&mut buffer), Ok(count) if count > 0) {}
+}
+
+/// That `/dev/kvm` exists proves nothing; the processor must have it.
+fn accelerator() -> &'static str {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let virtual_machines = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    if virtual_machines { "kvm" } else { "tcg,thread=multi" }
+}
+
+/// `graphics=off` makes SeaBIOS and its iPXE speak on the serial port. `-no-reboot` turns a panic into an end.
+fn base(command: &mut Command, machine: &Machine) {
+    command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-smp", "2"]);
+    command.args(["-accel", accelerator(), "-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
+}
+
+fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
+    let vars = folder.join("efivars.fd");
+    if !vars.exists() {
+        fs::copy(OVMF_VARS, &vars).context(format!("{OVMF_VARS} (package ovmf)"))?;
+    }
+    command.arg("-drive").arg(format!("if=pflash,format=raw,unit=0,readonly=on,file={OVMF_CODE}"));
+    command.arg("-drive").arg(format!("if=pflash,format=raw,unit=1,file={}", vars.display()));
+    Ok(())
+}
+
+fn add_disks(command: &mut Command, chassis: &Chassis, throw_away: bool) {
+    let snapshot = if throw_away { "on" } else { "off" };
+    let disks = &chassis.machine.disks;
+    let first = disks.iter().position(|disk| disk.boot).unwrap_or(0);
+    if disks.iter().any(|disk| disk.bus == Bus::Scsi) {
+        command.args(["-device", "virtio-scsi-pci,id=scsi"]);
+    }
+    let mut sata_ports = 0..6;
+    for (index, disk) in disks.iter().enumerate() {
+        let file = crate::disks::path(chassis.folder, disk);
+        command.arg("-drive").arg(format!(
+            "if=none,id=drive{index},format=raw,cache=unsafe,discard=unmap,snapshot={snapshot},file={}",
+            file.display()
+        ));
+        let model = model(disk, &mut sata_ports);
+        let serial = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
+        let boot_place = if index == first { 1 } else { index + 2 };
+        command.arg("-device").arg(format!("{model},drive=drive{index},serial={serial},bootindex={boot_place}"));
+    }
+}
+
+fn model(disk: &Disk, sata_ports: &mut std::ops::Range<u32>) -> String {
+    let sectors = format!("logical_block_size={0},physical_block_size={0}", disk.sector);
+    match disk.bus {
+        Bus::Virtio => format!("virtio-blk-pci,{sectors}"),
+        Bus::Nvme => format!("nvme,{sectors}"),
+        Bus::Scsi => format!("scsi-hd,bus=scsi.0,{sectors}"),
+        Bus::Sata => format!("ide-hd,bus=ide.{}", sata_ports.next().unwrap_or(6)),
+    }
+}
+
+fn add_nics(command: &mut Command, chassis: &Chassis, tftp: &Path) {
+    for (index, model) in chassis.machine.nics.iter().enumerate() {
+        // The stock option ROMs are iPXE, so the boot file is the script itself.
+        let boot = format!("tftp={},bootfile=start.ipxe", tftp.display());
+        command.arg("-netdev").arg(format!("user,id=net{index},{boot}"));
+        let identity = if index == 0 { format!(",mac={},bootindex=0", chassis.mac) } else { String::new() };
+        command.arg("-device").arg(format!("{model},id=nic{index},netdev=net{index}{identity}"));
+    }
+}

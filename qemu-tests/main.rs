@@ -1,0 +1,109 @@
+//! Installs whole machines in QEMU: each file of `qemu-tests/scenarios` is one test case.
+//!
+//! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need root's packages, a ramdisk and the
+//! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
+//! long ones), or `--ignored`, or `--scenarios`. What the harness itself decides with is tested in every `cargo test`.
+
+mod check;
+mod disks;
+mod facts;
+mod host;
+mod image;
+mod machine;
+mod proxy;
+mod reader;
+mod run;
+mod scenario;
+mod server;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// The machine has a core for each of them; a third would only wait.
+const VMS_AT_ONCE: usize = 2;
+
+fn main() -> ExitCode {
+    let (own, rest) = split_arguments(std::env::args());
+    let mut arguments = Arguments::from_iter(rest);
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(VMS_AT_ONCE).min(VMS_AT_ONCE));
+    let folder = own.or_else(|| std::env::var_os("DROPHAMMER_SCENARIOS").map(PathBuf::from));
+    let wanted = folder.is_some() || is_set("DROPHAMMER_QEMU");
+    let folder = folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu-tests/scenarios"));
+    let mut trials = vec![
+        Trial::test("harness::facts", || quiet(facts::self_test)),
+        Trial::test("harness::check", || quiet(check::self_test)),
+        Trial::test("harness::proxy", || quiet(proxy::self_test)),
+    ];
+    match scenario_files(&folder) {
+        Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted))),
+        Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// `--scenarios DIR` is ours, the rest is the test harness's.
+fn split_arguments(arguments: impl Iterator<Item = String>) -> (Option<PathBuf>, Vec<String>) {
+    let (mut folder, mut rest) = (None, Vec::new());
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        match argument.strip_prefix("--scenarios") {
+            Some("") => folder = arguments.next().map(PathBuf::from),
+            Some(value) if value.starts_with('=') => folder = Some(PathBuf::from(&value[1..])),
+            _ => rest.push(argument),
+        }
+    }
+    (folder, rest)
+}
+
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+fn scenario_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{}: there is no scenario (*.yaml)", folder.display()));
+    }
+    Ok(files)
+}
+
+/// A file that cannot be read as a scenario is a failure in every `cargo test`, not only where VMs run.
+fn trial(file: &Path, wanted: bool) -> Trial {
+    let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    match reader::read(file) {
+        Ok(scenario) => {
+            let runs = wanted && (!scenario.machine.full || is_set("DROPHAMMER_FULL"));
+            let scenario = Arc::new(scenario);
+            Trial::test(name, move || {
+                let began = std::time::Instant::now();
+                let result = run::run(&scenario, &artifacts(), &work());
+                eprintln!("{}: {} s", scenario.name, began.elapsed().as_secs());
+                result.map_err(Failed::from)
+            })
+            .with_ignored_flag(!runs)
+        }
+        Err(error) => Trial::test(name, || Err(Failed::from(error))),
+    }
+}
+
+/// Where the scripts put ramdisk and images.
+fn artifacts() -> PathBuf {
+    let folder = std::env::var_os("DROPHAMMER_ARTIFACTS").map(PathBuf::from);
+    folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"))
+}
+
+fn work() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("qemu")
+}
+
+fn quiet(test: fn()) -> Result<(), Failed> {
+    test();
+    Ok(())
+}

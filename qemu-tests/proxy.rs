@@ -1,0 +1,183 @@
+//! The wire between machine and server: passes everything on, and breaks what the scenario wants broken.
+
+use crate::host::{Context, Result};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a connection may be silent: longer than any long poll.
+const SILENCE: Duration = Duration::from_secs(300);
+
+pub struct Proxy {
+    pub port: u16,
+    wire: Arc<Wire>,
+}
+
+/// What all connections share.
+#[derive(Default)]
+struct Wire {
+    server: AtomicU16,
+    closed: AtomicBool,
+    broken: Mutex<Broken>,
+    requests: Mutex<Vec<String>>,
+}
+
+#[derive(Default)]
+struct Broken {
+    errors_until: Option<Instant>,
+    cuts: VecDeque<u64>,
+}
+
+impl Proxy {
+    /// Listens on a port of its own. Answers with an image break after `cuts` bytes, one after the other.
+    ///
+    /// # Errors
+    /// No port can be had.
+    pub fn start(cuts: &[u64]) -> Result<Proxy> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("127.0.0.1")?;
+        let port = listener.local_addr().context("127.0.0.1")?.port();
+        let wire = Arc::new(Wire::default());
+        lock(&wire.broken).cuts = cuts.iter().copied().collect();
+        let shared = Arc::clone(&wire);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if shared.closed.load(Ordering::Relaxed) {
+                    return;
+                }
+                let shared = Arc::clone(&shared);
+                std::thread::spawn(move || shared.serve(client));
+            }
+        });
+        Ok(Proxy { port, wire })
+    }
+
+    /// Where the server is now.
+    pub fn set_server(&self, port: u16) {
+        self.wire.server.store(port, Ordering::Relaxed);
+    }
+
+    /// Answers 500 to everything for so long.
+    pub fn break_for(&self, time: Duration) {
+        lock(&self.wire.broken).errors_until = Some(Instant::now() + time);
+    }
+
+    /// `METHOD PATH RANGE` of all requests so far; no query, so no token.
+    pub fn requests(&self) -> Vec<String> {
+        lock(&self.wire.requests).clone()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.wire.closed.store(true, Ordering::Relaxed);
+        // Wakes the listener up, so that it sees the flag.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Wire {
+    /// One request a connection: `Connection: close` makes the next one come through here too. An error on either side
+    /// is the end of the connection, which is what the other side then sees.
+    fn serve(&self, client: TcpStream) {
+        let _ = self.pass(client);
+    }
+
+    fn pass(&self, mut client: TcpStream) -> std::io::Result<()> {
+        client.set_read_timeout(Some(SILENCE))?;
+        let mut from_client = BufReader::new(client.try_clone()?);
+        let head = read_head(&mut from_client)?;
+        let Some(request) = head.first() else { return Ok(()) };
+        let path = request.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
+        let range = head.iter().find_map(|line| line.to_lowercase().strip_prefix("range: ").map(str::to_owned));
+        let method = request.split(' ').next().unwrap_or_default();
+        lock(&self.requests).push(format!("{method} {path} {}", range.unwrap_or_default()).trim_end().to_owned());
+        if lock(&self.broken).errors_until.is_some_and(|until| Instant::now() < until) {
+            let body = r#"{"statuscode":500,"message":"out of order"}"#;
+            let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
+            return write!(client, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        }
+        let mut server = TcpStream::connect(("127.0.0.1", self.server.load(Ordering::Relaxed)))?;
+        server.set_read_timeout(Some(SILENCE))?;
+        for line in head.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
+            write!(server, "{line}\r\n")?;
+        }
+        write!(server, "Connection: close\r\n\r\n")?;
+        let mut to_server = server.try_clone()?;
+        std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
+        let result = self.answer(&mut server, &mut client, path.starts_with("/images/") && method == "GET");
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+        result
+    }
+
+    /// A cut counts as used when it has hurt: a short answer leaves it for the next one.
+    fn answer(&self, server: &mut TcpStream, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
+        let mut sent = 0;
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            let count = server.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            client.write_all(&buffer[..count])?;
+            sent += count as u64;
+            let mut broken = lock(&self.broken);
+            if image && broken.cuts.front().is_some_and(|cut| sent >= *cut) {
+                broken.cuts.pop_front();
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The lines up to the empty one, without their ends.
+fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        from.read_line(&mut line)?;
+        let line = line.trim_end();
+        if line.is_empty() {
+            return Ok(lines);
+        }
+        lines.push(line.to_owned());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Through a server of one answer: a cut, an answer whole, an error.
+pub fn self_test() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let proxy = Proxy::start(&[600]).expect("a port");
+    proxy.set_server(server.local_addr().expect("an address").port());
+    let answers = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut client, _) = server.accept().expect("a client");
+            let head = read_head(&mut BufReader::new(client.try_clone().expect("a socket"))).expect("a request");
+            assert!(head.contains(&"Connection: close".to_owned()), "{head:?}");
+            let body = vec![b'x'; 100_000];
+            let _ = write!(client, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = client.write_all(&body);
+        }
+    });
+    let get = |range: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", proxy.port)).expect("a connection");
+        write!(stream, "GET /images/a?token=secret HTTP/1.1\r\nConnection: keep-alive\r\n{range}\r\n").expect("sent");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    };
+    let cut = get("").len();
+    assert!((600..100_000).contains(&cut), "{cut}");
+    assert!(get("Range: bytes=5-\r\n").len() > 100_000);
+    proxy.break_for(Duration::from_secs(60));
+    assert!(get("").starts_with(b"HTTP/1.1 500 "));
+    assert_eq!(proxy.requests(), ["GET /images/a", "GET /images/a bytes=5-", "GET /images/a"]);
+    answers.join().expect("the server is content");
+}

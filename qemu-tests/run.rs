@@ -1,0 +1,312 @@
+//! What happens in a scenario, top to bottom: disks, server, PXE boot, power cycle, neutral look, verdict.
+
+use crate::check::{self, Seen};
+use crate::disks;
+use crate::facts::Facts;
+use crate::host::{Context, Result, write};
+use crate::image::{self, TINY};
+use crate::machine::{Boot, Chassis, Vm};
+use crate::proxy::Proxy;
+use crate::scenario::{Act, Event, Moment, Outcome, Run, Scenario};
+use crate::server::{self, Server};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+const POLL: Duration = Duration::from_millis(200);
+/// What firmwares say when no disk can be booted: SeaBIOS, OVMF without and with its shell.
+const NOTHING_TO_BOOT: [&str; 3] = ["No bootable device", "No bootable option", "UEFI Interactive Shell"];
+
+/// Runs a scenario below `work` with what was built in `artifacts`.
+///
+/// # Errors
+/// Everything that is not as expected, and where the logs are.
+pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
+    let needed = [("ramdisk/vmlinuz", "build-ramdisk"), ("ramdisk/initrd", "build-ramdisk"), (TINY, "build-tiny")];
+    for (file, script) in needed {
+        let path = artifacts.join(file);
+        if !path.exists() {
+            return Err(format!("{} is missing: run scripts/{script}", path.display()));
+        }
+    }
+    let folder = work.join(&scenario.name);
+    // What an earlier failure left; usually there is nothing.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).context(folder.display())?;
+    let result = all_runs(scenario, artifacts, &folder);
+    let keep = std::env::var_os("DROPHAMMER_KEEP").is_some();
+    if result.is_ok() && !keep {
+        return fs::remove_dir_all(&folder).context(folder.display());
+    }
+    let about = &scenario.machine.about;
+    result.map_err(|failures| format!("{about}\n{failures}\ndisks and logs are kept in {}", folder.display()))
+}
+
+fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> {
+    for disk in &scenario.machine.disks {
+        disks::make(folder, disk).context(format!("disk {}", disk.name))?;
+    }
+    let uuid = Uuid::new_v4();
+    let [a, b, c, ..] = *uuid.as_bytes();
+    let mac = format!("52:54:00:{a:02x}:{b:02x}:{c:02x}");
+    let chassis = Chassis { machine: &scenario.machine, uuid: uuid.to_string(), mac, folder };
+    let mut allocation = String::new();
+    for (index, run) in scenario.runs.iter().enumerate() {
+        if !run.same_allocation || allocation.is_empty() {
+            allocation = Uuid::new_v4().to_string();
+        }
+        let label = format!("run{}", index + 1);
+        let stage = Stage { scenario, run, artifacts, chassis: &chassis, allocation: &allocation, label };
+        let failures = stage.play().unwrap_or_else(|failure| vec![failure]);
+        if !failures.is_empty() {
+            let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
+            return Err(format!("run {} of {}:\n{}", index + 1, scenario.runs.len(), list.join("\n")));
+        }
+    }
+    Ok(())
+}
+
+/// One run and all that it needs.
+struct Stage<'a> {
+    scenario: &'a Scenario,
+    run: &'a Run,
+    artifacts: &'a Path,
+    chassis: &'a Chassis<'a>,
+    allocation: &'a str,
+    label: String,
+}
+
+impl Stage<'_> {
+    /// The whole run; what is not as expected.
+    fn play(&self) -> Result<Vec<String>> {
+        let before = self.fingerprints()?;
+        let mut seen = self.network_boot()?;
+        let after = self.fingerprints()?;
+        let names = self.scenario.machine.disks.iter().map(|disk| disk.name.clone());
+        let changed = names.zip(before.iter().zip(&after)).filter(|(_, (before, after))| before != after);
+        seen.changed_disks = changed.map(|(name, _)| name).collect();
+        if self.run.expect.outcome == Outcome::Installed {
+            seen.from_disk = Some(self.disk_boot()?);
+        }
+        if self.run.expect.nothing_bootable {
+            self.futile_boot()?;
+        }
+        if !self.run.expect.inspect.asks_nothing() {
+            seen.inspect = Some(self.look()?);
+        }
+        Ok(check::failures(&self.scenario.machine, &self.run.expect, &seen))
+    }
+
+    fn fingerprints(&self) -> Result<Vec<String>> {
+        let disks = self.scenario.machine.disks.iter();
+        disks.map(|disk| disks::fingerprint(&disks::path(self.chassis.folder, disk))).collect()
+    }
+
+    /// Fills the server's folder. Its database stays there from run to run.
+    fn write_state(&self, state: &Path, base: &str) -> Result<()> {
+        let layout = match (&self.run.layout, &self.run.layout_file) {
+            (Some(text), _) => text.clone(),
+            (None, Some(file)) => {
+                let path = self.find(file, Path::new(env!("CARGO_MANIFEST_DIR")));
+                fs::read_to_string(&path).context(path.display())?
+            }
+            (None, None) => String::new(),
+        };
+        let id = layout.lines().find_map(|line| line.strip_prefix("id:")).unwrap_or("nameless");
+        let id = id.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']);
+        server::put(state, "layouts", id, &layout)?;
+        let image = format!("tiny-1.0.{}", self.label);
+        let original = match &self.run.image.file {
+            Some(file) => self.find(file, self.artifacts),
+            None => self.artifacts.join(TINY),
+        };
+        image::offer(&self.run.image, &original, &image, state, base)?;
+        let mut allocation = json!({
+            "id": self.allocation, "hostname": "machine", "project": "scenarios", "image": image, "filesystemlayout": id,
+            "ssh_pub_keys": [], "user_data": "",
+        });
+        for (key, value) in &self.run.allocation {
+            allocation[key] = value.clone();
+        }
+        let machine = json!({
+            "id": self.chassis.uuid, "name": self.scenario.name, "macs": [self.chassis.mac], "size": "c1-large-x86",
+            "allocation": allocation,
+        });
+        // JSON is YAML too.
+        server::put(state, "machines", "machine", format!("{machine:#}\n"))
+    }
+
+    /// Beside the scenario, else in `or`.
+    fn find(&self, file: &Path, or: &Path) -> PathBuf {
+        let beside = self.scenario.folder.join(file);
+        if beside.exists() { beside } else { or.join(file) }
+    }
+
+    /// Power on with the network, until the outcome shows.
+    fn network_boot(&self) -> Result<Seen> {
+        let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
+        let state = self.chassis.folder.join("serve");
+        fs::create_dir_all(&state).context(state.display())?;
+        self.write_state(&state, &format!("http://10.0.2.2:{}", proxy.port))?;
+        let server = Server::start(&state, &self.artifacts.join("ramdisk"), &self.scenario.machine.kernel_arguments)?;
+        proxy.set_server(server.port().ok_or("drophammer serve does not say its port")?);
+        let tftp = self.chassis.folder.join("tftp");
+        fs::create_dir_all(&tftp).context(tftp.display())?;
+        write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
+        let vm = Vm::start(self.chassis, &format!("{}-network", self.label), &Boot::Network(&tftp))?;
+        let mut drama =
+            Drama { stage: self, server, proxy, tftp, vm, pending: self.run.events.clone(), repairs: vec![] };
+        let over_network = drama.watch()?;
+        let said = drama.server.said();
+        Ok(Seen {
+            report: said.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
+            events: said.iter().filter_map(|line| line["event"].as_str().map(str::to_owned)).collect(),
+            console: drama.vm.console(),
+            requests: drama.proxy.requests(),
+            problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
+            over_network,
+            ..Seen::default()
+        })
+    }
+
+    /// After a power cut, without any network card: the installed system must come up by itself.
+    fn disk_boot(&self) -> Result<Facts> {
+        let mut vm = Vm::start(self.chassis, &format!("{}-disk", self.label), &Boot::Disk)?;
+        loop {
+            if let Some(facts) = Facts::read(&vm.facts(), "tiny") {
+                return Ok(facts);
+            }
+            vm.check_alive().context("boot from disk")?;
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// After a failure the firmware must not find half a system.
+    fn futile_boot(&self) -> Result<()> {
+        let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &Boot::Disk)?;
+        loop {
+            let console = vm.console();
+            if NOTHING_TO_BOOT.iter().any(|text| console.contains(text)) {
+                return Ok(());
+            }
+            if console.contains("Linux version") || console.contains("GRUB") {
+                return Err(format!("the disk boots after a failed install{}", vm.last_lines()));
+            }
+            vm.check_alive().context("boot from a disk that must not boot")?;
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn look(&self) -> Result<Facts> {
+        let inspect = &self.run.expect.inspect;
+        let mounts: Vec<String> = inspect.mount.iter().map(|mount| format!("/dev/{mount}")).collect();
+        let files: Vec<&str> = inspect.files.keys().map(String::as_str).collect();
+        let cmdline =
+            format!("console=ttyS0 panic=-1 inspect.mount={} inspect.files={}", mounts.join(","), files.join(","));
+        let (kernel, initrd) = (self.artifacts.join("ramdisk/vmlinuz"), self.artifacts.join("ramdisk/inspect"));
+        let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline };
+        let mut vm = Vm::start(self.chassis, &format!("{}-inspect", self.label), &boot)?;
+        loop {
+            // It powers off when it has said everything: look once more after it is gone.
+            let alive = vm.check_alive();
+            if let Some(facts) = Facts::read(&vm.facts(), "inspect") {
+                return Ok(facts);
+            }
+            alive.context("the neutral ramdisk")?;
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// The boot over the network while it goes on, with all that can happen to it.
+struct Drama<'a> {
+    stage: &'a Stage<'a>,
+    server: Server,
+    proxy: Proxy,
+    tftp: PathBuf,
+    vm: Vm,
+    pending: Vec<Event>,
+    /// What is broken now and when it gets well.
+    repairs: Vec<(Instant, Act)>,
+}
+
+impl Drama<'_> {
+    /// Until the outcome shows; the facts of the installed system when it has come up.
+    fn watch(&mut self) -> Result<Option<Facts>> {
+        let outcome = self.stage.run.expect.outcome;
+        let fails = matches!(outcome, Outcome::Failed | Outcome::Refused);
+        loop {
+            let said = self.server.said();
+            if outcome == Outcome::Waiting && said.iter().any(|line| line["event"] == "Waiting") {
+                return Ok(None);
+            }
+            if let Some(report) = said.iter().map(|line| &line["report"]).find(|report| report["success"] == false) {
+                if fails {
+                    return Ok(None);
+                }
+                let (step, message) = (&report["step"], report["message"].as_str().unwrap_or_default());
+                return Err(format!("the install failed in step {step}: {message}{}", self.vm.last_lines()));
+            }
+            if let Some(facts) = Facts::read(&self.vm.facts(), "tiny") {
+                return if fails { Err("it installed and booted".to_owned()) } else { Ok(Some(facts)) };
+            }
+            self.vm.check_alive()?;
+            self.fire(&said)?;
+            self.repair()?;
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn fire(&mut self, said: &[Value]) -> Result<()> {
+        let console = self.vm.console();
+        let has = |field: &str, wanted: &str| said.iter().any(|line| line[field] == wanted);
+        let is_now = |event: &Event| match &event.at {
+            Moment::Step(step) => has("step", step),
+            Moment::Event(name) => has("event", name),
+            Moment::Console(text) => console.contains(text),
+            Moment::ProgressBytes(bytes) => said.iter().any(|line| line["progress"]["bytes"].as_u64() >= Some(*bytes)),
+        };
+        let (now, later) = std::mem::take(&mut self.pending).into_iter().partition(is_now);
+        self.pending = later;
+        for event in now {
+            self.act(&event)?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, event: &Event) -> Result<()> {
+        let time = Duration::from_secs(event.seconds);
+        match event.act {
+            Act::PowerCut => {
+                let label = format!("{}-network-again", self.stage.label);
+                self.vm.power_cycle(self.stage.chassis, &label, &Boot::Network(&self.tftp))?;
+            }
+            Act::LinkDown => self.vm.link(false)?,
+            Act::ServerStop => self.server.freeze(true)?,
+            Act::ServerKill => self.server.kill(),
+            Act::ServerErrors => self.proxy.break_for(time),
+        }
+        self.repairs.push((Instant::now() + time, event.act));
+        Ok(())
+    }
+
+    fn repair(&mut self) -> Result<()> {
+        let (due, later) = self.repairs.drain(..).partition(|(when, _)| *when <= Instant::now());
+        self.repairs = later;
+        let due: Vec<(Instant, Act)> = due;
+        for (_, act) in due {
+            match act {
+                Act::LinkDown => self.vm.link(true)?,
+                Act::ServerStop => self.server.freeze(false)?,
+                Act::ServerKill => {
+                    self.server.restart()?;
+                    self.proxy.set_server(self.server.port().ok_or("drophammer serve does not say its port")?);
+                }
+                Act::PowerCut | Act::ServerErrors => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! `drophammer serve` as a child process, the folder that it reads, and what it says.
+
+use crate::host::{Context, Result, child, write};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A debug build of the server on a busy host needs a moment.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+pub struct Server {
+    process: Child,
+    folder: PathBuf,
+    boot: PathBuf,
+    cmdline: String,
+    said: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Server {
+    /// Starts the server on a port of its own choice; read it from [`Server::port`].
+    ///
+    /// # Errors
+    /// It does not say where it listens, with its own words.
+    pub fn start(folder: &Path, boot: &Path, cmdline: &str) -> Result<Server> {
+        let said = Arc::default();
+        let process = spawn(folder, boot, cmdline, &said)?;
+        let (folder, boot) = (folder.to_owned(), boot.to_owned());
+        let mut server = Server { process, folder, boot, cmdline: cmdline.to_owned(), said };
+        server.wait_until_listening(0)?;
+        Ok(server)
+    }
+
+    /// All that it has said so far, in order, over all its lives.
+    pub fn said(&self) -> Vec<Value> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn port(&self) -> Option<u16> {
+        self.listening().last().copied()
+    }
+
+    /// Kills it; [`Server::restart`] makes it come back.
+    pub fn kill(&mut self) {
+        // Either fails only when it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn restart(&mut self) -> Result<()> {
+        let lives = self.listening().len();
+        self.process = spawn(&self.folder, &self.boot, &self.cmdline, &self.said)?;
+        self.wait_until_listening(lives)
+    }
+
+    /// Makes it stand still, or go on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn freeze(&self, still: bool) -> Result<()> {
+        let signal = if still { Signal::SIGSTOP } else { Signal::SIGCONT };
+        kill(Pid::from_raw(self.process.id() as i32), signal).context("drophammer serve")
+    }
+
+    fn listening(&self) -> Vec<u16> {
+        let said = self.said();
+        let addresses = said.iter().filter_map(|line| line["listening"].as_str());
+        addresses.filter_map(|address| address.rsplit(':').next()?.trim_end_matches('/').parse().ok()).collect()
+    }
+
+    fn wait_until_listening(&mut self, lives: usize) -> Result<()> {
+        let deadline = Instant::now() + START_DEADLINE;
+        while self.listening().len() <= lives {
+            let ended = self.process.try_wait().context("drophammer serve")?;
+            if ended.is_some() || Instant::now() > deadline {
+                let words = std::fs::read_to_string(self.folder.join("serve.errors.log")).unwrap_or_default();
+                return Err(format!("drophammer serve does not listen ({ended:?}): {}", words.trim()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(folder: &Path, boot: &Path, cmdline: &str, said: &Arc<Mutex<Vec<Value>>>) -> Result<Child> {
+    let errors = folder.join("serve.errors.log");
+    let errors = File::options().create(true).append(true).open(&errors).context(errors.display())?;
+    let mut log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("serve.log"))
+        .context(folder.join("serve.log").display())?;
+    let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
+    command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json", "--boot"]).arg(boot);
+    if !cmdline.is_empty() {
+        command.args(["--cmdline", cmdline]);
+    }
+    let mut process =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().context("drophammer serve")?;
+    let output = process.stdout.take().ok_or("drophammer serve has no output")?;
+    let said = Arc::clone(said);
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(|line| line.ok()) {
+            // The log is for people; what counts is kept below.
+            let _ = writeln!(log, "{line}");
+            if let Ok(value) = serde_json::from_str(&line) {
+                said.lock().unwrap_or_else(PoisonError::into_inner).push(value);
+            }
+        }
+    });
+    Ok(process)
+}
+
+/// `start.ipxe` as the server makes it for a machine that knows this host as 10.0.2.2.
+///
+/// # Errors
+/// The server does not have it.
+pub fn start_script(port: u16) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).context("drophammer serve")?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).context("drophammer serve")?;
+    write!(stream, "GET /start.ipxe HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n\r\n").context("drophammer serve")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("/start.ipxe")?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.split(' ').nth(1) == Some("200") && body.starts_with("#!ipxe") => {
+            Ok(body.to_owned())
+        }
+        _ => Err(format!("drophammer serve has no /start.ipxe: {answer}")),
+    }
+}
+
+/// Writes `DIR/KIND/ID.yaml`.
+///
+/// # Errors
+/// The folder cannot be written.
+pub fn put(folder: &Path, kind: &str, id: &str, content: impl AsRef<[u8]>) -> Result<()> {
+    let folder = folder.join(kind);
+    std::fs::create_dir_all(&folder).context(folder.display())?;
+    write(&folder.join(format!("{id}.yaml")), content)
+}
