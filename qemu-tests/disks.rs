@@ -111,6 +111,13 @@ pub fn kind_guid(kind: &str) -> String {
     .to_uppercase()
 }
 
+/// Whether a BIOS would run something: the area for code before the disk's signature and partition table is not empty.
+pub fn has_boot_code(path: &Path) -> Result<bool> {
+    let mut code = [0; 440];
+    File::open(path).and_then(|mut file| file.read_exact(&mut code)).context(path.display())?;
+    Ok(code.iter().any(|byte| *byte != 0))
+}
+
 /// Digest of all that is not zero and where it is: reads only what the sparse file really holds, and a hole is the
 /// same as zeros written.
 pub fn fingerprint(path: &Path) -> Result<String> {

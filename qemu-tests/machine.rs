@@ -160,18 +160,18 @@ fn drain(mut pipe: impl Read) {
     while matches!(pipe.read(&mut buffer), Ok(count) if count > 0) {}
 }
 
-/// That `/dev/kvm` exists proves nothing; the processor must have it.
-fn accelerator() -> &'static str {
+/// That `/dev/kvm` exists proves nothing; the processor must have it. QEMU takes the first one that works.
+fn accelerators() -> &'static [&'static str] {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let virtual_machines = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
-    if virtual_machines { "kvm" } else { "tcg,thread=multi" }
+    if virtual_machines { &["-accel", "kvm", "-accel", "tcg"] } else { &["-accel", "tcg,thread=multi"] }
 }
 
 /// `graphics=off` makes SeaBIOS and its iPXE speak on the serial port. `-no-reboot` turns a panic into an end.
 fn base(command: &mut Command, machine: &Machine) {
     command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-smp", "2"]);
-    command.args(["-accel", accelerator(), "-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
+    command.args(accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
 }
 
 fn uefi(command: &mut Command, folder: &Path) -> Result<()> {

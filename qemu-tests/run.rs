@@ -7,7 +7,7 @@ use crate::host::{Context, Result, write};
 use crate::image::{self, TINY};
 use crate::machine::{Boot, Chassis, Vm};
 use crate::proxy::Proxy;
-use crate::scenario::{Act, Event, Moment, Outcome, Run, Scenario};
+use crate::scenario::{Act, Event, Firmware, Moment, Outcome, Run, Scenario};
 use crate::server::{self, Server};
 use serde_json::{Value, json};
 use std::fs;
@@ -16,8 +16,11 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 const POLL: Duration = Duration::from_millis(200);
-/// What firmwares say when no disk can be booted: SeaBIOS, OVMF without and with its shell.
-const NOTHING_TO_BOOT: [&str; 3] = ["No bootable device", "No bootable option", "UEFI Interactive Shell"];
+/// What OVMF says when no disk can be booted, without and with its shell.
+const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
+/// What the ramdisk says when the agent has ended, and how long a report may take from there to here.
+const GAVE_UP: &str = "the agent ended without booting the machine";
+const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a scenario below `work` with what was built in `artifacts`.
 ///
@@ -91,7 +94,7 @@ impl Stage<'_> {
             seen.from_disk = Some(self.disk_boot()?);
         }
         if self.run.expect.nothing_bootable {
-            self.futile_boot()?;
+            self.nothing_boots()?;
         }
         if !self.run.expect.inspect.asks_nothing() {
             seen.inspect = Some(self.look()?);
@@ -156,8 +159,8 @@ impl Stage<'_> {
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
         let vm = Vm::start(self.chassis, &format!("{}-network", self.label), &Boot::Network(&tftp))?;
-        let mut drama =
-            Drama { stage: self, server, proxy, tftp, vm, pending: self.run.events.clone(), repairs: vec![] };
+        let pending = self.run.events.clone();
+        let mut drama = Drama { stage: self, server, proxy, tftp, vm, pending, repairs: vec![], gave_up: None };
         let over_network = drama.watch()?;
         let said = drama.server.said();
         Ok(Seen {
@@ -183,7 +186,20 @@ impl Stage<'_> {
         }
     }
 
-    /// After a failure the firmware must not find half a system.
+    /// After a failure the firmware must not find half a system. A BIOS does not say so: it runs whatever is in a disk's
+    /// first sector, so nothing may be there.
+    fn nothing_boots(&self) -> Result<()> {
+        if self.scenario.machine.firmware == Firmware::Uefi {
+            return self.futile_boot();
+        }
+        for disk in &self.scenario.machine.disks {
+            if disks::has_boot_code(&disks::path(self.chassis.folder, disk))? {
+                return Err(format!("disk {} has boot code in its first sector after a failed install", disk.name));
+            }
+        }
+        Ok(())
+    }
+
     fn futile_boot(&self) -> Result<()> {
         let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &Boot::Disk)?;
         loop {
@@ -230,6 +246,8 @@ struct Drama<'a> {
     pending: Vec<Event>,
     /// What is broken now and when it gets well.
     repairs: Vec<(Instant, Act)>,
+    /// When the agent was seen to have ended.
+    gave_up: Option<Instant>,
 }
 
 impl Drama<'_> {
@@ -253,10 +271,22 @@ impl Drama<'_> {
                 return if fails { Err("it installed and booted".to_owned()) } else { Ok(Some(facts)) };
             }
             self.vm.check_alive()?;
+            self.check_agent()?;
             self.fire(&said)?;
             self.repair()?;
             std::thread::sleep(POLL);
         }
+    }
+
+    /// An agent that ends without a report would otherwise cost the whole deadline.
+    fn check_agent(&mut self) -> Result<()> {
+        if self.gave_up.is_none() && self.vm.console().contains(GAVE_UP) {
+            self.gave_up = Some(Instant::now());
+        }
+        if self.gave_up.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
+            return Err(format!("the agent ended and no report of a failure came{}", self.vm.last_lines()));
+        }
+        Ok(())
     }
 
     fn fire(&mut self, said: &[Value]) -> Result<()> {
@@ -281,6 +311,7 @@ impl Drama<'_> {
         match event.act {
             Act::PowerCut => {
                 let label = format!("{}-network-again", self.stage.label);
+                self.gave_up = None;
                 self.vm.power_cycle(self.stage.chassis, &label, &Boot::Network(&self.tftp))?;
             }
             Act::LinkDown => self.vm.link(false)?,
