@@ -1,5 +1,6 @@
 //! One QEMU process: its command line, its consoles, its end.
 
+use crate::facts::Facts;
 use crate::host::{Context, Result, child, write};
 use crate::scenario::{Bus, Disk, Firmware, Machine};
 use std::fs::{self, File};
@@ -89,8 +90,10 @@ impl Vm {
         read(&self.console)
     }
 
-    pub fn facts(&self) -> String {
-        read(&self.facts)
+    /// What `source` has told, once it is complete and its writer has said on the console that all is on the disks.
+    pub fn facts(&self, source: &str) -> Option<Facts> {
+        let is_done = self.console().contains(&format!("drophammer-facts: {source}"));
+        if is_done { Facts::read(&read(&self.facts), source) } else { None }
     }
 
     /// Says no when the machine has ended by itself (a panic, a reboot: `-no-reboot`) or takes too long.

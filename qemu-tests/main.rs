@@ -30,11 +30,13 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(VMS_AT_ONCE).min(VMS_AT_ONCE));
     let folder = own.or_else(|| std::env::var_os("DROPHAMMER_SCENARIOS").map(PathBuf::from));
     let wanted = folder.is_some() || is_set("DROPHAMMER_QEMU");
-    let folder = folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu-tests/scenarios"));
+    let folder = folder.unwrap_or_else(own_scenarios);
     let mut trials = vec![
         Trial::test("harness::facts", || quiet(facts::self_test)),
         Trial::test("harness::check", || quiet(check::self_test)),
         Trial::test("harness::proxy", || quiet(proxy::self_test)),
+        Trial::test("harness::reader", || quiet(reader::self_test)),
+        Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     match scenario_files(&folder) {
         Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted))),
@@ -59,6 +61,16 @@ fn split_arguments(arguments: impl Iterator<Item = String>) -> (Option<PathBuf>,
 
 fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+fn own_scenarios() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu-tests/scenarios")
+}
+
+fn all_can_be_read(folder: &Path) -> Result<(), Failed> {
+    let files = scenario_files(folder)?;
+    let errors: Vec<String> = files.iter().filter_map(|file| reader::read(file).err()).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Failed::from(errors.join("\n"))) }
 }
 
 fn scenario_files(folder: &Path) -> Result<Vec<PathBuf>, String> {

@@ -60,9 +60,8 @@ fn empty(like: &MarkedMappingNode) -> MarkedMappingNode {
 
 fn typed<'a, T: Deserialize<'a>>(node: &'a Node) -> Result<T, String> {
     from_node(node).map_err(|error| {
-        let place = error.path().map(|path| format!("{path}: ")).unwrap_or_default();
         let line = error.start_mark().map_or(1, |mark| mark.line());
-        format!("{line}: {place}{error}")
+        format!("{line}: {error}")
     })
 }
 
@@ -79,5 +78,36 @@ fn json(node: &Node) -> serde_json::Value {
             serde_json::from_str(scalar).unwrap_or_else(|_| scalar.as_str().into())
         }
         Node::Scalar(scalar) => scalar.as_str().into(),
+    }
+}
+
+/// The documentation's example is a scenario; what is wrong in one is told with its line.
+pub fn self_test() {
+    let documentation = include_str!("../docs/scenarios.md");
+    let example = documentation.split("```").find_map(|block| block.strip_prefix("yaml\n")).expect("an example");
+    let scenario = parse(example, "example".into(), ".".into()).expect("the documentation's example");
+    assert_eq!(scenario.runs[0].allocation["hostname"], "web-1");
+
+    let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\n";
+    let runs =
+        "allocation: {reinstall: true, hostname: '7'}\nruns:\n- expect: {}\n- {layout: y, expect: {outcome: local}}\n";
+    let scenario = parse(&format!("{head}{runs}"), "x".into(), ".".into()).expect("two runs");
+    let layouts: Vec<_> = scenario.runs.iter().filter_map(|run| run.layout.as_deref()).collect();
+    assert_eq!(layouts, ["x", "y"]);
+    assert_eq!(scenario.runs[1].allocation["reinstall"], true);
+    assert_eq!(scenario.runs[1].allocation["hostname"], "7");
+
+    for (rest, line, words) in [
+        ("expect: {outcom: failed}\n", "5:", "outcom"),
+        ("expect: {}\nsurprise: 1\n", "6:", "surprise"),
+        ("expect:\n  outcome: splendid\n", "6:", "splendid"),
+        ("expect: {}\nevents:\n- {at: {step: image.burn}, do: dance}\n", "7:", "dance"),
+        ("expect: {}\nexpect: {}\n", "", "expect"),
+        ("expect: {}\nlayout_file: y\n", "", "either layout or layout_file"),
+        ("runs: [1]\n", "5:", "a run is a mapping"),
+        ("", "", "expect"),
+    ] {
+        let error = parse(&format!("{head}{rest}"), "x".into(), ".".into()).expect_err(rest);
+        assert!(error.starts_with(line) && error.contains(words), "{rest}: {error}");
     }
 }

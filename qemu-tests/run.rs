@@ -178,7 +178,7 @@ impl Stage<'_> {
     fn disk_boot(&self) -> Result<Facts> {
         let mut vm = Vm::start(self.chassis, &format!("{}-disk", self.label), &Boot::Disk)?;
         loop {
-            if let Some(facts) = Facts::read(&vm.facts(), "tiny") {
+            if let Some(facts) = vm.facts("tiny") {
                 return Ok(facts);
             }
             vm.check_alive().context("boot from disk")?;
@@ -227,7 +227,7 @@ impl Stage<'_> {
         loop {
             // It powers off when it has said everything: look once more after it is gone.
             let alive = vm.check_alive();
-            if let Some(facts) = Facts::read(&vm.facts(), "inspect") {
+            if let Some(facts) = vm.facts("inspect") {
                 return Ok(facts);
             }
             alive.context("the neutral ramdisk")?;
@@ -267,7 +267,7 @@ impl Drama<'_> {
                 let (step, message) = (&report["step"], report["message"].as_str().unwrap_or_default());
                 return Err(format!("the install failed in step {step}: {message}{}", self.vm.last_lines()));
             }
-            if let Some(facts) = Facts::read(&self.vm.facts(), "tiny") {
+            if let Some(facts) = self.vm.facts("tiny") {
                 return if fails { Err("it installed and booted".to_owned()) } else { Ok(Some(facts)) };
             }
             self.vm.check_alive()?;

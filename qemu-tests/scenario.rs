@@ -224,6 +224,7 @@ pub enum Act {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
+    #[serde(default)]
     pub outcome: Outcome,
     pub failed_step: Option<String>,
     #[serde(default)]
