@@ -14,3 +14,4 @@ pub mod plan;
 pub mod problem;
 pub mod report;
 pub mod settings;
+pub mod text;
