@@ -1,6 +1,10 @@
 //! Who tells us what to do and hears what happened. HTTP today; the install does not know who is calling.
 
+mod http;
+mod retry;
 pub mod wire;
+
+pub use http::HttpControl;
 
 use crate::allocation::Machine;
 use crate::error::Result;
