@@ -1,5 +1,98 @@
 //! What is there: disks, what is on them and who holds them, and the rest of the hardware. Reads only.
 
+mod disks;
+#[cfg(test)]
+mod fake;
+mod hardware;
+mod holders;
+mod paths;
+mod signatures;
 mod types;
 
 pub use types::*;
+
+use crate::error::{Context, Phase, Result};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows itself. Tests point it at a tree of their own.
+#[derive(Debug, Clone)]
+pub struct Roots {
+    /// sysfs.
+    pub sys: PathBuf,
+    /// procfs.
+    pub proc: PathBuf,
+    /// devtmpfs.
+    pub dev: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Roots { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+    }
+}
+
+/// The inventory of this machine.
+///
+/// Needs root for the SMBIOS UUID and for what is on the disks. A disk that cannot be read is in it all the same,
+/// and says so in [`Disk::unreadable`].
+///
+/// # Errors
+/// sysfs or procfs is not mounted, or does not say who uses which disk.
+pub fn read() -> Result<Inventory> {
+    read_at(&Roots::default())
+}
+
+/// As [`read`], from these roots.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_at(roots: &Roots) -> Result<Inventory> {
+    Ok(Inventory {
+        system: hardware::system(&roots.sys),
+        cpus: hardware::cpus(&proc_text(roots, "cpuinfo")?),
+        memory_bytes: hardware::memory_bytes(&proc_text(roots, "meminfo")?)?,
+        nics: hardware::nics(&roots.sys)?,
+        disks: disks::read(roots)?,
+    })
+}
+
+/// A file of procfs that is always there.
+fn proc_text(roots: &Roots, name: &str) -> Result<String> {
+    let path = roots.proc.join(name);
+    std::fs::read_to_string(&path).context(Phase::Inventory, || format!("read {}", path.display()))
+}
+
+/// A sysfs attribute without its padding; empty when there is none. Firmware and disks may put any byte there.
+fn attribute(path: &Path) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    printable(&bytes)
+}
+
+/// Bytes that a device supplied, as text for people: no control characters, no padding.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.trim().to_owned()
+}
+
+/// The names in a sysfs directory, sorted; none when there is no such directory.
+fn names(dir: &Path) -> Result<Vec<String>> {
+    let reading = || format!("read the directory {}", dir.display());
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.context(Phase::Inventory, reading)?,
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<Vec<OsString>>>();
+    let names = names.context(Phase::Inventory, reading)?;
+    let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Where a link of sysfs ends, by its last name: `driver` → `virtio_net`.
+fn link_name(path: &Path) -> String {
+    let target = std::fs::read_link(path).unwrap_or_default();
+    target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
