@@ -59,3 +59,10 @@ impl Tree {
         fs::File::create(self.path(&format!("dev/{name}"))).unwrap().set_len(size_bytes).unwrap();
     }
 }
+
+/// Runs a tool that a test needs. One that is missing fails the test: skipped, it would prove nothing.
+pub(super) fn ran(tool: &str, args: &[&str]) {
+    if let Err(error) = crate::command::Command::new(tool).args(args).run() {
+        panic!("{error}");
+    }
+}

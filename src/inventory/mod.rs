@@ -96,3 +96,52 @@ fn link_name(path: &Path) -> String {
     let target = std::fs::read_link(path).unwrap_or_default();
     target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every recorded inventory is what today's program reads back, so that a plan on a desk stays possible.
+    #[test]
+    fn recorded_inventories_are_read_back() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories");
+        let files = names(&dir).unwrap();
+        assert_eq!(files, ["five-sata.json", "installed-default.json", "nvme-sata.json", "sata-1.json"]);
+        for file in files {
+            let text = std::fs::read_to_string(dir.join(&file)).unwrap();
+            let inventory: Inventory = serde_json::from_str(&text).unwrap();
+            assert!(inventory.memory_bytes > 0 && !inventory.cpus.is_empty() && !inventory.nics.is_empty(), "{file}");
+            assert!(!inventory.disks.is_empty(), "{file}");
+            for disk in &inventory.disks {
+                assert!(disk.size_bytes > 0 && disk.size_bytes % u64::from(disk.sector_bytes) == 0, "{file}");
+                assert_eq!(disk.device, format!("/dev/{}", disk.name), "{file}");
+                for partition in disk.table.iter().flat_map(|table| &table.partitions) {
+                    assert!(partition.size_bytes > 0, "{file}");
+                    assert!(partition.start_bytes + partition.size_bytes <= disk.size_bytes, "{file}");
+                }
+            }
+            // Nothing in the file that the types do not know.
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_value(&inventory).unwrap(), value, "{file}");
+        }
+    }
+
+    #[test]
+    fn text_of_devices_is_made_printable() {
+        let cases: [(&[u8], &str); 4] =
+            [(b"  QEMU HARDDISK \n", "QEMU HARDDISK"), (b"S45N\x00\x00", "S45N"), (b"\x1b[2Jred", "[2Jred"), (b"", "")];
+        for (bytes, expected) in cases {
+            assert_eq!(printable(bytes), expected);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_this_machine_is_read() {
+        let inventory = read().unwrap();
+        println!("{}", serde_json::to_string_pretty(&inventory).unwrap());
+        assert!(inventory.memory_bytes > 0);
+        assert!(inventory.cpus.iter().all(|cpu| cpu.cores > 0 && cpu.threads >= cpu.cores));
+        assert!(inventory.disks.iter().all(|disk| disk.size_bytes > 0 && !disk.name.starts_with("loop")));
+    }
+}
