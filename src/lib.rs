@@ -7,6 +7,7 @@ pub mod allocation;
 pub mod command;
 pub mod control;
 pub mod error;
+pub mod http;
 pub mod image;
 pub mod inventory;
 pub mod layout;

@@ -1,5 +1,13 @@
 //! From the image's URL to the files below the target's root, as one stream in constant memory.
 
+mod decode;
+mod digest;
+mod fetch;
+mod progress;
+mod retry;
+#[cfg(test)]
+mod testing;
+
 use crate::control::wire::Progress;
 use crate::error::{Error, Phase, Result};
 use std::path::Path;
