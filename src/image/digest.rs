@@ -32,7 +32,8 @@ impl FromStr for Digest {
         let text = text.trim();
         let (name, hex) = text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest like sha256:HEX"))?;
         let known = KINDS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
-        let &(kind, _, digits) = known.ok_or_else(|| format!("`{name}` is no digest that is known here: use sha256"))?;
+        let &(kind, _, digits) =
+            known.ok_or_else(|| format!("`{name}` is no digest that is known here: use sha256"))?;
         if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(format!("the digest `{text}` has characters that are not hexadecimal digits"));
         }

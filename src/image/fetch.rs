@@ -259,7 +259,8 @@ mod tests {
         // In all longer than a stall may be, never longer between two bytes.
         let body = noise(2_000);
         let pace = Pace { stall: Duration::from_secs(3), ..pace() };
-        let server = Server::start(body.clone(), |_| Act { trickle: Some(Duration::from_millis(220)), ..Act::default() });
+        let server =
+            Server::start(body.clone(), |_| Act { trickle: Some(Duration::from_millis(220)), ..Act::default() });
         let outcome = fetch_as(&server, None, &pace);
         assert!(outcome.bytes.unwrap() == body);
         assert_eq!(outcome.resumed, 0);

@@ -228,3 +228,63 @@ pub fn compress(format: &str, content: &[u8]) -> Vec<u8> {
         }
     }
 }
+
+/// A tar made by hand, owned by who runs the tests.
+pub struct Tar(pub Vec<u8>);
+
+impl Tar {
+    pub fn new() -> Tar {
+        Tar(Vec::new())
+    }
+
+    /// Adds a member with any header at all.
+    pub fn raw(mut self, path: &str, kind: u8, content: &[u8], change: impl Fn(&mut tar::Header)) -> Tar {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_entry_type(tar::EntryType::new(kind));
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_mtime(1_000_000_000);
+        header.set_uid(nix::unistd::getuid().as_raw().into());
+        header.set_gid(nix::unistd::getgid().as_raw().into());
+        change(&mut header);
+        header.set_cksum();
+        self.0.extend(header.as_bytes());
+        self.0.extend(content);
+        self.0.resize(self.0.len().next_multiple_of(512), 0);
+        self
+    }
+
+    pub fn file(self, path: &str, content: &[u8]) -> Tar {
+        self.raw(path, b'0', content, |_| ())
+    }
+
+    pub fn directory(self, path: &str) -> Tar {
+        self.raw(path, b'5', b"", |header| header.set_mode(0o755))
+    }
+
+    pub fn symlink(self, path: &str, target: &str) -> Tar {
+        self.raw(path, b'2', b"", |header| header.set_link_name_literal(target).unwrap())
+    }
+
+    pub fn hard_link(self, path: &str, target: &str) -> Tar {
+        self.raw(path, b'1', b"", |header| header.set_link_name_literal(target).unwrap())
+    }
+
+    /// A PAX header of records like `size=9`.
+    pub fn pax(self, kind: u8, records: &[&[u8]]) -> Tar {
+        let records: Vec<u8> = records.iter().flat_map(|record| pax_record(record)).collect();
+        self.raw("pax", kind, &records, |_| ())
+    }
+
+    pub fn end(mut self) -> Vec<u8> {
+        self.0.extend([0; 1024]);
+        self.0
+    }
+}
+
+/// `LENGTH KEY=VALUE\n`, where the length counts its own digits.
+pub fn pax_record(pair: &[u8]) -> Vec<u8> {
+    let digits = (1..).find(|digits| (digits + pair.len() + 2).to_string().len() == *digits).unwrap();
+    [format!("{} ", digits + pair.len() + 2).as_bytes(), pair, b"\n"].concat()
+}
