@@ -7,6 +7,8 @@ use yaml_rust2::scanner::{Marker, TScalarStyle};
 
 /// A layout is at most five levels deep; the rest is room for values that are in the wrong place.
 const MAX_DEPTH: usize = 32;
+/// A hundred disks with ten partitions each take half of this. Looking for duplicates takes the square of the length.
+const MAX_BYTES: usize = 128 << 10;
 
 /// Line and column, both from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,12 @@ pub(super) fn child(place: &str, key: &str) -> String {
 /// This pulls events from the parser instead of using marked-yaml's loader, which ignores all documents after the
 /// first and descends recursively: a few kilobytes of `- - - -` would overflow the stack.
 pub(super) fn from_yaml(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
+    if text.len() > MAX_BYTES {
+        return Err(Problem::new(
+            "",
+            format!("a layout has at most {} KiB, this has {}", MAX_BYTES >> 10, text.len() >> 10),
+        ));
+    }
     let mut parser = Parser::new(text.strip_prefix('\u{feff}').unwrap_or(text).chars());
     let mut builder = Builder::default();
     loop {
@@ -264,11 +272,13 @@ mod tests {
 
     #[test]
     fn documents_that_cannot_be_read_say_why() {
+        let long = "#".repeat(MAX_BYTES + 1);
         let deep = "- ".repeat(50_000);
         let flow = "[".repeat(50_000);
         for (text, words) in [
             ("", "empty"),
             ("# only a comment\n", "empty"),
+            (long.as_str(), "at most 128 KiB"),
             ("a: 1\n---\nb: 2\n", "2:1: a second YAML document"),
             ("a: [1\n", "not YAML"),
             ("a: b: c\n", "not YAML"),
