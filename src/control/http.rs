@@ -1,7 +1,7 @@
 //! The control plane over HTTP: `drophammer serve`, or whoever speaks the same calls.
 
 use super::Control;
-use super::retry::{Attempt, PATIENT, Retries};
+use super::retry::{Attempt, BRIEF, PATIENT, Retries};
 use super::wire::{ErrorBody, Event, Register, Report};
 use crate::allocation::Machine;
 use crate::error::{Error, Phase, Result};
@@ -22,7 +22,6 @@ pub struct HttpControl {
     url: String,
     token: String,
     machine: String,
-    retries: Retries,
 }
 
 impl HttpControl {
@@ -34,7 +33,6 @@ impl HttpControl {
             url: settings.url.clone(),
             token: settings.token.clone(),
             machine: machine.to_owned(),
-            retries: PATIENT,
         })
     }
 
@@ -47,8 +45,14 @@ impl HttpControl {
     }
 
     /// Sends what `request` makes, with retries, until there is an answer of the 200s.
-    fn ask(&self, what: &str, patience: Duration, request: impl Fn() -> RequestBuilder) -> Result<Response> {
-        self.retries.run(|| match request().timeout(patience).send() {
+    fn ask(
+        &self,
+        retries: Retries,
+        what: &str,
+        patience: Duration,
+        request: impl Fn() -> RequestBuilder,
+    ) -> Result<Response> {
+        retries.run(|| match request().timeout(patience).send() {
             Ok(response) if response.status().is_success() => Attempt::Done(response),
             Ok(response) if is_transient(response.status()) => Attempt::Again(self.refused(what, response)),
             Ok(response) => Attempt::Never(self.refused(what, response)),
@@ -81,19 +85,20 @@ fn is_transient(status: StatusCode) -> bool {
 
 impl Control for HttpControl {
     fn register(&self, register: &Register) -> Result<()> {
-        self.ask("register", ANSWER, || self.request(Method::POST, "/v1/machine/register").json(register))?;
+        self.ask(PATIENT, "register", ANSWER, || self.request(Method::POST, "/v1/machine/register").json(register))?;
         Ok(())
     }
 
     fn wait(&self, patience: Duration) -> Result<bool> {
         let path = format!("{}?seconds={}", self.of_machine("/wait"), patience.as_secs());
-        let response = self.ask("wait for an allocation", patience + ANSWER, || self.request(Method::GET, &path))?;
+        let response =
+            self.ask(PATIENT, "wait for an allocation", patience + ANSWER, || self.request(Method::GET, &path))?;
         Ok(response.status() != StatusCode::NO_CONTENT)
     }
 
     fn machine(&self) -> Result<Machine> {
         let what = "fetch the allocation";
-        let response = self.ask(what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
+        let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
         let text = response.text().map_err(|error| self.unreachable(what, error))?;
         serde_json::from_str(&text).map_err(|error| self.garbled(what, error))
     }
@@ -105,7 +110,9 @@ impl Control for HttpControl {
     }
 
     fn report(&self, report: &Report) -> Result<()> {
-        self.ask("report", ANSWER, || self.request(Method::POST, &self.of_machine("/report")).json(report))?;
+        // A failed machine waits for a person: it must not first wait ten minutes for its server.
+        let retries = if report.success { PATIENT } else { BRIEF };
+        self.ask(retries, "report", ANSWER, || self.request(Method::POST, &self.of_machine("/report")).json(report))?;
         Ok(())
     }
 }

@@ -20,6 +20,9 @@ pub const PATIENT: Retries = Retries {
     longest_pause: Duration::from_secs(30),
 };
 
+/// For what is good to say, but nothing waits for.
+pub const BRIEF: Retries = Retries { patience: Duration::from_secs(60), ..PATIENT };
+
 /// What an attempt came to.
 pub enum Attempt<T> {
     Done(T),

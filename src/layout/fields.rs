@@ -18,8 +18,7 @@ pub(super) struct Reader {
     pub notes: Vec<Problem>,
     /// Canonical places whose value could not be had; the types hold a stand-in there.
     pub unread: Vec<String>,
-    /// Canonical place to the place in the document.
-    places: HashMap<String, (String, Option<Mark>)>,
+    pub places: Places,
 }
 
 /// One mapping of the document with its fields under their canonical names.
@@ -41,6 +40,31 @@ impl<'a> Fields<'a> {
 
     pub fn at(&self, name: &str) -> String {
         child(&self.place, name)
+    }
+}
+
+/// Where the value at each canonical place stands in the document: its place as spelt there, and its mark.
+#[derive(Debug, Clone, Default)]
+pub struct Places(HashMap<String, (String, Option<Mark>)>);
+
+impl Places {
+    /// Gives a rule's problem the place, line and column in the document.
+    pub fn locate(&self, mut problem: Problem) -> Problem {
+        let mut place = problem.place.as_str();
+        loop {
+            if let Some((spelt, mark)) = self.0.get(place) {
+                return marked(spelt, *mark, problem.message);
+            }
+            match place.rfind(['.', '[']) {
+                Some(end) => place = &place[..end],
+                None => break,
+            }
+        }
+        if let Some((_, mark)) = self.0.get("") {
+            problem.line = mark.map(|mark| mark.line);
+            problem.column = mark.map(|mark| mark.column);
+        }
+        problem
     }
 }
 
@@ -68,26 +92,7 @@ impl Reader {
 
     /// Notes where the value at a canonical place stands in the document.
     pub fn place(&mut self, place: &str, node: &Node) {
-        self.places.insert(place.to_owned(), (node.place.clone(), node.mark));
-    }
-
-    /// Gives a rule's problem the place, line and column in the document.
-    pub fn locate(&self, mut problem: Problem) -> Problem {
-        let mut place = problem.place.as_str();
-        loop {
-            if let Some((spelt, mark)) = self.places.get(place) {
-                return marked(spelt, *mark, problem.message);
-            }
-            match place.rfind(['.', '[']) {
-                Some(end) => place = &place[..end],
-                None => break,
-            }
-        }
-        if let Some((_, mark)) = self.places.get("") {
-            problem.line = mark.map(|mark| mark.line);
-            problem.column = mark.map(|mark| mark.column);
-        }
-        problem
+        self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }
 
     /// The fields of a mapping, with a problem for each name that is none of `known`.

@@ -5,7 +5,7 @@
 
 use super::constraints;
 use super::document::{self, Node, Value, marked};
-use super::fields::{Field, Fields, Reader, quoted};
+use super::fields::{Field, Fields, Places, Reader, quoted};
 use super::validate::validate_except;
 use super::{
     Constraints, Disk, Filesystem, Format, Layout, LogicalVolume, Partition, PartitionKind, Raid, VolumeGroup,
@@ -64,6 +64,14 @@ const KIND_NAMES: [(&str, PartitionKind); 4] = [
 pub struct Parsed {
     pub layout: Layout,
     pub notes: Vec<Problem>,
+    places: Places,
+}
+
+impl Parsed {
+    /// Gives a problem that was found later (on this machine, say) its line and column in the file.
+    pub fn locate(&self, problem: Problem) -> Problem {
+        self.places.locate(problem)
+    }
 }
 
 /// Reads and validates a layout from YAML (JSON is YAML too), with line and column in every problem.
@@ -88,10 +96,10 @@ fn read(root: &Node, problems: Vec<Problem>) -> Result<Parsed, Vec<Problem>> {
     let mut reader = Reader::new(problems);
     if let Some(layout) = layout(&mut reader, root) {
         let broken = validate_except(&layout, &reader.unread);
-        let broken: Vec<Problem> = broken.into_iter().map(|problem| reader.locate(problem)).collect();
+        let broken: Vec<Problem> = broken.into_iter().map(|problem| reader.places.locate(problem)).collect();
         reader.problems.extend(broken);
         if reader.problems.is_empty() {
-            return Ok(Parsed { layout, notes: sorted(reader.notes) });
+            return Ok(Parsed { layout, notes: sorted(reader.notes), places: reader.places });
         }
     }
     Err(sorted(reader.problems))

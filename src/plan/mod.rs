@@ -25,6 +25,14 @@ pub struct Refusal {
 
 impl std::error::Error for Refusal {}
 
+impl Refusal {
+    /// The same with the lines and columns of the file that the layout was read from.
+    pub fn located(mut self, locate: impl Fn(Problem) -> Problem) -> Refusal {
+        self.problems = self.problems.into_iter().map(locate).collect();
+        self
+    }
+}
+
 /// Decides what happens to every disk of the machine. `ids` hands out the UUIDs of what is made, so that the plan
 /// names them before they exist.
 ///
