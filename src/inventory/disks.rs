@@ -243,7 +243,7 @@ fn node(roots: &Roots, device: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Tree, ran};
+    use super::super::fake::{Tree, ran, sfdisk};
     use super::super::read_at;
     use super::*;
 
@@ -411,21 +411,11 @@ mod tests {
         let tree = Tree::new();
         sata(&tree);
         let image = tree.path("dev/sda");
-        tree.write(
-            "script",
+        sfdisk(
+            &image,
             "label: gpt\nlabel-id: 6B29FC40-CA47-1067-B31D-00DD010662DA\n\
              size=16MiB, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B, name=efi, uuid=0FC63DAF-0000-4772-8E79-3D69D8477DE4\n\
              type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, name=root\n",
-        );
-        ran(
-            "sh",
-            &[
-                "-c",
-                "sfdisk -q --no-reread --no-tell-kernel \"$1\" <\"$2\"",
-                "sh",
-                image.to_str().unwrap(),
-                tree.path("script").to_str().unwrap(),
-            ],
         );
         let uuid = "2f9f0b5e-3d3c-4a84-9b65-6ad8a7f2a1c0";
         let fs = tree.path("fs");

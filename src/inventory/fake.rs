@@ -66,3 +66,12 @@ pub(super) fn ran(tool: &str, args: &[&str]) {
         panic!("{error}");
     }
 }
+
+/// Writes the partition table of that sfdisk(8) script onto a disk or image.
+pub(super) fn sfdisk(disk: &std::path::Path, script: &str) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), script).unwrap();
+    // sfdisk reads standard input only.
+    let line = "sfdisk -q --no-reread --no-tell-kernel \"$1\" <\"$2\"";
+    ran("sh", &["-c", line, "sh", disk.to_str().unwrap(), file.path().to_str().unwrap()]);
+}

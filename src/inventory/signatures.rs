@@ -214,7 +214,7 @@ unsafe fn text(data: *const c_char) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::ran;
+    use super::super::fake::{ran, sfdisk};
     use super::*;
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
@@ -239,10 +239,7 @@ mod tests {
     }
 
     fn partition(image: &Path, sector_bytes: u32, script: &str) -> Option<FoundTable> {
-        let file = image.with_extension("script");
-        std::fs::write(&file, script).unwrap();
-        let sh = "sfdisk -q --no-reread --no-tell-kernel \"$1\" <\"$2\"";
-        ran("sh", &["-c", sh, "sh", image.to_str().unwrap(), file.to_str().unwrap()]);
+        sfdisk(image, script);
         Probe::open(image, None, sector_bytes).unwrap().table().unwrap()
     }
 
