@@ -4,9 +4,11 @@
 //! Read [`agent`] first: it is the whole install, top to bottom.
 
 pub mod allocation;
+pub mod boot;
 pub mod command;
 pub mod control;
 pub mod error;
+pub mod execute;
 pub mod image;
 pub mod inventory;
 pub mod layout;
@@ -14,3 +16,5 @@ pub mod plan;
 pub mod problem;
 pub mod report;
 pub mod settings;
+pub mod storage;
+pub mod target;
