@@ -4,10 +4,12 @@
 //! Read [`agent`] first: it is the whole install, top to bottom.
 
 pub mod allocation;
+pub mod boot;
 pub mod command;
 pub mod control;
 pub mod error;
 pub mod http;
+pub mod execute;
 pub mod image;
 pub mod inventory;
 pub mod layout;
@@ -16,3 +18,5 @@ pub mod problem;
 pub mod report;
 pub mod settings;
 pub mod text;
+pub mod storage;
+pub mod target;
