@@ -13,4 +13,6 @@ pub mod layout;
 pub mod plan;
 pub mod problem;
 pub mod report;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod settings;
