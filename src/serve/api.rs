@@ -159,7 +159,7 @@ async fn is_installed(app: &App, machine: &Machine) -> Result<bool, ApiError> {
     // Also while its image is being digested: what is installed stays installed.
     let Some(allocation) = &machine.described.allocation else { return Ok(false) };
     let standing = app.state.standing(&machine.described.id, &allocation.id).await?;
-    Ok(standing.succeeded && !(allocation.reinstall && !standing.reinstalled))
+    Ok(standing.succeeded && (standing.reinstalled || !allocation.reinstall))
 }
 
 async fn tell(app: &App, id: &str, event: EventName, message: &str) -> Result<(), ApiError> {

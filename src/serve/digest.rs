@@ -52,7 +52,7 @@ impl Digests {
         // Without the cache it is computed again, which is slower and nothing else.
         let cached = self.state.digest(&file).ok().flatten();
         if cached.is_none() {
-            drop(self.queue.send(file.clone()));
+            let _ = self.queue.send(file.clone());
         }
         self.known.insert(file, cached.clone().map(Ok));
         Ok(cached)
@@ -62,7 +62,7 @@ impl Digests {
     pub fn keep(&mut self, done: Done) {
         let unchanged = stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
         if let (true, Ok(digest)) = (unchanged, &done.digest) {
-            drop(self.state.keep_digest(&done.file, digest));
+            let _ = self.state.keep_digest(&done.file, digest);
         }
         self.known.insert(done.file, Some(done.digest));
     }

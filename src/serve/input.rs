@@ -310,7 +310,7 @@ mod tests {
             ),
             ("id: [\n", "2:"),
             ("- 1\n", "mapping"),
-            ("", "mapping"),
+            ("", "missing field `id`"),
         ];
         for (text, expected) in cases {
             let error = machine(text).unwrap_err();

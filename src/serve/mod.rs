@@ -188,8 +188,8 @@ impl Server {
         }
         drop(self.listener);
         self.closing.send_replace(true);
-        drop(self.wake.send(Wake::End));
-        drop(tokio::time::timeout(END_PATIENCE, connections.shutdown()).await);
+        let _ = self.wake.send(Wake::End);
+        let _ = tokio::time::timeout(END_PATIENCE, connections.shutdown()).await;
     }
 }
 
@@ -211,7 +211,7 @@ fn router(app: App) -> Router {
 
 fn connection(stream: TcpStream, router: Router, connections: &GracefulShutdown) {
     // Answers are small and whole; a failure to say so costs a few milliseconds.
-    drop(stream.set_nodelay(true));
+    let _ = stream.set_nodelay(true);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
@@ -233,7 +233,7 @@ fn check(options: &Options) -> Result<()> {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let host = rest.map(|rest| rest.split('/').next().unwrap_or_default());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:[]".contains(&byte);
-        if !host.is_some_and(|host| ipxe::host(host).is_ok()) || !url.bytes().all(plain) {
+        if host.is_none_or(|host| ipxe::host(host).is_err()) || !url.bytes().all(plain) {
             return refuse(format!("--url {url}: give something like http://10.0.0.1:8080"));
         }
     }
@@ -253,7 +253,7 @@ struct Keeper {
 impl Keeper {
     fn run(mut self, woken: &mpsc::Receiver<Wake>, look_every: Duration, ready: tokio::sync::oneshot::Sender<()>) {
         self.look();
-        drop(ready.send(()));
+        let _ = ready.send(());
         loop {
             match woken.recv_timeout(look_every) {
                 Ok(Wake::Digest(done)) => self.loader.digest_done(done),

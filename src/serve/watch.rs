@@ -69,16 +69,16 @@ impl Watch {
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             for one in heard {
                 // Nobody reads any more: the machines are served all the same.
-                drop(show.show(one));
+                let _ = show.show(one);
             }
             show.end();
-            drop(finished.send(()));
+            let _ = finished.send(());
         })?;
         Ok((Watch { said }, Writer { done }))
     }
 
     fn say(&self, said: Said) {
-        drop(self.said.try_send(said));
+        let _ = self.said.try_send(said);
     }
 
     /// The first line: where the server is.
@@ -110,7 +110,7 @@ impl Watch {
 impl Writer {
     /// Waits a moment until everything is written; every [`Watch`] must be gone.
     pub fn finish(self) {
-        drop(self.done.recv_timeout(Duration::from_millis(300)));
+        let _ = self.done.recv_timeout(Duration::from_millis(300));
     }
 }
 
@@ -400,7 +400,7 @@ mod tests {
         struct Stuck(Receiver<()>);
         impl Show for Stuck {
             fn show(&mut self, _: Said) -> std::io::Result<()> {
-                drop(self.0.recv());
+                let _ = self.0.recv();
                 Err(std::io::ErrorKind::BrokenPipe.into())
             }
         }
