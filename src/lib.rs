@@ -16,6 +16,8 @@ pub mod layout;
 pub mod plan;
 pub mod problem;
 pub mod report;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod settings;
 pub mod text;
 pub mod storage;

@@ -25,6 +25,18 @@ impl Locks {
         Ok(())
     }
 
+    /// Makes one disk writable again, its partitions first.
+    ///
+    /// # Errors
+    /// A device refuses.
+    pub fn unlock_disk(&mut self, disk: &str) -> Result<()> {
+        let partitions: Vec<String> =
+            kernel::partitions(disk)?.into_iter().map(|partition| format!("/dev/{}", partition.name)).collect();
+        let (mine, others) = self.0.drain(..).partition(|device| device == disk || partitions.contains(device));
+        self.0 = others;
+        Locks(mine).unlock()
+    }
+
     /// Makes everything writable again that this run has locked, partitions first.
     ///
     /// # Errors
