@@ -16,7 +16,11 @@ use crate::storage::mount::{self, Mounts};
 use crate::storage::{filesystem, gpt, wipe};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
+use std::time::Duration;
 use time::OffsetDateTime;
+
+/// Events that still wait get so long before kexec.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Where the target is mounted while it is made.
 pub const TARGET: &str = "/run/drophammer/target";
@@ -89,6 +93,7 @@ impl Run<'_> {
         match operation {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device } => self.locks.lock(device),
+            Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
             Operation::WipeDisk { device, zero } => wipe::wipe_disk(device, zero),
             Operation::WriteTable(table) => gpt::write(table),
             Operation::MakeFilesystem(make) => self.make_filesystem(make),
@@ -183,7 +188,9 @@ impl Run<'_> {
     }
 
     fn kexec(&self) -> Result<()> {
-        self.installation.reporter.phase(EventName::BootingNewKernel, "leaving the ramdisk");
+        let reporter = self.installation.reporter;
+        reporter.phase(EventName::BootingNewKernel, "leaving the ramdisk");
+        reporter.flush(LAST_WORDS);
         match kexec::start()? {}
     }
 
@@ -227,18 +234,18 @@ mod tests {
     use super::*;
     use crate::allocation::Machine;
     use crate::control::wire::{Event, Register};
-    use crate::plan::{ByteRange, FstabEntry, Mode, MountFilesystem};
+    use crate::plan::{ByteRange, FstabEntry, Mode, MountFilesystem, Subject};
     use crate::storage::busy;
     use crate::storage::loopdev::LoopDevice;
     use std::fs;
     use std::path::Path;
-    use std::sync::Mutex;
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
 
     /// Keeps the reports, or refuses them.
     #[derive(Default)]
     struct Fake {
-        refuses: bool,
+        refuses: AtomicBool,
         reports: Mutex<Vec<Report>>,
     }
 
@@ -261,12 +268,16 @@ mod tests {
 
         fn report(&self, report: &Report) -> Result<()> {
             self.reports.lock().unwrap().push(report.clone());
-            if self.refuses { Err(Error::new(Phase::Control, "not acknowledged")) } else { Ok(()) }
+            if self.refuses.load(Ordering::Relaxed) {
+                Err(Error::new(Phase::Control, "not acknowledged"))
+            } else {
+                Ok(())
+            }
         }
     }
 
     struct Bench {
-        control: Fake,
+        control: Arc<Fake>,
         allocation: Allocation,
         inventory: Inventory,
         reporter: Reporter,
@@ -275,8 +286,9 @@ mod tests {
     impl Bench {
         fn new() -> Bench {
             let allocation = Allocation { id: "a-1".into(), hostname: "web-1".into(), ..Allocation::default() };
-            let (control, inventory) = (Fake::default(), Inventory::default());
-            Bench { control, allocation, inventory, reporter: Reporter::default() }
+            let (control, inventory) = (Arc::new(Fake::default()), Inventory::default());
+            let reporter = Reporter::new(control.clone());
+            Bench { control, allocation, inventory, reporter }
         }
 
         fn installation<'a>(&'a self, plan: &'a Plan) -> Installation<'a> {
@@ -288,7 +300,7 @@ mod tests {
                 inventory: &self.inventory,
                 consoles: &[],
                 reporter: &self.reporter,
-                control: &self.control,
+                control: &*self.control,
             }
         }
     }
@@ -305,6 +317,7 @@ mod tests {
         };
         Plan {
             mode: Mode::Install,
+            subject: Subject::default(),
             layout: "test".into(),
             disks: vec![],
             point_of_no_return: steps.iter().position(destructive).unwrap_or(steps.len()),
@@ -420,7 +433,7 @@ mod tests {
             cmdline: "ro".into(),
             bootloader_id: "metal-debian".into(),
         };
-        let mut bench = Bench::new();
+        let bench = Bench::new();
         let plan = plan(vec![]);
         let installation = bench.installation(&plan);
         assert!(run(&installation, vec![], None).report().is_err());
@@ -433,7 +446,7 @@ mod tests {
         assert!(report.peak_rss_bytes.unwrap() > 1 << 20);
         drop(reports);
 
-        bench.control.refuses = true;
+        bench.control.refuses.store(true, Ordering::Relaxed);
         let installation = bench.installation(&plan);
         assert!(run(&installation, vec![], Some(boot)).report().is_err());
     }

@@ -110,6 +110,7 @@ mod tests {
             make(None, "n-uuid", Format::Swap),
         ];
         Plan {
+            subject: crate::plan::Subject::default(),
             mode: Mode::Install,
             layout: "default".into(),
             disks: vec![],
