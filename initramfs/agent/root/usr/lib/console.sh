@@ -21,7 +21,7 @@ offer_shell() {
 		if [ -n "$(ls /run/shells 2>/dev/null)" ]; then left=$1; else left=$((left - 1)); fi
 	done
 	kill $prompts 2>/dev/null
-	wait $prompts
+	wait $prompts 2>/dev/null
 }
 
 prompt() {

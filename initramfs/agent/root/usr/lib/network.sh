@@ -38,7 +38,8 @@ connect() {
 	until_true 10 any_link || return
 	for card in $(cards); do
 		has_link "$card" || continue
-		kill -0 "$(cat "/run/dhcp.$card" 2>/dev/null)" 2>/dev/null && continue
+		# Still at it from the last try; it removes the file when it gives up.
+		[ ! -e "/run/dhcp.$card" ] || continue
 		# After a lease it stays and renews: a machine may wait for its allocation longer than a lease lasts.
 		udhcpc -n -i "$card" -s /usr/lib/dhcp-event -p "/run/dhcp.$card" -t 5 -T 2 -S </dev/null >/dev/null 2>&1 &
 	done
