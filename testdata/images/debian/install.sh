@@ -6,8 +6,8 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive
 
 # value KEY: a scalar of install.yaml, JSON escapes undone. addresses KEY: the items of a list, in either YAML style.
 value() {
-    perl -ne 'next unless s/^\Q'"$1"'\E:\s*//; chomp; s/^"(.*)"$/$1/ and s/\\(?:u([0-9a-fA-F]{4})|(.))/$1 ? chr hex $1 : $2 eq "n" ? "\n" : $2/ge;
-        binmode STDOUT, ":utf8" if /[^\x00-\xff]/; print' /etc/metal/install.yaml
+    perl -CSD -ne 'next unless s/^\Q'"$1"'\E:\s*//; chomp; s/^null$//;
+        s/^"(.*)"$/$1/ and s/\\(?:u([0-9a-fA-F]{4})|(.))/$1 ? chr hex $1 : $2 eq "n" ? "\n" : $2/ge; print' /etc/metal/install.yaml
 }
 addresses() { sed -n "/^$1:/,/^[a-z]/{/^$1:\|^[- ]/p}" /etc/metal/install.yaml | grep -oE '[0-9]+(\.[0-9]+){3}|[0-9a-fA-F]*:[0-9a-fA-F:]+[0-9a-fA-F]' || true; }
 refuse() {
@@ -30,7 +30,7 @@ ssh-keygen -q -A
 password=$(value password)
 [ -z "$password" ] || printf 'root:%s\n' "$password" | chpasswd
 install -d -m 700 -o metal -g metal /home/metal/.ssh
-value sshpublickey > /home/metal/.ssh/authorized_keys
+{ value sshpublickey && echo; } > /home/metal/.ssh/authorized_keys
 chown metal:metal /home/metal/.ssh/authorized_keys
 chmod 600 /home/metal/.ssh/authorized_keys
 
