@@ -45,3 +45,24 @@ accel() {
 }
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# What building any of this takes beside Rust: bindgen (for libblkid) needs libclang; ring, zstd and SQLite are C.
+need_build_tools() {
+	need gcc libc6-dev libclang-dev libblkid-dev pkg-config
+	need_rust
+}
+
+# Where cargo puts what it builds: CARGO_TARGET_DIR and cargo's configuration have a say.
+cargo_target_dir() {
+	cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
+}
+
+# wait_for TEXT FILE SECONDS PID: until the file has the text; fails when the time is over or the process has ended.
+wait_for() {
+	local end=$((SECONDS + $3))
+	until grep -aqF -- "$1" "$2" 2>/dev/null; do
+		[ $SECONDS -lt $end ] || die "no '$1' in $2 within $3 s"
+		kill -0 "$4" 2>/dev/null || die "process $4 ended before '$1' was in $2"
+		sleep 0.5
+	done
+}
