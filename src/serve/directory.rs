@@ -71,14 +71,8 @@ impl Directory {
     }
 }
 
-/// A layout's id and its canonical form.
-pub type ReadLayout = fn(&str) -> Result<(String, Value), String>;
-
-/// Reads a layout file.
-///
-/// # Errors
-/// All its problems.
-pub fn read_layout(text: &str) -> Result<(String, Value), String> {
+/// A layout file's id and its canonical form.
+fn read_layout(text: &str) -> Result<(String, Value), String> {
     let parsed = layout::read_yaml(text).map_err(|problems| problem::lines(&problems))?;
     let value = serde_json::to_value(&parsed.layout).map_err(|error| error.to_string())?;
     Ok((parsed.layout.id, value))
@@ -161,7 +155,7 @@ pub struct Seen {
 }
 
 impl Loader {
-    pub fn new(dir: &Path, read_layout: ReadLayout, digests: Digests) -> Loader {
+    pub fn new(dir: &Path, digests: Digests) -> Loader {
         Loader {
             images_dir: dir.join("images"),
             machines: Folder::new(dir.join("machines"), input::machine),

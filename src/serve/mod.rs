@@ -17,7 +17,7 @@ use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::routing::{get, post};
 use digest::Digests;
-use directory::{Directory, Loader, ReadLayout, Seen};
+use directory::{Directory, Loader, Seen};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -85,7 +85,7 @@ pub fn run(options: Options) -> Result<()> {
     let runtime = runtime.context(Phase::Serve, || "start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let ended = ended().context(Phase::Serve, || "listen for signals")?;
-        let server = Server::bind(&options, watch, directory::read_layout, LOOK_EVERY).await?;
+        let server = Server::bind(&options, watch, LOOK_EVERY).await?;
         server.serve(ended).await;
         Ok(())
     });
@@ -131,7 +131,7 @@ enum Wake {
 }
 
 impl Server {
-    async fn bind(options: &Options, watch: Watch, read_layout: ReadLayout, look_every: Duration) -> Result<Server> {
+    async fn bind(options: &Options, watch: Watch, look_every: Duration) -> Result<Server> {
         check(options)?;
         let state = State::open(&options.dir.join("drophammer.sqlite"))?;
         let what = || format!("listen on {}", options.listen);
@@ -146,7 +146,7 @@ impl Server {
         let done = wake.clone();
         let digests = Digests::start(state.clone(), move |digest| drop(done.send(Wake::Digest(digest))));
         let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
-        let loader = Loader::new(&options.dir, read_layout, digests);
+        let loader = Loader::new(&options.dir, digests);
         let (publish, directory) = published::channel(Arc::default());
         let keeper = Keeper { loader, state: state.clone(), watch: watch.clone(), publish, said: BTreeSet::new() };
         let (ready, first_look) = tokio::sync::oneshot::channel();

@@ -62,11 +62,10 @@ impl Answer {
     }
 }
 
-/// Stands for the layout reader: the layout is what the file says, as JSON.
-fn json_layout(text: &str) -> Result<(String, Value), String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    Ok((value["id"].as_str().ok_or("no id")?.to_owned(), value))
-}
+const LAYOUT: &str = "id: default
+disks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
+filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]
+";
 
 fn directory() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +73,7 @@ fn directory() -> TempDir {
         std::fs::create_dir_all(dir.path().join(folder)).unwrap();
     }
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-    write("layouts/default.yaml", r#"{"id": "default", "disks": []}"#);
+    write("layouts/default.yaml", LAYOUT);
     write("images/debian.yaml", "id: debian-12\nname: Debian\nfile: deb/debian 12.tar.zst\n");
     write("images/deb/debian 12.tar.zst", "0123456789");
     write("images/secret", "not served");
@@ -109,7 +108,7 @@ impl Running {
         };
         let heard = Heard::default();
         let watch = Watch::json_into(heard.clone());
-        let server = Server::bind(&options, watch, json_layout, Duration::from_millis(20)).await.unwrap();
+        let server = Server::bind(&options, watch, Duration::from_millis(20)).await.unwrap();
         let address = server.listener.local_addr().unwrap();
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(server.serve(async move { drop(ended.await) }));
@@ -222,7 +221,8 @@ async fn a_machine_from_boot_to_report() {
     // sha256 of 0123456789
     let digest = "sha256:84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882";
     assert_eq!(given.image.digest.as_deref(), Some(digest));
-    assert_eq!(given.filesystemlayout, json!({"id": "default", "disks": []}));
+    assert_eq!(given.layout().unwrap().layout, crate::layout::read_yaml(LAYOUT).unwrap().layout);
+    assert_eq!(given.filesystemlayout["disks"][0]["wipeonreinstall"], true, "canonical on the wire");
     assert_eq!(given.networks, json!([{"asn": 42}]));
     assert!(!given.created.is_empty());
 
@@ -511,8 +511,8 @@ async fn bad_files_are_named_and_the_last_good_version_counts() {
     server.heard(&format!("52:54:00:00:00:01 belongs to machine {ONE} already")).await;
     server.write("images/gone.yaml", "id: gone\nfile: gone.tar\n");
     server.heard("gone.tar: No such file").await;
-    server.write("layouts/bad.yaml", "{");
-    server.heard("layouts/bad.yaml: ").await;
+    server.write("layouts/bad.yaml", "id: bad\nfilesystem: []\n");
+    server.heard("layouts/bad.yaml:2:1: ").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

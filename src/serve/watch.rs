@@ -219,7 +219,7 @@ impl Show for Terminal {
                 let (bytes, total) = total.unwrap_or((0, 1));
                 bar.set_length(total);
                 bar.set_position(bytes);
-                bar.set_message(format!("{time}  {}", event_line(&event)));
+                bar.set_message(event_line(&event));
                 Ok(())
             }
             Said::Report { machine, name, report } => {
