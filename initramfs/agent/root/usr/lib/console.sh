@@ -7,8 +7,21 @@ consoles() {
 	sed 's/\btty0\b/tty1/' /sys/class/tty/console/active
 }
 
+# A shell in which nothing was typed and nothing printed for an hour counts as left: noise on a serial line, or a person
+# who forgot to log out, must not hold the machine for ever.
+somebody_works() {
+	local shell now
+	now=$(date +%s)
+	for shell in /run/shells/*; do
+		[ -e "$shell" ] || continue
+		shell=/dev/${shell##*/}
+		[ $((now - $(stat -c %X "$shell"))) -ge 3600 ] && [ $((now - $(stat -c %Y "$shell"))) -ge 3600 ] || return 0
+	done
+	return 1
+}
+
 # offer_shell SECONDS WHAT: says WHAT happens in SECONDS and offers a shell meanwhile. Returns when they are over;
-# as long as somebody is in a shell they do not pass, and begin anew afterwards.
+# as long as somebody works in a shell they do not pass, and begin anew afterwards.
 offer_shell() {
 	local left=$1 console prompts=
 	for console in $(consoles); do
@@ -18,9 +31,11 @@ offer_shell() {
 	done
 	while [ "$left" -gt 0 ]; do
 		sleep 1
-		if [ -n "$(ls /run/shells 2>/dev/null)" ]; then left=$1; else left=$((left - 1)); fi
+		if somebody_works; then left=$1; else left=$((left - 1)); fi
 	done
+	# A shell goes with its prompt: the kernel hangs up a terminal whose session leader ends.
 	kill $prompts 2>/dev/null
+	rm -rf /run/shells
 	wait $prompts 2>/dev/null
 }
 
@@ -35,8 +50,7 @@ prompt() {
 		read -r _ || return
 		: >"/run/shells/$console"
 		echo "drophammer: the wait stands still until you leave this shell with exit; reboot -f reboots at once."
-		# Who walks away is logged out, so that a line's noise cannot hold the machine for ever.
-		TMOUT=3600 PS1='drophammer# ' sh -i
+		PS1='drophammer# ' sh -i
 		rm "/run/shells/$console"
 	done
 }
