@@ -4,7 +4,7 @@
 set -eu
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin
 
-value() { sed -n "s/^$1: *//p" /etc/metal/install.yaml | sed 's/^"\(.*\)"$/\1/'; }
+value() { sed -n "s/^$1: *//p" /etc/metal/install.yaml | sed 's/^"\(.*\)"$/\1/; s/^null$//'; }
 asked() { grep -qsx "tiny: $1" /etc/metal/userdata; }
 refuse() {
     echo "install.sh: $*" >&2
