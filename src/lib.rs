@@ -3,14 +3,33 @@
 //!
 //! Read [`agent`] first: it is the whole install, top to bottom.
 
+#[cfg(feature = "agent")]
+pub mod agent;
 pub mod allocation;
+#[cfg(feature = "agent")]
+pub mod boot;
+pub mod cli;
 pub mod command;
 pub mod control;
+pub mod desk;
 pub mod error;
+#[cfg(feature = "agent")]
+pub mod execute;
+#[cfg(feature = "agent")]
+pub mod http;
+#[cfg(feature = "agent")]
 pub mod image;
 pub mod inventory;
 pub mod layout;
 pub mod plan;
 pub mod problem;
+#[cfg(feature = "agent")]
 pub mod report;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod settings;
+#[cfg(feature = "agent")]
+pub mod storage;
+#[cfg(feature = "agent")]
+pub mod target;
+pub mod text;

@@ -1,3 +1,46 @@
 //! One line per subcommand.
 
-fn main() {}
+use clap::Parser;
+use drophammer::cli::{Cli, Command};
+use drophammer::desk::{self, Outcome};
+use drophammer::error::Result;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let wrong = error.use_stderr();
+            // Printing help to a closed pipe is nobody's loss.
+            let _ = error.print();
+            return if wrong { ExitCode::from(64) } else { ExitCode::SUCCESS };
+        }
+    };
+    tracing_subscriber::fmt()
+        .without_time()
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    match run(cli.command) {
+        Ok(Outcome::Good) => ExitCode::SUCCESS,
+        Ok(Outcome::Refused) => ExitCode::from(2),
+        Err(error) => {
+            eprintln!("drophammer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Outcome> {
+    match command {
+        #[cfg(feature = "agent")]
+        Command::Agent => drophammer::agent::run().map(|()| Outcome::Good),
+        #[cfg(feature = "serve")]
+        Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
+        Command::Inventory => desk::inventory(),
+        Command::Plan(options) => desk::plan(&options),
+        Command::Check(options) => desk::check(&options),
+    }
+}

@@ -1,6 +1,13 @@
 //! Who tells us what to do and hears what happened. HTTP today; the install does not know who is calling.
 
+#[cfg(feature = "agent")]
+mod http;
+#[cfg(feature = "agent")]
+mod retry;
 pub mod wire;
+
+#[cfg(feature = "agent")]
+pub use http::HttpControl;
 
 use crate::allocation::Machine;
 use crate::error::Result;

@@ -12,6 +12,7 @@
 //! Names are metal-api's; what drophammer adds is optional for the reader.
 
 use crate::inventory::Inventory;
+use crate::text;
 use serde::{Deserialize, Serialize};
 
 /// metal-api's `v1.MachineRegisterRequest`, and the whole inventory beside it.
@@ -150,6 +151,20 @@ pub struct Progress {
     pub bytes_per_second: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
+}
+
+impl std::fmt::Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&text::bytes(self.bytes))?;
+        if let Some(total) = self.total_bytes {
+            write!(f, " of {}", text::bytes(total))?;
+        }
+        write!(f, ", {}/s", text::bytes(self.bytes_per_second))?;
+        if let Some(left) = self.seconds_left {
+            write!(f, ", {} left", text::seconds(left as f64))?;
+        }
+        Ok(())
+    }
 }
 
 /// The end of an installation, good or bad. Must be acknowledged before the machine leaves the ramdisk.

@@ -1,8 +1,37 @@
 //! From the image's URL to the files below the target's root, as one stream in constant memory.
 
+mod attributes;
+mod decode;
+mod digest;
+mod fetch;
+mod members;
+mod pax;
+mod place;
+mod progress;
+mod reach;
+mod retry;
+mod sparse;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod untar;
+
 use crate::control::wire::Progress;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Context, Error, Phase, Result};
+use crate::http;
+use decode::Decoder;
+use digest::{Digest, Digesting};
+use fetch::Fetch;
+use place::Root;
+use progress::Meter;
+use reqwest::blocking::Client;
+use retry::Pace;
 use std::path::Path;
+use untar::untar;
+
+/// An image that changes under us may do so once or twice, not for ever.
+const MOST_STARTS: u32 = 3;
 
 /// An image as the allocation names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,14 +67,68 @@ pub struct Burned {
 ///
 /// # Errors
 /// The server does not answer, has no such image, or no digest can be had.
-pub fn reach(_source: &Source) -> Result<Reached> {
-    Err(Error::new(Phase::Image, "not written yet"))
+pub fn reach(source: &Source) -> Result<Reached> {
+    reach::reach(&http::client()?, source, &Pace::default())
 }
 
-/// Streams the image below `root`, which stays incomplete when this fails.
+/// Streams the image below `root`, which stays incomplete when this fails. `watch` is told a few times a second.
+///
+/// Succeeds only when the server's length, the compression's end mark, the tar's end blocks and the digest all agree.
+/// Nothing is synced: errors of the disk may still come with the umount.
 ///
 /// # Errors
-/// The first of fetch, digest, decoder and tar that is not content, by name.
-pub fn burn(_image: &Reached, _root: &Path, _watch: &(dyn Fn(Progress) + Sync)) -> Result<Burned> {
-    Err(Error::new(Phase::Image, "not written yet"))
+/// The first of fetch, decoder, tar, write and digest that is not content, by name.
+pub fn burn(image: &Reached, root: &Path, watch: &(dyn Fn(Progress) + Sync)) -> Result<Burned> {
+    burn_at_pace(image, root, watch, &Pace::default())
+}
+
+fn burn_at_pace(image: &Reached, root: &Path, watch: &(dyn Fn(Progress) + Sync), pace: &Pace) -> Result<Burned> {
+    let client = http::streaming_client(pace.stall)?;
+    let below = Root::open(root).context(Phase::Image, || format!("open {}", root.display()))?;
+    let mut resumed = 0;
+    for start in 1..=MOST_STARTS {
+        match burn_once(&client, image, &below, watch, pace)? {
+            End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
+            End::StartOver { why, resumed: before } => {
+                tracing::warn!("image {}: {why}; starting over (start {start} of {MOST_STARTS})", image.url);
+                resumed += before + 1;
+            }
+        }
+        below.clear().context(Phase::Image, || format!("clear {} to start over", root.display()))?;
+    }
+    let why = format!("the image {} changed or could not be resumed in {MOST_STARTS} starts", image.url);
+    Err(Error::new(Phase::Image, why))
+}
+
+enum End {
+    Whole(Burned),
+    StartOver { why: String, resumed: u32 },
+}
+
+/// The pipeline: each stage reads from the one before it.
+fn burn_once(
+    client: &Client,
+    image: &Reached,
+    root: &Root,
+    watch: &(dyn Fn(Progress) + Sync),
+    pace: &Pace,
+) -> Result<End> {
+    let expected: Digest = image.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
+    let mut fetch = Fetch::new(client, image, pace);
+    let mut meter = Meter::new(&mut fetch, image.size_bytes, watch);
+    let mut digesting = Digesting::new(&mut meter, expected.kind);
+    let unpacked = untar(Decoder::new(&mut digesting), root);
+
+    let digest = digesting.finish();
+    let bytes = meter.finish();
+    let resumed = fetch.resumed();
+    if let Some(why) = fetch.start_over() {
+        return Ok(End::StartOver { why: why.to_owned(), resumed });
+    }
+    let unpacked = unpacked.context(Phase::Image, || format!("unpack {}", image.url))?;
+    if digest != expected {
+        let text = format!("digest of {}: {expected} was expected, {digest} came", image.url);
+        return Err(Error::new(Phase::Image, text));
+    }
+    Ok(End::Whole(Burned { bytes, tar_bytes: unpacked.tar_bytes, entries: unpacked.entries, resumed }))
 }

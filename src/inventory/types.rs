@@ -98,6 +98,10 @@ pub struct Disk {
     /// Who uses the whole disk now.
     #[serde(default)]
     pub uses: Vec<Use>,
+    /// Why not all that is on the disk is known: a read error, a signature with a wrong checksum. Then the absence of
+    /// a table or signature proves nothing, and the disk must not be taken for blank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
 }
 
 /// A partition table as it is on the disk.

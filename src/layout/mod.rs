@@ -1,6 +1,11 @@
 //! What should be: the filesystem layout, read from every spelling in use, with all its problems at once.
 
+mod constraints;
+mod document;
+mod fields;
 mod spellings;
+#[cfg(test)]
+mod tests;
 mod types;
 mod validate;
 

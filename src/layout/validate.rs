@@ -1,9 +1,136 @@
 //! The rules a layout must keep before any machine is looked at.
+//!
+//! metal-api's rules come with metal-api's words, because people and scripts know them. It lets a good deal through that
+//! then fails half-way through an installation; those rules are ours.
 
-use super::Layout;
+mod disks;
+mod filesystems;
+mod stacked;
+
+use super::{Layout, constraints};
 use crate::problem::Problem;
+use std::collections::BTreeMap;
 
 /// Every rule that the layout breaks; empty when it can be used.
-pub fn validate(_layout: &Layout) -> Vec<Problem> {
-    Vec::new()
+pub fn validate(layout: &Layout) -> Vec<Problem> {
+    validate_except(layout, &[])
+}
+
+/// The same for a layout that could not be read in full: nothing is said that rests on a place in `unread`.
+pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem> {
+    let mut check = Check { unread, ..Check::default() };
+    if layout.id.is_empty() {
+        check.report("id", "id should not be empty");
+    }
+    disks::check(&mut check, &layout.disks);
+    stacked::check(&mut check, layout);
+    filesystems::check(&mut check, &layout.filesystems);
+    check_constraints(&mut check, layout);
+    check.problems
+}
+
+#[derive(Default)]
+struct Check<'a> {
+    unread: &'a [String],
+    problems: Vec<Problem>,
+    /// Every block device there will be.
+    provided: BTreeMap<String, Provider>,
+    /// Partitions by the names that other kinds of disk would give them, and their right names.
+    misnamed: BTreeMap<String, String>,
+    /// Block devices that something is put on, and the place of what.
+    used: BTreeMap<String, String>,
+}
+
+/// Where a block device comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Provider {
+    Disk,
+    PartitionedDisk,
+    Partition,
+    /// RAID array or logical volume.
+    Stacked,
+}
+
+impl Check<'_> {
+    fn report(&mut self, place: &str, message: impl Into<String>) {
+        if self.known(place) {
+            self.problems.push(Problem::new(place, message));
+        }
+    }
+
+    /// Could the value at `place` be read?
+    fn known(&self, place: &str) -> bool {
+        !self.unread.iter().any(|unread| is_within(place, unread))
+    }
+
+    /// Could every item of the list `place`, and every field of that name below it, be read?
+    fn all_known(&self, place: &str, field: &str) -> bool {
+        !self.unread.iter().any(|unread| {
+            // `[]` marks a list with an item missing.
+            let unread = unread.strip_suffix("[]").unwrap_or(unread);
+            unread == place || (is_within(unread, place) && unread.ends_with(&format!(".{field}")))
+        })
+    }
+
+    /// Are all devices known by name that the layout brings about?
+    fn all_devices_known(&self) -> bool {
+        self.all_known("disks", "device")
+            && self.all_known("disks", "number")
+            && self.all_known("disks", "partitions")
+            && self.all_known("raid", "arrayname")
+            && self.all_known("logicalvolumes", "name")
+            && self.all_known("logicalvolumes", "volumegroup")
+    }
+
+    /// Something at `place` is put on `device`: nothing else may be, and partitions neither.
+    fn occupy(&mut self, place: &str, device: &str) {
+        if self.provided.get(device) == Some(&Provider::PartitionedDisk) {
+            self.report(place, format!("device:{device} is divided into partitions: use one of them"));
+        } else if let Some(first) = self.used.get(device) {
+            let message = format!("device:{device} is already used by {first}");
+            self.report(place, message);
+        } else if self.known(place) {
+            self.used.insert(device.to_owned(), place.to_owned());
+        }
+    }
+
+    /// What a partition that nobody provides is really called, as an addition to a message.
+    fn hint(&self, device: &str) -> String {
+        self.misnamed.get(device).map_or(String::new(), |right| format!(", did you mean {right}?"))
+    }
+}
+
+fn is_within(place: &str, outer: &str) -> bool {
+    place.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// Is this the full, normal path of a device node?
+fn is_device_path(device: &str) -> bool {
+    device.strip_prefix("/dev/").is_some_and(|name| name.split('/').all(|part| !matches!(part, "" | "." | "..")))
+        && !device.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
+fn check_constraints(check: &mut Check, layout: &Layout) {
+    let constraints = &layout.constraints;
+    for (index, size) in constraints.sizes.iter().enumerate() {
+        let place = format!("constraints.sizes[{index}]");
+        if size.contains('*') {
+            check.report(&place, "no wildcard allowed in size constraint");
+        } else if size.trim().is_empty() {
+            check.report(&place, "a size should not be empty");
+        } else if constraints.sizes[..index].contains(size) {
+            check.report(&place, format!("size {size} is configured more than once"));
+        }
+    }
+    for (os, constraint) in &constraints.images {
+        let place = format!("constraints.images.{os}");
+        if os == "*" {
+            check.report(&place, "just '*' is not allowed as image os constraint");
+        } else if os.trim().is_empty() {
+            check.report("constraints.images", "the os of an image constraint should not be empty");
+        }
+        if let Some(message) = constraints::syntax_error(constraint) {
+            check.report(&place, message);
+        }
+    }
 }

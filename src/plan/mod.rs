@@ -1,5 +1,64 @@
-//! What will be done: a pure function of layout, inventory and mode.
+//! What will be done: a pure function of layout, inventory and mode. No I/O, no clock, no random.
 
+mod display;
+mod sectors;
+mod steps;
 mod types;
+mod verdict;
 
 pub use types::*;
+
+use crate::inventory::Inventory;
+use crate::layout::Layout;
+use crate::problem::Problem;
+use uuid::Uuid;
+
+/// Why nothing will be done: every reason at once, and each disk as it would have been treated.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Refusal {
+    pub mode: Mode,
+    pub subject: Subject,
+    pub layout: String,
+    pub disks: Vec<DiskPlan>,
+    pub problems: Vec<Problem>,
+}
+
+impl std::error::Error for Refusal {}
+
+impl Refusal {
+    /// The same with the lines and columns of the file that the layout was read from.
+    pub fn located(mut self, locate: impl Fn(Problem) -> Problem) -> Refusal {
+        self.problems = self.problems.into_iter().map(locate).collect();
+        self
+    }
+}
+
+/// Decides what happens to every disk of the machine. `ids` hands out the UUIDs of what is made, so that the plan
+/// names them before they exist.
+///
+/// The layout must be valid ([`crate::layout::validate`]).
+///
+/// # Errors
+/// The layout does not fit this machine: all reasons at once, before anything is written.
+pub fn make(
+    layout: &Layout,
+    inventory: &Inventory,
+    mode: Mode,
+    subject: Subject,
+    ids: &mut dyn FnMut() -> Uuid,
+) -> Result<Plan, Box<Refusal>> {
+    let decided = verdict::decide(layout, inventory, mode, ids);
+    if !decided.problems.is_empty() {
+        return Err(Box::new(Refusal {
+            mode,
+            subject,
+            layout: layout.id.clone(),
+            disks: decided.disks,
+            problems: decided.problems,
+        }));
+    }
+    Ok(steps::arrange(layout, mode, subject, decided))
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,10 +12,20 @@ pub enum Mode {
     Reinstall,
 }
 
+/// Which machine gets which image; for the title of the plan and for the image's steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Subject {
+    pub machine: String,
+    pub name: String,
+    pub image: String,
+    pub url: String,
+}
+
 /// The whole run: each disk's verdict, then the steps in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     pub mode: Mode,
+    pub subject: Subject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
     pub steps: Vec<Step>,
@@ -73,6 +83,8 @@ pub enum StepName {
     StorageMount,
     #[serde(rename = "image.burn")]
     ImageBurn,
+    #[serde(rename = "storage.mount_kept")]
+    StorageMountKept,
     #[serde(rename = "target.files")]
     TargetFiles,
     #[serde(rename = "target.installer")]
@@ -99,6 +111,7 @@ impl StepName {
             StepName::StorageFormat => "storage.format",
             StepName::StorageMount => "storage.mount",
             StepName::ImageBurn => "image.burn",
+            StepName::StorageMountKept => "storage.mount_kept",
             StepName::TargetFiles => "target.files",
             StepName::TargetInstaller => "target.installer",
             StepName::TargetFstab => "target.fstab",
@@ -127,6 +140,10 @@ pub enum Operation {
     },
     /// Set the disk read-only at the block layer until the image is on.
     LockDisk {
+        device: String,
+    },
+    /// Make a kept disk writable again: nothing destructive comes after this.
+    UnlockDisk {
         device: String,
     },
     /// Discard if the disk can, zero these ranges, read them back as zero.

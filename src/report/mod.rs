@@ -1,48 +1,221 @@
 //! Events, progress and timings: to the console at once, to the control plane when it can take them. Never blocks,
 //! never fails an install.
 
-use crate::control::wire::{EventName, Progress, StepTime};
+mod sender;
+
+use crate::control::Control;
+use crate::control::wire::{Event, EventName, Progress, StepTime};
 use crate::error::Result;
-use std::sync::Mutex;
-use std::time::Instant;
+use crate::text;
+use sender::Sender;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// A progress line on the console, at most this often: serial consoles are slow and kept in logs.
+const CONSOLE_PAUSE: Duration = Duration::from_secs(2);
+
+/// A progress event for the control plane, at most this often.
+const EVENT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Tells people and the control plane how the install goes.
-#[derive(Default)]
 pub struct Reporter {
-    timings: Mutex<Vec<StepTime>>,
+    sender: Sender,
+    state: Mutex<State>,
+}
+
+struct State {
+    event: EventName,
+    step: Option<String>,
+    timings: Vec<StepTime>,
+    progress_shown: Option<Instant>,
+    progress_sent: Option<Instant>,
 }
 
 impl Reporter {
-    /// A new phase of the machine's life.
-    pub fn phase(&self, event: EventName, message: &str) {
-        println!("{event}: {message}");
+    pub fn new(control: Arc<dyn Control>) -> Reporter {
+        let state = State {
+            event: EventName::Preparing,
+            step: None,
+            timings: Vec::new(),
+            progress_shown: None,
+            progress_sent: None,
+        };
+        Reporter { sender: Sender::new(control), state: Mutex::new(state) }
     }
 
-    /// Runs one step of the plan: its name before, its seconds after, both as events.
+    /// A new phase of the machine's life.
+    pub fn phase(&self, event: EventName, message: &str) {
+        println!("{event:<18}  {message}");
+        self.state().event = event;
+        self.send(None, None, None, message);
+    }
+
+    /// Runs one step: its name before, its seconds after, both as events.
     ///
     /// # Errors
     /// Those of `work`.
     pub fn step<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let event = {
+            let mut state = self.state();
+            state.step = Some(name.to_owned());
+            (state.progress_shown, state.progress_sent) = (None, None);
+            state.event
+        };
+        println!("{event:<18}  {name}");
+        self.send(Some(name), None, None, name);
         let began = Instant::now();
         let result = work();
-        if let Ok(mut timings) = self.timings.lock() {
-            timings.push(StepTime { step: name.to_owned(), seconds: began.elapsed().as_secs_f64() });
+        let seconds = began.elapsed().as_secs_f64();
+        let message = match &result {
+            Ok(_) => format!("{name} took {}", text::seconds(seconds)),
+            Err(_) => format!("{name} failed after {}", text::seconds(seconds)),
+        };
+        println!("{event:<18}  {message}");
+        {
+            let mut state = self.state();
+            state.step = None;
+            state.timings.push(StepTime { step: name.to_owned(), seconds });
         }
+        self.send(Some(name), Some(seconds), None, &message);
         result
     }
 
     /// A line for the console that belongs to the running step.
     pub fn say(&self, line: &str) {
-        println!("    {line}");
+        println!("{:20}{line}", "");
     }
 
-    /// How far the image is; called often, shown now and then.
+    /// How far the image is; called often, shown and sent now and then.
     pub fn progress(&self, progress: Progress) {
-        println!("    {progress:?}");
+        let now = Instant::now();
+        let due = |last: Option<Instant>, pause| last.is_none_or(|last| now.duration_since(last) >= pause);
+        let (show, send, step) = {
+            let mut state = self.state();
+            let (show, send) = (due(state.progress_shown, CONSOLE_PAUSE), due(state.progress_sent, EVENT_PAUSE));
+            if show {
+                state.progress_shown = Some(now);
+            }
+            if send {
+                state.progress_sent = Some(now);
+            }
+            (show, send, state.step.clone())
+        };
+        if show {
+            self.say(&progress.to_string());
+        }
+        if send {
+            self.send(step.as_deref(), None, Some(progress), &progress.to_string());
+        }
     }
 
     /// Seconds by step so far.
     pub fn timings(&self) -> Vec<StepTime> {
-        self.timings.lock().map(|timings| timings.clone()).unwrap_or_default()
+        self.state().timings.clone()
+    }
+
+    /// Gives the events that still wait a last chance.
+    pub fn flush(&self, patience: Duration) {
+        self.sender.flush(patience);
+    }
+
+    fn send(&self, step: Option<&str>, seconds: Option<f64>, progress: Option<Progress>, message: &str) {
+        let event = self.state().event;
+        let step = step.map(str::to_owned);
+        self.sender.send(Event { event, message: message.to_owned(), step, seconds, progress });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock was held leaves nothing half-done here.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Seconds by step, and their sum, as a table.
+pub fn table(timings: &[StepTime]) -> String {
+    let mut rows: Vec<[String; 2]> =
+        timings.iter().map(|time| [time.step.clone(), format!("{:>7.1} s", time.seconds)]).collect();
+    let total: f64 = timings.iter().map(|time| time.seconds).sum();
+    rows.push(["total".to_owned(), format!("{total:>7.1} s")]);
+    text::columns(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocation::Machine;
+    use crate::control::wire::{Register, Report};
+    use crate::error::{Error, Phase};
+
+    /// A control plane that hears events and nothing else, each after a delay.
+    struct Listener {
+        heard: Mutex<Vec<Event>>,
+        delay: Duration,
+    }
+
+    impl Control for Listener {
+        fn register(&self, _: &Register) -> Result<()> {
+            Err(Error::new(Phase::Control, "not listening"))
+        }
+        fn wait(&self, _: Duration) -> Result<bool> {
+            Err(Error::new(Phase::Control, "not listening"))
+        }
+        fn machine(&self) -> Result<Machine> {
+            Err(Error::new(Phase::Control, "not listening"))
+        }
+        fn event(&self, event: &Event) -> Result<()> {
+            std::thread::sleep(self.delay);
+            self.heard.lock().unwrap().push(event.clone());
+            Ok(())
+        }
+        fn report(&self, _: &Report) -> Result<()> {
+            Err(Error::new(Phase::Control, "not listening"))
+        }
+    }
+
+    fn listener(delay: Duration) -> Arc<Listener> {
+        Arc::new(Listener { heard: Mutex::new(Vec::new()), delay })
+    }
+
+    #[test]
+    fn a_step_is_told_before_and_after_and_timed() {
+        let listener = listener(Duration::ZERO);
+        let reporter = Reporter::new(listener.clone());
+        reporter.phase(EventName::Installing, "debian-12");
+        reporter.step("storage.wipe", || Ok(())).unwrap();
+        let failed: Result<()> = reporter.step("image.burn", || Err(Error::new(Phase::Image, "no")));
+        assert!(failed.is_err());
+        reporter.flush(Duration::from_secs(10));
+        let heard = listener.heard.lock().unwrap();
+        let steps: Vec<_> = heard.iter().map(|event| (event.step.as_deref(), event.seconds.is_some())).collect();
+        assert_eq!(
+            steps,
+            [
+                (None, false),
+                (Some("storage.wipe"), false),
+                (Some("storage.wipe"), true),
+                (Some("image.burn"), false),
+                (Some("image.burn"), true)
+            ]
+        );
+        assert!(heard.iter().all(|event| event.event == EventName::Installing));
+        assert_eq!(reporter.timings().len(), 2);
+    }
+
+    #[test]
+    fn a_slow_control_plane_does_not_slow_the_install() {
+        let reporter = Reporter::new(listener(Duration::from_secs(5)));
+        let began = Instant::now();
+        for _ in 0..1000 {
+            reporter.phase(EventName::Installing, "on and on");
+        }
+        reporter.flush(Duration::from_millis(50));
+        assert!(began.elapsed() < Duration::from_secs(4));
+    }
+
+    #[test]
+    fn the_table_has_a_sum() {
+        let timings = [("storage.wipe", 1.25), ("image.burn", 27.41)]
+            .map(|(step, seconds)| StepTime { step: step.to_owned(), seconds });
+        assert_eq!(table(&timings), "storage.wipe      1.2 s\nimage.burn       27.4 s\ntotal            28.7 s\n");
     }
 }

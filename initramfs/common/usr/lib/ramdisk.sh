@@ -1,0 +1,43 @@
+# What both ramdisks start with: the kernel's filesystems, the hardware's modules, the command line. Sourced by /init.
+
+mount_kernel_filesystems() {
+	mount -t proc proc /proc
+	mount -t sysfs sysfs /sys
+	mount -t devtmpfs devtmpfs /dev
+	mkdir -p /dev/pts
+	mount -t devpts devpts /dev/pts
+	mount -t tmpfs -o mode=755 tmpfs /run
+	mkdir -p /run/lock
+	# Below warnings the kernel would draw over what people are to read.
+	[ -n "$(argument debug)" ] || echo 4 >/proc/sys/kernel/printk
+}
+
+# argument NAME: its value on the kernel command line, the last one if there are several; a bare word is its own value.
+argument() {
+	local word value=
+	for word in $(cat /proc/cmdline); do
+		case $word in
+		"$1"=*) value=${word#*=} ;;
+		"$1") value=$word ;;
+		esac
+	done
+	echo "$value"
+}
+
+modaliases() {
+	cat /sys/bus/*/devices/*/modalias 2>/dev/null | sort -u
+}
+
+# Loads the module of everything that says what it is. A bus that comes up shows new devices: again, until none is new.
+# Loading waits for the probes that a module starts in the background (async_synchronize_full in the kernel's
+# do_init_module), so disks are there when this returns; what sits behind USB may come later.
+load_modules() {
+	local before= now round
+	for round in 1 2 3 4 5 6 7 8; do
+		now=$(modaliases)
+		[ "$now" != "$before" ] || return 0
+		before=$now
+		# Most devices have no module here, which is no error.
+		modprobe -abq $now 2>/dev/null
+	done
+}

@@ -1,0 +1,68 @@
+# What the scripts share. Sourced: . "$(dirname "$0")/lib.sh"
+
+say() { printf '\n== %s\n' "$*"; }
+
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+# need PKG...: installs the Debian packages that are not there yet, and says so before it does.
+need() {
+	local missing=() package
+	for package; do
+		[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+	done
+	[ ${#missing[@]} -gt 0 ] || return 0
+	[ "$(id -u)" = 0 ] || die "these packages are needed, and only root can install them: apt-get install ${missing[*]}"
+	say "installing with apt: ${missing[*]}"
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -q
+	# Another apt may be at work on a machine that has just booted: wait for its lock.
+	apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"
+}
+
+# need_rust: a cargo that can build this package. Debian 12's own (1.63) cannot.
+need_rust() {
+	local wanted have
+	wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
+	PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+	have=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
+	[ -z "$have" ] || [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n1)" != "$wanted" ] || return 0
+	need curl ca-certificates
+	say "cargo ${have:-is missing}, $wanted or later is needed: installing Rust with rustup (https://rustup.rs) into ${CARGO_HOME:-$HOME/.cargo}"
+	# --no-modify-path: the scripts find it themselves; a person's shell start-up files are none of their business.
+	curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+		sh -s -- -y -q --no-modify-path --profile minimal --component rustfmt --component clippy --default-toolchain stable ||
+		die "rustup could not be installed; install Rust $wanted or later yourself, then run this again"
+	# rustup's must win over an older cargo in /usr/bin.
+	PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+}
+
+# accel: how QEMU can run here. That /dev/kvm exists proves nothing: the processor must offer it too.
+accel() {
+	if grep -qwE 'vmx|svm' /proc/cpuinfo && [ -w /dev/kvm ]; then echo kvm; else echo tcg; fi
+}
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# What building any of this takes beside Rust: bindgen (for libblkid) needs libclang; ring, zstd and SQLite are C.
+need_build_tools() {
+	need gcc libc6-dev libclang-dev libblkid-dev pkg-config
+	need_rust
+}
+
+# Where cargo puts what it builds: CARGO_TARGET_DIR and cargo's configuration have a say.
+cargo_target_dir() {
+	cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
+}
+
+# wait_for TEXT FILE SECONDS PID: until the file has the text; fails when the time is over or the process has ended.
+wait_for() {
+	local end=$((SECONDS + $3))
+	until grep -aqF -- "$1" "$2" 2>/dev/null; do
+		[ $SECONDS -lt $end ] || die "no '$1' in $2 within $3 s"
+		kill -0 "$4" 2>/dev/null || die "process $4 ended before '$1' was in $2"
+		sleep 0.5
+	done
+}

@@ -1,0 +1,95 @@
+//! `/etc/metal/boot-info.yaml`: which kernel, initrd and command line the image's installer wants booted.
+
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+
+const PATH: &str = "/etc/metal/boot-info.yaml";
+
+/// Paths are the target's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootInfo {
+    pub kernel: String,
+    /// Empty when the kernel needs none.
+    pub initrd: String,
+    pub cmdline: String,
+    /// Name of the EFI boot entry.
+    pub bootloader_id: String,
+}
+
+impl BootInfo {
+    /// # Errors
+    /// The installer wrote no such file, or not all of it.
+    pub fn read(root: &Root) -> Result<BootInfo> {
+        let text = root.read(PATH).context(Phase::Boot, || format!("{PATH}, which the image's installer writes"))?;
+        BootInfo::parse(&text)
+    }
+
+    /// Other keys are for other readers.
+    fn parse(text: &str) -> Result<BootInfo> {
+        let yaml = marked_yaml::parse_yaml(0, text).context(Phase::Boot, || format!("{PATH} is not a YAML mapping"))?;
+        let value = |key: &str| {
+            let found = yaml.as_mapping().and_then(|mapping| mapping.get_scalar(key));
+            found.map(|scalar| scalar.as_str().to_owned()).ok_or_else(|| {
+                Error::new(Phase::Boot, format!("{PATH}: the image's installer did not write `{key}:` into it"))
+            })
+        };
+        let info = BootInfo {
+            kernel: value("kernel")?,
+            initrd: value("initrd")?,
+            cmdline: value("cmdline")?,
+            bootloader_id: value("bootloader_id")?,
+        };
+        if info.kernel.is_empty() {
+            return Err(Error::new(Phase::Boot, format!("{PATH}: `kernel:` is empty")));
+        }
+        Ok(info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_installers_write() {
+        let expected = BootInfo {
+            kernel: "/boot/vmlinuz-6.1".into(),
+            initrd: "/boot/initrd.img-6.1".into(),
+            cmdline: "console=ttyS0 root=UUID=1 init=/sbin/init".into(),
+            bootloader_id: "metal-debian".into(),
+        };
+        for text in [
+            "initrd: /boot/initrd.img-6.1\ncmdline: console=ttyS0 root=UUID=1 init=/sbin/init\nkernel: /boot/vmlinuz-6.1\n\
+             bootloader_id: metal-debian\n",
+            "---\n# by the installer\nkernel: \"/boot/vmlinuz-6.1\"\ninitrd: '/boot/initrd.img-6.1'\nextra: [1, 2]\n\
+             cmdline: \"console=ttyS0 root=UUID=1 init=/sbin/init\"\nbootloader_id: metal-debian\n",
+        ] {
+            assert_eq!(BootInfo::parse(text).unwrap(), expected);
+        }
+        let without = BootInfo::parse("kernel: /k\ninitrd: ''\ncmdline: ''\nbootloader_id:\n").unwrap();
+        assert_eq!((without.initrd.as_str(), without.bootloader_id.as_str()), ("", ""));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let cases = [
+            ("", "did not write `kernel:`"),
+            ("- kernel: /k", "not a YAML mapping"),
+            ("kernel: [", "not a YAML mapping"),
+            ("initrd: /i\ncmdline: c\nbootloader_id: b\n", "did not write `kernel:`"),
+            ("kernel: /k\ncmdline: c\nbootloader_id: b\n", "did not write `initrd:`"),
+            ("kernel: /k\ninitrd: /i\nbootloader_id: b\n", "did not write `cmdline:`"),
+            ("kernel: /k\ninitrd: /i\ncmdline: c\n", "did not write `bootloader_id:`"),
+            ("kernel: ''\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "`kernel:` is empty"),
+            ("kernel: [/k]\ninitrd: /i\ncmdline: c\nbootloader_id: b\n", "did not write `kernel:`"),
+        ];
+        for (text, expected) in cases {
+            let error = BootInfo::parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let error = BootInfo::read(&Root::open(dir.path()).unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("/etc/metal/boot-info.yaml, which the image's installer writes: "), "{error}");
+        assert!(error.contains("No such file"), "{error}");
+    }
+}

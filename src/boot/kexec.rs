@@ -1,0 +1,131 @@
+//! kexec_file_load(2): the kernel reads its successor itself, while the target is still mounted.
+
+use super::BootInfo;
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::reboot::{RebootMode, reboot};
+use std::convert::Infallible;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+
+/// Loads kernel, initrd and command line into memory; nothing of the target is needed afterwards.
+///
+/// # Errors
+/// A file is missing, or the kernel refuses it (and what that means).
+pub fn load(root: &Root, boot: &BootInfo) -> Result<()> {
+    let open = |path: &str| {
+        root.open_file(path).context(Phase::Boot, || format!("open {path}, which boot-info.yaml names, in the target"))
+    };
+    let kernel = open(&boot.kernel)?;
+    let initrd = if boot.initrd.is_empty() { None } else { Some(open(&boot.initrd)?) };
+    let cmdline = CString::new(boot.cmdline.as_str()).context(Phase::Boot, || "the command line in boot-info.yaml")?;
+    free_page_cache(root)?;
+    file_load(&kernel, initrd.as_ref(), &cmdline).map_err(|error| {
+        let what = format!("load {} for kexec: {}", boot.kernel, meaning(error));
+        Error::with_source(Phase::Boot, what, error)
+    })
+}
+
+/// Forgets what was loaded, if anything was.
+pub fn unload() {
+    let flags = libc::c_ulong::from(libc::KEXEC_FILE_UNLOAD.unsigned_abs());
+    // SAFETY: with KEXEC_FILE_UNLOAD the other arguments are not looked at.
+    let result =
+        unsafe { libc::syscall(libc::SYS_kexec_file_load, -1, -1, 0_usize, std::ptr::null::<libc::c_char>(), flags) };
+    if let Err(error) = Errno::result(result) {
+        tracing::debug!("unload the kexec kernel: {error}");
+    }
+}
+
+/// Leaves this kernel for the loaded one. Does not return when that works.
+///
+/// # Errors
+/// Nothing is loaded, or the kernel refuses.
+pub fn start() -> Result<Infallible> {
+    nix::unistd::sync();
+    reboot(RebootMode::RB_KEXEC).context(Phase::Boot, || "start the loaded kernel")
+}
+
+/// Right after an image the memory is full of page cache, and kexec wants its pages in places of its own: loading
+/// has been seen to take 50 s instead of 2 s. Clean pages can go.
+fn free_page_cache(root: &Root) -> Result<()> {
+    nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "write back the target before loading its kernel")?;
+    if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "3") {
+        tracing::warn!("drop the page cache: {error}");
+    }
+    Ok(())
+}
+
+fn file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> nix::Result<()> {
+    let cmdline = cmdline.as_bytes_with_nul();
+    let (initrd, flags) = match initrd {
+        Some(initrd) => (initrd.as_raw_fd(), 0),
+        None => (-1, libc::KEXEC_FILE_NO_INITRAMFS),
+    };
+    // SAFETY: the descriptors are open, and the command line is NUL-terminated with its length including the NUL.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_kexec_file_load,
+            kernel.as_raw_fd(),
+            initrd,
+            cmdline.len(),
+            cmdline.as_ptr(),
+            libc::c_ulong::from(flags.unsigned_abs()),
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
+/// kexec_file_load(2), "ERRORS", and what is behind them.
+fn meaning(error: Errno) -> &'static str {
+    match error {
+        Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",
+        Errno::ENOEXEC => "it is no kernel for this machine's architecture, or damaged",
+        Errno::ENOSYS => "the ramdisk's kernel has no CONFIG_KEXEC_FILE",
+        Errno::EBUSY => "another kexec is under way",
+        Errno::ENOMEM => "not enough memory for kernel and initrd",
+        Errno::EKEYREJECTED | Errno::ENOKEY | Errno::ENODATA | Errno::ENOPKG => {
+            "its signature is missing or not trusted, and this kernel demands one"
+        }
+        Errno::EINVAL => "the kernel, initrd or command line (too long?) is not acceptable",
+        _ => "the kernel refuses",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot(kernel: &str, initrd: &str) -> BootInfo {
+        let (cmdline, bootloader_id) = (String::new(), String::new());
+        BootInfo { kernel: kernel.into(), initrd: initrd.into(), cmdline, bootloader_id }
+    }
+
+    #[test]
+    fn a_file_that_the_target_does_not_have_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("kernel"), "").unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let error = load(&root, &boot("/boot/vmlinuz", "")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("open /boot/vmlinuz, which boot-info.yaml names, in the target: No such file"),
+            "{error}"
+        );
+        let error = load(&root, &boot("/kernel", "/initrd")).unwrap_err().to_string();
+        assert!(error.starts_with("open /initrd"), "{error}");
+        let nul = BootInfo { cmdline: "a\0b".into(), ..boot("/kernel", "") };
+        assert!(load(&root, &nul).unwrap_err().to_string().contains("command line"));
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_is_no_kernel_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("kernel"), vec![b'x'; 4096]).unwrap();
+        let error = load(&Root::open(dir.path()).unwrap(), &boot("/kernel", "")).unwrap_err().to_string();
+        assert!(error.starts_with("load /kernel for kexec: "), "{error}");
+    }
+}

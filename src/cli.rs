@@ -1,0 +1,98 @@
+//! The command line: what can be asked for, with an example each.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage.";
+
+/// Install agent for bare-metal servers.
+#[derive(Debug, Parser)]
+#[command(name = "drophammer", version, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Install this machine by what its control plane says (runs in the ramdisk).
+    ///
+    /// Reads the kernel command line: drophammer.url=, drophammer.token=, drophammer.machine=, console=.
+    #[cfg(feature = "agent")]
+    #[command(after_help = "Example: the kernel command line of the ramdisk\n  \
+        drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8")]
+    Agent,
+    /// Be the control plane of a desk or a rack.
+    #[cfg(feature = "serve")]
+    #[command(after_help = "Example:\n  drophammer serve /srv/drophammer --listen 10.0.0.1:8080")]
+    Serve(Serve),
+    /// Print this machine as JSON. Reads only.
+    #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
+    Inventory,
+    /// Print what an installation would do, disk by disk, with the point of no return. Reads only.
+    #[command(after_help = format!(
+        "Example: a machine in a rack, planned on a desk\n  \
+        drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n\n{EXIT_CODES}"
+    ))]
+    Plan(Plan),
+    /// Check layouts: all that is wrong with each, with its place.
+    #[command(after_help = format!("Example:\n  drophammer check layouts/*.yaml\n\n{EXIT_CODES}"))]
+    Check(Check),
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Directory with machines/, layouts/, images/ and boot/.
+    pub dir: PathBuf,
+    /// Address and port; port 0 takes a free one and prints it.
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    pub listen: std::net::SocketAddr,
+    /// How machines reach this server; without it, as each request names it.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Directory with vmlinuz and initrd [default: DIR/boot].
+    #[arg(long, value_name = "DIR")]
+    pub boot: Option<PathBuf>,
+    /// More for the kernel command line of the ramdisk.
+    #[arg(long, value_name = "ARGUMENTS", default_value = "")]
+    pub cmdline: String,
+    /// One JSON object a line instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(feature = "serve")]
+impl From<Serve> for crate::serve::Options {
+    fn from(serve: Serve) -> Self {
+        let Serve { dir, listen, url, boot, cmdline, json } = serve;
+        crate::serve::Options { dir, listen, url, boot, cmdline, json }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The layout, YAML or JSON.
+    #[arg(long, value_name = "FILE")]
+    pub layout: PathBuf,
+    /// What `drophammer inventory` printed; without it, this machine.
+    #[arg(long, value_name = "FILE")]
+    pub inventory: Option<PathBuf>,
+    /// Plan a reinstall: disks without wipeonreinstall are kept.
+    #[arg(long)]
+    pub reinstall: bool,
+    /// The plan as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Layouts, YAML or JSON.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The findings as JSON.
+    #[arg(long)]
+    pub json: bool,
+}

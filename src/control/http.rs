@@ -1,0 +1,118 @@
+//! The control plane over HTTP: `drophammer serve`, or whoever speaks the same calls.
+
+use super::Control;
+use super::retry::{Attempt, BRIEF, PATIENT, Retries};
+use super::wire::{ErrorBody, Event, Register, Report};
+use crate::allocation::Machine;
+use crate::error::{Error, Phase, Result};
+use crate::http;
+use crate::settings::Settings;
+use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::{Method, StatusCode};
+use std::time::Duration;
+
+/// For one answer. Long polls get theirs on top.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// For an event, which is sent once.
+const EVENT: Duration = Duration::from_secs(5);
+
+pub struct HttpControl {
+    client: Client,
+    url: String,
+    token: String,
+    machine: String,
+}
+
+impl HttpControl {
+    /// # Errors
+    /// TLS could not be set up.
+    pub fn new(settings: &Settings, machine: &str) -> Result<HttpControl> {
+        Ok(HttpControl {
+            client: http::client()?,
+            url: settings.url.clone(),
+            token: settings.token.clone(),
+            machine: machine.to_owned(),
+        })
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
+    }
+
+    fn of_machine(&self, call: &str) -> String {
+        format!("/v1/machine/{}{call}", self.machine)
+    }
+
+    /// Sends what `request` makes, with retries, until there is an answer of the 200s.
+    fn ask(
+        &self,
+        retries: Retries,
+        what: &str,
+        patience: Duration,
+        request: impl Fn() -> RequestBuilder,
+    ) -> Result<Response> {
+        retries.run(|| match request().timeout(patience).send() {
+            Ok(response) if response.status().is_success() => Attempt::Done(response),
+            Ok(response) if is_transient(response.status()) => Attempt::Again(self.refused(what, response)),
+            Ok(response) => Attempt::Never(self.refused(what, response)),
+            Err(error) => Attempt::Again(self.unreachable(what, error)),
+        })
+    }
+
+    fn refused(&self, what: &str, response: Response) -> Error {
+        let status = response.status();
+        // The status says enough when the body cannot be read.
+        let body = response.text().unwrap_or_default();
+        let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
+        let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
+        Error::new(Phase::Control, format!("{what}: {} answered {status}{said}", self.url))
+    }
+
+    fn unreachable(&self, what: &str, error: reqwest::Error) -> Error {
+        Error::with_source(Phase::Control, format!("{what}: no answer from {}", self.url), error.without_url())
+    }
+
+    fn garbled(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+        Error::with_source(Phase::Control, format!("{what}: the answer of {} is not understood", self.url), error)
+    }
+}
+
+/// Too many requests, and whatever the server blames on itself.
+fn is_transient(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::REQUEST_TIMEOUT
+}
+
+impl Control for HttpControl {
+    fn register(&self, register: &Register) -> Result<()> {
+        self.ask(PATIENT, "register", ANSWER, || self.request(Method::POST, "/v1/machine/register").json(register))?;
+        Ok(())
+    }
+
+    fn wait(&self, patience: Duration) -> Result<bool> {
+        let path = format!("{}?seconds={}", self.of_machine("/wait"), patience.as_secs());
+        let response =
+            self.ask(PATIENT, "wait for an allocation", patience + ANSWER, || self.request(Method::GET, &path))?;
+        Ok(response.status() != StatusCode::NO_CONTENT)
+    }
+
+    fn machine(&self) -> Result<Machine> {
+        let what = "fetch the allocation";
+        let response = self.ask(PATIENT, what, ANSWER, || self.request(Method::GET, &self.of_machine("")))?;
+        let text = response.text().map_err(|error| self.unreachable(what, error))?;
+        serde_json::from_str(&text).map_err(|error| self.garbled(what, error))
+    }
+
+    fn event(&self, event: &Event) -> Result<()> {
+        let request = self.request(Method::POST, &self.of_machine("/event")).json(event);
+        let response = request.timeout(EVENT).send().map_err(|error| self.unreachable("event", error))?;
+        if response.status().is_success() { Ok(()) } else { Err(self.refused("event", response)) }
+    }
+
+    fn report(&self, report: &Report) -> Result<()> {
+        // A failed machine waits for a person: it must not first wait ten minutes for its server.
+        let retries = if report.success { PATIENT } else { BRIEF };
+        self.ask(retries, "report", ANSWER, || self.request(Method::POST, &self.of_machine("/report")).json(report))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! The HTTP clients that the agent uses: blocking, rustls with ring, the system's CA certificates.
+
+use crate::error::{Context, Phase, Result};
+use reqwest::blocking::{Client, ClientBuilder};
+use std::time::Duration;
+
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// For requests with small answers. It has no deadline of its own: set one with `RequestBuilder::timeout`.
+///
+/// # Errors
+/// TLS cannot be set up. Missing CA certificates are no error: `http://` works without them.
+pub fn client() -> Result<Client> {
+    build(None)
+}
+
+/// For long bodies: the answer's header, and then each single read of the body, may take `stall`; the body as a whole
+/// may take as long as it likes.
+///
+/// Not the same as `RequestBuilder::timeout`, which in reqwest's blocking client also ends the body as a whole.
+///
+/// # Errors
+/// As [`client`].
+pub fn streaming_client(stall: Duration) -> Result<Client> {
+    build(Some(stall))
+}
+
+fn build(timeout: Option<Duration>) -> Result<Client> {
+    // Fails only when a provider is installed already, by an earlier call.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = || {
+        let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
+        Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout)
+    };
+    match builder().build() {
+        Ok(client) => Ok(client),
+        Err(error) => {
+            let why = crate::error::Error::with_source(Phase::Control, "TLS", error);
+            tracing::warn!("https will not work here, http does: {why}");
+            without_roots(builder())
+        }
+    }
+}
+
+/// The platform's verifier refuses to exist without any CA certificate, which would take plain http with it.
+fn without_roots(builder: ClientBuilder) -> Result<Client> {
+    builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    /// One answer to one request; returns what was asked.
+    fn answer_once() -> (String, std::thread::JoinHandle<String>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let got = socket.read(&mut request).unwrap();
+            socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").unwrap();
+            String::from_utf8_lossy(&request[..got]).to_lowercase()
+        });
+        (url, server)
+    }
+
+    #[test]
+    fn the_client_says_who_it_is() {
+        let (url, server) = answer_once();
+        assert_eq!(client().unwrap().get(url).send().unwrap().text().unwrap(), "ok");
+        let request = server.join().unwrap();
+        assert!(request.contains(concat!("user-agent: drophammer/", env!("CARGO_PKG_VERSION"))), "{request}");
+    }
+
+    #[test]
+    fn http_works_without_any_ca_certificate() {
+        client().unwrap();
+        let (url, server) = answer_once();
+        assert_eq!(without_roots(Client::builder()).unwrap().get(url).send().unwrap().text().unwrap(), "ok");
+        server.join().unwrap();
+    }
+}

@@ -1,0 +1,77 @@
+//! Owner, xattrs, mode and mtime of what was just made, in the one order in which none undoes another.
+
+use super::members::Attributes;
+use super::place::Place;
+use nix::errno::Errno;
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FchmodatFlags, Mode, UtimensatFlags, fchmod, fchmodat, futimens, utimensat};
+use nix::sys::statfs::{MSDOS_SUPER_MAGIC, fstatfs};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{Gid, Uid, fchown, fchownat};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use xattr::FileExt;
+
+/// On an open file or directory.
+///
+/// # Errors
+/// With the attribute's name.
+pub fn set_on_file(file: &File, attributes: &Attributes) -> io::Result<()> {
+    let (uid, gid) = owner(attributes);
+    // chown(2) takes away setuid and file capabilities, so it is first. The xattrs come before the mode, which may
+    // take the right to write from an owner who is not root.
+    check(file, "owner", fchown(file, Some(uid), Some(gid)))?;
+    for (name, value) in &attributes.xattrs {
+        check(file, &name.to_string_lossy(), file.set_xattr(name, value))?;
+    }
+    check(file, "mode", fchmod(file, mode(attributes)))?;
+    let (atime, mtime) = times(attributes);
+    check(file, "mtime", futimens(file, &atime, &mtime))
+}
+
+/// On a symlink, a device or a FIFO, none of which can be opened for this.
+///
+/// # Errors
+/// As [`set_on_file`].
+pub fn set_by_name(place: &Place, attributes: &Attributes, is_symlink: bool) -> io::Result<()> {
+    let (parent, name) = (&place.parent, place.name.as_os_str());
+    let (uid, gid) = owner(attributes);
+    check(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
+    // There is no fsetxattrat(2) before Linux 6.13. The magic link is exactly this directory.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
+    for (xattr, value) in &attributes.xattrs {
+        check(parent, &xattr.to_string_lossy(), xattr::set(&path, xattr, value))?;
+    }
+    if !is_symlink {
+        // It follows symlinks, but mknod(2) has just made this, which it does only where nothing stands.
+        check(parent, "mode", fchmodat(parent, name, mode(attributes), FchmodatFlags::FollowSymlink))?;
+    }
+    let (atime, mtime) = times(attributes);
+    check(parent, "mtime", utimensat(parent, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))
+}
+
+/// An EFI system partition is FAT, which has no owners, modes and xattrs to lose.
+fn check<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>) -> io::Result<()> {
+    let Err(error) = result.map_err(Into::into) else { return Ok(()) };
+    let cannot = [Errno::EPERM, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32));
+    if cannot.contains(&error.raw_os_error()) && fstatfs(near)?.filesystem_type() == MSDOS_SUPER_MAGIC {
+        return Ok(());
+    }
+    Err(io::Error::new(error.kind(), format!("set its {what}: {error}")))
+}
+
+fn owner(attributes: &Attributes) -> (Uid, Gid) {
+    (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid))
+}
+
+fn mode(attributes: &Attributes) -> Mode {
+    Mode::from_bits_truncate(attributes.mode)
+}
+
+/// The time of access is when it was installed.
+fn times(attributes: &Attributes) -> (TimeSpec, TimeSpec) {
+    let (seconds, nanoseconds) = attributes.mtime;
+    (TimeSpec::new(0, nix::libc::UTIME_NOW), TimeSpec::new(seconds, nanoseconds.into()))
+}

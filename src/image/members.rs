@@ -1,0 +1,497 @@
+//! The tar stream as members, one after the other, and the proof that it was whole.
+//!
+//! The tar crate decodes single headers. Its iterator is not used: it takes the end of the input for the end of the
+//! archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
+
+use super::pax::Records;
+use super::sparse::{self, Map};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use tar::{EntryType, GnuExtSparseHeader, Header};
+
+const BLOCK: usize = 512;
+
+/// Long names and PAX records of one member, and all global records together. An xattr has at most 64 KiB.
+const EXTENSION_BYTES: u64 = 1 << 20;
+
+/// One member without its content.
+#[derive(Debug)]
+pub struct Member {
+    /// As the archive has it.
+    pub path: Vec<u8>,
+    pub kind: Kind,
+    pub attributes: Attributes,
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Kind {
+    /// The content follows: so many bytes, or the pieces of the map.
+    File {
+        size: u64,
+    },
+    Sparse(Map),
+    Directory,
+    Symlink(Vec<u8>),
+    HardLink(Vec<u8>),
+    CharacterDevice {
+        major: u32,
+        minor: u32,
+    },
+    BlockDevice {
+        major: u32,
+        minor: u32,
+    },
+    Fifo,
+}
+
+/// What a member has besides content.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attributes {
+    /// Twelve bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Seconds since 1970, nanoseconds.
+    pub mtime: (i64, u32),
+    pub xattrs: Vec<(OsString, Vec<u8>)>,
+}
+
+/// Reading it gives the content of the member that [`Members::next_member`] gave last.
+pub struct Members<R> {
+    stream: R,
+    position: u64,
+    /// Content of the current member that was not read yet.
+    left: u64,
+    padding: u64,
+    global: Records,
+    warned_of_acls: bool,
+}
+
+/// Headers before a member that speak of it.
+#[derive(Default)]
+struct Extensions {
+    records: Option<Records>,
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl<R: Read> Members<R> {
+    pub fn new(stream: R) -> Self {
+        Members { stream, position: 0, left: 0, padding: 0, global: Records::default(), warned_of_acls: false }
+    }
+
+    /// Bytes of tar read so far.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next member; `None` after the end of the archive was seen and nothing but zeros followed.
+    ///
+    /// # Errors
+    /// The stream's own, or the archive is malformed or cut.
+    pub fn next_member(&mut self) -> io::Result<Option<Member>> {
+        self.skip(self.left + self.padding)?;
+        (self.left, self.padding) = (0, 0);
+        let mut extensions = Extensions::default();
+        loop {
+            let Some(header) = self.header()? else {
+                if extensions.records.is_some() || extensions.path.is_some() || extensions.link.is_some() {
+                    return Err(self.malformed("an extended header has no member after it"));
+                }
+                self.expect_only_zeros()?;
+                return Ok(None);
+            };
+            match header.entry_type() {
+                EntryType::XGlobalHeader => {
+                    self.global = Records::parse(&self.extension(&header)?)?.over(&self.global);
+                    if self.global.bytes() as u64 > EXTENSION_BYTES {
+                        return Err(self.malformed("the global headers are larger than 1 MiB"));
+                    }
+                }
+                EntryType::XHeader if extensions.records.is_none() => {
+                    extensions.records = Some(Records::parse(&self.extension(&header)?)?);
+                }
+                EntryType::GNULongName if extensions.path.is_none() => {
+                    extensions.path = Some(without_nul(self.extension(&header)?));
+                }
+                EntryType::GNULongLink if extensions.link.is_none() => {
+                    extensions.link = Some(without_nul(self.extension(&header)?));
+                }
+                EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
+                    return Err(self.malformed("a member has two extended headers of one kind"));
+                }
+                _ => return self.member(&header, extensions).map(Some),
+            }
+        }
+    }
+
+    fn member(&mut self, header: &Header, extensions: Extensions) -> io::Result<Member> {
+        let records = extensions.records.unwrap_or_default().over(&self.global);
+        let text = |key: &str| records.get(key).map(<[u8]>::to_vec);
+        let path = text("GNU.sparse.name").or_else(|| text("path")).or(extensions.path);
+        let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let inside = |error: io::Error| at_member(&path, error);
+
+        let size = records.number("size").map_err(inside)?.map_or_else(|| header.entry_size(), Ok).map_err(inside)?;
+        if size > i64::MAX as u64 {
+            return Err(inside(self.malformed("its size is beyond any file")));
+        }
+        self.left = size;
+        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        let attributes = attributes(header, &records).map_err(inside)?;
+        let link = || text("linkpath").or(extensions.link).or_else(|| header.link_name_bytes().map(|l| l.into_owned()));
+        let entry_type = header.entry_type();
+        let kind = match entry_type {
+            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => Kind::Directory,
+            EntryType::Regular | EntryType::Continuous => self.file(&records, size).map_err(inside)?,
+            EntryType::GNUSparse => self.old_sparse(header, size).map_err(inside)?,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Symlink => Kind::Symlink(link().unwrap_or_default()),
+            EntryType::Link => Kind::HardLink(link().unwrap_or_default()),
+            EntryType::Fifo => Kind::Fifo,
+            EntryType::Char | EntryType::Block => {
+                let major = header.device_major().map_err(inside)?.unwrap_or_default();
+                let minor = header.device_minor().map_err(inside)?.unwrap_or_default();
+                match entry_type {
+                    EntryType::Char => Kind::CharacterDevice { major, minor },
+                    _ => Kind::BlockDevice { major, minor },
+                }
+            }
+            other => {
+                let shown = other.as_byte() as char;
+                return Err(inside(self.malformed(&format!("its type {shown:?} is unknown here"))));
+            }
+        };
+        let has_content = matches!(kind, Kind::File { .. } | Kind::Sparse(_));
+        if !has_content && size > 0 {
+            // Readers of tar disagree about what follows, so what one checked is not what another unpacks.
+            return Err(inside(self.malformed(&format!("it is not a file, but has {size} bytes of content"))));
+        }
+        if records.iter().any(|(key, _)| key.starts_with(b"SCHILY.acl.")) && !self.warned_of_acls {
+            self.warned_of_acls = true;
+            tracing::warn!("{}: ACLs in the image are not restored", String::from_utf8_lossy(&path));
+        }
+        Ok(Member { path, kind, attributes })
+    }
+
+    /// A plain file, or a sparse one in one of the PAX ways.
+    fn file(&mut self, records: &Records, size: u64) -> io::Result<Kind> {
+        let version = (records.number("GNU.sparse.major")?, records.number("GNU.sparse.minor")?);
+        let real_size = records
+            .number("GNU.sparse.realsize")?
+            .map_or_else(|| records.number("GNU.sparse.size"), |s| Ok(Some(s)))?;
+        match (version, real_size) {
+            ((Some(1), Some(0)), Some(real_size)) => Ok(Kind::Sparse(Map::read(self, real_size, size)?)),
+            ((None, None) | (Some(0), Some(0 | 1)), Some(real_size)) => {
+                Map::from_records(records, real_size, size).map(Kind::Sparse)
+            }
+            ((None, None), None) => Ok(Kind::File { size }),
+            _ => Err(self.malformed("it is sparse in a way that is unknown here")),
+        }
+    }
+
+    /// The map is in the header and, beyond four pieces, in blocks of their own after it.
+    fn old_sparse(&mut self, header: &Header, size: u64) -> io::Result<Kind> {
+        let gnu = header.as_gnu().ok_or_else(|| self.malformed("it is sparse, but its header is not GNU's"))?;
+        let mut segments = Vec::new();
+        sparse::add_pieces(&mut segments, &gnu.sparse)?;
+        let mut more = gnu.is_extended();
+        while more {
+            let mut extension = GnuExtSparseHeader::new();
+            self.block(extension.as_mut_bytes())?;
+            sparse::add_pieces(&mut segments, extension.sparse())?;
+            more = extension.is_extended();
+        }
+        Map::new(segments, gnu.real_size()?, size).map(Kind::Sparse)
+    }
+
+    /// A header block; `None` for the first of the zero blocks that end the archive.
+    fn header(&mut self) -> io::Result<Option<Header>> {
+        let mut header = Header::new_old();
+        self.block(header.as_mut_bytes())?;
+        if header.as_bytes().iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        // The checksum is taken with its own eight bytes as blanks.
+        let sum = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        let own = header.as_bytes()[148..156].iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {
+            return Err(self.malformed("what should be a header has a wrong checksum"));
+        }
+        Ok(Some(header))
+    }
+
+    fn block(&mut self, block: &mut [u8; BLOCK]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < BLOCK {
+            match self.read_stream(&mut block[filled..])? {
+                0 => return Err(self.cut()),
+                got => filled += got,
+            }
+        }
+        Ok(())
+    }
+
+    fn extension(&mut self, header: &Header) -> io::Result<Vec<u8>> {
+        let size = header.entry_size()?;
+        if size > EXTENSION_BYTES {
+            return Err(self.malformed(&format!("an extended header has {size} bytes; up to 1 MiB is taken")));
+        }
+        self.left = size;
+        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        let mut content = Vec::new();
+        self.read_to_end(&mut content)?;
+        self.skip(self.padding)?;
+        self.padding = 0;
+        Ok(content)
+    }
+
+    /// After the first zero block there must be a second one and then only zeros: tars are filled up to a record.
+    fn expect_only_zeros(&mut self) -> io::Result<()> {
+        let mut zeros = BLOCK as u64;
+        let mut buffer = [0; 8192];
+        loop {
+            let got = self.read_stream(&mut buffer)?;
+            if buffer[..got].iter().any(|byte| *byte != 0) {
+                return Err(self.malformed("something follows the end of the archive"));
+            }
+            if got == 0 && zeros < 2 * BLOCK as u64 {
+                return Err(self.cut());
+            }
+            if got == 0 {
+                return Ok(());
+            }
+            zeros += got as u64;
+        }
+    }
+
+    fn skip(&mut self, mut count: u64) -> io::Result<()> {
+        let mut buffer = [0; 8192];
+        while count > 0 {
+            let want = buffer.len().min(usize::try_from(count).unwrap_or(usize::MAX));
+            match self.read_stream(&mut buffer[..want])? {
+                0 => return Err(self.cut()),
+                got => count -= got as u64,
+            }
+        }
+        Ok(())
+    }
+
+    fn read_stream(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(got) => {
+                    self.position += got as u64;
+                    return Ok(got);
+                }
+            }
+        }
+    }
+
+    fn cut(&self) -> io::Error {
+        let text = format!("the tar ends after byte {} without its end blocks: it was cut", self.position);
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    }
+
+    fn malformed(&self, what: &str) -> io::Error {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the tar is malformed before byte {}: {what}", self.position),
+        )
+    }
+}
+
+impl<R: Read> Read for Members<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let want = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if want == 0 {
+            return Ok(0);
+        }
+        match self.read_stream(&mut buf[..want])? {
+            0 => Err(self.cut()),
+            got => {
+                self.left -= got as u64;
+                Ok(got)
+            }
+        }
+    }
+}
+
+fn attributes(header: &Header, records: &Records) -> io::Result<Attributes> {
+    let id = |name: &str, of_header: io::Result<u64>| {
+        let id = records.number(name)?.map_or(of_header, Ok)?;
+        // The highest one means "do not change" to chown(2).
+        u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("its {name} {id} is beyond what Linux has"))
+        })
+    };
+    Ok(Attributes {
+        mode: header.mode()? & 0o7777,
+        uid: id("uid", header.uid())?,
+        gid: id("gid", header.gid())?,
+        mtime: match records.time("mtime")? {
+            Some(time) => time,
+            // A time before 1970 is stored as a negative binary number.
+            None => (header.mtime()?.cast_signed(), 0),
+        },
+        xattrs: records.xattrs(),
+    })
+}
+
+fn at_member(path: &[u8], error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(path)))
+}
+
+/// GNU tar ends long names with a zero byte.
+fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
+    if name.last() == Some(&0) {
+        name.pop();
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tar;
+    use super::*;
+
+    fn list(tar: &[u8]) -> io::Result<Vec<(String, Kind, Attributes)>> {
+        let mut members = Members::new(tar);
+        let mut seen = Vec::new();
+        while let Some(member) = members.next_member()? {
+            seen.push((String::from_utf8_lossy(&member.path).into_owned(), member.kind, member.attributes));
+        }
+        Ok(seen)
+    }
+
+    fn error(tar: &[u8]) -> String {
+        list(tar).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn pax_records_win_over_gnu_names_over_the_header() {
+        let tar = Tar::new()
+            .raw("", b'L', b"gnu-name\0", |_| ())
+            .raw("", b'K', b"gnu-link\0", |_| ())
+            .symlink("header", "header-link")
+            .raw("", b'L', b"gnu-name\0", |_| ())
+            .pax(b'x', &[b"path=pax-name", b"uid=70000", b"mtime=5.25", b"SCHILY.xattr.user.a=1\n2"])
+            .file("header", b"x")
+            .file("plain", b"")
+            .end();
+        let seen = list(&tar).unwrap();
+        assert_eq!((seen[0].0.as_str(), &seen[0].1), ("gnu-name", &Kind::Symlink(b"gnu-link".to_vec())));
+        let (name, _, attributes) = &seen[1];
+        assert_eq!((name.as_str(), attributes.uid, attributes.mtime), ("pax-name", 70000, (5, 250_000_000)));
+        assert_eq!(attributes.xattrs, [("user.a".into(), b"1\n2".to_vec())]);
+        assert_eq!((seen[2].0.as_str(), seen[2].2.mtime), ("plain", (1_000_000_000, 0)));
+    }
+
+    #[test]
+    fn a_size_in_pax_is_the_size() {
+        let tar = Tar::new()
+            .pax(b'x', &[b"SCHILY.xattr.user.a=\n10 size=0\n\n", b"size=3"])
+            .raw("a", b'0', b"abc", |header| header.set_size(0))
+            .file("b", b"")
+            .end();
+        let seen = list(&tar).unwrap();
+        assert_eq!((&seen[0].1, seen[1].0.as_str()), (&Kind::File { size: 3 }, "b"));
+    }
+
+    #[test]
+    fn global_records_hold_until_they_are_replaced() {
+        let tar = Tar::new()
+            .pax(b'g', &[b"uid=5", b"gid=6"])
+            .file("a", b"")
+            .pax(b'x', &[b"uid=7"])
+            .file("b", b"")
+            .pax(b'g', &[b"uid=8"])
+            .file("c", b"")
+            .end();
+        let ids: Vec<_> = list(&tar).unwrap().into_iter().map(|(_, _, has)| (has.uid, has.gid)).collect();
+        assert_eq!(ids, [(5, 6), (7, 6), (8, 6)]);
+    }
+
+    #[test]
+    fn times_before_1970_come_as_negative_binary_numbers() {
+        let tar = Tar::new().raw("a", b'0', b"", |header| header.set_mtime((-86400_i64).cast_unsigned())).end();
+        let mut binary = tar;
+        // set_mtime fills with zeros where GNU tar fills with the sign.
+        binary[136..140].fill(0xff);
+        let sum: u32 = binary[..512]
+            .iter()
+            .enumerate()
+            .map(|(i, b)| if (148..156).contains(&i) { 32 } else { u32::from(*b) })
+            .sum();
+        binary[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        assert_eq!(list(&binary).unwrap()[0].2.mtime, (-86400, 0));
+    }
+
+    #[test]
+    fn an_old_directory_is_a_file_with_a_slash() {
+        let tar = Tar::new().raw("etc/", 0, b"", |_| ()).end();
+        assert_eq!(list(&tar).unwrap()[0].1, Kind::Directory);
+    }
+
+    #[test]
+    fn a_cut_is_found_at_every_block() {
+        let content = Tar::new().pax(b'x', &[b"uid=5"]).file("a", &[1; 700]).directory("b").0;
+        let whole = [&content[..], &[0; 1024]].concat();
+        assert_eq!(list(&whole).unwrap().len(), 2);
+        for length in (0..whole.len()).step_by(128) {
+            let error = error(&whole[..length]);
+            assert!(error.contains("without its end blocks: it was cut"), "{length}: {error}");
+        }
+    }
+
+    #[test]
+    fn after_the_end_there_are_only_zeros() {
+        let tar = || Tar::new().file("a", b"");
+        let padded = [tar().end(), vec![0; 10240]].concat();
+        assert_eq!(list(&padded).unwrap().len(), 1);
+        for tail in [&b"x"[..], &[&[0; 600][..], b"x"].concat(), &tar().end()] {
+            assert!(error(&[&tar().end()[..], tail].concat()).contains("something follows the end"));
+        }
+        let one_zero_block = [tar().0, vec![0; 512], tar().end()].concat();
+        assert!(error(&one_zero_block).contains("something follows the end"));
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused() {
+        let huge = vec![b'x'; (EXTENSION_BYTES + 1) as usize];
+        let half = [b"comment=".to_vec(), vec![b'x'; 700_000]].concat();
+        let other_half = [b"other=".to_vec(), vec![b'x'; 700_000]].concat();
+        let as_type = |kind| Tar::new().raw("a", kind, b"", |_| ());
+        let cases: Vec<(Tar, &str)> = vec![
+            (Tar::new().file("a", b"").raw("b", b'0', b"", |_| ()), ""),
+            (Tar(vec![b'x'; 512]), "wrong checksum"),
+            (Tar::new().raw("", b'L', &huge, |_| ()).file("a", b""), "up to 1 MiB"),
+            (Tar::new().raw("", b'x', &huge, |_| ()).file("a", b""), "up to 1 MiB"),
+            (Tar::new().pax(b'g', &[&half]).pax(b'g', &[&other_half]).file("a", b""), "larger than 1 MiB"),
+            (Tar::new().raw("", b'x', b"junk", |_| ()).file("a", b""), "malformed record"),
+            (Tar::new().pax(b'x', &[b"uid=1"]).pax(b'x', &[b"uid=2"]).file("a", b""), "two extended headers"),
+            (Tar::new().raw("", b'L', b"a", |_| ()).raw("", b'L', b"b", |_| ()).file("a", b""), "two extended"),
+            (Tar::new().pax(b'x', &[b"uid=1"]), "no member after it"),
+            (Tar::new().pax(b'x', &[b"uid=-1"]).file("a", b""), "a: the PAX header says uid"),
+            (Tar::new().pax(b'x', &[b"uid=4294967295"]).file("a", b""), "a: its uid 4294967295 is beyond"),
+            (Tar::new().pax(b'x', &[b"mtime=x"]).file("a", b""), "which is no time"),
+            (Tar::new().pax(b'x', &[b"size=18446744073709551615"]).file("a", b""), "beyond any file"),
+            (Tar::new().pax(b'x', &[b"GNU.sparse.major=2", b"GNU.sparse.realsize=9"]).file("a", b""), "unknown here"),
+            (Tar::new().pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0"]).file("a", b""), "unknown here"),
+            (as_type(b'V'), "a: the tar is malformed before byte 512: its type 'V' is unknown"),
+            (as_type(b'M'), "its type 'M' is unknown"),
+            (Tar::new().raw("a", b'2', b"content", |_| ()), "not a file, but has 7 bytes"),
+            (Tar::new().raw("a", b'1', b"content", |_| ()), "not a file, but has 7 bytes"),
+            (Tar::new().raw("a", b'5', b"content", |_| ()), "not a file, but has 7 bytes"),
+            (Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().mode = *b"rw-r--r-"), "not a number"),
+        ];
+        for (tar, says) in cases {
+            match list(&tar.end()) {
+                Ok(_) => assert_eq!(says, ""),
+                Err(error) => assert!(!says.is_empty() && error.to_string().contains(says), "{says}: {error}"),
+            }
+        }
+    }
+}

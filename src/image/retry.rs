@@ -1,0 +1,102 @@
+//! How patient the image stages are: pauses that grow, with jitter, and an end.
+
+use crate::error::{Error, Phase, Result};
+use reqwest::StatusCode;
+use reqwest::blocking::{RequestBuilder, Response};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// Timings of one image; tests make them short.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    /// No byte for so long counts as a drop.
+    pub stall: Duration,
+    /// Failures in a row, without a byte in between that counts, until giving up.
+    pub attempts: u32,
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+}
+
+impl Default for Pace {
+    /// The pauses add up to about three minutes, in which a switch or a server restarts.
+    fn default() -> Self {
+        Pace {
+            stall: Duration::from_secs(30),
+            attempts: 8,
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Pace {
+    /// How long to wait after this many failures in a row, from 1. Doubles each time; a random part keeps a rack of
+    /// machines that lost the same server from coming back in one instant.
+    pub fn pause(&self, failures: u32) -> Duration {
+        let doubled = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        // RandomState is seeded by the operating system; nothing secret hangs on it.
+        let random = RandomState::new().build_hasher().finish() % 1000;
+        doubled.min(self.longest_pause).mul_f64(0.5 + random as f64 / 2000.0)
+    }
+
+    /// Sends a request until there is an answer that will not change by asking again.
+    ///
+    /// # Errors
+    /// No such answer within the attempts, or the request cannot be sent at all.
+    pub fn ask(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Response> {
+        let mut failures = 0;
+        loop {
+            let why = match request().timeout(self.stall).send() {
+                Ok(response) if !is_passing(response.status()) => return Ok(response),
+                Ok(response) => format!("{what}: the server answers {}", response.status()),
+                Err(error) if is_hopeless(&error) => return Err(Error::with_source(Phase::Image, what, error)),
+                Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
+            };
+            failures += 1;
+            if failures >= self.attempts {
+                return Err(Error::new(Phase::Image, format!("{why} ({failures} attempts)")));
+            }
+            let pause = self.pause(failures);
+            tracing::warn!("{why}; attempt {} of {} in {:.1} s", failures + 1, self.attempts, pause.as_secs_f32());
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Whether the same request may be answered otherwise later. 501 and 505 say what the server is, not how it feels.
+pub fn is_passing(status: StatusCode) -> bool {
+    let for_good = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
+    let asked_to_wait = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    (status.is_server_error() && !for_good.contains(&status)) || asked_to_wait.contains(&status)
+}
+
+/// Errors that lie in the URL, not in the network.
+pub fn is_hopeless(error: &reqwest::Error) -> bool {
+    error.is_builder() || error.is_redirect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_are_never_exact() {
+        let pace = Pace::default();
+        for (failures, longest) in [(1, 1.0), (2, 2.0), (4, 8.0), (7, 60.0), (40, 60.0)] {
+            let pause = pace.pause(failures).as_secs_f64();
+            assert!(pause >= longest / 2.0 && pause <= longest, "{failures}: {pause}");
+        }
+        let different: std::collections::HashSet<_> = (0..20).map(|_| pace.pause(3)).collect();
+        assert!(different.len() > 1);
+    }
+
+    #[test]
+    fn which_answers_may_change() {
+        for code in [500, 502, 503, 504, 408, 429] {
+            assert!(is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
+        for code in [200, 206, 301, 400, 401, 403, 404, 405, 410, 416, 501, 505] {
+            assert!(!is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! A small HTTP server for tests that can do everything wrong that servers do wrong, and short-hands around it.
+
+use super::retry::Pace;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// Short pauses; the stall is long enough for a busy machine, and tests of stalls shorten it.
+pub fn pace() -> Pace {
+    Pace {
+        stall: Duration::from_secs(10),
+        attempts: 4,
+        first_pause: Duration::from_millis(1),
+        longest_pause: Duration::from_millis(5),
+    }
+}
+
+/// Bytes that do not compress and are the same in every run.
+pub fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// How many requests with this method and path came before.
+    pub nth: usize,
+    pub method: String,
+    pub path: String,
+    pub range: Option<String>,
+    pub if_range: Option<String>,
+}
+
+/// How to answer. The default is a good server.
+#[derive(Debug, Clone)]
+pub struct Act {
+    pub status: Option<u16>,
+    pub etag: Option<String>,
+    /// Whether Range is honoured at all.
+    pub ranges: bool,
+    /// Honours Range without looking at If-Range.
+    pub trust_range: bool,
+    /// A lie in the header.
+    pub content_range: Option<String>,
+    /// Whether Content-Length is sent.
+    pub length: bool,
+    /// So many bytes of the body, then the end.
+    pub cut: Option<usize>,
+    /// At the cut, hold the connection instead of closing it.
+    pub hold: bool,
+    pub silent: bool,
+    /// Pause between the sixteenths of the body.
+    pub trickle: Option<Duration>,
+    /// Instead of the server's body.
+    pub body: Option<Vec<u8>>,
+}
+
+impl Default for Act {
+    fn default() -> Self {
+        Act {
+            status: None,
+            etag: Some("\"one\"".to_owned()),
+            ranges: true,
+            trust_range: false,
+            content_range: None,
+            length: true,
+            cut: None,
+            hold: false,
+            silent: false,
+            trickle: None,
+            body: None,
+        }
+    }
+}
+
+impl Act {
+    pub fn status(status: u16) -> Act {
+        Act { status: Some(status), ..Act::default() }
+    }
+
+    pub fn cut_after(bytes: usize) -> Act {
+        Act { cut: Some(bytes), ..Act::default() }
+    }
+
+    pub fn stall_after(bytes: usize) -> Act {
+        Act { cut: Some(bytes), hold: true, ..Act::default() }
+    }
+
+    pub fn stall_before_the_answer() -> Act {
+        Act { silent: true, ..Act::default() }
+    }
+}
+
+/// Serves one body under every path, until the test ends.
+pub struct Server {
+    address: String,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Server {
+    pub fn start(body: Vec<u8>, act: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (seen, act, body) = (requests.clone(), Arc::new(act), Arc::new(body));
+        thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let (seen, act, body) = (seen.clone(), act.clone(), body.clone());
+                thread::spawn(move || {
+                    if let Some(request) = read_request(&socket, &seen) {
+                        // A client that goes away in the middle is what half of the tests are about.
+                        let _ = answer(socket, &request, &act(&request), &body);
+                    }
+                });
+            }
+        });
+        Server { address, requests }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+fn read_request(socket: &TcpStream, seen: &Mutex<Vec<Request>>) -> Option<Request> {
+    let mut lines = BufReader::new(socket).lines().map_while(Result::ok);
+    let first = lines.next()?;
+    let mut words = first.split(' ').map(str::to_owned);
+    let (method, path) = (words.next()?, words.next()?);
+    let headers: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+    let header = |name: &str| {
+        let pair = headers.iter().filter_map(|line| line.split_once(':'));
+        pair.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned()).next()
+    };
+    let mut seen = seen.lock().unwrap();
+    let nth = seen.iter().filter(|other| other.method == method && other.path == path).count();
+    let request = Request { nth, range: header("range"), if_range: header("if-range"), method, path };
+    seen.push(request.clone());
+    Some(request)
+}
+
+fn answer(mut socket: TcpStream, request: &Request, act: &Act, body: &[u8]) -> std::io::Result<()> {
+    if act.silent {
+        return hold(socket);
+    }
+    if let Some(status) = act.status {
+        return write!(socket, "HTTP/1.1 {status} Said So\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    }
+    let body = act.body.as_deref().unwrap_or(body);
+    let asked = request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    let same = act.trust_range || request.if_range.is_none() || request.if_range == act.etag;
+    let span = asked.filter(|_| act.ranges && same).map(|(start, end)| {
+        let end = end.parse::<usize>().map_or(body.len(), |last| last + 1).min(body.len());
+        (start.parse::<usize>().unwrap_or(0).min(end), end)
+    });
+    let (start, end) = span.unwrap_or((0, body.len()));
+    let part = &body[start..end];
+    let mut head = String::from(if span.is_some() { "HTTP/1.1 206 Part\r\n" } else { "HTTP/1.1 200 OK\r\n" });
+    head += "Connection: close\r\n";
+    if span.is_some() {
+        let true_range = format!("bytes {start}-{}/{}", end.saturating_sub(1), body.len());
+        head += &format!("Content-Range: {}\r\n", act.content_range.as_ref().unwrap_or(&true_range));
+    }
+    if let Some(etag) = &act.etag {
+        head += &format!("ETag: {etag}\r\n");
+    }
+    if act.length {
+        head += &format!("Content-Length: {}\r\n", part.len());
+    }
+    socket.write_all(format!("{head}\r\n").as_bytes())?;
+    if request.method == "HEAD" {
+        return Ok(());
+    }
+    let part = &part[..act.cut.unwrap_or(part.len()).min(part.len())];
+    match act.trickle {
+        None => socket.write_all(part)?,
+        Some(pause) => {
+            for piece in part.chunks(part.len().div_ceil(16).max(1)) {
+                socket.write_all(piece)?;
+                thread::sleep(pause);
+            }
+        }
+    }
+    if act.hold { hold(socket) } else { Ok(()) }
+}
+
+/// Keeps the connection until the client closes it.
+fn hold(mut socket: TcpStream) -> std::io::Result<()> {
+    while socket.read(&mut [0; 64])? > 0 {}
+    Ok(())
+}
+
+/// Compressed as the command-line tools do it by default, with their checksums.
+pub fn compress(format: &str, content: &[u8]) -> Vec<u8> {
+    match format {
+        "zstd" => {
+            let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+            encoder.include_checksum(true).unwrap();
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap()
+        }
+        "lz4" => {
+            let info = lz4_flex::frame::FrameInfo::new()
+                .content_checksum(true)
+                .block_size(lz4_flex::frame::BlockSize::Max64KB)
+                .block_mode(lz4_flex::frame::BlockMode::Independent);
+            let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, Vec::new());
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap()
+        }
+        _ => {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap()
+        }
+    }
+}
+
+/// A tar made by hand, owned by who runs the tests.
+pub struct Tar(pub Vec<u8>);
+
+impl Tar {
+    pub fn new() -> Tar {
+        Tar(Vec::new())
+    }
+
+    /// Adds a member with any header at all.
+    pub fn raw(mut self, path: &str, kind: u8, content: &[u8], change: impl Fn(&mut tar::Header)) -> Tar {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_entry_type(tar::EntryType::new(kind));
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_mtime(1_000_000_000);
+        header.set_uid(nix::unistd::getuid().as_raw().into());
+        header.set_gid(nix::unistd::getgid().as_raw().into());
+        change(&mut header);
+        header.set_cksum();
+        self.0.extend(header.as_bytes());
+        self.0.extend(content);
+        self.0.resize(self.0.len().next_multiple_of(512), 0);
+        self
+    }
+
+    pub fn file(self, path: &str, content: &[u8]) -> Tar {
+        self.raw(path, b'0', content, |_| ())
+    }
+
+    pub fn directory(self, path: &str) -> Tar {
+        self.raw(path, b'5', b"", |header| header.set_mode(0o755))
+    }
+
+    pub fn symlink(self, path: &str, target: &str) -> Tar {
+        self.raw(path, b'2', b"", |header| header.set_link_name_literal(target).unwrap())
+    }
+
+    pub fn hard_link(self, path: &str, target: &str) -> Tar {
+        self.raw(path, b'1', b"", |header| header.set_link_name_literal(target).unwrap())
+    }
+
+    /// A PAX header of records like `size=9`.
+    pub fn pax(self, kind: u8, records: &[&[u8]]) -> Tar {
+        let records: Vec<u8> = records.iter().flat_map(|record| pax_record(record)).collect();
+        self.raw("pax", kind, &records, |_| ())
+    }
+
+    pub fn end(mut self) -> Vec<u8> {
+        self.0.extend([0; 1024]);
+        self.0
+    }
+}
+
+/// `LENGTH KEY=VALUE\n`, where the length counts its own digits.
+pub fn pax_record(pair: &[u8]) -> Vec<u8> {
+    let digits = (1..).find(|digits| (digits + pair.len() + 2).to_string().len() == *digits).unwrap();
+    [format!("{} ", digits + pair.len() + 2).as_bytes(), pair, b"\n"].concat()
+}

@@ -1,0 +1,77 @@
+//! A machine in a temporary directory, for tests: sysfs, procfs and devices as files.
+
+use super::Roots;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+pub(super) struct Tree {
+    root: tempfile::TempDir,
+}
+
+impl Tree {
+    /// A machine without disks and cards.
+    pub(super) fn new() -> Tree {
+        let tree = Tree { root: tempfile::tempdir().unwrap() };
+        tree.write("proc/cpuinfo", "");
+        tree.write("proc/meminfo", "MemTotal: 524288 kB\n");
+        tree.write("proc/self/mountinfo", "");
+        tree.write("proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n");
+        for dir in ["sys/block", "sys/devices", "dev"] {
+            fs::create_dir_all(tree.path(dir)).unwrap();
+        }
+        tree
+    }
+
+    pub(super) fn roots(&self) -> Roots {
+        Roots { sys: self.path("sys"), proc: self.path("proc"), dev: self.path("dev") }
+    }
+
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    pub(super) fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    pub(super) fn link(&self, path: &str, target: impl AsRef<std::path::Path>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+    }
+
+    /// A disk of that size at that place below `sys/devices`, and its device: a file that is one hole.
+    /// `device` is where its `device` link goes, from the disk's directory.
+    pub(super) fn disk(&self, place: &str, device: &str, size_bytes: u64) {
+        let dir = format!("sys/devices/{place}");
+        let name = place.rsplit('/').next().unwrap();
+        self.write(&format!("{dir}/size"), format!("{}\n", size_bytes / 512));
+        self.write(&format!("{dir}/dev"), "8:0\n");
+        self.write(&format!("{dir}/ro"), "0\n");
+        self.write(&format!("{dir}/removable"), "0\n");
+        self.write(&format!("{dir}/queue/logical_block_size"), "512\n");
+        self.write(&format!("{dir}/queue/rotational"), "1\n");
+        self.link(&format!("{dir}/device"), device);
+        self.link(&format!("sys/block/{name}"), format!("../devices/{place}"));
+        fs::File::create(self.path(&format!("dev/{name}"))).unwrap().set_len(size_bytes).unwrap();
+    }
+}
+
+/// Runs a tool that a test needs. One that is missing fails the test: skipped, it would prove nothing.
+pub(super) fn ran(tool: &str, args: &[&str]) {
+    if let Err(error) = crate::command::Command::new(tool).args(args).run() {
+        panic!("{error}");
+    }
+}
+
+/// Writes the partition table of that sfdisk(8) script onto a disk or image.
+pub(super) fn sfdisk(disk: &std::path::Path, script: &str) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), script).unwrap();
+    // sfdisk reads standard input only.
+    let line = "sfdisk -q --no-reread --no-tell-kernel \"$1\" <\"$2\"";
+    ran("sh", &["-c", line, "sh", disk.to_str().unwrap(), file.path().to_str().unwrap()]);
+}

@@ -1,0 +1,157 @@
+//! Who uses a block device at this moment: mounts, swap, and block devices made of it.
+
+use super::{Roots, Use, attribute, names, proc_text};
+use crate::error::{Context, Phase, Result};
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// What procfs says about mounts and swap, read once for all devices.
+pub(super) struct Users {
+    mounts: Vec<Mount>,
+    /// Device paths.
+    swaps: Vec<String>,
+}
+
+struct Mount {
+    /// `8:1`.
+    number: String,
+    source: String,
+    path: String,
+}
+
+impl Users {
+    /// # Errors
+    /// procfs cannot be read: then nobody knows what is in use.
+    pub(super) fn read(roots: &Roots) -> Result<Users> {
+        let path = roots.proc.join("swaps");
+        let swaps = match std::fs::read_to_string(&path) {
+            // A kernel without swap.
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            text => text.context(Phase::Inventory, || format!("read {}", path.display()))?,
+        };
+        Ok(Users::parse(&proc_text(roots, "self/mountinfo")?, &swaps))
+    }
+
+    fn parse(mountinfo: &str, swaps: &str) -> Users {
+        Users {
+            mounts: mountinfo.lines().filter_map(Mount::parse).collect(),
+            swaps: swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped).collect(),
+        }
+    }
+
+    /// The uses of the disk or partition with that directory in sysfs and that path in `/dev`.
+    pub(super) fn of(&self, dir: &Path, device: &str) -> Result<Vec<Use>> {
+        let number = attribute(&dir.join("dev"));
+        let mut uses = Vec::new();
+        for mount in &self.mounts {
+            // btrfs mounts carry a number of their own (anonymous, major 0): there the source tells.
+            let ours = mount.number == number || (mount.number.starts_with("0:") && mount.source == device);
+            let found = Use::Mounted(mount.path.clone());
+            if ours && !uses.contains(&found) {
+                uses.push(found);
+            }
+        }
+        if self.swaps.iter().any(|swap| swap == device) {
+            uses.push(Use::Swap);
+        }
+        uses.extend(names(&dir.join("holders"))?.into_iter().map(Use::Holder));
+        Ok(uses)
+    }
+}
+
+impl Mount {
+    /// One line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)): `36 35 98:0 / /mnt rw shared:1 - ext3 /dev/sdb1 rw`.
+    fn parse(line: &str) -> Option<Mount> {
+        let (fields, source) = line.split_once(" - ")?;
+        let mut fields = fields.split(' ').skip(2);
+        let number = fields.next()?.to_owned();
+        let path = unescaped(fields.nth(1)?);
+        Some(Mount { number, path, source: unescaped(source.split(' ').nth(1)?) })
+    }
+}
+
+/// The kernel writes space, tab, newline and backslash as `\040` and the like (mangle_path in fs/seq_file.c).
+fn unescaped(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let digits = bytes.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| byte == b'\\') {
+            Some(code) => {
+                plain.push(code);
+                at += 4;
+            }
+            None => {
+                plain.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&plain).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Tree;
+    use super::*;
+
+    const MOUNTINFO: &str = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 8:2 / / rw,relatime shared:1 - ext4 /dev/root rw
+30 27 8:1 / /boot/efi rw,relatime shared:2 master:3 - vfat /dev/sda1 rw
+31 27 8:2 /var/lib/x /mnt/with\\040space rw - ext4 /dev/sda2 rw
+32 27 8:2 / / rw - ext4 /dev/sda2 rw
+33 27 0:45 / /data rw - btrfs /dev/sdb rw
+34 27 0:46 / /tmp rw - tmpfs /dev/sda1 rw
+broken line
+";
+    const SWAPS: &str = "\
+Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
+/dev/sda3                               partition\t1048572\t\t0\t\t-2
+/swap\\040file                          file\t\t1048572\t\t0\t\t-3
+";
+
+    #[test]
+    fn mounts_swaps_and_holders_are_found() {
+        let tree = Tree::new();
+        let users = Users::parse(MOUNTINFO, SWAPS);
+        let uses = |name: &str, number: &str| {
+            tree.write(&format!("sys/{name}/dev"), format!("{number}\n"));
+            users.of(&tree.path(&format!("sys/{name}")), &format!("/dev/{name}")).unwrap()
+        };
+        let mounted = |path: &str| Use::Mounted(path.to_owned());
+        assert_eq!(uses("sda2", "8:2"), [mounted("/"), mounted("/mnt/with space")]);
+        assert_eq!(uses("sda3", "8:3"), [Use::Swap]);
+        assert_eq!(uses("sdb", "8:16"), [mounted("/data")]);
+        assert_eq!(uses("sda", "8:0"), []);
+        tree.write("sys/sdc/holders/md127", "");
+        tree.write("sys/sdc/holders/dm-0", "");
+        assert_eq!(uses("sdc", "8:32"), [Use::Holder("dm-0".into()), Use::Holder("md127".into())]);
+    }
+
+    #[test]
+    fn without_mountinfo_it_fails_and_without_swap_it_does_not() {
+        let tree = Tree::new();
+        std::fs::remove_file(tree.path("proc/swaps")).unwrap();
+        Users::read(&tree.roots()).unwrap();
+        std::fs::remove_file(tree.path("proc/self/mountinfo")).unwrap();
+        let error = Users::read(&tree.roots()).err().unwrap().to_string();
+        assert!(error.contains("proc/self/mountinfo"), "{error}");
+    }
+
+    #[test]
+    fn escapes_are_undone() {
+        let cases = [
+            ("/mnt", "/mnt"),
+            ("a\\040b\\134c\\011", "a b\\c\t"),
+            ("\\04", "\\04"),
+            ("\\999x", "\\999x"),
+            ("", ""),
+            ("/m\u{fc}\\040x", "/m\u{fc} x"),
+        ];
+        for (text, plain) in cases {
+            assert_eq!(unescaped(text), plain);
+        }
+    }
+}

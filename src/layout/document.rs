@@ -1,0 +1,304 @@
+//! A YAML or JSON document as one small tree in which every value knows its place, line and column.
+
+use crate::problem::Problem;
+use yaml_rust2::Event;
+use yaml_rust2::parser::Parser;
+use yaml_rust2::scanner::{Marker, TScalarStyle};
+
+/// A layout is at most five levels deep; the rest is room for values that are in the wrong place.
+const MAX_DEPTH: usize = 32;
+/// A hundred disks with ten partitions each take half of this. Looking for duplicates takes the square of the length.
+const MAX_BYTES: usize = 128 << 10;
+
+/// Line and column, both from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub line: usize,
+    pub column: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    /// As the document spells it: `disks[0].partitions[1].size`.
+    pub place: String,
+    /// Only documents that came as text have marks.
+    pub mark: Option<Mark>,
+    pub value: Value,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Null,
+    /// Text, number or truth: scalars stay as they were written, because unquoted `8e00` is a float to YAML.
+    Scalar {
+        text: String,
+        /// Written without quotes, or a number or truth value in JSON.
+        plain: bool,
+    },
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+    /// Something that has been reported already.
+    Unreadable,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub key: String,
+    pub mark: Option<Mark>,
+    pub node: Node,
+}
+
+impl Node {
+    pub fn problem(&self, message: impl Into<String>) -> Problem {
+        marked(&self.place, self.mark, message)
+    }
+
+    /// What a person would call this value.
+    pub fn kind(&self) -> &'static str {
+        match &self.value {
+            Value::Null | Value::Unreadable => "nothing",
+            Value::Scalar { .. } => "a single value",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a mapping",
+        }
+    }
+}
+
+pub(super) fn marked(place: &str, mark: Option<Mark>, message: impl Into<String>) -> Problem {
+    let mut problem = Problem::new(place, message);
+    problem.line = mark.map(|mark| mark.line);
+    problem.column = mark.map(|mark| mark.column);
+    problem
+}
+
+pub(super) fn child(place: &str, key: &str) -> String {
+    if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
+}
+
+/// Reads the one YAML document of `text`; the second value holds what is wrong without ending the reading.
+///
+/// This pulls events from the parser instead of using marked-yaml's loader, which ignores all documents after the
+/// first and descends recursively: a few kilobytes of `- - - -` would overflow the stack.
+pub(super) fn from_yaml(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
+    if text.len() > MAX_BYTES {
+        return Err(Problem::new(
+            "",
+            format!("a layout has at most {} KiB, this has {}", MAX_BYTES >> 10, text.len() >> 10),
+        ));
+    }
+    let mut parser = Parser::new(text.strip_prefix('\u{feff}').unwrap_or(text).chars());
+    let mut builder = Builder::default();
+    loop {
+        let (event, marker) = parser
+            .next_token()
+            .map_err(|error| marked("", Some(mark(*error.marker())), format!("this is not YAML: {}", error.info())))?;
+        if event == Event::StreamEnd {
+            break;
+        }
+        builder.event(event, mark(marker))?;
+    }
+    match builder.root {
+        Some(root) => Ok((root, builder.problems)),
+        None => Err(Problem::new("", "the document is empty")),
+    }
+}
+
+fn mark(marker: Marker) -> Mark {
+    Mark { line: marker.line(), column: marker.col() + 1 }
+}
+
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    root: Option<Node>,
+    problems: Vec<Problem>,
+}
+
+/// A list or mapping whose end has not been seen.
+struct Open {
+    node: Node,
+    /// The key that waits for its value.
+    key: Option<(String, Mark)>,
+}
+
+impl Builder {
+    fn event(&mut self, event: Event, mark: Mark) -> Result<(), Problem> {
+        let (value, anchor, tag) = match event {
+            Event::DocumentStart if self.root.is_some() => {
+                return Err(marked("", Some(mark), "a second YAML document starts here: one file holds one layout"));
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                if self.takes_key(&text, mark) {
+                    return Ok(());
+                }
+                (scalar(text, style), anchor, tag)
+            }
+            Event::SequenceStart(anchor, tag) => (Value::List(Vec::new()), anchor, tag),
+            Event::MappingStart(anchor, tag) => (Value::Map(Vec::new()), anchor, tag),
+            Event::Alias(_) => (Value::Unreadable, 1, None),
+            Event::SequenceEnd | Event::MappingEnd => {
+                if let Some(open) = self.open.pop() {
+                    self.close(open.node);
+                }
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        self.value(value, mark, anchor != 0 || tag.is_some())
+    }
+
+    /// Takes the scalar as a key if the innermost mapping waits for one.
+    fn takes_key(&mut self, text: &str, mark: Mark) -> bool {
+        let Some(Open { node, key: key @ None }) = self.open.last_mut() else { return false };
+        let Value::Map(entries) = &node.value else { return false };
+        // The parser marks a block mapping at the colon behind its first key.
+        if entries.is_empty() && node.mark.is_some_and(|colon| colon.line == mark.line && colon.column > mark.column) {
+            node.mark = Some(mark);
+        }
+        if let Some(first) = entries.iter().find(|entry| entry.key == text) {
+            let line = first.mark.map_or(0, |mark| mark.line);
+            let message = format!("this field is given twice, first in line {line}");
+            self.problems.push(marked(&child(&node.place, text), Some(mark), message));
+        }
+        *key = Some((text.to_owned(), mark));
+        true
+    }
+
+    fn value(&mut self, value: Value, mark: Mark, decorated: bool) -> Result<(), Problem> {
+        let mut node = Node { place: String::new(), mark: Some(mark), value };
+        if let Some(Open { node: parent, key }) = self.open.last() {
+            match (&parent.value, key) {
+                (Value::List(items), _) => node.place = format!("{}[{}]", parent.place, items.len()),
+                (_, Some((key, key_mark))) => {
+                    node.place = child(&parent.place, key);
+                    // The parser puts a value that is not there behind the next token.
+                    if matches!(node.value, Value::Null) {
+                        node.mark = Some(*key_mark);
+                    }
+                }
+                (_, None) => return Err(marked(&parent.place, Some(mark), "the name of a field must be plain text")),
+            }
+        }
+        if decorated {
+            let message = "anchors, aliases and tags are not read in layouts: write the value out";
+            self.problems.push(node.problem(message));
+        }
+        if !matches!(node.value, Value::List(_) | Value::Map(_)) {
+            self.close(node);
+        } else if self.open.len() == MAX_DEPTH {
+            return Err(node.problem("this is nested deeper than a layout ever is"));
+        } else {
+            self.open.push(Open { node, key: None });
+        }
+        Ok(())
+    }
+
+    /// Puts a complete value where it belongs. Of a field given twice the first value stays.
+    fn close(&mut self, node: Node) {
+        let Some(Open { node: parent, key }) = self.open.last_mut() else {
+            self.root = Some(node);
+            return;
+        };
+        match &mut parent.value {
+            Value::List(items) => items.push(node),
+            Value::Map(entries) => {
+                if let Some((key, mark)) = key.take()
+                    && !entries.iter().any(|entry| entry.key == key)
+                {
+                    entries.push(Entry { key, mark: Some(mark), node });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn scalar(text: String, style: TScalarStyle) -> Value {
+    let plain = style == TScalarStyle::Plain;
+    if plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL") {
+        Value::Null
+    } else {
+        Value::Scalar { text, plain }
+    }
+}
+
+/// The same tree from JSON, without marks.
+pub(super) fn from_json(value: &serde_json::Value) -> Result<Node, Problem> {
+    json_node(value, String::new(), 0)
+}
+
+fn json_node(value: &serde_json::Value, place: String, depth: usize) -> Result<Node, Problem> {
+    use serde_json::Value as Json;
+    if depth > MAX_DEPTH {
+        return Err(Problem::new(place, "this is nested deeper than a layout ever is"));
+    }
+    let value = match value {
+        Json::Null => Value::Null,
+        Json::Bool(truth) => Value::Scalar { text: truth.to_string(), plain: true },
+        Json::Number(number) => Value::Scalar { text: number.to_string(), plain: true },
+        Json::String(text) => Value::Scalar { text: text.clone(), plain: false },
+        Json::Array(items) => {
+            let items = items.iter().enumerate();
+            let nodes = items.map(|(index, item)| json_node(item, format!("{place}[{index}]"), depth + 1));
+            Value::List(nodes.collect::<Result<_, _>>()?)
+        }
+        Json::Object(fields) => {
+            let entries = fields.iter().map(|(key, value)| {
+                let node = json_node(value, child(&place, key), depth + 1)?;
+                Ok(Entry { key: key.clone(), mark: None, node })
+            });
+            Value::Map(entries.collect::<Result<_, _>>()?)
+        }
+    };
+    Ok(Node { place, mark: None, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_know_where_they_are() {
+        let (root, problems) = from_yaml("disks:\n  - device: /dev/sda\n    wipe:\n").unwrap();
+        assert!(problems.is_empty());
+        let Value::Map(fields) = &root.value else { panic!("{root:?}") };
+        let Value::List(disks) = &fields[0].node.value else { panic!("{root:?}") };
+        let Value::Map(disk) = &disks[0].value else { panic!("{root:?}") };
+        assert_eq!(disks[0].mark, Some(Mark { line: 2, column: 5 }));
+        assert_eq!(disk[0].node.place, "disks[0].device");
+        assert_eq!(disk[0].node.mark, Some(Mark { line: 2, column: 13 }));
+        assert_eq!(disk[1].node.mark, Some(Mark { line: 3, column: 5 }), "an absent value is where its key is");
+    }
+
+    #[test]
+    fn documents_that_cannot_be_read_say_why() {
+        let long = "#".repeat(MAX_BYTES + 1);
+        let deep = "- ".repeat(50_000);
+        let flow = "[".repeat(50_000);
+        for (text, words) in [
+            ("", "empty"),
+            ("# only a comment\n", "empty"),
+            (long.as_str(), "at most 128 KiB"),
+            ("a: 1\n---\nb: 2\n", "2:1: a second YAML document"),
+            ("a: [1\n", "not YAML"),
+            ("a: b: c\n", "not YAML"),
+            ("{[a]: b}\n", "plain text"),
+            (deep.as_str(), "nested deeper"),
+            (flow.as_str(), "recursion limit"),
+        ] {
+            let said = from_yaml(text).map(|_| ()).unwrap_err().to_string();
+            assert!(said.contains(words), "{said}");
+        }
+        let (_, problems) = from_yaml("a: &x 1\nb: *x\na: !!str 2\n").unwrap();
+        let said: Vec<String> = problems.iter().map(|problem| problem.to_string()).collect();
+        assert_eq!(said.len(), 4, "{said:?}");
+        assert!(said.iter().any(|line| line.starts_with("3:1: a: this field is given twice, first in line 1")));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_key() {
+        let (root, _) = from_yaml("\u{feff}id: x\n").unwrap();
+        let Value::Map(fields) = root.value else { panic!("no mapping") };
+        assert_eq!(fields[0].key, "id");
+    }
+}

@@ -1,0 +1,356 @@
+//! The layouts in `testdata/layouts`, good and bad, and what must hold for any layout at all.
+
+use super::*;
+use crate::problem::{Problem, lines};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+const DEFAULT: &str = include_str!("../../testdata/layouts/default.yaml");
+const SEEDS: [&str; 5] = [
+    DEFAULT,
+    include_str!("../../testdata/layouts/firewall.yaml"),
+    include_str!("../../testdata/layouts/storage.yaml"),
+    include_str!("../../testdata/layouts/s3-storage.yaml"),
+    include_str!("../../testdata/layouts/lvm.yaml"),
+];
+
+fn bad_layouts() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/layouts/bad");
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "yaml")).collect();
+    files.sort();
+    files
+}
+
+fn said(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(|problem| problem.to_string()).collect()
+}
+
+/// Each bad layout has a `.expected` file beside it: its problems as a person sees them, one a line.
+#[test]
+fn bad_layouts_get_all_their_problems_at_once() {
+    let files = bad_layouts();
+    assert!(files.len() >= 30, "the folder is there");
+    let mut wrong = String::new();
+    for file in files {
+        let found = match read_yaml(&std::fs::read_to_string(&file).unwrap()) {
+            Ok(_) => "accepted\n".to_owned(),
+            Err(problems) => lines(&problems) + "\n",
+        };
+        let expected = std::fs::read_to_string(file.with_extension("expected")).unwrap_or_default();
+        if found != expected {
+            wrong += &format!("{}:\n--- expected\n{expected}--- found\n{found}\n", file.display());
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn the_default_layout_as_it_is_spelt() {
+    let parsed = read_yaml(DEFAULT).unwrap();
+    let canonical = json!({
+        "id": "default",
+        "filesystems": [
+            {"path": "/boot/efi", "device": "/dev/sda1", "format": "vfat", "label": "efi", "mountoptions": [],
+             "createoptions": ["-F", "32"]},
+            {"path": "/", "device": "/dev/sda2", "format": "ext4", "label": "root", "mountoptions": [], "createoptions": []},
+            {"path": "/var/lib", "device": "/dev/sda3", "format": "ext4", "label": "varlib", "mountoptions": [],
+             "createoptions": []},
+            {"path": "/tmp", "device": "tmpfs", "format": "tmpfs", "createoptions": [], "mountoptions":
+             ["defaults", "noatime", "nosuid", "nodev", "noexec", "mode=1777", "size=512M"]},
+        ],
+        "disks": [{"device": "/dev/sda", "wipeonreinstall": true, "partitions": [
+            {"number": 1, "label": "efi", "size": 500, "gpttype": "ef00"},
+            {"number": 2, "label": "root", "size": 5000, "gpttype": "8300"},
+            {"number": 3, "label": "varlib", "size": 0, "gpttype": "8300"},
+        ]}],
+        "raid": [],
+        "volumegroups": [],
+        "logicalvolumes": [],
+        "constraints": {"sizes": ["c1-large-x86", "c1-xlarge-x86"],
+                        "images": {"centos": ">= 7", "debian": ">= 10", "ubuntu": ">= 20.04"}},
+    });
+    assert_eq!(serde_json::to_value(&parsed.layout).unwrap(), canonical);
+    assert_eq!(
+        said(&parsed.notes),
+        [
+            "8:13: constraints.images.debian: a blank belongs between operator and version: \">= 10\"",
+            "9:13: constraints.images.ubuntu: a blank belongs between operator and version: \">= 20.04\"",
+            "10:13: constraints.images.centos: a blank belongs between operator and version: \">= 7\"",
+            "15:5: filesystems[0].options: the canonical name of this field is createoptions",
+            "15:14: filesystems[0].options: this is a list of single words: [\"-F\", \"32\"]",
+            "31:5: disks[0].wipe: the canonical name of this field is wipeonreinstall",
+            "36:9: disks[0].partitions[0].type: the canonical name of this field is gpttype",
+            "36:15: disks[0].partitions[0].type: the canonical value is \"ef00\"",
+            "40:9: disks[0].partitions[1].type: the canonical name of this field is gpttype",
+            "40:15: disks[0].partitions[1].type: the canonical value is \"8300\"",
+            "44:9: disks[0].partitions[2].type: the canonical name of this field is gpttype",
+            "44:15: disks[0].partitions[2].type: the canonical value is \"8300\"",
+        ]
+    );
+}
+
+#[test]
+fn seeds_without_raid_and_lvm_are_valid_and_the_others_say_what_is_missing() {
+    let found = SEEDS.map(|text| match read_yaml(text) {
+        Ok(parsed) => vec![format!("valid, {} notes", parsed.notes.len())],
+        Err(problems) => said(&problems),
+    });
+    let raid = "RAID arrays are not built yet: use a layout without raid";
+    assert_eq!(
+        found,
+        [
+            vec!["valid, 12 notes".to_owned()],
+            vec!["valid, 11 notes".to_owned()],
+            vec![format!("40:5: raid[0]: {raid}"), format!("46:5: raid[1]: {raid}")],
+            vec!["valid, 12 notes".to_owned()],
+            vec![
+                "31:5: volumegroups[0]: volume groups are not built yet: use a layout without volumegroups".to_owned(),
+                "36:5: logicalvolumes[0]: logical volumes are not built yet: use a layout without logicalvolumes"
+                    .to_owned(),
+            ],
+        ]
+    );
+}
+
+/// A valid layout with one filesystem and one disk, whose lines can be replaced.
+fn layout_with(filesystem: &str, disk: &str, partition: &str) -> String {
+    format!(
+        "id: x\nfilesystems:\n  - {{ path: /, device: /dev/sda1, format: ext4{filesystem} }}\n\
+         disks:\n  - device: /dev/sda{disk}\n    partitions:\n      - {{ number: 1{partition} }}\n\
+         constraints: {{ sizes: [], images: {{}} }}\n"
+    )
+}
+
+#[test]
+fn other_spellings_mean_the_same_and_are_noted() {
+    let plain = read_yaml(&layout_with("", "", ", size: 0")).unwrap();
+    assert!(plain.notes.is_empty(), "{:?}", plain.notes);
+    let partition = |spelling: &str| layout_with("", "", &format!(", size: 0, {spelling}"));
+    let filesystem = |spelling: &str| layout_with(&format!(", {spelling}"), "", ", size: 0");
+    for (canonical, other, notes) in [
+        (partition("gpttype: \"8e00\""), partition("gpttype: 8e00"), 1),
+        (partition("gpttype: \"8300\""), partition("gpttype: 8300"), 1),
+        (partition("gpttype: ef00"), partition("gpttype: EF00"), 1),
+        (partition("gpttype: ef00"), partition("type: GPTBoot"), 2),
+        (partition("gpttype: fd00"), partition("type: GPTLinuxRaid"), 2),
+        (partition("gpttype: \"8e00\""), partition("gpttype: gptlinuxlvm"), 1),
+        (partition("gpttype: null"), partition("label: \"\""), 0),
+        (partition("label: \"1\""), partition("label: 1"), 1),
+        (layout_with("", "", ", size: 5"), layout_with("", "", ", size: \"5\""), 1),
+        (
+            layout_with("", "\n    wipeonreinstall: true", ", size: 0"),
+            layout_with("", "\n    wipe: True", ", size: 0"),
+            1,
+        ),
+        (filesystem("createoptions: [-F, \"32\"]"), filesystem("createoptions: [\"-F 32\"]"), 1),
+        (filesystem("createoptions: [-F, \"32\"]"), filesystem("createoptions: \" -F  32 \""), 1),
+        (filesystem("createoptions: [-F32]"), filesystem("options: \"-F32\""), 2),
+        (filesystem("mountoptions: [noatime, nosuid]"), filesystem("mountoptions: \"noatime, nosuid\""), 1),
+        (filesystem("mountoptions: []"), filesystem("mountoptions:"), 0),
+    ] {
+        let canonical = read_yaml(&canonical).unwrap();
+        let other = read_yaml(&other).unwrap_or_else(|problems| panic!("{other}{}", lines(&problems)));
+        assert!(canonical.notes.is_empty(), "{:?}", canonical.notes);
+        assert_eq!(other.layout, canonical.layout);
+        assert_eq!(other.notes.len(), notes, "{:?}", said(&other.notes));
+    }
+}
+
+#[test]
+fn layouts_for_explicit_use_and_swap_as_in_fstab() {
+    let swap = "id: x\nfilesystems:\n- {path: /, device: /dev/sda1, format: ext4}\n- {path: none, device: /dev/sdb, \
+                format: swap}\ndisks: [{device: /dev/sda, partitions: [{number: 1, size: 0}]}, {device: /dev/sdb}]\n";
+    let parsed = read_yaml(swap).unwrap();
+    assert_eq!(parsed.layout.filesystems[1].path, None);
+    assert_eq!(
+        said(&parsed.notes),
+        [
+            "1:1: constraints: no constraints: only an allocation that names this layout gets it",
+            "4:10: filesystems[1].path: what is not mounted has no path: leave it out",
+        ]
+    );
+}
+
+#[test]
+fn json_has_places_and_no_lines() {
+    let wrong = json!({"id": "x", "filesystems": [{"path": "/", "device": "/dev/sda2", "format": "ext4"}], "raid": null,
+        "disks": [{"device": "/dev/sda", "wipe": "no", "partitions": [{"number": 1.0, "size": -1}]}],
+        "constraints": {"sizes": null, "images": {}}});
+    assert_eq!(
+        said(&read_json(&wrong).unwrap_err()),
+        [
+            "disks[0].partitions[0].number: must be a whole number without a unit, found \"1.0\"",
+            "disks[0].partitions[0].size: must not be negative, found -1",
+            "disks[0].wipe: must be true or false, without quotes, found no",
+        ]
+    );
+    for other in [json!(null), json!([]), json!("text"), json!(1)] {
+        assert!(said(&read_json(&other).unwrap_err())[0].starts_with("must be a mapping"), "{other}");
+    }
+    let deep = (0..200).fold(json!(1), |value, _| json!([value]));
+    assert!(read_json(&json!({ "id": deep })).is_err());
+}
+
+#[test]
+fn partitions_are_named_as_the_kernel_names_them() {
+    for disk in
+        ["/dev/sda", "/dev/nvme0n1", "/dev/mmcblk0", "/dev/nbd0", "/dev/loop7", "/dev/vda", "/dev/disk/by-id/wwn-0x5"]
+    {
+        let device = partition_device(disk, 1);
+        let text =
+            layout_with("", "", ", size: 0").replace("/dev/sda1", &device).replace("/dev/sda\n", &format!("{disk}\n"));
+        assert!(read_yaml(&text).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn what_a_document_says_reaches_the_console_without_control_characters() {
+    let text = layout_with("", "", ", size: 0").replace("format: ext4", "format: \"\\e[2J\"");
+    let problems = read_yaml(&text).unwrap_err();
+    assert!(!lines(&problems).contains('\u{1b}'), "{problems:?}");
+    let long = format!("{}: 1\n", "k".repeat(100_000));
+    assert!(lines(&read_yaml(&long).unwrap_err()).len() < 3000);
+}
+
+/// What the reader puts right or refuses reaches the rules only from code; they hold there too.
+#[test]
+fn rules_do_not_rely_on_the_reader() {
+    let mut layout = read_yaml(DEFAULT).unwrap().layout;
+    layout.id.clear();
+    layout.filesystems[0].createoptions = vec!["-F 32".to_owned()];
+    layout.constraints.images.insert("debian".to_owned(), ">=10".to_owned());
+    layout.raid.push(Raid {
+        arrayname: "/dev/md0".to_owned(),
+        devices: vec!["/dev/sdb".to_owned()],
+        level: "6".to_owned(),
+        createoptions: Vec::new(),
+        spares: 0,
+    });
+    assert_eq!(
+        said(&validate(&layout)),
+        [
+            "id: id should not be empty",
+            "raid[0]: RAID arrays are not built yet: use a layout without raid",
+            "raid[0].level: given raidlevel:6 is not supported",
+            "raid[0].devices[0]: device:/dev/sdb not provided by disk for raid:/dev/md0",
+            "filesystems[0].createoptions: the given createoption:\"-F 32\" contains whitespace and must be split into separate options",
+            "constraints.images.debian: given imageconstraint:>=10 is not valid, missing space between op and version? invalid semantic version",
+        ]
+    );
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-z][a-z0-9]{0,7}"
+}
+
+/// Disks with partitions, each partition with a filesystem or swap area of its own, the first one the root.
+fn valid_layout() -> impl Strategy<Value = Layout> {
+    let partition =
+        (option::of(name()), 1..u64::from(u32::MAX), option::of(prop::sample::select(&PartitionKind::ALL[..])));
+    let filesystem = (
+        prop::sample::select(vec![Format::Ext3, Format::Ext4, Format::Vfat, Format::Swap, Format::None]),
+        option::of(name()),
+        vec(name(), 0..3),
+        vec("-[A-Za-z0-9=^,]{1,6}", 0..3),
+    );
+    let disk = (
+        prop::sample::select(vec!["/dev/sd", "/dev/nvme0n", "/dev/mmcblk", "/dev/disk/by-path/pci-"]),
+        vec((partition, filesystem), 1..5),
+        any::<bool>(),
+        any::<bool>(),
+    );
+    let sizes = prop::collection::btree_set("[a-z][0-9]-large", 0..3);
+    let images = prop::collection::btree_map(name(), "(>=|<|~>|=) [1-9][0-9]?(\\.[0-9]{1,8}){0,2}|\\*", 0..3);
+    (name(), option::of("[a-z]\\PC{0,20}"), vec(disk, 1..4), sizes, images).prop_map(
+        |(id, description, disks, sizes, images)| {
+            let constraints = Constraints { sizes: sizes.into_iter().collect(), images };
+            let mut layout = Layout { id, description, constraints, ..Layout::default() };
+            for (index, (device, partitions, rest, wipeonreinstall)) in disks.into_iter().enumerate() {
+                let device = format!(
+                    "{device}{}",
+                    if device.ends_with("sd") { ["a", "b", "c"][index] } else { ["0", "1", "2"][index] }
+                );
+                let last = partitions.len();
+                let mut disk = Disk { device, partitions: Vec::new(), wipeonreinstall };
+                for (((label, size_mib, kind), (format, fs_label, mountoptions, createoptions)), number) in
+                    partitions.into_iter().zip(1u32..)
+                {
+                    let size_mib = if rest && number as usize == last { 0 } else { size_mib };
+                    let root = layout.filesystems.is_empty();
+                    let mounted = !matches!(format, Format::Swap | Format::None);
+                    layout.filesystems.push(Filesystem {
+                        path: if root {
+                            Some("/".to_owned())
+                        } else {
+                            mounted.then(|| format!("/data/{index}-{number}"))
+                        },
+                        device: partition_device(&disk.device, number),
+                        format: if root { Format::Ext4 } else { format },
+                        label: fs_label,
+                        mountoptions,
+                        createoptions,
+                    });
+                    disk.partitions.push(Partition { number, label, size_mib, kind });
+                }
+                layout.disks.push(disk);
+            }
+            layout
+        },
+    )
+}
+
+/// A seed with some of its bytes replaced, lines doubled, dropped or shifted.
+fn mutated_seed() -> impl Strategy<Value = String> {
+    let change = (any::<prop::sample::Index>(), 0..4u8, "[ -~\n]{0,3}");
+    (prop::sample::select(&SEEDS[..]), vec(change, 1..8)).prop_map(|(seed, changes)| {
+        let mut lines: Vec<String> = seed.lines().map(str::to_owned).collect();
+        for (index, kind, text) in changes {
+            let at = index.index(lines.len());
+            match kind {
+                0 => lines.insert(at, lines[at].clone()),
+                1 if lines.len() > 1 => drop(lines.remove(at)),
+                2 => lines[at].insert_str(0, &text),
+                _ => lines[at] = lines[at].replacen(['"', ':', '-', '1', '0', 'a'], &text, 1),
+            }
+        }
+        lines.join("\n")
+    })
+}
+
+fn never_panics(text: &str) -> Result<(), TestCaseError> {
+    if let Err(problems) = read_yaml(text) {
+        prop_assert!(!problems.is_empty());
+    }
+    if let Ok(value) = serde_json::from_str(text) {
+        let _ = read_json(&value);
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "(?s).*|[a-z0-9:,\\[\\]{}&*!|>'\"%@`#?\n -]{0,200}") {
+        never_panics(&text)?;
+    }
+
+    #[test]
+    fn any_change_to_a_seed_is_read_or_refused(text in mutated_seed()) {
+        never_panics(&text)?;
+    }
+
+    #[test]
+    fn a_valid_layout_survives_the_wire_unchanged(layout in valid_layout()) {
+        prop_assert_eq!(validate(&layout), Vec::new());
+        let wire = serde_json::to_value(&layout).unwrap();
+        let parsed = read_json(&wire).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
+        prop_assert_eq!(&parsed.layout, &layout);
+        // JSON is YAML.
+        let parsed = read_yaml(&wire.to_string()).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        prop_assert_eq!(&parsed.layout, &layout);
+    }
+}

@@ -1,0 +1,107 @@
+//! Rules for disks and their partitions.
+
+use super::{Check, Provider, is_device_path};
+use crate::layout::{Disk, Partition, partition_device};
+use std::collections::BTreeSet;
+
+/// Entries in a GPT as everybody makes it (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
+const MAX_NUMBER: u32 = 128;
+/// UTF-16 units of the name in a partition entry.
+const MAX_NAME_UNITS: usize = 36;
+const MIB: u64 = 1 << 20;
+
+/// Checks the disks, and notes which devices they provide.
+pub(super) fn check(check: &mut Check, disks: &[Disk]) {
+    for (index, disk) in disks.iter().enumerate() {
+        let place = format!("disks[{index}]");
+        let device = &disk.device;
+        let device_place = format!("{place}.device");
+        if !is_device_path(device) {
+            check.report(&device_place, format!("device:{device} is not the full path of a device below /dev"));
+        } else if let Some(first) = disks[..index].iter().position(|other| other.device == *device) {
+            check.report(&device_place, format!("device:{device} is already given as disks[{first}]"));
+        } else if check.provided.get(device) == Some(&Provider::Partition) {
+            check.report(&device_place, format!("device:{device} is a partition of another disk in this layout"));
+        }
+        for (number, partition) in disk.partitions.iter().enumerate() {
+            check_partition(check, &format!("{place}.partitions[{number}]"), device, partition);
+        }
+        check_numbers(check, &place, disk);
+        check_sizes(check, &place, disk);
+        provide(check, disk);
+    }
+}
+
+fn provide(check: &mut Check, disk: &Disk) {
+    if disk.partitions.is_empty() {
+        check.provided.entry(disk.device.clone()).or_insert(Provider::Disk);
+    } else {
+        check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
+    }
+    for partition in &disk.partitions {
+        let right = partition_device(&disk.device, partition.number);
+        for infix in ["", "p", "-part"] {
+            check.misnamed.insert(format!("{}{infix}{}", disk.device, partition.number), right.clone());
+        }
+        check.provided.insert(right, Provider::Partition);
+    }
+}
+
+fn check_partition(check: &mut Check, place: &str, device: &str, partition: &Partition) {
+    let number = partition.number;
+    if !(1..=MAX_NUMBER).contains(&number) {
+        let message = format!("device:{device} partition number:{number} is not between 1 and {MAX_NUMBER}");
+        check.report(&format!("{place}.number"), message);
+    }
+    if let Some(label) = &partition.label {
+        let place = format!("{place}.label");
+        let units = label.encode_utf16().count();
+        if units > MAX_NAME_UNITS {
+            let message = format!("the label {label} has {units} UTF-16 units, a GPT has room for {MAX_NAME_UNITS}");
+            check.report(&place, message);
+        }
+        if label.contains(char::is_control) {
+            check.report(&place, "the label contains a control character");
+        }
+    }
+}
+
+fn check_numbers(check: &mut Check, place: &str, disk: &Disk) {
+    let mut seen = BTreeSet::new();
+    for (index, partition) in disk.partitions.iter().enumerate() {
+        let place = format!("{place}.partitions[{index}].number");
+        if check.known(&place) && !seen.insert(partition.number) {
+            let message = format!("device:{} partition number:{} given more than once", disk.device, partition.number);
+            check.report(&place, message);
+        }
+    }
+}
+
+fn check_sizes(check: &mut Check, place: &str, disk: &Disk) {
+    let device = &disk.device;
+    let partitions = || disk.partitions.iter().enumerate();
+    let place_of = |index: usize| format!("{place}.partitions[{index}].size");
+    let mut variable = partitions().filter(|(_, partition)| partition.size_mib == 0);
+    if let Some((first, partition)) = variable.next() {
+        let others: Vec<usize> = variable.map(|(index, _)| index).collect();
+        let later = disk.partitions.iter().any(|other| other.number > partition.number);
+        if others.is_empty() && later && check.all_known(&format!("{place}.partitions"), "number") {
+            check.report(&place_of(first), format!("device:{device} variable sized partition not the last one"));
+        }
+        for index in others {
+            let message =
+                format!("device:{device} more than one variable sized partition: only the last can take the rest");
+            check.report(&place_of(index), message);
+        }
+    }
+    let mut bytes: u64 = 0;
+    for (index, partition) in partitions() {
+        let sum = partition.size_mib.checked_mul(MIB).and_then(|size| bytes.checked_add(size));
+        let Some(sum) = sum else {
+            let message = format!("device:{device} partitions up to this one are larger than any disk can be");
+            check.report(&place_of(index), message);
+            return;
+        };
+        bytes = sum;
+    }
+}

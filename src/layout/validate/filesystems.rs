@@ -1,0 +1,140 @@
+//! Rules for filesystems, swap areas and their mounts.
+
+use super::Check;
+use crate::layout::{Filesystem, Format};
+
+/// PATH_MAX and NAME_MAX of the kernel, without the closing NUL.
+const MAX_PATH_BYTES: usize = 4095;
+const MAX_NAME_BYTES: usize = 255;
+/// What mkfs.fat refuses in a label, besides control characters.
+const NOT_IN_VFAT_LABELS: &str = "*?.,;:/\\|+=<>[]\"";
+
+pub(super) fn check(check: &mut Check, filesystems: &[Filesystem]) {
+    for (index, filesystem) in filesystems.iter().enumerate() {
+        let place = format!("filesystems[{index}]");
+        let format_known = check.known(&format!("{place}.format"));
+        if format_known {
+            check_device(check, &place, filesystem);
+        }
+        check_path(check, &place, filesystem, format_known);
+        check_label(check, &place, filesystem, format_known);
+        check_options(check, &place, filesystem);
+        if let Some(path) = mount_path(filesystem)
+            && let Some(first) = filesystems[..index].iter().position(|other| mount_path(other) == Some(path))
+        {
+            check.report(&format!("{place}.path"), format!("path:{path} is already given as filesystems[{first}]"));
+        }
+    }
+    let root = filesystems.iter().any(|filesystem| filesystem.path.as_deref() == Some("/"));
+    if !root && check.all_known("filesystems", "path") {
+        check.report("filesystems", "no filesystem has the path /: the image has nowhere to go");
+    }
+}
+
+/// The mount point; `none` is how fstab says that there is none.
+fn mount_path(filesystem: &Filesystem) -> Option<&str> {
+    let mounted = !matches!(filesystem.format, Format::Swap | Format::None);
+    filesystem.path.as_deref().filter(|path| mounted || *path != "none")
+}
+
+fn check_device(check: &mut Check, place: &str, filesystem: &Filesystem) {
+    let device = &filesystem.device;
+    let place = format!("{place}.device");
+    if filesystem.format == Format::Tmpfs {
+        if device != "tmpfs" {
+            check.report(&place, format!("device:{device} cannot hold a tmpfs, which has none: write device: tmpfs"));
+        }
+    } else if check.provided.contains_key(device) {
+        check.occupy(&place, device);
+    } else if check.all_devices_known() {
+        let name = mount_path(filesystem).unwrap_or(filesystem.format.name());
+        let message = format!("device:{device} for filesystem:{name} is not configured{}", check.hint(device));
+        check.report(&place, message);
+    }
+}
+
+fn check_path(check: &mut Check, place: &str, filesystem: &Filesystem, format_known: bool) {
+    let format = filesystem.format;
+    let path_place = format!("{place}.path");
+    let Some(path) = mount_path(filesystem) else {
+        if format == Format::Tmpfs {
+            check.report(&path_place, "a tmpfs without a path is nowhere");
+        }
+        return;
+    };
+    if matches!(format, Format::Swap | Format::None) {
+        check.report(&path_place, format!("format {format} cannot be mounted at {path}: leave path out"));
+    } else if let Some(message) = path_error(path) {
+        check.report(&path_place, message);
+    } else if format_known && path == "/" && matches!(format, Format::Tmpfs | Format::Vfat) {
+        let message = format!("{format} cannot be the root filesystem: use ext4 or ext3");
+        check.report(&format!("{place}.format"), message);
+    }
+}
+
+fn path_error(path: &str) -> Option<String> {
+    let Some(below) = path.strip_prefix('/') else {
+        return Some(format!("path:{path} must start with /"));
+    };
+    let names: Vec<&str> = if below.is_empty() { Vec::new() } else { below.split('/').collect() };
+    if names.iter().any(|name| matches!(*name, "" | "." | "..")) {
+        return Some(format!("path:{path} must be written without empty parts, . and .."));
+    }
+    if path.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {
+        return Some(format!("path:{path} contains a character that breaks its line in fstab"));
+    }
+    if path.len() > MAX_PATH_BYTES || names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
+        return Some("path is longer than the kernel takes".to_owned());
+    }
+    // The installer's chroot needs the kernel's own filesystems there.
+    matches!(path, "/proc" | "/sys" | "/dev").then(|| format!("path:{path} belongs to the kernel"))
+}
+
+fn check_label(check: &mut Check, place: &str, filesystem: &Filesystem, format_known: bool) {
+    let Some(label) = &filesystem.label else { return };
+    let place = format!("{place}.label");
+    let format = filesystem.format;
+    // ext4(5) s_volume_name, mkfs.fat(8), mkswap(8): all in bytes.
+    let room = match format {
+        Format::Ext3 | Format::Ext4 => 16,
+        Format::Vfat => 11,
+        Format::Swap => 15,
+        Format::Tmpfs | Format::None => usize::MAX,
+    };
+    if label.len() > room && format_known {
+        check.report(&place, format!("the label {label} has {} bytes, {format} has room for {room}", label.len()));
+    }
+    if label.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        check.report(&place, format!("the label {label} contains a blank or control character, which breaks fstab"));
+    }
+    if format == Format::Vfat && label.contains(|c| NOT_IN_VFAT_LABELS.contains(c)) {
+        check.report(&place, format!("the label {label} contains one of {NOT_IN_VFAT_LABELS}, which vfat refuses"));
+    }
+}
+
+fn check_options(check: &mut Check, place: &str, filesystem: &Filesystem) {
+    for (index, option) in filesystem.mountoptions.iter().enumerate() {
+        let place = format!("{place}.mountoptions[{index}]");
+        if option.is_empty() {
+            check.report(&place, "a mount option is empty");
+        } else if option.contains(|c: char| c.is_whitespace() || c.is_control() || c == ',' || c == '\\') {
+            let message = format!(
+                "the mount option {option} contains a blank, comma, backslash or control character: one option per entry"
+            );
+            check.report(&place, message);
+        }
+    }
+    for option in &filesystem.createoptions {
+        let place = format!("{place}.createoptions");
+        if option.is_empty() {
+            check.report(&place, "a create option is empty");
+        } else if option.contains(char::is_whitespace) {
+            let message = format!(
+                "the given createoption:\"{option}\" contains whitespace and must be split into separate options"
+            );
+            check.report(&place, message);
+        } else if option.contains(char::is_control) {
+            check.report(&place, format!("the create option {option} contains a control character"));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Where partitions lie: MiB of the layout to sectors of the disk.
+
+use crate::layout;
+use crate::plan::ByteRange;
+
+pub const MIB: u64 = 1 << 20;
+
+/// 128 entries of 128 bytes (UEFI specification 5.3.2), in front of the backup header and behind the primary one.
+const GPT_ENTRIES_BYTES: u64 = 128 * 128;
+
+/// First and last sector of one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub first_lba: u64,
+    pub last_lba: u64,
+}
+
+/// The partitions do not fit.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooSmall {
+    /// Partitions and both partition tables.
+    pub required_mib: u64,
+    pub existing_mib: u64,
+}
+
+/// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result has the order
+/// of `partitions`.
+///
+/// # Errors
+/// The disk is too small for them and both partition tables, or nothing is left for the partition of size 0.
+pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u32) -> Result<Vec<Extent>, TooSmall> {
+    let sector = u64::from(sector_bytes);
+    let backup_bytes = GPT_ENTRIES_BYTES + sector;
+    // The end is aligned too: a filesystem on a 512e disk should not end in the middle of a physical sector.
+    let end_mib = size_bytes.saturating_sub(backup_bytes) / MIB;
+    let too_small = || {
+        let wanted = partitions.iter().map(|partition| partition.size_mib.max(1));
+        let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
+        // One MiB in front for the primary table, one behind for the backup.
+        TooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
+    };
+
+    let mut order: Vec<usize> = (0..partitions.len()).collect();
+    order.sort_by_key(|&index| partitions[index].number);
+    let mut extents = vec![Extent { first_lba: 0, last_lba: 0 }; partitions.len()];
+    let mut next_mib = 1;
+    for index in order {
+        let size_mib = match partitions[index].size_mib {
+            0 => end_mib.saturating_sub(next_mib),
+            mib => mib,
+        };
+        let end = next_mib.checked_add(size_mib).filter(|&end| end <= end_mib && size_mib > 0).ok_or_else(too_small)?;
+        extents[index] = Extent { first_lba: next_mib * MIB / sector, last_lba: end * MIB / sector - 1 };
+        next_mib = end;
+    }
+    Ok(extents)
+}
+
+/// Both ends of every one of these areas, 1 MiB each, merged: where superblocks live. Filesystems and LVM have theirs
+/// at the start, md 0.90 and 1.0, ZFS and the backup GPT at the end.
+pub fn ends(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
+    let mut pieces: Vec<(u64, u64)> = Vec::new();
+    for area in areas {
+        let start = area.start.min(size_bytes);
+        let end = area.start.saturating_add(area.length).min(size_bytes);
+        pieces.push((start, end.min(start + MIB)));
+        pieces.push((end.saturating_sub(MIB).max(start), end));
+    }
+    pieces.retain(|(start, end)| start < end);
+    pieces.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in pieces {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged.into_iter().map(|(start, end)| ByteRange { start, length: end - start }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partition(number: u32, size_mib: u64) -> layout::Partition {
+        layout::Partition { number, label: None, size_mib, kind: None }
+    }
+
+    #[test]
+    fn partitions_follow_each_other_in_number_order() {
+        let partitions = [partition(15, 0), partition(1, 500), partition(2, 100)];
+        let extents = place(&partitions, 1000 * MIB, 512).unwrap();
+        assert_eq!(extents[1], Extent { first_lba: 2048, last_lba: 501 * 2048 - 1 });
+        assert_eq!(extents[2], Extent { first_lba: 501 * 2048, last_lba: 601 * 2048 - 1 });
+        // The last MiB holds the backup table.
+        assert_eq!(extents[0], Extent { first_lba: 601 * 2048, last_lba: 999 * 2048 - 1 });
+    }
+
+    #[test]
+    fn lbas_count_sectors_of_the_disk() {
+        let extents = place(&[partition(1, 1)], 100 * MIB, 4096).unwrap();
+        assert_eq!(extents, [Extent { first_lba: 256, last_lba: 511 }]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let cases: [(&[layout::Partition], u64, Option<TooSmall>); 6] = [
+            (&[partition(1, 98)], 100, None),
+            (&[partition(1, 99)], 100, Some(TooSmall { required_mib: 101, existing_mib: 100 })),
+            (&[partition(1, 98), partition(2, 0)], 100, Some(TooSmall { required_mib: 101, existing_mib: 100 })),
+            (&[partition(1, 97), partition(2, 0)], 100, None),
+            (
+                &[partition(1, u64::MAX), partition(2, u64::MAX)],
+                100,
+                Some(TooSmall { required_mib: u64::MAX, existing_mib: 100 }),
+            ),
+            (&[partition(1, 0)], 0, Some(TooSmall { required_mib: 3, existing_mib: 0 })),
+        ];
+        for (partitions, size_mib, expected) in cases {
+            assert_eq!(place(partitions, size_mib * MIB, 512).err(), expected, "{partitions:?}");
+        }
+    }
+
+    #[test]
+    fn ends_merge_and_stay_on_the_disk() {
+        let range = |start, length| ByteRange { start, length };
+        let whole = range(0, 100 * MIB);
+        assert_eq!(ends([whole], 100 * MIB), [range(0, MIB), range(99 * MIB, MIB)]);
+        assert_eq!(
+            ends([whole, range(MIB, 10 * MIB), range(11 * MIB, 500 * MIB)], 100 * MIB),
+            [range(0, 2 * MIB), range(10 * MIB, 2 * MIB), range(99 * MIB, MIB)]
+        );
+        assert_eq!(ends([range(0, 1000)], 1000), [range(0, 1000)]);
+        assert_eq!(ends([range(5000, 10)], 1000), []);
+    }
+}

@@ -1,0 +1,97 @@
+//! The digests of the images that this server serves itself: computed once in a thread of their own, kept in the state.
+
+use super::state::{FileStamp, State};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc;
+
+/// A digest that has come to an end, one way or the other.
+pub struct Done {
+    file: FileStamp,
+    digest: Result<String, String>,
+}
+
+/// The digests that are known, and those that are being computed.
+pub struct Digests {
+    state: State,
+    /// `None` while it is being computed.
+    known: HashMap<FileStamp, Option<Result<String, String>>>,
+    queue: mpsc::Sender<FileStamp>,
+}
+
+impl Digests {
+    /// Starts the thread; `done` is called from it for every file and its answer goes to [`Digests::keep`].
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(state: State, done: impl Fn(Done) + Send + 'static) -> std::io::Result<Digests> {
+        let (queue, files) = mpsc::channel::<FileStamp>();
+        let compute = move || {
+            for file in files {
+                let digest = sha256(Path::new(&file.path)).map_err(|error| error.to_string());
+                done(Done { file, digest });
+            }
+        };
+        std::thread::Builder::new().name("digest".to_owned()).spawn(compute)?;
+        Ok(Digests { state, known: HashMap::new(), queue })
+    }
+
+    /// The file's digest; `None` when it has to be computed first.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn of(&mut self, path: &Path) -> Result<Option<String>, String> {
+        let file = stamp(path).map_err(|error| error.to_string())?;
+        if let Some(known) = self.known.get(&file) {
+            return known.clone().transpose();
+        }
+        // Without the cache it is computed again, which is slower and nothing else.
+        let cached = self.state.digest(&file).ok().flatten();
+        if cached.is_none() {
+            let _ = self.queue.send(file.clone());
+        }
+        self.known.insert(file, cached.clone().map(Ok));
+        Ok(cached)
+    }
+
+    /// Takes a result in. A file that changed while it was read has another stamp by now, and is asked for again.
+    pub fn keep(&mut self, done: Done) {
+        let unchanged = stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
+        if let (true, Ok(digest)) = (unchanged, &done.digest) {
+            let _ = self.state.keep_digest(&done.file, digest);
+        }
+        self.known.insert(done.file, Some(done.digest));
+    }
+}
+
+/// What changes when the file does.
+///
+/// # Errors
+/// It is not there, or not a plain file.
+pub fn stamp(path: &Path) -> std::io::Result<FileStamp> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::other("not a plain file"));
+    }
+    Ok(FileStamp {
+        path: path.display().to_string(),
+        size: i64::try_from(metadata.len()).unwrap_or(i64::MAX),
+        mtime: format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec()),
+    })
+}
+
+fn sha256(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(format!("sha256:{:x}", hasher.finalize())),
+            read => hasher.update(&buffer[..read]),
+        }
+    }
+}

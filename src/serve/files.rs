@@ -1,0 +1,83 @@
+//! Kernel, ramdisk and images over HTTP, with Range, If-Range and ETag.
+//!
+//! Only files that the operator has named can be reached, so there is no path to escape with.
+
+use super::App;
+use super::api::ApiError;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use std::sync::Arc;
+use tower_http::services::ServeFile;
+use tower_http::services::fs::ServeFileSystemResponseBody;
+
+/// `/images/PATH`: a file that an image in `images/` names.
+pub async fn image(
+    State(app): State<Arc<App>>,
+    Path(served): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
+    let file = app.directory().image_file(&served).map(std::path::Path::to_path_buf);
+    let file = file.ok_or_else(|| ApiError::not_found(format!("no image in images/ names the file {served:?}")))?;
+    send(&file, method, headers).await
+}
+
+/// `/boot/NAME`: a file directly in the boot directory.
+pub async fn boot(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.starts_with('.') || !name.bytes().all(plain) {
+        return Err(ApiError::not_found(format!("{name:?} is not the name of a boot file")));
+    }
+    send(&app.boot.join(name), method, headers).await
+}
+
+/// tower-http knows Range and ETag but not If-Range: a Range whose If-Range names another version of the file is
+/// answered with the whole file (RFC 9110, 13.1.5).
+async fn send(
+    file: &std::path::Path,
+    method: Method,
+    mut headers: HeaderMap,
+) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
+    let if_range = headers.remove(header::IF_RANGE);
+    let response = ask(file, method.clone(), headers.clone()).await?;
+    let Some(if_range) = if_range.filter(|_| headers.contains_key(header::RANGE)) else {
+        return Ok(response);
+    };
+    // A 416 says nothing about the version, so it is asked for by itself.
+    let validators = match response.headers().contains_key(header::ETAG) {
+        true => response.headers().clone(),
+        false => ask(file, Method::HEAD, HeaderMap::new()).await?.headers().clone(),
+    };
+    let known = [header::ETAG, header::LAST_MODIFIED].map(|name| validators.get(name).cloned());
+    if known.contains(&Some(if_range)) {
+        return Ok(response);
+    }
+    headers.remove(header::RANGE);
+    ask(file, method, headers).await
+}
+
+async fn ask(
+    file: &std::path::Path,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = method;
+    *request.headers_mut() = headers;
+    let name = file.file_name().unwrap_or_default().display();
+    let response = ServeFile::new(file).ignore_multi_range_requests(true).try_call(request).await;
+    let response = response.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => ApiError::not_found(format!("{name} is not there")),
+        _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("read {name}: {error}")),
+    })?;
+    match response.status() {
+        StatusCode::NOT_FOUND => Err(ApiError::not_found(format!("{name} is not there"))),
+        _ => Ok(response),
+    }
+}

@@ -1,0 +1,344 @@
+//! One YAML file of the operator as data: what it may say, and what is said to who misspells it.
+
+use super::ipxe;
+use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, parse_yaml_with_options, spanned_serde};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+use std::path::{Component, Path};
+
+/// `machines/*.yaml`, checked.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub id: String,
+    pub name: String,
+    pub macs: Vec<String>,
+    pub size: Option<String>,
+    pub consoles: Vec<String>,
+    pub allocation: Option<Allocation>,
+}
+
+/// What a machine is to become. Image and layout are ids that the other folders must know.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allocation {
+    pub id: Spanned<String>,
+    pub hostname: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub project: String,
+    #[serde(default)]
+    pub role: String,
+    pub image: Spanned<String>,
+    pub filesystemlayout: Spanned<String>,
+    #[serde(default)]
+    pub ssh_pub_keys: Vec<String>,
+    #[serde(default)]
+    pub user_data: String,
+    #[serde(default)]
+    pub console_password: String,
+    #[serde(default)]
+    pub reinstall: bool,
+    #[serde(default, rename = "networks")]
+    _networks: Option<IgnoredAny>,
+    #[serde(default, rename = "dns_servers")]
+    _dns_servers: Option<IgnoredAny>,
+    #[serde(default, rename = "ntp_servers")]
+    _ntp_servers: Option<IgnoredAny>,
+    #[serde(default, rename = "firewall_rules")]
+    _firewall_rules: Option<IgnoredAny>,
+    #[serde(default, rename = "vpn")]
+    _vpn: Option<IgnoredAny>,
+    /// What is passed on as it is written: those of [`PASSED_ON`] that are given.
+    #[serde(skip)]
+    pub passed_on: serde_json::Map<String, Value>,
+}
+
+/// Fields of an allocation that are the image's business, not ours.
+const PASSED_ON: [&str; 5] = ["networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
+
+/// `images/*.yaml`, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    pub id: String,
+    pub name: String,
+    pub at: Location,
+    pub digest: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    Url(String),
+    /// Path below `images/`, without `..` and the like.
+    File(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMachine {
+    id: Spanned<String>,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    macs: Vec<Spanned<String>>,
+    size: Option<String>,
+    consoles: Option<Vec<Spanned<String>>>,
+    allocation: Option<Allocation>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawImage {
+    id: Spanned<String>,
+    #[serde(default)]
+    name: String,
+    url: Option<Spanned<String>>,
+    file: Option<Spanned<String>>,
+    digest: Option<Spanned<String>>,
+}
+
+/// Console arguments of a machine whose file names none, or that has no file.
+pub fn default_consoles() -> Vec<String> {
+    ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec()
+}
+
+/// Reads and checks a machine.
+///
+/// # Errors
+/// What is wrong, with line and column in front.
+pub fn machine(text: &str) -> Result<Machine, String> {
+    let node = parse(text)?;
+    let raw: RawMachine = read(&node)?;
+    let made_up = "this UUID is what firmware without one says; give the machine another and its macs";
+    let id = ipxe::uuid(&raw.id).and_then(|id| id.ok_or_else(|| made_up.to_owned()));
+    let macs = raw.macs.iter().map(|mac| ipxe::mac(mac).map_err(|message| at(mac, &message)));
+    for console in raw.consoles.iter().flatten() {
+        ipxe::console(console).map_err(|message| at(console, &message))?;
+    }
+    let mut allocation = raw.allocation;
+    if let (Some(allocation), Some(given)) = (&mut allocation, field(&node, "allocation")) {
+        if allocation.id.trim().is_empty() {
+            return Err(at(&allocation.id, "the allocation's id is empty"));
+        }
+        let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
+        allocation.passed_on = fields.collect();
+    }
+    Ok(Machine {
+        id: id.map_err(|message| at(&raw.id, &message))?,
+        name: raw.name,
+        macs: macs.collect::<Result<_, _>>()?,
+        size: raw.size,
+        consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
+        allocation,
+    })
+}
+
+/// Reads and checks an image.
+///
+/// # Errors
+/// As [`machine`].
+pub fn image(text: &str) -> Result<Image, String> {
+    let raw: RawImage = read(&parse(text)?)?;
+    let location = match (&raw.url, &raw.file) {
+        (Some(url), None) if url.starts_with("http://") || url.starts_with("https://") => {
+            Location::Url(url.to_string())
+        }
+        (Some(url), None) => return Err(at(url, "the url is neither http:// nor https://")),
+        (None, Some(file)) if is_below(file) => Location::File(file.to_string()),
+        (None, Some(file)) => return Err(at(file, "the file must be a path below images/, without .. in it")),
+        (Some(_), Some(file)) => return Err(at(file, "an image has a url or a file, not both")),
+        (None, None) => return Err(at(&raw.id, "the image has neither a url nor a file")),
+    };
+    if let Some(digest) = &raw.digest {
+        let (kind, hex) = digest.split_once(':').unwrap_or_default();
+        let length =
+            [("sha256", 64), ("sha512", 128)].iter().find(|(name, _)| *name == kind).map(|(_, length)| *length);
+        if length != Some(hex.len()) || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(at(digest, "the digest is neither sha256: with 64 nor sha512: with 128 hexadecimal digits"));
+        }
+    }
+    if raw.id.trim().is_empty() {
+        return Err(at(&raw.id, "the image's id is empty"));
+    }
+    let digest = raw.digest.map(|digest| digest.to_lowercase());
+    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, digest })
+}
+
+fn is_below(path: &str) -> bool {
+    !path.is_empty()
+        && !path.ends_with('/')
+        && Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
+}
+
+fn parse(text: &str) -> Result<Node, String> {
+    // Coercion is prevented for what is in quotes only: "10" is a word, 10 a number.
+    let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
+    let mut node = parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())?;
+    drop_nulls(&mut node);
+    Ok(node)
+}
+
+/// `name:` and `name: null` say nothing about `name`; serde would take them for the words.
+fn drop_nulls(node: &mut Node) {
+    match node {
+        Node::Mapping(mapping) => {
+            let empty = mapping.iter().filter(|(_, value)| is_null(value)).map(|(key, _)| key.clone());
+            for key in empty.collect::<Vec<_>>() {
+                mapping.remove(&key);
+            }
+            mapping.iter_mut().for_each(|(_, value)| drop_nulls(value));
+        }
+        Node::Sequence(sequence) => sequence.iter_mut().for_each(drop_nulls),
+        Node::Scalar(_) => {}
+    }
+}
+
+fn is_null(node: &Node) -> bool {
+    node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
+}
+
+fn read<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
+    from_node(node).map_err(|error| {
+        let place = place(error.start_mark().as_ref());
+        match error.into_inner() {
+            spanned_serde::Error::UnknownFieldError(field, known, _) => {
+                format!("{place}there is no field {field:?}{}", nearest(&field, known.iter().copied()))
+            }
+            other => format!("{place}{other}"),
+        }
+    })
+}
+
+/// `; did you mean "x"?`, or all there is when nothing is near.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    let scored = known.iter().map(|name| (strsim::jaro_winkler(&word.to_lowercase(), &name.to_lowercase()), *name));
+    match scored.max_by(|one, other| one.0.total_cmp(&other.0)) {
+        Some((score, name)) if score > 0.8 => format!("; did you mean {name:?}?"),
+        Some(_) => format!("; there is {}", known.join(", ")),
+        None => "; there is none".to_owned(),
+    }
+}
+
+fn place(mark: Option<&Marker>) -> String {
+    mark.map(|mark| format!("{}:{}: ", mark.line(), mark.column())).unwrap_or_default()
+}
+
+/// A message with the place of the value that it is about.
+pub fn at(value: &Spanned<String>, message: &str) -> String {
+    format!("{}{message}", place(value.span().start()))
+}
+
+fn field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
+    node.as_mapping()?.get_node(name)
+}
+
+fn json(node: &Node) -> Value {
+    match node {
+        Node::Mapping(mapping) => mapping.iter().map(|(key, value)| (key.as_str().to_owned(), json(value))).collect(),
+        Node::Sequence(sequence) => sequence.iter().map(json).collect(),
+        Node::Scalar(scalar) if is_null(node) || !scalar.may_coerce() => {
+            if is_null(node) {
+                Value::Null
+            } else {
+                Value::from(scalar.as_str())
+            }
+        }
+        Node::Scalar(scalar) => match scalar.as_str() {
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            // Only what JSON would write the same way is a number: 007 and 1_000 are words.
+            text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "4C4C4544-0051-3010-8052-B4C04F4D3132";
+
+    #[test]
+    fn a_whole_machine() {
+        let text = format!(
+            "id: {ID}\nname: storage-7\nmacs: [52-54-00-AA-00-01]\nsize: c1\nallocation:\n  id: a1\n  hostname: h\n\
+             \x20 project:\n  image: debian-12\n  filesystemlayout: default\n  reinstall: true\n  console_password: 1234\n\
+             \x20 networks:\n  - asn: 4200000000\n    private: true\n    ips: [10.0.0.1, \"10\"]\n    vrf: ~\n"
+        );
+        let machine = machine(&text).unwrap();
+        assert_eq!((machine.id, machine.macs), (ID.to_lowercase(), vec!["52:54:00:aa:00:01".to_owned()]));
+        assert_eq!(machine.consoles, default_consoles());
+        let allocation = machine.allocation.unwrap();
+        assert_eq!((&**allocation.image, allocation.console_password.as_str()), ("debian-12", "1234"));
+        assert!(allocation.reinstall && allocation.project.is_empty());
+        let expected = serde_json::json!([{"asn": 4_200_000_000_u64, "private": true, "ips": ["10.0.0.1", "10"]}]);
+        assert_eq!(allocation.passed_on["networks"], expected);
+        assert_eq!(allocation.passed_on.len(), 1);
+    }
+
+    #[test]
+    fn a_machine_without_allocation() {
+        for rest in ["", "allocation:", "allocation: null", "allocation: ~"] {
+            assert!(machine(&format!("id: {ID}\n{rest}\n")).unwrap().allocation.is_none(), "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_bad_machine_is_told_where_and_why() {
+        let cases = [
+            ("name: x\n", "missing field `id`"),
+            ("id: 7\n", "1:5: \"7\" is not a UUID"),
+            ("id: 00000000-0000-0000-0000-000000000000\n", "1:5: this UUID is what firmware without one says"),
+            (&format!("id: {ID}\nmac: [x]\n"), "2:1: there is no field \"mac\"; did you mean \"macs\"?"),
+            (&format!("id: {ID}\nmacs: [52:54:00:aa:00]\n"), "2:8: \"52:54:00:aa:00\" is not a MAC"),
+            (&format!("id: {ID}\nconsoles: ['tty0 init=/bin/sh']\n"), "2:12: \"tty0 init=/bin/sh\" is not a console"),
+            (&format!("id: {ID}\nid: {ID}\n"), "Duplicate key \"id\""),
+            (&format!("id: {ID}\nzzz: 1\n"), "2:1: there is no field \"zzz\"; there is id, name, macs"),
+            (&format!("id: {ID}\nallocation: {{id: a, hostnam: h}}\n"), "did you mean \"hostname\"?"),
+            (&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i}}\n"), "missing field `filesystemlayout`"),
+            (
+                &format!("id: {ID}\nallocation: {{id: ' ', hostname: h, image: i, filesystemlayout: l}}\n"),
+                "id is empty",
+            ),
+            (
+                &format!(
+                    "id: {ID}\nallocation: {{id: a, hostname: h, image: i, filesystemlayout: l, reinstall: maybe}}\n"
+                ),
+                "not a boolean",
+            ),
+            ("id: [\n", "2:"),
+            ("- 1\n", "mapping"),
+            ("", "missing field `id`"),
+        ];
+        for (text, expected) in cases {
+            let error = machine(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn images() {
+        let hex = "AB".repeat(32);
+        let good = image(&format!("id: debian-12\nfile: d/debian.tar.zst\ndigest: sha256:{hex}\n")).unwrap();
+        assert_eq!(good.at, Location::File("d/debian.tar.zst".to_owned()));
+        assert_eq!(good.digest.unwrap(), format!("sha256:{}", hex.to_lowercase()));
+        assert_eq!(image("id: i\nurl: https://h/i.tar\n").unwrap().at, Location::Url("https://h/i.tar".to_owned()));
+        let cases = [
+            ("id: i\n", "neither a url nor a file"),
+            ("id: i\nurl: ftp://h/i\n", "2:6: the url is neither http"),
+            ("id: i\nfile: ../i\n", "2:7: the file must be a path below images/"),
+            ("id: i\nfile: /etc/passwd\n", "below images/"),
+            ("id: i\nfile: a/../../b\n", "below images/"),
+            ("id: i\nfile: a\nurl: http://h/a\n", "not both"),
+            ("id: i\nfile: a\ndigest: md5:00\n", "3:9: the digest is neither"),
+            ("id: i\nfile: a\ndigest: sha256:00\n", "the digest is neither"),
+            ("id: i\nurl: http://h/a\nsha: 1\n", "there is no field \"sha\""),
+        ];
+        for (text, expected) in cases {
+            let error = image(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The iPXE scripts, and the checks on everything that a stranger may put into one.
+
+/// Where a machine finds the server and who it is to it.
+pub struct Ramdisk<'a> {
+    /// Base URL, without a trailing slash.
+    pub url: &'a str,
+    pub token: &'a str,
+    pub machine: &'a str,
+    pub consoles: &'a [String],
+    /// More kernel arguments, as the operator gave them.
+    pub cmdline: &'a str,
+}
+
+/// Boots the ramdisk. `initrd=initrd` is for UEFI kernels, which ask for the file by that name; BIOS ignores it.
+pub fn ramdisk(boot: &Ramdisk) -> String {
+    let Ramdisk { url, token, machine, .. } = boot;
+    let mut arguments = vec![
+        "initrd=initrd".to_owned(),
+        format!("drophammer.url={url}"),
+        format!("drophammer.token={token}"),
+        format!("drophammer.machine={machine}"),
+    ];
+    arguments.extend(boot.consoles.iter().map(|console| format!("console={console}")));
+    arguments.push("panic=-1".to_owned());
+    arguments.extend(boot.cmdline.split_whitespace().map(str::to_owned));
+    format!("#!ipxe\nkernel {url}/boot/vmlinuz {}\ninitrd --name initrd {url}/boot/initrd\nboot\n", arguments.join(" "))
+}
+
+/// Boots what is installed. UEFI firmware goes to its next boot entry by itself; a BIOS may not, so its first disk is
+/// started by name.
+pub fn local_disk(machine: &str) -> String {
+    format!(
+        "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit\n\
+         sanboot --no-describe --drive 0x80 || exit\n"
+    )
+}
+
+/// For the TFTP server. `netX` is the card that DHCP has just answered on, whichever that is.
+pub fn start(url: &str) -> String {
+    format!("#!ipxe\necho drophammer: asking {url}\ndhcp\nchain {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}\n")
+}
+
+/// A UUID in the usual spelling, in lower case; `None` for those that firmware makes up when it has none.
+///
+/// # Errors
+/// It is not a UUID.
+pub fn uuid(text: &str) -> Result<Option<String>, String> {
+    match uuid::Uuid::try_parse(text) {
+        Ok(uuid) if text.len() == 36 => Ok((!uuid.is_nil() && !uuid.is_max()).then(|| uuid.to_string())),
+        _ => Err(format!("{text:?} is not a UUID such as 4c4c4544-0051-3010-8052-b4c04f4d3132")),
+    }
+}
+
+/// A MAC address in lower case with colons.
+///
+/// # Errors
+/// It is not a MAC address.
+pub fn mac(text: &str) -> Result<String, String> {
+    let pairs: Vec<&str> = text.split([':', '-']).collect();
+    let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if pairs.len() == 6 && pairs.iter().all(is_pair) {
+        Ok(pairs.join(":").to_lowercase())
+    } else {
+        Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56"))
+    }
+}
+
+/// The value of a `console=` argument.
+///
+/// # Errors
+/// It has characters that no console name has.
+pub fn console(text: &str) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b",._:/-".contains(&byte);
+    if !text.is_empty() && text.bytes().all(fits) {
+        Ok(())
+    } else {
+        Err(format!("{text:?} is not a console such as ttyS0,115200n8"))
+    }
+}
+
+/// `HOST` or `HOST:PORT`, as a request's Host header has it.
+///
+/// # Errors
+/// It is something else.
+pub fn host(text: &str) -> Result<(), String> {
+    let refuse = || format!("{text:?} is not a host name with a port");
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').ok_or_else(refuse)?,
+        None => text.find(':').map_or((text, ""), |colon| text.split_at(colon)),
+    };
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-' || byte == b'_';
+    let name_fits = if text.starts_with('[') {
+        name.parse::<std::net::Ipv6Addr>().is_ok()
+    } else {
+        !name.is_empty() && name.bytes().all(fits)
+    };
+    let port_fits = port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
+}
+
+/// Extra kernel arguments. iPXE has its own meaning for some characters, so an argument with them would not arrive.
+///
+/// # Errors
+/// One of them is there.
+pub fn cmdline(text: &str) -> Result<(), String> {
+    let odd = |c: char| !(c == ' ' || c.is_ascii_graphic()) || "$\\'\"#".contains(c);
+    if let Some(c) = text.chars().find(|c| odd(*c)) {
+        return Err(format!(
+            "kernel arguments {text:?}: {c:?} means something else to iPXE and would not reach the kernel"
+        ));
+    }
+    match text.split_whitespace().find(|word| ["||", "&&"].contains(word)) {
+        Some(word) => Err(format!("kernel arguments {text:?}: {word} ends a command in iPXE")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ramdisk_script() {
+        let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
+        let script = ramdisk(&Ramdisk {
+            url: "http://10.0.2.2:8080",
+            token: "abc",
+            machine: "4c4c4544-0051-3010-8052-b4c04f4d3132",
+            consoles: &consoles,
+            cmdline: " quiet  drophammer.hold=60",
+        });
+        assert_eq!(
+            script,
+            "#!ipxe\n\
+             kernel http://10.0.2.2:8080/boot/vmlinuz initrd=initrd drophammer.url=http://10.0.2.2:8080 \
+             drophammer.token=abc drophammer.machine=4c4c4544-0051-3010-8052-b4c04f4d3132 \
+             console=tty0 console=ttyS0,115200n8 panic=-1 quiet drophammer.hold=60\n\
+             initrd --name initrd http://10.0.2.2:8080/boot/initrd\n\
+             boot\n"
+        );
+    }
+
+    #[test]
+    fn the_other_scripts() {
+        assert_eq!(
+            start("http://10.0.2.2:8080"),
+            "#!ipxe\necho drophammer: asking http://10.0.2.2:8080\ndhcp\n\
+             chain http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}\n"
+        );
+        assert_eq!(
+            local_disk("m"),
+            "#!ipxe\necho drophammer: m is installed, starting its disk\niseq ${platform} pcbios || exit\n\
+             sanboot --no-describe --drive 0x80 || exit\n"
+        );
+    }
+
+    #[test]
+    fn only_what_it_says_it_is_gets_through() {
+        let id = "4C4C4544-0051-3010-8052-B4C04F4D3132";
+        assert_eq!(uuid(id), Ok(Some(id.to_lowercase())));
+        assert_eq!(uuid("00000000-0000-0000-0000-000000000000"), Ok(None));
+        assert_eq!(uuid("ffffffff-ffff-ffff-ffff-ffffffffffff"), Ok(None));
+        for bad in
+            ["", "x", "4C4C454400513010805200B4C04F4D3132", &format!("{id}\nboot"), &format!("{{{id}}}"), "${uuid}"]
+        {
+            assert!(uuid(bad).is_err(), "{bad}");
+        }
+        assert_eq!(mac("52-54-00-AB-cd-01"), Ok("52:54:00:ab:cd:01".to_owned()));
+        for bad in [
+            "",
+            "52:54:00:ab:cd",
+            "52:54:00:ab:cd:01:02",
+            "52:54:00:ab:cd:0g",
+            "5254:00:ab:cd:01:0",
+            "+2:54:00:ab:cd:01",
+        ] {
+            assert!(mac(bad).is_err(), "{bad}");
+        }
+        for good in ["h", "10.0.2.2:8080", "install-1.rack_2.example", "[fe80::1]:80", "[::1]"] {
+            assert!(host(good).is_ok(), "{good}");
+        }
+        for bad in ["", ":80", "h:", "h:x", "h:99999", "h h", "h\nboot", "u@h", "h/p", "${h}", "[::1", "[h]", "a:1:2"] {
+            assert!(host(bad).is_err(), "{bad}");
+        }
+        for good in ["tty0", "ttyS0,115200n8", "uart8250,mmio32,0xfedc9000,115200n8"] {
+            assert!(console(good).is_ok(), "{good}");
+        }
+        for bad in ["", "tty0 init=/bin/sh", "tty0\nboot", "${x}"] {
+            assert!(console(bad).is_err(), "{bad}");
+        }
+        for good in ["", "quiet drophammer.hold=60 ip=dhcp a.b=1|2"] {
+            assert!(cmdline(good).is_ok(), "{good}");
+        }
+        for bad in ["a\nb", "a || b", "a && b", "${x}", "a=\"b c\"", "ä"] {
+            assert!(cmdline(bad).is_err(), "{bad}");
+        }
+    }
+}

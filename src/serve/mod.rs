@@ -1,0 +1,285 @@
+//! `drophammer serve`: the control plane for a desk or a rack.
+//!
+//! `directory` is what the operator wants, `state` what has happened, `api` and `ipxe` what machines ask, `files` what
+//! they load, `watch` what people see.
+
+mod api;
+mod digest;
+mod directory;
+mod files;
+mod input;
+mod ipxe;
+mod state;
+mod token;
+mod watch;
+
+use crate::error::{Context, Error, Phase, Result};
+use axum::Router;
+use axum::routing::{get, post};
+use digest::Digests;
+use directory::{Directory, Loader, Seen};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use state::State;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch as published;
+use watch::Watch;
+
+/// What a person gives on the command line.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The directory with `machines/`, `layouts/` and `images/`; the state file goes there too.
+    pub dir: PathBuf,
+    pub listen: SocketAddr,
+    /// Base URL for machines; what they used themselves (the Host header) when absent.
+    pub url: Option<String>,
+    /// Directory with `vmlinuz` and `initrd`; `DIR/boot` when absent.
+    pub boot: Option<PathBuf>,
+    /// More kernel arguments for the ramdisk.
+    pub cmdline: String,
+    /// One JSON object a line instead of text.
+    pub json: bool,
+}
+
+/// How often the directory is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A request's head, and an idle connection, are waited for so long.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+/// Answers that are still on their way when the server is ended may take so long.
+const END_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// What every request can reach.
+pub struct App {
+    url: Option<String>,
+    boot: PathBuf,
+    cmdline: String,
+    directory: published::Receiver<Arc<Directory>>,
+    closing: published::Receiver<bool>,
+    state: State,
+    watch: Watch,
+}
+
+impl App {
+    /// What is in force now.
+    fn directory(&self) -> Arc<Directory> {
+        self.directory.borrow().clone()
+    }
+}
+
+/// Serves until SIGINT or SIGTERM.
+///
+/// # Errors
+/// The directory, the address or an option cannot be used.
+pub fn run(options: Options) -> Result<()> {
+    let (watch, writer) = Watch::start(options.json).context(Phase::Serve, || "start the output")?;
+    raise_open_files(&watch);
+    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(32).enable_all().build();
+    let runtime = runtime.context(Phase::Serve, || "start the asynchronous runtime")?;
+    let result = runtime.block_on(async {
+        let ended = ended().context(Phase::Serve, || "listen for signals")?;
+        let server = Server::bind(&options, watch, LOOK_EVERY).await?;
+        server.serve(ended).await;
+        Ok(())
+    });
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    writer.finish();
+    result
+}
+
+/// Ready at SIGINT or SIGTERM.
+fn ended() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Every waiting machine is a descriptor, and the usual soft limit is 1024.
+fn raise_open_files(watch: &Watch) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised =
+        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        watch.note(format!("the limit of open files stays as it is: {error}"));
+    }
+}
+
+/// A server that listens already.
+struct Server {
+    listener: TcpListener,
+    router: Router,
+    watch: Watch,
+    closing: published::Sender<bool>,
+    wake: mpsc::Sender<Wake>,
+}
+
+/// What the thread that looks at the directory hears.
+enum Wake {
+    Digest(digest::Done),
+    End,
+}
+
+impl Server {
+    async fn bind(options: &Options, watch: Watch, look_every: Duration) -> Result<Server> {
+        check(options)?;
+        let state = State::open(&options.dir.join("drophammer.sqlite"))?;
+        let what = || format!("listen on {}", options.listen);
+        let listener = TcpListener::bind(options.listen).await.context(Phase::Serve, what)?;
+        watch.listening(format!("http://{}", listener.local_addr().context(Phase::Serve, what)?));
+        let boot = options.boot.clone().unwrap_or_else(|| options.dir.join("boot"));
+        for name in ["vmlinuz", "initrd"].map(|name| boot.join(name)).iter().filter(|path| !path.is_file()) {
+            watch.problem(format!("{} is not there, so no machine can boot the ramdisk", name.display()));
+        }
+
+        let (wake, woken) = mpsc::channel();
+        let done = wake.clone();
+        let digests = Digests::start(state.clone(), move |digest| drop(done.send(Wake::Digest(digest))));
+        let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
+        let loader = Loader::new(&options.dir, digests);
+        let (publish, directory) = published::channel(Arc::default());
+        let keeper = Keeper { loader, state: state.clone(), watch: watch.clone(), publish, said: BTreeSet::new() };
+        let (ready, first_look) = tokio::sync::oneshot::channel();
+        std::thread::Builder::new()
+            .name("directory".to_owned())
+            .spawn(move || keeper.run(&woken, look_every, ready))
+            .context(Phase::Serve, || "start the directory's thread")?;
+        first_look.await.context(Phase::Serve, || "read the directory")?;
+
+        let (closing, is_closing) = published::channel(false);
+        let app = App {
+            url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
+            boot,
+            cmdline: options.cmdline.clone(),
+            directory,
+            closing: is_closing,
+            state,
+            watch: watch.clone(),
+        };
+        Ok(Server { listener, router: router(app), watch, closing, wake })
+    }
+
+    /// Accepts until `ended`, then lets running answers go out for a moment.
+    async fn serve(self, ended: impl Future<Output = ()>) {
+        let connections = GracefulShutdown::new();
+        let mut ended = std::pin::pin!(ended);
+        loop {
+            tokio::select! {
+                () = &mut ended => break,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => connection(stream, self.router.clone(), &connections),
+                    Err(error) => {
+                        self.watch.problem(format!("accept a connection: {error}"));
+                        // Out of descriptors, most likely: asking again at once would only spin.
+                        tokio::time::sleep(Duration::from_millis(500)).await;
+                    }
+                },
+            }
+        }
+        drop(self.listener);
+        self.closing.send_replace(true);
+        let _ = self.wake.send(Wake::End);
+        let _ = tokio::time::timeout(END_PATIENCE, connections.shutdown()).await;
+    }
+}
+
+fn router(app: App) -> Router {
+    Router::new()
+        .route("/start.ipxe", get(api::start_script))
+        .route("/boot.ipxe", get(api::boot_script))
+        .route("/boot/{name}", get(files::boot))
+        .route("/images/{*path}", get(files::image))
+        .route("/v1/machine/register", post(api::register))
+        .route("/v1/machine/{id}", get(api::machine))
+        .route("/v1/machine/{id}/wait", get(api::wait))
+        .route("/v1/machine/{id}/event", post(api::event))
+        .route("/v1/machine/{id}/report", post(api::report))
+        .fallback(api::no_such_call)
+        .method_not_allowed_fallback(api::wrong_method)
+        .with_state(Arc::new(app))
+}
+
+fn connection(stream: TcpStream, router: Router, connections: &GracefulShutdown) {
+    // Answers are small and whole; a failure to say so costs a few milliseconds.
+    let _ = stream.set_nodelay(true);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let connection = connections.watch(connection);
+    // Its error is that the client has gone or does not speak HTTP.
+    tokio::spawn(async move { drop(connection.await) });
+}
+
+fn check(options: &Options) -> Result<()> {
+    let refuse = |what: String| Err(Error::new(Phase::Serve, what));
+    if !options.dir.is_dir() {
+        return refuse(format!(
+            "{} is not a directory; it should hold machines/, layouts/ and images/",
+            options.dir.display()
+        ));
+    }
+    if let Some(url) = &options.url {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let host = rest.map(|rest| rest.split('/').next().unwrap_or_default());
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:[]".contains(&byte);
+        if host.is_none_or(|host| ipxe::host(host).is_err()) || !url.bytes().all(plain) {
+            return refuse(format!("--url {url}: give something like http://10.0.0.1:8080"));
+        }
+    }
+    ipxe::cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
+}
+
+/// Keeps the published picture of the directory up to date, in a thread of its own.
+struct Keeper {
+    loader: Loader,
+    state: State,
+    watch: Watch,
+    publish: published::Sender<Arc<Directory>>,
+    /// Problems that have been said.
+    said: BTreeSet<String>,
+}
+
+impl Keeper {
+    fn run(mut self, woken: &mpsc::Receiver<Wake>, look_every: Duration, ready: tokio::sync::oneshot::Sender<()>) {
+        self.look();
+        let _ = ready.send(());
+        loop {
+            match woken.recv_timeout(look_every) {
+                Ok(Wake::Digest(done)) => self.loader.digest_done(done),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Ok(Wake::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+            self.look();
+        }
+    }
+
+    fn look(&mut self) {
+        let Some(Seen { directory, problems }) = self.loader.look() else { return };
+        let problems: BTreeSet<String> = problems.into_iter().collect();
+        for new in problems.difference(&self.said) {
+            self.watch.problem(new.clone());
+        }
+        if problems.is_empty() && !self.said.is_empty() {
+            self.watch.note("every file is good again".to_owned());
+        }
+        self.said = problems;
+        if let Err(error) = self.state.no_reinstall(directory.not_reinstalled()) {
+            self.watch.problem(error.to_string());
+        }
+        self.publish.send_replace(Arc::new(directory));
+    }
+}
+
+#[cfg(test)]
+mod tests;

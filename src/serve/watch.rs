@@ -1,0 +1,416 @@
+//! What people see: on a terminal one line a machine, redrawn; elsewhere plain lines; with `--json` one object a line.
+//!
+//! A thread of its own writes, so a paused terminal or a full pipe never keeps a machine waiting.
+
+use super::state::now;
+use crate::control::wire::{Event, Progress, Report};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::{Duration, Instant};
+use time::macros::format_description;
+use time::{OffsetDateTime, UtcOffset};
+
+/// As many messages wait for a slow reader; then progress and events are dropped from the display.
+const BACKLOG: usize = 4096;
+/// Plain lines of progress are at least so far apart, for each machine.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+enum Said {
+    Listening(String),
+    Note(String),
+    Problem(String),
+    Event { machine: String, name: String, event: Event },
+    Report { machine: String, name: String, report: Box<Report> },
+}
+
+/// The end that everybody talks to; cheap to clone.
+#[derive(Clone)]
+pub struct Watch {
+    said: SyncSender<Said>,
+}
+
+/// The writing thread; [`Writer::finish`] waits for its last line.
+pub struct Writer {
+    done: Receiver<()>,
+}
+
+impl Watch {
+    /// Starts the thread that writes to standard output. Call it before there are other threads, so that the local
+    /// time zone can be read.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(as_json: bool) -> std::io::Result<(Watch, Writer)> {
+        let stdout = std::io::stdout();
+        if as_json {
+            return Watch::with(Json { out: stdout });
+        }
+        let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
+        if stdout.is_terminal() {
+            let lines = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+            return Watch::with(Terminal { lines, offset, machines: HashMap::new() });
+        }
+        Watch::with(Plain { out: stdout, offset, last_progress: HashMap::new() })
+    }
+
+    /// As `--json`, to somewhere else.
+    #[cfg(test)]
+    pub fn json_into(out: impl Write + Send + 'static) -> Watch {
+        Watch::with(Json { out }).unwrap().0
+    }
+
+    fn with(mut show: impl Show + 'static) -> std::io::Result<(Watch, Writer)> {
+        let (said, heard) = mpsc::sync_channel(BACKLOG);
+        let (finished, done) = mpsc::channel();
+        std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
+            for one in heard {
+                // Nobody reads any more: the machines are served all the same.
+                let _ = show.show(one);
+            }
+            show.end();
+            let _ = finished.send(());
+        })?;
+        Ok((Watch { said }, Writer { done }))
+    }
+
+    fn say(&self, said: Said) {
+        let _ = self.said.try_send(said);
+    }
+
+    /// The first line: where the server is.
+    pub fn listening(&self, url: String) {
+        self.say(Said::Listening(url));
+    }
+
+    /// Something that is good to know.
+    pub fn note(&self, text: String) {
+        self.say(Said::Note(text));
+    }
+
+    /// Something that the operator has to put right.
+    pub fn problem(&self, text: String) {
+        self.say(Said::Problem(text));
+    }
+
+    pub fn event(&self, machine: &str, name: &str, event: Event) {
+        self.say(Said::Event { machine: machine.to_owned(), name: clean(name), event });
+    }
+
+    /// The end of an installation. Its password stays in the state file.
+    pub fn report(&self, machine: &str, name: &str, report: &Report) {
+        let report = Box::new(Report { console_password: String::new(), ..report.clone() });
+        self.say(Said::Report { machine: machine.to_owned(), name: clean(name), report });
+    }
+}
+
+impl Writer {
+    /// Waits a moment until everything is written; every [`Watch`] must be gone.
+    pub fn finish(self) {
+        let _ = self.done.recv_timeout(Duration::from_millis(300));
+    }
+}
+
+trait Show: Send {
+    fn show(&mut self, said: Said) -> std::io::Result<()>;
+    fn end(&mut self) {}
+}
+
+struct Json<W> {
+    out: W,
+}
+
+impl<W: Write + Send> Show for Json<W> {
+    fn show(&mut self, said: Said) -> std::io::Result<()> {
+        let value = match said {
+            Said::Listening(url) => json!({ "listening": url }),
+            Said::Note(text) => json!({ "time": now(), "note": text }),
+            Said::Problem(text) => json!({ "time": now(), "problem": text }),
+            Said::Event { machine, name, event } => {
+                with_event(json!({ "time": now(), "machine": machine, "name": name }), &event)
+            }
+            Said::Report { machine, name, report } => {
+                json!({ "time": now(), "machine": machine, "name": name, "report": report })
+            }
+        };
+        writeln!(self.out, "{value}")?;
+        self.out.flush()
+    }
+}
+
+fn with_event(mut line: Value, event: &Event) -> Value {
+    if let (Some(line), Ok(Value::Object(event))) = (line.as_object_mut(), serde_json::to_value(event)) {
+        line.extend(event);
+    }
+    line
+}
+
+struct Plain<W> {
+    out: W,
+    offset: UtcOffset,
+    last_progress: HashMap<String, Instant>,
+}
+
+impl<W: Write + Send> Show for Plain<W> {
+    fn show(&mut self, said: Said) -> std::io::Result<()> {
+        let time = clock(self.offset);
+        match said {
+            Said::Listening(url) => writeln!(self.out, "listening on {url}")?,
+            Said::Note(text) => writeln!(self.out, "{time} {text}")?,
+            Said::Problem(text) => {
+                for line in text.lines() {
+                    writeln!(self.out, "{time} {}", clean(line))?;
+                }
+            }
+            Said::Event { machine, name, event } => {
+                if event.progress.is_some() {
+                    let last = self.last_progress.get(&machine);
+                    if last.is_some_and(|last| last.elapsed() < PROGRESS_EVERY) {
+                        return Ok(());
+                    }
+                    self.last_progress.insert(machine, Instant::now());
+                }
+                writeln!(self.out, "{time} {name}  {}", event_line(&event))?;
+            }
+            Said::Report { machine, name, report } => {
+                self.last_progress.remove(&machine);
+                for line in report_lines(&report) {
+                    writeln!(self.out, "{time} {name}  {line}")?;
+                }
+            }
+        }
+        self.out.flush()
+    }
+}
+
+struct Terminal {
+    lines: MultiProgress,
+    offset: UtcOffset,
+    machines: HashMap<String, ProgressBar>,
+}
+
+impl Terminal {
+    fn bar(&mut self, machine: &str, name: &str) -> ProgressBar {
+        let lines = &self.lines;
+        let new = || lines.add(ProgressBar::new_spinner());
+        let bar = self.machines.entry(machine.to_owned()).or_insert_with(new);
+        bar.set_prefix(name.to_owned());
+        bar.clone()
+    }
+}
+
+impl Show for Terminal {
+    fn show(&mut self, said: Said) -> std::io::Result<()> {
+        let time = clock(self.offset);
+        match said {
+            Said::Listening(url) => self.lines.println(format!("listening on {url}")),
+            Said::Note(text) => self.lines.println(format!("{time} {}", clean(&text))),
+            Said::Problem(text) => {
+                text.lines().try_for_each(|line| self.lines.println(format!("{time} {}", clean(line))))
+            }
+            Said::Event { machine, name, event } => {
+                let bar = self.bar(&machine, &name);
+                let total =
+                    event.progress.and_then(|progress| progress.total_bytes.map(|total| (progress.bytes, total)));
+                bar.set_style(style(total.is_some()));
+                let (bytes, total) = total.unwrap_or((0, 1));
+                bar.set_length(total);
+                bar.set_position(bytes);
+                bar.set_message(event_line(&event));
+                Ok(())
+            }
+            Said::Report { machine, name, report } => {
+                let bar = self.bar(&machine, &name);
+                bar.set_style(style(false));
+                let lines = report_lines(&report);
+                bar.set_message(format!("{time}  {}", lines.first().map(String::as_str).unwrap_or_default()));
+                lines.iter().try_for_each(|line| self.lines.println(format!("{time} {name}  {line}")))
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.machines.values().for_each(ProgressBar::abandon);
+    }
+}
+
+fn style(with_bar: bool) -> ProgressStyle {
+    let template = if with_bar { "{prefix:16} {bar:16} {wide_msg}" } else { "{prefix:16} {wide_msg}" };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn clock(offset: UtcOffset) -> String {
+    let now = OffsetDateTime::now_utc().to_offset(offset);
+    now.format(format_description!("[hour]:[minute]:[second]")).unwrap_or_default()
+}
+
+/// `Installing  image.burn  120 MB of 207 MB, 31 MB/s, 3 s left`.
+fn event_line(event: &Event) -> String {
+    let mut parts = vec![event.event.to_string()];
+    parts.extend(event.step.as_deref().map(clean));
+    match (&event.progress, event.seconds) {
+        (Some(progress), _) => parts.push(progress_text(progress)),
+        (None, seconds) => {
+            parts.extend(Some(clean(&event.message)).filter(|text| !text.is_empty()));
+            parts.extend(seconds.map(|seconds| format!("{seconds:.1} s")));
+        }
+    }
+    parts.join("  ")
+}
+
+fn progress_text(progress: &Progress) -> String {
+    let mut text = size(progress.bytes);
+    if let Some(total) = progress.total_bytes {
+        text += &format!(" of {}", size(total));
+    }
+    text += &format!(", {}/s", size(progress.bytes_per_second));
+    if let Some(seconds) = progress.seconds_left {
+        text += &format!(", {seconds} s left");
+    }
+    text
+}
+
+/// How it ended, and the seconds by step.
+fn report_lines(report: &Report) -> Vec<String> {
+    let step = report.step.as_deref().map(|step| format!(" at {}", clean(step))).unwrap_or_default();
+    let head = if report.success { "installed".to_owned() } else { format!("FAILED{step}") };
+    let mut message = report.message.lines().map(clean);
+    let mut lines = vec![format!("{head}: {}", message.next().unwrap_or_default())];
+    lines.extend(message.map(|line| format!("    {line}")));
+    if !report.timings.is_empty() {
+        lines.push("   seconds  step".to_owned());
+        lines.extend(report.timings.iter().map(|time| format!("{:10.1}  {}", time.seconds, clean(&time.step))));
+        lines.push(format!("{:10.1}  in all", report.timings.iter().map(|time| time.seconds).sum::<f64>()));
+    }
+    lines
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
+    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) if bytes / unit < 10 => format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit),
+        Some((name, unit)) => format!("{} {name}", bytes / unit),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// Without control characters: a machine must not steer the operator's terminal.
+fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::wire::{EventName, StepTime};
+
+    fn event() -> Event {
+        Event {
+            event: EventName::Installing,
+            message: String::new(),
+            step: Some("image.burn".to_owned()),
+            seconds: None,
+            progress: Some(Progress {
+                bytes: 120_400_000,
+                total_bytes: Some(207_000_000),
+                bytes_per_second: 31_000_000,
+                seconds_left: Some(3),
+            }),
+        }
+    }
+
+    fn said(event: Event) -> Said {
+        Said::Event { machine: "m".to_owned(), name: "storage-7".to_owned(), event }
+    }
+
+    fn failed() -> Report {
+        Report {
+            success: false,
+            message: "mkfs.ext4 failed\n\u{1b}[2Jdisk on fire".to_owned(),
+            step: Some("storage.format".to_owned()),
+            timings: vec![
+                StepTime { step: "storage.wipe".to_owned(), seconds: 1.25 },
+                StepTime { step: "storage.format".to_owned(), seconds: 20.0 },
+            ],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn plain_lines() {
+        let mut plain = Plain { out: Vec::new(), offset: UtcOffset::UTC, last_progress: HashMap::new() };
+        plain.show(Said::Listening("http://127.0.0.1:1".to_owned())).unwrap();
+        plain.show(said(event())).unwrap();
+        plain.show(said(event())).unwrap();
+        let message = "a\u{1b}[2Jb".to_owned();
+        plain.show(said(Event { message, progress: None, seconds: Some(0.25), ..event() })).unwrap();
+        let report = Box::new(failed());
+        plain.show(Said::Report { machine: "m".to_owned(), name: "storage-7".to_owned(), report }).unwrap();
+        let text = String::from_utf8(plain.out).unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| line.get(9..).unwrap()).collect();
+        assert_eq!(
+            lines,
+            [
+                " on http://127.0.0.1:1",
+                "storage-7  Installing  image.burn  120 MB of 207 MB, 31 MB/s, 3 s left",
+                "storage-7  Installing  image.burn  a [2Jb  0.2 s",
+                "storage-7  FAILED at storage.format: mkfs.ext4 failed",
+                "storage-7       [2Jdisk on fire",
+                "storage-7     seconds  step",
+                "storage-7         1.2  storage.wipe",
+                "storage-7        20.0  storage.format",
+                "storage-7        21.2  in all",
+            ]
+        );
+        assert!(text.starts_with("listening on http://127.0.0.1:1\n"), "{text}");
+    }
+
+    #[test]
+    fn json_lines() {
+        let mut out = Json { out: Vec::new() };
+        out.show(Said::Listening("http://127.0.0.1:1".to_owned())).unwrap();
+        out.show(said(event())).unwrap();
+        let report = Box::new(failed());
+        out.show(Said::Report { machine: "m".to_owned(), name: "n".to_owned(), report }).unwrap();
+        let text = String::from_utf8(out.out).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(text.lines().next(), Some("{\"listening\":\"http://127.0.0.1:1\"}"));
+        assert_eq!(lines[1]["event"], "Installing");
+        assert_eq!((&lines[1]["machine"], &lines[1]["name"]), (&json!("m"), &json!("storage-7")));
+        assert_eq!(lines[1]["progress"]["bytes"], 120_400_000);
+        assert!(lines[1]["time"].as_str().unwrap().ends_with('Z'));
+        assert_eq!(lines[2]["report"]["step"], "storage.format");
+    }
+
+    #[test]
+    fn sizes() {
+        let cases =
+            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (31_990_000, "31 MB"), (3_840_000_000_000, "3.8 TB")];
+        for (bytes, expected) in cases {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+
+    /// A reader that has gone, or never reads, costs the machines nothing.
+    #[test]
+    fn nobody_has_to_read() {
+        struct Stuck(Receiver<()>);
+        impl Show for Stuck {
+            fn show(&mut self, _: Said) -> std::io::Result<()> {
+                let _ = self.0.recv();
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+        }
+        let (release, stuck) = mpsc::channel();
+        let (watch, writer) = Watch::with(Stuck(stuck)).unwrap();
+        for _ in 0..BACKLOG * 2 {
+            watch.event("m", "n", event());
+        }
+        drop(release);
+        drop(watch);
+        writer.finish();
+    }
+}

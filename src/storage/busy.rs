@@ -1,0 +1,147 @@
+//! Who uses a device or a mount: for the errors that say "busy", which otherwise leave a person guessing.
+
+use super::kernel;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Who uses this disk or partition, in words: mounts, swap, holders, processes. Best effort, empty when nobody is found.
+pub fn device_users(device: &str) -> Vec<String> {
+    let Ok(sysfs) = kernel::sysfs(device) else { return Vec::new() };
+    let mut devices = vec![sysfs];
+    for partition in kernel::partitions(device).unwrap_or_default() {
+        devices.push(devices[0].join(partition.name));
+    }
+    let mounts = mounts();
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mut users = Vec::new();
+    for sysfs in &devices {
+        let name = sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let number = fs::read_to_string(sysfs.join("dev")).unwrap_or_default();
+        let mounted = mounts.iter().filter(|mount| mount.device == number.trim());
+        users.extend(mounted.map(|mount| format!("{name} is mounted at {}", mount.path.display())));
+        if swaps.lines().skip(1).any(|line| line.split_whitespace().next().is_some_and(|path| is_device(path, &number)))
+        {
+            users.push(format!("{name} is active swap"));
+        }
+        let holders = fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
+        users.extend(holders.map(|holder| format!("{name} is held by {}", holder.file_name().to_string_lossy())));
+    }
+    let numbers: Vec<String> = devices.iter().filter_map(|sysfs| fs::read_to_string(sysfs.join("dev")).ok()).collect();
+    users.extend(processes().filter(|process| process.opens_device(&numbers)).map(|process| process.to_string()));
+    users
+}
+
+/// Who keeps the filesystem mounted at `path` busy: mounts below it, processes in it.
+pub fn mount_users(path: &Path) -> Vec<String> {
+    let below = mounts().into_iter().filter(|mount| mount.path != path && mount.path.starts_with(path));
+    let mut users: Vec<String> = below.map(|mount| format!("a mount at {}", mount.path.display())).collect();
+    users.extend(processes().filter(|process| process.is_below(path)).map(|process| process.to_string()));
+    users
+}
+
+/// `", used by: a, b"`, or nothing.
+pub fn in_words(users: &[String]) -> String {
+    if users.is_empty() { String::new() } else { format!(", used by: {}", users.join(", ")) }
+}
+
+/// Paths of everything mounted at or below `path`, oldest first.
+pub fn mounts_below(path: &Path) -> Vec<PathBuf> {
+    mounts().into_iter().map(|mount| mount.path).filter(|mount| mount.starts_with(path)).collect()
+}
+
+/// Processes whose root directory is `root`.
+pub fn rooted_at(root: &Path) -> Vec<Process> {
+    processes().filter(|process| process.link("root").is_some_and(|path| path == root)).collect()
+}
+
+/// A running process.
+#[derive(Debug)]
+pub struct Process {
+    pub id: i32,
+    name: String,
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {} ({})", self.id, self.name)
+    }
+}
+
+impl Process {
+    fn link(&self, name: &str) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/{name}", self.id)).ok()
+    }
+
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        fs::read_dir(format!("/proc/{}/fd", self.id)).into_iter().flatten().flatten().map(|entry| entry.path())
+    }
+
+    fn is_below(&self, path: &Path) -> bool {
+        ["root", "cwd", "exe"].iter().any(|name| self.link(name).is_some_and(|link| link.starts_with(path)))
+            || self.files().any(|file| fs::read_link(file).is_ok_and(|link| link.starts_with(path)))
+    }
+
+    fn opens_device(&self, numbers: &[String]) -> bool {
+        self.files().any(|file| {
+            let Ok(link) = fs::read_link(file) else { return false };
+            link.starts_with("/dev") && numbers.iter().any(|number| is_device(&link.to_string_lossy(), number))
+        })
+    }
+}
+
+fn processes() -> impl Iterator<Item = Process> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(entry.path().join("comm")).ok()?.trim().to_owned();
+        Some(Process { id, name })
+    })
+}
+
+fn is_device(path: &str, number: &str) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| {
+        metadata.mode() & nix::libc::S_IFMT == nix::libc::S_IFBLK
+            && kernel::number_text(metadata.rdev()) == number.trim()
+    })
+}
+
+struct MountEntry {
+    device: String,
+    path: PathBuf,
+}
+
+fn mounts() -> Vec<MountEntry> {
+    fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().filter_map(mount_entry).collect()
+}
+
+/// proc_pid_mountinfo(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime …`; blanks in paths are octal.
+fn mount_entry(line: &str) -> Option<MountEntry> {
+    let mut fields = line.split(' ').skip(2);
+    let device = fields.next()?.to_owned();
+    let path = fields.nth(1)?;
+    let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
+    Some(MountEntry { device, path: path.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_lines() {
+        let entry = mount_entry("36 35 98:0 / /mnt/a\\040b rw,noatime master:1 - ext3 /dev/root rw").unwrap();
+        assert_eq!((entry.device.as_str(), entry.path.as_path()), ("98:0", Path::new("/mnt/a b")));
+        assert!(mount_entry("").is_none());
+    }
+
+    #[test]
+    fn a_process_with_its_directory_below_the_path_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let file = fs::File::create(dir.join("open")).unwrap();
+        let me = format!("process {} (", std::process::id());
+        assert!(mount_users(&dir).iter().any(|user| user.starts_with(&me)), "{:?}", mount_users(&dir));
+        drop(file);
+        assert!(!mount_users(&dir).iter().any(|user| user.starts_with(&me)), "{:?}", mount_users(&dir));
+    }
+}

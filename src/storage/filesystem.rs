@@ -1,0 +1,182 @@
+//! mkfs: each filesystem with the UUID and label that the plan chose, read back, and found again by UUID.
+
+use super::{kernel, wipe};
+use crate::command::Command;
+use crate::error::{Context, Error, Phase, Result};
+use crate::layout::Format;
+use crate::plan::MakeFilesystem;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// What this file runs; all of it must be in `PATH`.
+pub const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkswap"];
+
+/// ext3 has no lazy initialisation: mkfs.ext3 writes all inode tables, a 64th of the disk.
+const DEADLINE: Duration = Duration::from_secs(300);
+const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
+
+/// Makes the filesystem, or nothing for [`Format::None`], and its link in `/dev/disk/by-uuid`.
+///
+/// # Errors
+/// The device is in use or unwritable, the tool's own words, or another UUID on the device than was asked for.
+pub fn make(filesystem: &MakeFilesystem) -> Result<()> {
+    let device = &filesystem.device;
+    let what = || format!("make {} on {device}", filesystem.format);
+    if filesystem.format == Format::None {
+        return Ok(());
+    }
+    let (tool, args) = argv(filesystem).context(Phase::Storage, what)?;
+    // mkfs leaves the signatures of others where it writes nothing itself; two at once are ambiguous to blkid.
+    wipe::wipe_ends(device)?;
+    let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
+    let gib = u32::try_from(size >> 30).unwrap_or(u32::MAX);
+    Command::new(tool).args(args).deadline(DEADLINE + DEADLINE_PER_GIB * gib).run().context(Phase::Storage, what)?;
+    let found = read_uuid(device, filesystem.format).context(Phase::Storage, what)?;
+    if !found.eq_ignore_ascii_case(&filesystem.uuid) {
+        let why = format!("{tool} succeeded, but the UUID on {device} is {found}, not {}", filesystem.uuid);
+        return Err(Error::new(Phase::Storage, why));
+    }
+    link_by_uuid(device, &filesystem.uuid)
+}
+
+/// The tool and its arguments; the layout's own come first.
+fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> {
+    let uuid = filesystem.uuid.as_str();
+    let (tool, label_flag, mut ours) = match filesystem.format {
+        Format::Vfat => ("mkfs.vfat", "-n", vec!["-i".to_owned(), uuid.replace('-', "")]),
+        Format::Ext3 => ("mkfs.ext3", "-L", vec!["-F".to_owned(), "-q".to_owned(), "-U".to_owned(), uuid.to_owned()]),
+        Format::Ext4 => ("mkfs.ext4", "-L", vec!["-F".to_owned(), "-q".to_owned(), "-U".to_owned(), uuid.to_owned()]),
+        Format::Swap => ("mkswap", "-L", vec!["-f".to_owned(), "-U".to_owned(), uuid.to_owned()]),
+        other @ (Format::Tmpfs | Format::None) => {
+            return Err(io::Error::other(format!("{other} is not made on a device")));
+        }
+    };
+    if let Some(label) = &filesystem.label {
+        ours.extend([label_flag.to_owned(), label.clone()]);
+    }
+    let mut args = filesystem.createoptions.clone();
+    args.append(&mut ours);
+    args.push(filesystem.device.clone());
+    Ok((tool, args))
+}
+
+/// The UUID in the superblock, as blkid writes it, from the device itself and not from a cache.
+fn read_uuid(device: &str, format: Format) -> io::Result<String> {
+    let file = File::open(device)?;
+    kernel::flush_buffers(&file)?;
+    let mut start = [0; 4096];
+    file.read_exact_at(&mut start, 0)?;
+    uuid_in(&start, format).ok_or_else(|| io::Error::other(format!("there is no {format} on {device} afterwards")))
+}
+
+/// Offsets from libblkid's superblocks/{ext,vfat,swap}.c; swap's is that of 4 KiB pages.
+fn uuid_in(start: &[u8; 4096], format: Format) -> Option<String> {
+    let uuid = |at: usize| Some(uuid::Uuid::from_slice(start.get(at..at + 16)?).ok()?.to_string());
+    match format {
+        Format::Ext3 | Format::Ext4 if start[1080..1082] == [0x53, 0xef] => uuid(1128),
+        Format::Swap if &start[4086..4096] == b"SWAPSPACE2" => uuid(1036),
+        Format::Vfat => {
+            let serial = |at: usize| {
+                let number = u32::from_le_bytes(start[at..at + 4].try_into().ok()?);
+                Some(format!("{:04X}-{:04X}", number >> 16, number & 0xffff))
+            };
+            match (&start[82..87], &start[54..57]) {
+                (b"FAT32", _) => serial(67),
+                (_, b"FAT") => serial(39),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// What udev would do. grub-mkconfig writes `root=/dev/…` instead of `root=UUID=…` when the link is missing.
+fn link_by_uuid(device: &str, uuid: &str) -> Result<()> {
+    let link = Path::new("/dev/disk/by-uuid").join(uuid);
+    let what = || format!("link {} to {device}", link.display());
+    let sysfs = kernel::sysfs(device)?;
+    let name = sysfs.file_name().unwrap_or_default();
+    fs::create_dir_all("/dev/disk/by-uuid").context(Phase::Storage, what)?;
+    match fs::remove_file(&link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(Phase::Storage, what),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(Path::new("../..").join(name), &link).context(Phase::Storage, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::loopdev::LoopDevice;
+
+    const UUID: &str = "0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6";
+
+    fn filesystem(device: &str, format: Format, uuid: &str, createoptions: &[&str]) -> MakeFilesystem {
+        MakeFilesystem {
+            device: device.to_owned(),
+            format,
+            label: Some("data".to_owned()),
+            uuid: uuid.to_owned(),
+            createoptions: createoptions.iter().map(|option| (*option).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn command_lines() {
+        let cases = [
+            (Format::Vfat, "1A2B-3C4D", &["-F", "32"][..], "mkfs.vfat -F 32 -i 1A2B3C4D -n data /dev/x1"),
+            (Format::Ext3, UUID, &[], "mkfs.ext3 -F -q -U UUID -L data /dev/x1"),
+            (Format::Ext4, UUID, &["-m", "0"], "mkfs.ext4 -m 0 -F -q -U UUID -L data /dev/x1"),
+            (Format::Swap, UUID, &[], "mkswap -f -U UUID -L data /dev/x1"),
+        ];
+        for (format, uuid, createoptions, expected) in cases {
+            let (tool, args) = argv(&filesystem("/dev/x1", format, uuid, createoptions)).unwrap();
+            assert_eq!(format!("{tool} {}", args.join(" ")), expected.replace("UUID", UUID));
+            assert!(TOOLS.contains(&tool));
+        }
+        let (_, args) =
+            argv(&MakeFilesystem { label: None, ..filesystem("/dev/x1", Format::Swap, UUID, &[]) }).unwrap();
+        assert!(!args.contains(&"-L".to_owned()));
+        assert!(argv(&filesystem("/dev/x1", Format::Tmpfs, UUID, &[])).is_err());
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_each_format_has_its_uuid_and_no_second_signature() {
+        let cases: [(Format, &str, u32, &[&str]); 6] = [
+            (Format::Ext4, UUID, 512, &[]),
+            (Format::Vfat, "1A2B-3C4D", 512, &["-F", "32"]),
+            (Format::Swap, UUID, 512, &[]),
+            (Format::Vfat, "00FF-0001", 512, &[]),
+            (Format::Ext3, UUID, 512, &["-m", "0"]),
+            (Format::Vfat, "1A2B-3C4D", 4096, &[]),
+        ];
+        let disks = [(512, LoopDevice::new(64 << 20, 512)), (4096, LoopDevice::new(64 << 20, 4096))];
+        for (format, uuid, sector_bytes, options) in cases {
+            let device = disks.iter().find(|(bytes, _)| *bytes == sector_bytes).unwrap().1.path();
+            make(&filesystem(device, format, uuid, options)).unwrap();
+            let found = Command::new("blkid").args(["-p", "-o", "export", device]).run().unwrap().stdout;
+            for expected in [format!("TYPE={format}"), format!("UUID={uuid}"), "LABEL=data".to_owned()] {
+                assert!(found.lines().any(|line| line == expected), "{format}: {found}");
+            }
+            let link = Path::new("/dev/disk/by-uuid").join(uuid);
+            assert_eq!(fs::canonicalize(&link).unwrap(), Path::new(device));
+            fs::remove_file(link).unwrap();
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_the_tools_own_words_are_in_the_error() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        let error =
+            make(&filesystem(disk.path(), Format::Ext4, UUID, &["-O", "no_such_feature"])).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("make ext4 on {}: `mkfs.ext4 -O no_such_feature", disk.path())), "{error}");
+        assert!(error.contains("Invalid filesystem option set: no_such_feature"), "{error}");
+        let none = MakeFilesystem { format: Format::None, ..filesystem("/dev/no-such-disk", Format::None, "", &[]) };
+        make(&none).unwrap();
+    }
+}

@@ -1,0 +1,185 @@
+//! Block device ioctls, and what sysfs says of a disk and its partitions. There is no udev to ask or to wait for.
+
+use crate::error::{Context, Phase, Result};
+use nix::errno::Errno;
+use nix::libc::{c_int, c_longlong, c_void};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What `start` and `size` in sysfs and BLKPG's callers count in, whatever the disk's own sector is.
+pub const SYSFS_SECTOR_BYTES: u64 = 512;
+
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Numbers from linux/fs.h and linux/blkpg.h.
+mod ioctl {
+    use nix::libc::{c_char, c_int, c_longlong, c_void};
+
+    pub const BLKPG_ADD_PARTITION: c_int = 1;
+    pub const BLKPG_DEL_PARTITION: c_int = 2;
+
+    /// `struct blkpg_ioctl_arg`.
+    #[repr(C)]
+    pub struct BlkpgArg {
+        pub op: c_int,
+        pub flags: c_int,
+        pub datalen: c_int,
+        pub data: *mut c_void,
+    }
+
+    /// `struct blkpg_partition`; start and length in bytes.
+    #[repr(C)]
+    pub struct BlkpgPartition {
+        pub start: c_longlong,
+        pub length: c_longlong,
+        pub pno: c_int,
+        pub devname: [c_char; 64],
+        pub volname: [c_char; 64],
+    }
+
+    nix::ioctl_write_ptr_bad!(blkroset, nix::request_code_none!(0x12, 93), c_int);
+    nix::ioctl_none!(blkflsbuf, 0x12, 97);
+    nix::ioctl_read_bad!(blksszget, nix::request_code_none!(0x12, 104), c_int);
+    nix::ioctl_write_ptr_bad!(blkpg, nix::request_code_none!(0x12, 105), BlkpgArg);
+    nix::ioctl_read!(blkgetsize64, 0x12, 114, u64);
+    nix::ioctl_write_ptr_bad!(blkdiscard, nix::request_code_none!(0x12, 119), [u64; 2]);
+}
+
+/// A partition that the kernel knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelPartition {
+    pub number: u32,
+    /// `sda1`, as in `/sys/class/block`.
+    pub name: String,
+    pub start_bytes: u64,
+    pub size_bytes: u64,
+}
+
+/// Tries again for two seconds while the kernel answers `busy`: something that only had a look (a process that was just
+/// killed, udev on a developer's machine) lets go by itself.
+pub fn patiently<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    let end = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match attempt() {
+            Err(error) if error == busy && Instant::now() < end => thread::sleep(Duration::from_millis(50)),
+            result => return result,
+        }
+    }
+}
+
+/// What [`patiently`] compares.
+pub fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// Size of the device in bytes.
+pub fn size_bytes(device: &File) -> nix::Result<u64> {
+    let mut bytes = 0;
+    // SAFETY: BLKGETSIZE64 writes one u64 where the pointer says.
+    unsafe { ioctl::blkgetsize64(device.as_raw_fd(), &mut bytes) }?;
+    Ok(bytes)
+}
+
+/// Logical sector in bytes: the unit of a partition table's LBAs.
+pub fn sector_bytes(device: &File) -> nix::Result<u32> {
+    let mut bytes: c_int = 0;
+    // SAFETY: BLKSSZGET writes one int where the pointer says.
+    unsafe { ioctl::blksszget(device.as_raw_fd(), &mut bytes) }?;
+    Ok(bytes.unsigned_abs())
+}
+
+/// Writes back and forgets the device's page cache, so that the next read asks the device.
+pub fn flush_buffers(device: &File) -> nix::Result<()> {
+    // SAFETY: BLKFLSBUF takes no argument.
+    unsafe { ioctl::blkflsbuf(device.as_raw_fd()) }.map(drop)
+}
+
+/// Tells the device that this range's content is not needed. What is read there afterwards is not defined.
+pub fn discard(device: &File, start: u64, length: u64) -> nix::Result<()> {
+    // SAFETY: BLKDISCARD reads two u64 where the pointer says.
+    unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
+}
+
+/// Sets or clears the block layer's read-only flag.
+pub fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
+    // SAFETY: BLKROSET reads one int where the pointer says.
+    unsafe { ioctl::blkroset(device.as_raw_fd(), &c_int::from(read_only)) }.map(drop)
+}
+
+/// Makes partition `number` known to the kernel.
+pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::Result<()> {
+    blkpg(disk, ioctl::BLKPG_ADD_PARTITION, number, start, length)
+}
+
+/// Makes the kernel forget partition `number`; EBUSY when it is in use.
+pub fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
+    blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0)
+}
+
+fn blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> nix::Result<()> {
+    let mut partition = ioctl::BlkpgPartition {
+        start: c_longlong::try_from(start).map_err(|_| Errno::EOVERFLOW)?,
+        length: c_longlong::try_from(length).map_err(|_| Errno::EOVERFLOW)?,
+        pno: c_int::try_from(number).map_err(|_| Errno::EOVERFLOW)?,
+        devname: [0; 64],
+        volname: [0; 64],
+    };
+    let arg = ioctl::BlkpgArg {
+        op,
+        flags: 0,
+        datalen: size_of::<ioctl::BlkpgPartition>() as c_int,
+        data: (&raw mut partition).cast::<c_void>(),
+    };
+    // SAFETY: BLKPG reads `arg` and the `blkpg_partition` that it points to; both live until it returns.
+    unsafe { ioctl::blkpg(disk.as_raw_fd(), &arg) }.map(drop)
+}
+
+/// The device's directory in sysfs, `/sys/devices/…/block/sda`, by its number and not by its name: the path may be
+/// a link.
+///
+/// # Errors
+/// The path is no block device, or sysfs is not there.
+pub fn sysfs(device: &str) -> Result<PathBuf> {
+    let what = || format!("find {device} in /sys");
+    let metadata = fs::metadata(device).context(Phase::Storage, what)?;
+    if !metadata.file_type().is_block_device() {
+        return Err(std::io::Error::other("it is not a block device")).context(Phase::Storage, what);
+    }
+    fs::canonicalize(format!("/sys/dev/block/{}", number_text(metadata.rdev()))).context(Phase::Storage, what)
+}
+
+/// `8:1`, as sysfs and mountinfo write a device number.
+pub fn number_text(dev: u64) -> String {
+    format!("{}:{}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev))
+}
+
+/// The partitions of a disk that the kernel knows, by number.
+///
+/// # Errors
+/// As [`sysfs`].
+pub fn partitions(disk: &str) -> Result<Vec<KernelPartition>> {
+    let what = || format!("list the partitions of {disk}");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(sysfs(disk)?).context(Phase::Storage, what)? {
+        let path = entry.context(Phase::Storage, what)?.path();
+        // Only partitions have this file.
+        let Ok(number) = read_number(&path.join("partition")) else { continue };
+        let sectors = |file| read_number(&path.join(file)).context(Phase::Storage, what);
+        found.push(KernelPartition {
+            number: u32::try_from(number).context(Phase::Storage, what)?,
+            name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            start_bytes: sectors("start")? * SYSFS_SECTOR_BYTES,
+            size_bytes: sectors("size")? * SYSFS_SECTOR_BYTES,
+        });
+    }
+    found.sort_by_key(|partition| partition.number);
+    Ok(found)
+}
+
+fn read_number(path: &Path) -> std::io::Result<u64> {
+    fs::read_to_string(path)?.trim().parse().map_err(std::io::Error::other)
+}

@@ -1,0 +1,67 @@
+//! A loop device over a sparse file, for tests; gone when dropped.
+
+use crate::command::Command;
+use crate::plan::{NewPartition, PartitionTable};
+use std::path::Path;
+use tempfile::NamedTempFile;
+use uuid::Uuid;
+
+pub struct LoopDevice {
+    file: NamedTempFile,
+    device: String,
+}
+
+impl LoopDevice {
+    pub fn new(size_bytes: u64, sector_bytes: u32) -> LoopDevice {
+        let file = NamedTempFile::new().unwrap();
+        file.as_file().set_len(size_bytes).unwrap();
+        let losetup = Command::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
+        let device = losetup.arg(file.path()).run().unwrap().stdout.trim().to_owned();
+        // The kernel keeps this flag when a loop device is detached.
+        super::kernel::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
+        LoopDevice { file, device }
+    }
+
+    pub fn path(&self) -> &str {
+        &self.device
+    }
+
+    pub fn image(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Device of partition `number`.
+    pub fn partition(&self, number: u32) -> String {
+        crate::layout::partition_device(&self.device, number)
+    }
+
+    /// A table with these partitions: number, first and last LBA.
+    pub fn table(&self, sector_bytes: u32, partitions: &[(u32, u64, u64)]) -> PartitionTable {
+        let partitions = partitions.iter().map(|&(number, first_lba, last_lba)| NewPartition {
+            number,
+            device: self.partition(number),
+            first_lba,
+            last_lba,
+            kind: crate::layout::PartitionKind::Linux.guid(),
+            guid: Uuid::new_v4(),
+            name: format!("part {number}"),
+        });
+        PartitionTable {
+            device: self.device.clone(),
+            guid: Uuid::new_v4(),
+            sector_bytes,
+            partitions: partitions.collect(),
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Ok(disk) = std::fs::File::open(&self.device) {
+            for partition in super::kernel::partitions(&self.device).unwrap_or_default() {
+                let _ = super::kernel::delete_partition(&disk, partition.number);
+            }
+        }
+        let _ = Command::new("losetup").args(["--detach", &self.device]).run();
+    }
+}

@@ -1,0 +1,12 @@
+//! Disks, one file a kernel interface or tool. Typed input, typed output, no decisions: those are in the plan.
+
+pub mod busy;
+pub mod filesystem;
+pub mod gpt;
+pub mod kernel;
+pub mod lock;
+pub mod mount;
+pub mod wipe;
+
+#[cfg(test)]
+pub(crate) mod loopdev;

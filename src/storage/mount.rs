@@ -1,0 +1,308 @@
+//! Mounts below the target's root, and unmounts them strictly: what is not cleanly off the disks before kexec is lost.
+
+use super::{busy, kernel};
+use crate::error::{Context, Error, Phase, Result};
+use crate::layout::Format;
+use crate::plan::MountFilesystem;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::mount::MntFlags;
+use nix::sys::stat::{Mode, mkdirat};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use sys_mount::MountFlags;
+
+/// A stack of mounts below one directory.
+#[derive(Debug)]
+pub struct Mounts {
+    root: PathBuf,
+    /// Oldest first.
+    mounted: Vec<PathBuf>,
+}
+
+impl Mounts {
+    /// Nothing is mounted yet; `root` need not exist.
+    pub fn new(root: impl Into<PathBuf>) -> Mounts {
+        Mounts { root: root.into(), mounted: Vec::new() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Is this path one of the mounts?
+    pub fn contains(&self, path: &Path) -> bool {
+        self.mounted.iter().any(|mounted| mounted == path)
+    }
+
+    /// Mounts a filesystem of the plan.
+    ///
+    /// # Errors
+    /// The mount point leads through a symlink or something that is no directory, or the kernel refuses.
+    pub fn mount(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        let MountFilesystem { device, path, format, options } = filesystem;
+        if matches!(format, Format::Swap | Format::None) {
+            return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
+        }
+        let (flags, data) = kernel_options(options);
+        self.mount_at(device, path, format.name(), flags, &data)
+    }
+
+    /// Mounts anything at `path` in the target, which becomes a directory if it is missing.
+    ///
+    /// # Errors
+    /// As [`Mounts::mount`].
+    pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
+        let what = || format!("mount {source} at {path} in the target");
+        let point = self.mount_point(path).context(Phase::Storage, what)?;
+        let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data);
+        mount.mount(source, &point).context(Phase::Storage, what)?;
+        self.mounted.push(point);
+        Ok(())
+    }
+
+    /// Makes the directories to `path` and refuses symlinks on the way: an image or an old disk may hold any.
+    fn mount_point(&self, path: &str) -> io::Result<PathBuf> {
+        fs::create_dir_all(&self.root)?;
+        let mut point = self.root.clone();
+        let mut parent = std::os::fd::OwnedFd::from(File::open(&self.root)?);
+        for component in Path::new(path).components() {
+            let name = match component {
+                Component::RootDir | Component::CurDir => continue,
+                Component::Normal(name) => name,
+                Component::ParentDir | Component::Prefix(_) => return Err(io::Error::other("the path leads upwards")),
+            };
+            point.push(name);
+            match mkdirat(&parent, name, Mode::from_bits_truncate(0o755)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let how = OpenHow::new()
+                .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+            parent = openat2(&parent, name, how).map_err(|error| match error {
+                Errno::ELOOP => io::Error::other(format!("{} is a symlink", point.display())),
+                Errno::ENOTDIR => io::Error::other(format!("{} is not a directory", point.display())),
+                other => other.into(),
+            })?;
+        }
+        Ok(point)
+    }
+
+    /// Writes everything back and unmounts, youngest first.
+    ///
+    /// # Errors
+    /// Data could not be written, or a mount stays busy (and by whom); what is below it stays mounted.
+    pub fn finish(&mut self) -> Result<()> {
+        while let Some(point) = self.mounted.last() {
+            sync(point)?;
+            unmount(point)?;
+            self.mounted.pop();
+        }
+        Ok(())
+    }
+
+    /// Unmounts what can be unmounted, after a failure; returns what went wrong.
+    pub fn abandon(&mut self) -> Vec<Error> {
+        self.mounted.drain(..).rev().filter_map(|point| unmount(&point).err()).collect()
+    }
+}
+
+/// The last resort, for the ways out that are errors already.
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for error in self.abandon() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+/// umount(2) reports no write errors, syncfs(2) does since Linux 5.8.
+fn sync(point: &Path) -> Result<()> {
+    let what = || format!("write back the filesystem at {}", point.display());
+    let dir = File::open(point).context(Phase::Storage, what)?;
+    nix::unistd::syncfs(&dir).context(Phase::Storage, what)
+}
+
+/// Neither lazily nor by force: both return before the data is safe.
+///
+/// # Errors
+/// It stays busy (and by whom).
+pub fn unmount(point: &Path) -> Result<()> {
+    kernel::patiently(Errno::EBUSY, || nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW)).map_err(|error| {
+        let users = busy::in_words(&busy::mount_users(point));
+        Error::with_source(Phase::Storage, format!("unmount {}{users}", point.display()), error)
+    })
+}
+
+/// Makes the disk write its own cache out, and the page cache forget it.
+///
+/// # Errors
+/// Something could not be written.
+pub fn flush_disk(device: &str) -> Result<()> {
+    let what = || format!("flush {device}");
+    let disk = File::open(device).context(Phase::Storage, what)?;
+    disk.sync_all().context(Phase::Storage, what)?;
+    kernel::flush_buffers(&disk).context(Phase::Storage, what)
+}
+
+/// Splits the options of an fstab line into mount(2)'s flags and data. What only user space understands stays in
+/// fstab (mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"); so does `ro`, since the image is written through this
+/// mount.
+fn kernel_options(options: &[String]) -> (MountFlags, String) {
+    let mut flags = MountFlags::empty();
+    let mut data = Vec::new();
+    for option in options.iter().flat_map(|option| option.split(',')).map(str::trim) {
+        let name = option.split('=').next().unwrap_or_default();
+        match name {
+            "" | "defaults" | "auto" | "noauto" | "nofail" | "user" | "nouser" | "users" | "group" | "owner"
+            | "_netdev" | "comment" | "ro" | "rw" | "loud" | "loop" | "offset" | "sizelimit" | "helper" => {}
+            "private" | "rprivate" | "shared" | "rshared" | "slave" | "rslave" | "unbindable" | "runbindable" => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            "suid" => flags.remove(MountFlags::NOSUID),
+            "nosuid" => flags.insert(MountFlags::NOSUID),
+            "dev" => flags.remove(MountFlags::NODEV),
+            "nodev" => flags.insert(MountFlags::NODEV),
+            "exec" => flags.remove(MountFlags::NOEXEC),
+            "noexec" => flags.insert(MountFlags::NOEXEC),
+            "async" => flags.remove(MountFlags::SYNCHRONOUS),
+            "sync" => flags.insert(MountFlags::SYNCHRONOUS),
+            "dirsync" => flags.insert(MountFlags::DIRSYNC),
+            "atime" => flags.remove(MountFlags::NOATIME),
+            "noatime" => flags.insert(MountFlags::NOATIME),
+            "diratime" => flags.remove(MountFlags::NODIRATIME),
+            "nodiratime" => flags.insert(MountFlags::NODIRATIME),
+            "relatime" => flags.insert(MountFlags::RELATIME),
+            "norelatime" => flags.remove(MountFlags::RELATIME),
+            "strictatime" => flags.insert(MountFlags::STRICTATIME),
+            "nostrictatime" => flags.remove(MountFlags::STRICTATIME),
+            "silent" => flags.insert(MountFlags::SILENT),
+            _ => data.push(option),
+        }
+    }
+    (flags, data.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::MakeFilesystem;
+    use crate::storage::filesystem;
+    use crate::storage::loopdev::LoopDevice;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn options_become_flags_and_data() {
+        let none = MountFlags::empty();
+        let cases = [
+            ("", none, ""),
+            ("defaults", none, ""),
+            (
+                "defaults,noatime,nosuid,nodev,noexec,mode=1777,size=512M",
+                MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+                "mode=1777,size=512M",
+            ),
+            ("nosuid,suid", none, ""),
+            ("ro,relatime", MountFlags::RELATIME, ""),
+            ("noauto,nofail,x-systemd.automount,x-a=b,comment=c,_netdev,user,shared", none, ""),
+            ("umask=0077,errors=remount-ro,discard", none, "umask=0077,errors=remount-ro,discard"),
+            ("sync, dirsync", MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC, ""),
+        ];
+        for (text, flags, data) in cases {
+            assert_eq!(kernel_options(&[text.to_owned()]), (flags, data.to_owned()), "{text}");
+            let split: Vec<String> = text.split(',').map(str::to_owned).collect();
+            assert_eq!(kernel_options(&split), (flags, data.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn mount_points_lead_through_directories_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let mounts = Mounts::new(&root);
+        assert_eq!(mounts.mount_point("/").unwrap(), root);
+        let point = mounts.mount_point("/boot/efi").unwrap();
+        assert_eq!(point, root.join("boot/efi"));
+        assert_eq!(point.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, root.join("var")).unwrap();
+        std::os::unix::fs::symlink("boot", root.join("inside")).unwrap();
+        fs::write(root.join("file"), "").unwrap();
+        for (path, expected) in [
+            ("/var/lib", "var is a symlink"),
+            ("/var", "var is a symlink"),
+            ("/inside/efi", "inside is a symlink"),
+            ("/file/x", "file is not a directory"),
+            ("/../outside", "leads upwards"),
+        ] {
+            let error = mounts.mount_point(path).unwrap_err().to_string();
+            assert!(error.contains(expected), "{path}: {error}");
+        }
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    fn ext4(disk: &LoopDevice, path: &str) -> MountFilesystem {
+        let (device, uuid) = (disk.path().to_owned(), uuid::Uuid::new_v4().to_string());
+        let make =
+            MakeFilesystem { device, format: Format::Ext4, label: None, uuid: uuid.clone(), createoptions: vec![] };
+        filesystem::make(&make).unwrap();
+        fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
+        MountFilesystem {
+            device: make.device,
+            path: path.into(),
+            format: Format::Ext4,
+            options: vec!["noatime".into()],
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_mounts_stack_and_come_off_cleanly() {
+        let (root_disk, var_disk) = (LoopDevice::new(16 << 20, 512), LoopDevice::new(16 << 20, 512));
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = Mounts::new(dir.path().join("target"));
+        mounts.mount(&ext4(&root_disk, "/")).unwrap();
+        mounts.mount(&ext4(&var_disk, "/var/lib")).unwrap();
+        fs::write(mounts.root().join("var/lib/file"), "content").unwrap();
+        assert_eq!(busy::mounts_below(mounts.root()), [mounts.root().to_owned(), mounts.root().join("var/lib")]);
+        mounts.finish().unwrap();
+        assert_eq!(busy::mounts_below(mounts.root()), Vec::<PathBuf>::new());
+        for disk in [&root_disk, &var_disk] {
+            flush_disk(disk.path()).unwrap();
+            crate::command::Command::new("fsck.ext4").args(["-fn", disk.path()]).run().unwrap();
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_busy_mount_is_an_error_that_names_the_process() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = Mounts::new(dir.path().join("target"));
+        mounts.mount(&ext4(&disk, "/")).unwrap();
+        let mut sleeper = std::process::Command::new("sleep").arg("600").current_dir(mounts.root()).spawn().unwrap();
+        let error = mounts.finish().unwrap_err().to_string();
+        let expected = format!("unmount {}, used by: process {} (sleep)", mounts.root().display(), sleeper.id());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(error.contains(&expected), "{error}");
+        mounts.finish().unwrap();
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_cannot_be_mounted_is_named() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = Mounts::new(dir.path());
+        let blank =
+            MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options: vec![] };
+        let error = mounts.mount(&blank).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
+        let swap = MountFilesystem { format: Format::Swap, ..blank };
+        assert!(mounts.mount(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
+    }
+}

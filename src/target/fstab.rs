@@ -1,0 +1,113 @@
+//! `/etc/fstab` of the installed system.
+
+use super::Root;
+use crate::error::Result;
+use crate::plan::FstabEntry;
+
+/// Written after the image's installer has run, so that the layout wins.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write(root: &Root, entries: &[FstabEntry]) -> Result<()> {
+    root.write("/etc/fstab", 0o644, render(entries).as_bytes())
+}
+
+/// fstab(5), in columns.
+pub fn render(entries: &[FstabEntry]) -> String {
+    let heading = ["# source", "mount point", "type", "options", "dump", "pass"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(entries.iter().map(fields));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let mut text = String::from("# written by drophammer\n");
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn fields(entry: &FstabEntry) -> Vec<String> {
+    let options = if entry.options.is_empty() { "defaults".to_owned() } else { entry.options.join(",") };
+    let dump = "0".to_owned();
+    let format = entry.format.to_string();
+    vec![escape(&entry.source), escape(&entry.path), format, escape(&options), dump, entry.pass.to_string()]
+}
+
+/// getmntent(3): blanks and the backslash itself are octal.
+fn escape(field: &str) -> String {
+    let mut escaped = String::with_capacity(field.len());
+    for character in field.chars() {
+        match character {
+            ' ' => escaped.push_str("\\040"),
+            '\t' => escaped.push_str("\\011"),
+            '\n' => escaped.push_str("\\012"),
+            '\\' => escaped.push_str("\\134"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Command;
+    use crate::layout::Format;
+
+    fn entry(source: &str, path: &str, format: Format, options: &[&str], pass: u8) -> FstabEntry {
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        FstabEntry { source: source.into(), path: path.into(), format, options, pass }
+    }
+
+    fn entries() -> Vec<FstabEntry> {
+        vec![
+            entry("UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6", "/", Format::Ext4, &[], 1),
+            entry("UUID=1A2B-3C4D", "/boot/efi", Format::Vfat, &["noatime", "umask=0077"], 2),
+            entry("UUID=8e0f0f6e-5f0a-4c53-8f2c-3d1f2a7b9c10", "none", Format::Swap, &[], 0),
+            entry("tmpfs", "/tmp", Format::Tmpfs, &["mode=1777", "size=512M"], 0),
+        ]
+    }
+
+    #[test]
+    fn lines_are_aligned() {
+        let expected = "\
+# written by drophammer
+# source                                   mount point  type   options              dump  pass
+UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6  /            ext4   defaults             0     1
+UUID=1A2B-3C4D                             /boot/efi    vfat   noatime,umask=0077   0     2
+UUID=8e0f0f6e-5f0a-4c53-8f2c-3d1f2a7b9c10  none         swap   defaults             0     0
+tmpfs                                      /tmp         tmpfs  mode=1777,size=512M  0     0
+";
+        assert_eq!(render(&entries()), expected);
+        assert_eq!(render(&[]).lines().next(), Some("# written by drophammer"));
+    }
+
+    #[test]
+    fn a_reader_of_fstab_gets_the_fields_back() {
+        let mut entries = entries();
+        entries.push(entry("LABEL=a b", "/mnt/with blank\tand\\", Format::Ext4, &["x-comment=a b"], 2));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), render(&entries)).unwrap();
+        let arg = file.path().to_str().unwrap();
+        let findmnt = Command::new("findmnt").args(["--json", "-o", "SOURCE,TARGET,FSTYPE,OPTIONS", "--tab-file", arg]);
+        let json: serde_json::Value = serde_json::from_str(&findmnt.run().unwrap().stdout).unwrap();
+        let mut found = Vec::new();
+        flatten(&json["filesystems"], &mut found);
+        for entry in &entries {
+            let options = if entry.options.is_empty() { "defaults".to_owned() } else { entry.options.join(",") };
+            let row = found.iter().find(|row| row["source"] == entry.source.as_str()).unwrap();
+            assert_eq!(row["target"], entry.path.as_str());
+            assert_eq!(row["fstype"], entry.format.name());
+            assert_eq!(row["options"], options);
+        }
+    }
+
+    fn flatten(rows: &serde_json::Value, into: &mut Vec<serde_json::Value>) {
+        for row in rows.as_array().into_iter().flatten() {
+            into.push(row.clone());
+            flatten(&row["children"], into);
+        }
+    }
+}

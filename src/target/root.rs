@@ -1,0 +1,222 @@
+//! Files in the target's tree, never outside: the image may hold any symlink, and `/etc/metal -> /dev` must lead to
+//! the target's `/dev`, not to ours. The kernel resolves every path as if the target were the root (openat2(2)).
+
+use crate::error::{Context, Phase, Result};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// No file that is read from the target is larger than this.
+const READ_LIMIT_BYTES: u64 = 1024 * 1024;
+
+/// The target's root directory. Paths are as the target sees them: `/etc/fstab`.
+#[derive(Debug)]
+pub struct Root {
+    dir: OwnedFd,
+    path: PathBuf,
+}
+
+impl Root {
+    /// # Errors
+    /// There is no such directory.
+    pub fn open(path: &Path) -> Result<Root> {
+        let dir = File::open(path).context(Phase::Target, || format!("open the target at {}", path.display()))?;
+        Ok(Root { dir: dir.into(), path: path.to_owned() })
+    }
+
+    /// Where the target's root is in our own tree.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open directory.
+    pub fn fd(&self) -> impl AsFd + '_ {
+        &self.dir
+    }
+
+    /// Puts a new file there, instead of whatever is at that name; directories on the way are made.
+    ///
+    /// # Errors
+    /// A part of the path is no directory, or the write fails.
+    pub fn write(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        self.replace(path, mode, content).context(Phase::Target, || format!("write {path} in the target"))
+    }
+
+    fn replace(&self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+        let (parent, name) = split(path)?;
+        let parent = self.make_dir(parent)?;
+        remove_in(&parent, name)?;
+        // The name is new: no symlink, FIFO or device of the image is followed or written to.
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        // The umask has no say.
+        fchmod(&file, Mode::from_bits_truncate(mode))?;
+        file.write_all(content)?;
+        file.sync_all()
+    }
+
+    /// Opens a regular file for reading; symlinks are followed within the target.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open_file(&self, path: &str) -> io::Result<File> {
+        // A FIFO would block without O_NONBLOCK, which regular files ignore.
+        let file = File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+    }
+
+    /// The text of a small file.
+    ///
+    /// # Errors
+    /// It is missing, larger than 1 MiB, or no UTF-8.
+    pub fn read(&self, path: &str) -> io::Result<String> {
+        let mut text = String::new();
+        self.open_file(path)?.take(READ_LIMIT_BYTES + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
+    }
+
+    /// Removes a file; none there is fine.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self, path: &str) -> Result<()> {
+        let remove = || {
+            let (parent, name) = split(path)?;
+            remove_in(&self.resolve(parent, OFlag::O_PATH | OFlag::O_DIRECTORY)?, name)
+        };
+        remove().context(Phase::Target, || format!("remove {path} from the target"))
+    }
+
+    fn make_dir(&self, path: &str) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let mut dir = self.resolve("/", flags)?;
+        let mut sofar = PathBuf::from("/");
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            sofar.push(name);
+            // From the root each time: a symlink counts from there.
+            let resolved = match self.resolve(&sofar, flags) {
+                Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
+                    mkdirat(&dir, name, Mode::from_bits_truncate(0o755))?;
+                    self.resolve(&sofar, flags)
+                }
+                resolved => resolved,
+            };
+            dir = resolved?;
+        }
+        Ok(dir)
+    }
+
+    fn resolve(&self, path: impl AsRef<Path>, flags: OFlag) -> io::Result<OwnedFd> {
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC);
+        let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        Ok(openat2(&self.dir, path.as_ref(), how)?)
+    }
+}
+
+/// Directory and name of a file.
+fn split(path: &str) -> io::Result<(&str, &str)> {
+    match path.rsplit_once('/') {
+        None | Some((_, "")) => Err(io::Error::other("it is no absolute path of a file")),
+        Some(("", name)) => Ok(("/", name)),
+        Some(split) => Ok(split),
+    }
+}
+
+fn remove_in(parent: &OwnedFd, name: &str) -> io::Result<()> {
+    match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use tempfile::TempDir;
+
+    /// A target, and a directory beside it that nothing may reach.
+    fn target() -> (TempDir, Root, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("target"), dir.path().join("outside"));
+        fs::create_dir(&inside).unwrap();
+        fs::create_dir(&outside).unwrap();
+        let root = Root::open(&inside).unwrap();
+        (dir, root, outside)
+    }
+
+    #[test]
+    fn files_are_made_with_their_directories_and_mode() {
+        let (_dir, root, _) = target();
+        root.write("/etc/metal/install.yaml", 0o600, b"one").unwrap();
+        root.write("/etc/metal/install.yaml", 0o644, b"two").unwrap();
+        let path = root.path().join("etc/metal/install.yaml");
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o644);
+        assert_eq!(root.read("/etc/metal/install.yaml").unwrap(), "two");
+        root.remove("/etc/metal/install.yaml").unwrap();
+        root.remove("/etc/metal/install.yaml").unwrap();
+        assert_eq!(root.read("/etc/metal/install.yaml").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn symlinks_in_the_target_stay_in_the_target() {
+        let (_dir, root, outside) = target();
+        let inside = root.path().to_owned();
+        let secret = outside.join("secret");
+        fs::write(&secret, "ours").unwrap();
+        // An absolute link to a directory that exists in our tree only: the target has no such path.
+        symlink(&outside, inside.join("etc")).unwrap();
+        root.write("/etc/metal/install.yaml", 0o600, b"x").unwrap_err();
+        // Leading upwards ends at the target's root.
+        symlink("../../../../outside", inside.join("up")).unwrap();
+        fs::create_dir(inside.join("outside")).unwrap();
+        root.write("/up/file", 0o600, b"x").unwrap();
+        assert!(inside.join("outside/file").exists());
+        // A link at the very name is replaced and its target left alone.
+        symlink(&secret, inside.join("fstab")).unwrap();
+        root.write("/fstab", 0o644, b"x").unwrap();
+        assert_eq!(fs::read(inside.join("fstab")).unwrap(), b"x");
+        // Reading does not leave either.
+        symlink(&secret, inside.join("kernel")).unwrap();
+        assert!(root.open_file("/kernel").is_err());
+        symlink("/boot/vmlinuz-6.1", inside.join("vmlinuz")).unwrap();
+        root.write("/boot/vmlinuz-6.1", 0o644, b"kernel").unwrap();
+        assert_eq!(root.read("/vmlinuz").unwrap(), "kernel");
+
+        assert_eq!(fs::read(&secret).unwrap(), b"ours");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_usable_link_to_a_directory_is_followed_within_the_target() {
+        let (_dir, root, outside) = target();
+        fs::create_dir_all(root.path().join("data/metal")).unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        symlink("/data/metal", root.path().join("etc/metal")).unwrap();
+        root.write("/etc/metal/userdata", 0o600, b"x").unwrap();
+        assert!(root.path().join("data/metal/userdata").exists());
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn neither_a_fifo_nor_a_directory_is_read() {
+        let (_dir, root, _) = target();
+        nix::unistd::mkfifo(&root.path().join("fifo"), Mode::S_IRWXU).unwrap();
+        fs::create_dir(root.path().join("dir")).unwrap();
+        for path in ["/fifo", "/dir", "/", "/none"] {
+            assert!(root.read(path).is_err(), "{path}");
+        }
+        for path in ["", "file", "/dir/", "/dir"] {
+            assert!(root.write(path, 0o600, b"").is_err(), "{path}");
+        }
+        root.write("/fifo", 0o600, b"now a file").unwrap();
+        assert_eq!(root.read("/fifo").unwrap(), "now a file");
+    }
+}

@@ -1,0 +1,90 @@
+//! Words and numbers for people: aligned columns, sizes, durations.
+
+/// Rows as aligned columns, two blanks between them, no blanks at line ends.
+pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let line: String = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Bytes as disks are sold: decimal units, three digits.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1000.0;
+    let mut unit = 0;
+    // 999.5 would round to 1000.
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = if value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// Seconds as a person says them: `4.2 s`, `3 min 20 s`, `2 h 5 min`.
+pub fn seconds(seconds: f64) -> String {
+    if seconds < 59.95 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = seconds.round() as u64;
+    match whole {
+        ..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.00 kB"),
+            (999_999, "1.00 MB"),
+            (480_103_981_056, "480 GB"),
+            (3_840_755_982_336, "3.84 TB"),
+            (21_474_836_480, "21.5 GB"),
+            (u64::MAX, "18.4 EB"),
+        ];
+        for (count, expected) in cases {
+            assert_eq!(bytes(count), expected);
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (count, expected) in
+            [(0.04, "0.0 s"), (59.9, "59.9 s"), (59.99, "1 min 0 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min")]
+        {
+            assert_eq!(seconds(count), expected);
+        }
+    }
+
+    #[test]
+    fn columns_align_by_characters() {
+        let rows = [["disk", "now"], ["nvme0n1", "−"], ["sda", ""]].map(|row| row.map(str::to_owned));
+        assert_eq!(columns(&rows), "disk     now\nnvme0n1  −\nsda\n");
+    }
+}
