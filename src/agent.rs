@@ -5,14 +5,14 @@
 //! shell and reboots after a bounded time.
 
 use crate::allocation::{Allocation, Machine};
-use crate::control::wire::{EventName, Register, Report};
+use crate::control::wire::{EventName, Register, Report, StepTime};
 use crate::control::{Control, HttpControl};
 use crate::error::{Context, Error, Phase, Result};
 use crate::execute::{self, Installation};
 use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
 use crate::plan::{self, Mode, Plan, StepName, Subject};
-use crate::report::{self, Reporter};
+use crate::report::Reporter;
 use crate::settings::Settings;
 use crate::storage::filesystem::TOOLS;
 use crate::{command, problem};
@@ -161,7 +161,7 @@ impl Agent {
     fn tell(&self, failure: &Failure) {
         let message = format!("{}: {}", failure.step, failure.error);
         let timings = self.reporter.timings();
-        println!("\n{}", report::table(&timings));
+        println!("\n{}", StepTime::table(&timings));
         self.reporter.phase(EventName::Crashed, &message);
         let report = Report {
             success: false,

@@ -4,7 +4,7 @@
 use crate::allocation::Allocation;
 use crate::boot::{BootInfo, kexec};
 use crate::control::Control;
-use crate::control::wire::{EventName, Report};
+use crate::control::wire::{EventName, Report, StepTime};
 use crate::error::{Error, Phase, Result};
 use crate::image;
 use crate::inventory::Inventory;
@@ -189,6 +189,7 @@ impl Run<'_> {
 
     fn kexec(&self) -> Result<()> {
         let reporter = self.installation.reporter;
+        println!("\n{}", StepTime::table(&reporter.timings()));
         reporter.phase(EventName::BootingNewKernel, "leaving the ramdisk");
         reporter.flush(LAST_WORDS);
         match kexec::start()? {}

@@ -204,9 +204,32 @@ pub struct StepTime {
     pub seconds: f64,
 }
 
+impl StepTime {
+    /// Seconds by step, and their sum, for people.
+    pub fn table(timings: &[StepTime]) -> String {
+        let row = |step: &str, seconds: f64| [step.to_owned(), format!("{seconds:>7.1} s")];
+        let mut rows: Vec<_> = timings.iter().map(|time| row(&time.step, time.seconds)).collect();
+        rows.push(row("total", timings.iter().map(|time| time.seconds).sum()));
+        text::columns(&rows)
+    }
+}
+
 /// metal-api's error body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub statuscode: u16,
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_sum() {
+        let timings = [("storage.wipe", 1.25), ("image.burn", 27.41)]
+            .map(|(step, seconds)| StepTime { step: step.to_owned(), seconds });
+        let expected = "storage.wipe      1.2 s\nimage.burn       27.4 s\ntotal            28.7 s\n";
+        assert_eq!(StepTime::table(&timings), expected);
+    }
 }

@@ -62,15 +62,15 @@ impl Reporter {
             state.event
         };
         println!("{event:<18}  {name}");
-        self.send(Some(name), None, None, name);
+        self.send(Some(name), None, None, "begins");
         let began = Instant::now();
         let result = work();
         let seconds = began.elapsed().as_secs_f64();
         let message = match &result {
-            Ok(_) => format!("{name} took {}", text::seconds(seconds)),
-            Err(_) => format!("{name} failed after {}", text::seconds(seconds)),
+            Ok(_) => format!("took {}", text::seconds(seconds)),
+            Err(_) => format!("failed after {}", text::seconds(seconds)),
         };
-        println!("{event:<18}  {message}");
+        println!("{event:<18}  {name} {message}");
         {
             let mut state = self.state();
             state.step = None;
@@ -128,15 +128,6 @@ impl Reporter {
         // A panic while the lock was held leaves nothing half-done here.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
-
-/// Seconds by step, and their sum, as a table.
-pub fn table(timings: &[StepTime]) -> String {
-    let mut rows: Vec<[String; 2]> =
-        timings.iter().map(|time| [time.step.clone(), format!("{:>7.1} s", time.seconds)]).collect();
-    let total: f64 = timings.iter().map(|time| time.seconds).sum();
-    rows.push(["total".to_owned(), format!("{total:>7.1} s")]);
-    text::columns(&rows)
 }
 
 #[cfg(test)]
@@ -210,12 +201,5 @@ mod tests {
         }
         reporter.flush(Duration::from_millis(50));
         assert!(began.elapsed() < Duration::from_secs(4));
-    }
-
-    #[test]
-    fn the_table_has_a_sum() {
-        let timings = [("storage.wipe", 1.25), ("image.burn", 27.41)]
-            .map(|(step, seconds)| StepTime { step: step.to_owned(), seconds });
-        assert_eq!(table(&timings), "storage.wipe      1.2 s\nimage.burn       27.4 s\ntotal            28.7 s\n");
     }
 }

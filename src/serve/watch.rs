@@ -3,7 +3,7 @@
 //! A thread of its own writes, so a paused terminal or a full pipe never keeps a machine waiting.
 
 use super::state::now;
-use crate::control::wire::{Event, Progress, Report};
+use crate::control::wire::{Event, Report, StepTime};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -251,26 +251,11 @@ fn clock(offset: UtcOffset) -> String {
 fn event_line(event: &Event) -> String {
     let mut parts = vec![event.event.to_string()];
     parts.extend(event.step.as_deref().map(clean));
-    match (&event.progress, event.seconds) {
-        (Some(progress), _) => parts.push(progress_text(progress)),
-        (None, seconds) => {
-            parts.extend(Some(clean(&event.message)).filter(|text| !text.is_empty()));
-            parts.extend(seconds.map(|seconds| format!("{seconds:.1} s")));
-        }
+    match &event.progress {
+        Some(progress) => parts.push(progress.to_string()),
+        None => parts.extend(Some(clean(&event.message)).filter(|text| !text.is_empty())),
     }
     parts.join("  ")
-}
-
-fn progress_text(progress: &Progress) -> String {
-    let mut text = size(progress.bytes);
-    if let Some(total) = progress.total_bytes {
-        text += &format!(" of {}", size(total));
-    }
-    text += &format!(", {}/s", size(progress.bytes_per_second));
-    if let Some(seconds) = progress.seconds_left {
-        text += &format!(", {seconds} s left");
-    }
-    text
 }
 
 /// How it ended, and the seconds by step.
@@ -281,20 +266,9 @@ fn report_lines(report: &Report) -> Vec<String> {
     let mut lines = vec![format!("{head}: {}", message.next().unwrap_or_default())];
     lines.extend(message.map(|line| format!("    {line}")));
     if !report.timings.is_empty() {
-        lines.push("   seconds  step".to_owned());
-        lines.extend(report.timings.iter().map(|time| format!("{:10.1}  {}", time.seconds, clean(&time.step))));
-        lines.push(format!("{:10.1}  in all", report.timings.iter().map(|time| time.seconds).sum::<f64>()));
+        lines.extend(StepTime::table(&report.timings).lines().map(|line| format!("    {}", clean(line))));
     }
     lines
-}
-
-fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
-    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) if bytes / unit < 10 => format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit),
-        Some((name, unit)) => format!("{} {name}", bytes / unit),
-        None => format!("{bytes} B"),
-    }
 }
 
 /// Without control characters: a machine must not steer the operator's terminal.
@@ -305,7 +279,7 @@ fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::{EventName, StepTime};
+    use crate::control::wire::{EventName, Progress};
 
     fn event() -> Event {
         Event {
