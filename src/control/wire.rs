@@ -161,7 +161,10 @@ impl std::fmt::Display for Progress {
         }
         write!(f, ", {}/s", text::bytes(self.bytes_per_second))?;
         if let Some(left) = self.seconds_left {
-            write!(f, ", {} left", text::seconds(left as f64))?;
+            match left {
+                ..60 => write!(f, ", {left} s left")?,
+                _ => write!(f, ", {} left", text::seconds(left as f64))?,
+            }
         }
         Ok(())
     }

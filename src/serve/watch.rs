@@ -247,7 +247,7 @@ fn clock(offset: UtcOffset) -> String {
     now.format(format_description!("[hour]:[minute]:[second]")).unwrap_or_default()
 }
 
-/// `Installing  image.burn  120 MB of 207 MB, 31 MB/s, 3 s left`.
+/// `Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left`.
 fn event_line(event: &Event) -> String {
     let mut parts = vec![event.event.to_string()];
     parts.extend(event.step.as_deref().map(clean));
@@ -329,14 +329,13 @@ mod tests {
             lines,
             [
                 " on http://127.0.0.1:1",
-                "storage-7  Installing  image.burn  120 MB of 207 MB, 31 MB/s, 3 s left",
-                "storage-7  Installing  image.burn  a [2Jb  0.2 s",
+                "storage-7  Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left",
+                "storage-7  Installing  image.burn  a [2Jb",
                 "storage-7  FAILED at storage.format: mkfs.ext4 failed",
                 "storage-7       [2Jdisk on fire",
-                "storage-7     seconds  step",
-                "storage-7         1.2  storage.wipe",
-                "storage-7        20.0  storage.format",
-                "storage-7        21.2  in all",
+                "storage-7      storage.wipe        1.2 s",
+                "storage-7      storage.format     20.0 s",
+                "storage-7      total              21.2 s",
             ]
         );
         assert!(text.starts_with("listening on http://127.0.0.1:1\n"), "{text}");
@@ -357,15 +356,6 @@ mod tests {
         assert_eq!(lines[1]["progress"]["bytes"], 120_400_000);
         assert!(lines[1]["time"].as_str().unwrap().ends_with('Z'));
         assert_eq!(lines[2]["report"]["step"], "storage.format");
-    }
-
-    #[test]
-    fn sizes() {
-        let cases =
-            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (31_990_000, "31 MB"), (3_840_000_000_000, "3.8 TB")];
-        for (bytes, expected) in cases {
-            assert_eq!(size(bytes), expected);
-        }
     }
 
     /// A reader that has gone, or never reads, costs the machines nothing.
