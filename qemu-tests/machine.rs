@@ -163,12 +163,17 @@ fn drain(mut pipe: impl Read) {
     while matches!(pipe.read(&mut buffer), Ok(count) if count > 0) {}
 }
 
-/// That `/dev/kvm` exists proves nothing; the processor must have it. QEMU takes the first one that works.
+/// That `/dev/kvm` exists proves nothing; the processor must have it. QEMU takes the first one that works. Its plain
+/// processor has no RDRAND, which every server has, and without it the kernel may need minutes for its first random byte.
 fn accelerators() -> &'static [&'static str] {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let virtual_machines = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
-    if virtual_machines { &["-accel", "kvm", "-accel", "tcg"] } else { &["-accel", "tcg,thread=multi"] }
+    if virtual_machines {
+        &["-accel", "kvm", "-accel", "tcg", "-cpu", "max,la57=off"]
+    } else {
+        &["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"]
+    }
 }
 
 /// `graphics=off` makes SeaBIOS and its iPXE speak on the serial port. `-no-reboot` turns a panic into an end.
