@@ -43,7 +43,12 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
         None => inventory::read()?,
     };
     let mode = if options.reinstall { Mode::Reinstall } else { Mode::Install };
-    let subject = Subject { machine: inventory.system.uuid.clone(), image: "IMAGE".to_owned(), ..Subject::default() };
+    let subject = Subject {
+        machine: inventory.system.uuid.clone(),
+        image: "the image".to_owned(),
+        url: "the image's server".to_owned(),
+        ..Subject::default()
+    };
     match plan::make(&parsed.layout, &inventory, mode, subject, &mut Uuid::new_v4) {
         Ok(plan) => {
             print!("{}", if options.json { json(&plan)? + "\n" } else { plan.to_string() });

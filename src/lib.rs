@@ -12,6 +12,8 @@ pub mod cli;
 pub mod command;
 pub mod control;
 pub mod desk;
+#[cfg(test)]
+mod docs;
 pub mod error;
 #[cfg(feature = "agent")]
 pub mod execute;

@@ -152,6 +152,7 @@ pub fn contents(disk: &inventory::Disk) -> String {
         parts.extend(table.partitions.iter().flat_map(|partition| &partition.signatures).map(signature));
     }
     parts.extend(disk.signatures.iter().map(signature));
+    parts.extend(disk.unreadable.as_ref().map(|why| format!("not all can be read: {why}")));
     if parts.is_empty() { "blank".to_owned() } else { parts.join(" · ") }
 }
 

@@ -233,7 +233,12 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
     fn srv(inventory: &mut Inventory) -> &mut inventory::Partition {
         &mut inventory.disks[1].table.as_mut().unwrap().partitions[0]
     }
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
+        (
+            "unreadable",
+            |inventory| inventory.disks[1].unreadable = Some("Input/output error".to_owned()),
+            "disks[1].device: /dev/sdb is to be kept, but what is on it cannot be read: Input/output error",
+        ),
         (
             "blank",
             |inventory| inventory.disks[1].table = None,

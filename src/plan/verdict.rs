@@ -198,6 +198,10 @@ fn uses(disk: &inventory::Disk) -> impl Iterator<Item = (&str, &Use)> {
 
 /// Is a kept disk as the layout says? Its filesystems are compared by [`decide_filesystem`].
 fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<Problem> {
+    if let Some(why) = &found.unreadable {
+        let message = format!("{} is to be kept, but what is on it cannot be read: {why}", found.device);
+        return vec![Problem::new(format!("{place}.device"), message)];
+    }
     let table = found.table.as_ref().filter(|table| table.kind == "gpt");
     if !disk.partitions.is_empty() && table.is_none() {
         let message = format!(

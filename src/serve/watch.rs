@@ -4,6 +4,7 @@
 
 use super::state::now;
 use crate::control::wire::{Event, Report, StepTime};
+use crate::text;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -268,6 +269,7 @@ fn report_lines(report: &Report) -> Vec<String> {
     if !report.timings.is_empty() {
         lines.extend(StepTime::table(&report.timings).lines().map(|line| format!("    {}", clean(line))));
     }
+    lines.extend(report.peak_rss_bytes.map(|bytes| format!("    the agent's memory at most {}", text::bytes(bytes))));
     lines
 }
 
