@@ -1,6 +1,7 @@
-//! The HTTP clients that the agent uses: blocking, rustls with ring, the system's CA certificates.
+//! What the agent's HTTP has in common. The clients: blocking, rustls with ring, the system's CA certificates.
 
 use crate::error::{Context, Phase, Result};
+use reqwest::StatusCode;
 use reqwest::blocking::{Client, ClientBuilder};
 use std::time::Duration;
 
@@ -47,6 +48,18 @@ fn without_roots(builder: ClientBuilder) -> Result<Client> {
     builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
 }
 
+/// Whether the same request may be answered otherwise later. 501 and 505 say what the server is, not how it feels.
+pub fn is_passing(status: StatusCode) -> bool {
+    let for_good = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
+    let asked_to_wait = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    (status.is_server_error() && !for_good.contains(&status)) || asked_to_wait.contains(&status)
+}
+
+/// Between half of the pause and all of it: a rack of machines that lost the same server must not come back in one instant.
+pub fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +93,15 @@ mod tests {
         let (url, server) = answer_once();
         assert_eq!(without_roots(Client::builder()).unwrap().get(url).send().unwrap().text().unwrap(), "ok");
         server.join().unwrap();
+    }
+
+    #[test]
+    fn which_answers_may_change() {
+        for code in [500, 502, 503, 504, 408, 429] {
+            assert!(is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
+        for code in [200, 206, 301, 400, 401, 403, 404, 405, 410, 416, 501, 505] {
+            assert!(!is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
+        }
     }
 }

@@ -54,7 +54,7 @@ impl HttpControl {
     ) -> Result<Response> {
         retries.run(|| match request().timeout(patience).send() {
             Ok(response) if response.status().is_success() => Attempt::Done(response),
-            Ok(response) if is_transient(response.status()) => Attempt::Again(self.refused(what, response)),
+            Ok(response) if http::is_passing(response.status()) => Attempt::Again(self.refused(what, response)),
             Ok(response) => Attempt::Never(self.refused(what, response)),
             Err(error) => Attempt::Again(self.unreachable(what, error)),
         })
@@ -76,11 +76,6 @@ impl HttpControl {
     fn garbled(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
         Error::with_source(Phase::Control, format!("{what}: the answer of {} is not understood", self.url), error)
     }
-}
-
-/// Too many requests, and whatever the server blames on itself.
-fn is_transient(status: StatusCode) -> bool {
-    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::REQUEST_TIMEOUT
 }
 
 impl Control for HttpControl {

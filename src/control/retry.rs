@@ -1,6 +1,7 @@
 //! Bounded retries with back-off and jitter: a control plane that is away is asked again, never in a spin.
 
 use crate::error::Result;
+use crate::http::jittered;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ impl Retries {
                 Attempt::Never(error) => return Err(error),
                 Attempt::Again(error) => error,
             };
-            let jittered = pause.mul_f64(0.5 + fastrand::f64());
+            let jittered = jittered(pause);
             if Instant::now() + jittered >= end {
                 return Err(error);
             }

@@ -2,8 +2,9 @@
 //! still the same, and otherwise says that the burn has to start over.
 
 use super::Reached;
-use super::retry::{Pace, is_hopeless, is_passing};
+use super::retry::{Pace, is_hopeless};
 use crate::error::{Error, Phase};
+use crate::http::is_passing;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};

@@ -1,9 +1,8 @@
 //! How patient the image stages are: pauses that grow, with jitter, and an end.
 
 use crate::error::{Error, Phase, Result};
-use reqwest::StatusCode;
+use crate::http::{is_passing, jittered};
 use reqwest::blocking::{RequestBuilder, Response};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 /// Timings of one image; tests make them short.
@@ -30,13 +29,10 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long to wait after this many failures in a row, from 1. Doubles each time; a random part keeps a rack of
-    /// machines that lost the same server from coming back in one instant.
+    /// How long to wait after this many failures in a row, from 1. Doubles each time.
     pub fn pause(&self, failures: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
-        // RandomState is seeded by the operating system; nothing secret hangs on it.
-        let random = RandomState::new().build_hasher().finish() % 1000;
-        doubled.min(self.longest_pause).mul_f64(0.5 + random as f64 / 2000.0)
+        jittered(doubled.min(self.longest_pause))
     }
 
     /// Sends a request until there is an answer that will not change by asking again.
@@ -63,13 +59,6 @@ impl Pace {
     }
 }
 
-/// Whether the same request may be answered otherwise later. 501 and 505 say what the server is, not how it feels.
-pub fn is_passing(status: StatusCode) -> bool {
-    let for_good = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
-    let asked_to_wait = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
-    (status.is_server_error() && !for_good.contains(&status)) || asked_to_wait.contains(&status)
-}
-
 /// Errors that lie in the URL, not in the network.
 pub fn is_hopeless(error: &reqwest::Error) -> bool {
     error.is_builder() || error.is_redirect()
@@ -88,15 +77,5 @@ mod tests {
         }
         let different: std::collections::HashSet<_> = (0..20).map(|_| pace.pause(3)).collect();
         assert!(different.len() > 1);
-    }
-
-    #[test]
-    fn which_answers_may_change() {
-        for code in [500, 502, 503, 504, 408, 429] {
-            assert!(is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
-        }
-        for code in [200, 206, 301, 400, 401, 403, 404, 405, 410, 416, 501, 505] {
-            assert!(!is_passing(StatusCode::from_u16(code).unwrap()), "{code}");
-        }
     }
 }
