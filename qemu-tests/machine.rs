@@ -59,7 +59,8 @@ impl Vm {
         command.args(["-uuid", &chassis.uuid]).arg("-pidfile").arg(chassis.folder.join("qemu.pid"));
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-serial").arg(format!("file:{}", facts.display()));
-        if chassis.machine.firmware == Firmware::Uefi {
+        // The neutral look is at the disks alone: the quicker firmware will do.
+        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { .. }) {
             uefi(&mut command, chassis.folder)?;
         }
         add_disks(&mut command, chassis, matches!(boot, Boot::Direct { .. }));
@@ -178,7 +179,7 @@ fn accelerators() -> &'static [&'static str] {
 
 /// `graphics=off` makes SeaBIOS and its iPXE speak on the serial port. `-no-reboot` turns a panic into an end.
 fn base(command: &mut Command, machine: &Machine) {
-    command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-smp", "2"]);
+    command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-smp", "1"]);
     command.args(accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
 }
 

@@ -219,8 +219,9 @@ impl Stage<'_> {
         let inspect = &self.run.expect.inspect;
         let mounts: Vec<String> = inspect.mount.iter().map(|mount| format!("/dev/{mount}")).collect();
         let files: Vec<&str> = inspect.files.keys().map(String::as_str).collect();
+        let [mounts, files, checks] = [mounts.join(","), files.join(","), inspect.fsck_clean.join(",")];
         let cmdline =
-            format!("console=ttyS0 panic=-1 inspect.mount={} inspect.files={}", mounts.join(","), files.join(","));
+            format!("console=ttyS0 panic=-1 inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}");
         let (kernel, initrd) = (self.artifacts.join("ramdisk/vmlinuz"), self.artifacts.join("ramdisk/inspect"));
         let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline };
         let mut vm = Vm::start(self.chassis, &format!("{}-inspect", self.label), &boot)?;

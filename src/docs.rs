@@ -4,7 +4,7 @@ use crate::allocation::Machine;
 use crate::layout;
 
 /// The fenced blocks of that language.
-fn blocks(text: &str, language: &str) -> Vec<String> {
+pub fn blocks(text: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     text.split(&fence).skip(1).filter_map(|rest| rest.split("\n```").next()).map(str::to_owned).collect()
 }

@@ -319,6 +319,14 @@ mod tests {
     }
 
     #[test]
+    fn the_examples_in_the_docs_are_good() {
+        let blocks = crate::docs::blocks(include_str!("../../docs/serve.md"), "yaml");
+        let [on_machines, on_images] = &blocks[..] else { panic!("{blocks:?}") };
+        assert_eq!(machine(on_machines).unwrap().name.as_str(), "storage-7");
+        assert_eq!(image(on_images).unwrap().at, Location::File("debian-12.tar.zst".to_owned()));
+    }
+
+    #[test]
     fn images() {
         let hex = "AB".repeat(32);
         let good = image(&format!("id: debian-12\nfile: d/debian.tar.zst\ndigest: sha256:{hex}\n")).unwrap();
