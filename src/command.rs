@@ -18,6 +18,9 @@ const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 /// How many of its last lines an error quotes.
 const TAIL_LINES: usize = 20;
 
+/// Output beyond this is watched, not kept: an installer may talk for ever.
+const OUTPUT_BYTES: usize = 1 << 20;
+
 /// No single line of a tool is kept longer than this.
 const LINE_BYTES: u64 = 4096;
 
@@ -33,6 +36,7 @@ pub struct Command {
 /// What a tool said when it succeeded.
 #[derive(Debug)]
 pub struct Output {
+    /// The first MiB of it.
     pub stdout: String,
 }
 
@@ -231,7 +235,9 @@ fn read_lines(pipe: impl Read + Send + 'static, watch: Watch, tail: Arc<Mutex<Ve
                 Ok(_) => {}
             }
             let raw = String::from_utf8_lossy(&line);
-            if let Ok(mut text) = collected.lock() {
+            if let Ok(mut text) = collected.lock()
+                && text.len() + raw.len() <= OUTPUT_BYTES
+            {
                 text.push_str(&raw);
             }
             let shown = raw.trim_end();
@@ -326,6 +332,12 @@ mod tests {
     #[test]
     fn stdin_is_empty_so_a_prompt_cannot_wait() {
         assert_eq!(Command::new("cat").run().unwrap().stdout, "");
+    }
+
+    #[test]
+    fn what_is_kept_of_the_output_is_bounded() {
+        let output = Command::new("sh").args(["-c", "yes | head -c 4000000"]).run().unwrap();
+        assert!((OUTPUT_BYTES - 4096..=OUTPUT_BYTES).contains(&output.stdout.len()), "{}", output.stdout.len());
     }
 
     #[test]
