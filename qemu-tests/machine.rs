@@ -179,8 +179,9 @@ fn accelerators() -> &'static [&'static str] {
 
 /// `graphics=off` makes SeaBIOS and its iPXE speak on the serial port. `-no-reboot` turns a panic into an end.
 fn base(command: &mut Command, machine: &Machine) {
-    command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-smp", "1"]);
+    command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot"]);
     command.args(accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
+    command.args(["-smp", &machine.processors.to_string()]);
 }
 
 fn uefi(command: &mut Command, folder: &Path) -> Result<()> {

@@ -22,6 +22,8 @@ pub struct Machine {
     pub firmware: Firmware,
     #[serde(default = "default_memory_mib")]
     pub memory_mib: u32,
+    #[serde(default = "default_processors")]
+    pub processors: u32,
     /// For each time that the machine is switched on.
     #[serde(default = "default_deadline_seconds")]
     pub deadline_seconds: u64,
@@ -37,8 +39,8 @@ pub struct Machine {
 }
 
 /// Fields of [`Machine`]; every other field on top belongs to the runs.
-pub const MACHINE_FIELDS: [&str; 8] =
-    ["about", "firmware", "memory_mib", "deadline_seconds", "full", "disks", "nics", "kernel_arguments"];
+pub const MACHINE_FIELDS: [&str; 9] =
+    ["about", "firmware", "memory_mib", "processors", "deadline_seconds", "full", "disks", "nics", "kernel_arguments"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -322,6 +324,11 @@ pub struct File {
     pub sha256: Option<String>,
     #[serde(default)]
     pub contains: Vec<String>,
+}
+
+/// Two machines run at once, on the two cores that the host may have.
+fn default_processors() -> u32 {
+    1
 }
 
 fn default_memory_mib() -> u32 {

@@ -4,7 +4,6 @@ use clap::Parser;
 use drophammer::cli::{Cli, Command};
 use drophammer::desk::{self, Outcome};
 use drophammer::error::Result;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -17,12 +16,7 @@ fn main() -> ExitCode {
             return if wrong { ExitCode::from(64) } else { ExitCode::SUCCESS };
         }
     };
-    tracing_subscriber::fmt()
-        .without_time()
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false).with_writer(std::io::stderr).init();
     match run(cli.command) {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Refused) => ExitCode::from(2),

@@ -28,16 +28,29 @@ modaliases() {
 	cat /sys/bus/*/devices/*/modalias 2>/dev/null | sort -u
 }
 
+# The driver of SCSI and SATA disks takes all that are there at once, and which one becomes sda is a matter of luck
+# (PROBE_PREFER_ASYNCHRONOUS in drivers/scsi/sd.c). A bind by hand waits: one after the other, in the order of the ports.
+bind_disks() {
+	local disk
+	for disk in $(ls /sys/bus/scsi/devices | grep '^[0-9]*:' | sort -t: -n -k1,1 -k2,2 -k3,3 -k4,4); do
+		[ -e "/sys/bus/scsi/devices/$disk/driver" ] || echo "$disk" >/sys/bus/scsi/drivers/sd/bind 2>/dev/null
+	done
+}
+
 # Loads the module of everything that says what it is. A bus that comes up shows new devices: again, until none is new.
 # Loading waits for the probes that a module starts in the background (async_synchronize_full in the kernel's
 # do_init_module), so disks are there when this returns; what sits behind USB may come later.
 load_modules() {
 	local before= now round
+	modprobe -bq sd_mod && echo 0 >/sys/bus/scsi/drivers_autoprobe
 	for round in 1 2 3 4 5 6 7 8; do
 		now=$(modaliases)
-		[ "$now" != "$before" ] || return 0
+		[ "$now" != "$before" ] || break
 		before=$now
 		# Most devices have no module here, which is no error.
 		modprobe -abq $now 2>/dev/null
+		[ ! -e /sys/bus/scsi/drivers/sd ] || bind_disks
 	done
+	# What is plugged in later finds its driver by itself again.
+	[ ! -e /sys/bus/scsi/drivers_autoprobe ] || echo 1 >/sys/bus/scsi/drivers_autoprobe
 }
