@@ -149,7 +149,11 @@ impl Agent {
             control: &*self.control,
         };
         let (step, error) = match execute::execute(&installation) {
-            Err(failure) => (failure.step, failure.error),
+            Err(failure) if failure.past_point_of_no_return => (failure.step, failure.error),
+            Err(execute::Failure { step, error, .. }) => (
+                step,
+                Error::new(error.phase, format!("{error} (before the point of no return: every disk is as it was)")),
+            ),
             Ok(()) => {
                 (StepName::BootKexec, Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"))
             }

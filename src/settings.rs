@@ -1,7 +1,6 @@
 //! What the agent was told at boot: the kernel command line.
 
 use crate::error::{Error, Phase, Result};
-use std::time::Duration;
 
 /// Where the control plane is and who this machine is to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,11 +13,7 @@ pub struct Settings {
     pub machine: Option<String>,
     /// `console=`, all of them in order; handed to the installed system.
     pub consoles: Vec<String>,
-    /// `drophammer.hold=`: seconds that a failed machine waits for a person before it reboots.
-    pub hold: Duration,
 }
-
-const DEFAULT_HOLD: Duration = Duration::from_secs(30 * 60);
 
 impl Settings {
     /// Reads `/proc/cmdline`'s text.
@@ -55,16 +50,6 @@ impl Settings {
                 format!("kernel command line: drophammer.url={url} is neither http:// nor https://"),
             ));
         }
-        let hold = match one("drophammer.hold")? {
-            None => DEFAULT_HOLD,
-            Some(seconds) => Duration::from_secs(seconds.parse().map_err(|error| {
-                Error::with_source(
-                    Phase::Settings,
-                    format!("kernel command line: drophammer.hold={seconds} is not a number of seconds"),
-                    error,
-                )
-            })?),
-        };
         Ok(Settings {
             url: url.trim_end_matches('/').to_owned(),
             token: needed("drophammer.token")?,
@@ -74,7 +59,6 @@ impl Settings {
                 .filter_map(|word| word.strip_prefix("console="))
                 .map(str::to_owned)
                 .collect(),
-            hold,
         })
     }
 }
@@ -87,20 +71,19 @@ mod tests {
     fn everything_is_read() {
         let settings = Settings::from_cmdline(
             "initrd=initrd console=tty0 console=ttyS0,115200n8 drophammer.url=http://10.0.0.1:8080/ \
-             drophammer.token=abc drophammer.machine=4C4C4544-0051 drophammer.hold=60 quiet\n",
+             drophammer.token=abc drophammer.machine=4C4C4544-0051 quiet\n",
         )
         .unwrap();
         assert_eq!(settings.url, "http://10.0.0.1:8080");
         assert_eq!(settings.token, "abc");
         assert_eq!(settings.machine.as_deref(), Some("4c4c4544-0051"));
         assert_eq!(settings.consoles, ["tty0", "ttyS0,115200n8"]);
-        assert_eq!(settings.hold, Duration::from_secs(60));
     }
 
     #[test]
     fn defaults() {
         let settings = Settings::from_cmdline("drophammer.url=https://c drophammer.token=t").unwrap();
-        assert_eq!((settings.machine, settings.hold), (None, DEFAULT_HOLD));
+        assert_eq!(settings.machine, None);
         assert!(settings.consoles.is_empty());
     }
 
@@ -111,7 +94,6 @@ mod tests {
             ("drophammer.url=http://c", "drophammer.token= is missing"),
             ("drophammer.url= drophammer.token=t", "drophammer.url= is missing"),
             ("drophammer.url=ftp://c drophammer.token=t", "neither http:// nor https://"),
-            ("drophammer.url=http://c drophammer.token=t drophammer.hold=soon", "not a number of seconds"),
             ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "given twice, as t and u"),
         ];
         for (cmdline, expected) in cases {
