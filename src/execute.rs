@@ -61,6 +61,7 @@ pub fn execute(installation: &Installation) -> Result<(), Failure> {
         mounts: Mounts::new(TARGET),
         image: None,
         boot: None,
+        wiped: Vec::new(),
         made: Vec::new(),
     };
     for (index, step) in installation.plan.steps.iter().enumerate() {
@@ -80,6 +81,8 @@ struct Run<'a> {
     mounts: Mounts,
     image: Option<image::Reached>,
     boot: Option<BootInfo>,
+    /// Disks that this run has begun to make anew.
+    wiped: Vec<String>,
     /// Devices with a filesystem of this run.
     made: Vec<String>,
 }
@@ -94,7 +97,10 @@ impl Run<'_> {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device } => self.locks.lock(device),
             Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
-            Operation::WipeDisk { device, zero } => wipe::wipe_disk(device, zero),
+            Operation::WipeDisk { device, zero } => {
+                self.wiped.push(device.clone());
+                wipe::wipe_disk(device, zero)
+            }
             Operation::WriteTable(table) => gpt::write(table),
             Operation::MakeFilesystem(make) => self.make_filesystem(make),
             Operation::Mount(filesystem) => self.mounts.mount(filesystem),
@@ -213,10 +219,12 @@ impl Run<'_> {
         }
     }
 
-    /// Only what this run has made: neither firmware nor boot loader finds a filesystem there any more.
+    /// Only what this run has made: no firmware finds a boot loader there any more, no boot loader a filesystem.
     fn make_unbootable(&self) {
-        for device in &self.made {
-            match wipe::wipe_ends(device) {
+        let disks = self.wiped.iter().map(|disk| (disk, wipe::wipe_boot_code(disk)));
+        let filesystems = self.made.iter().map(|device| (device, wipe::wipe_ends(device)));
+        for (device, result) in disks.chain(filesystems) {
+            match result {
                 Ok(()) => self.say(&format!("{device}: wiped, so that nothing half-installed can boot")),
                 Err(error) => self.say(&format!("{device} MAY STILL BE BOOTABLE: {error}")),
             }
@@ -332,7 +340,7 @@ mod tests {
 
     fn run<'a>(installation: &'a Installation<'a>, made: Vec<String>, boot: Option<BootInfo>) -> Run<'a> {
         let (locks, mounts) = (Locks::default(), Mounts::new("/nonexistent/target"));
-        Run { installation, locks, mounts, image: None, boot, made }
+        Run { installation, locks, mounts, image: None, boot, wiped: Vec::new(), made }
     }
 
     /// Everything up to the mounted target.

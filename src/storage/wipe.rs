@@ -13,6 +13,9 @@ const CHUNK_BYTES: u64 = 1024 * 1024;
 /// How much of each end of a device holds signatures: superblocks, partition tables, RAID and LVM metadata.
 pub const END_BYTES: u64 = 1024 * 1024;
 
+/// What comes before disk signature and partition table in an MBR (UEFI specification 5.2.1).
+const BOOT_CODE_BYTES: usize = 440;
+
 /// Discards the whole disk where it can, writes zeros to these ranges and reads them back as zero.
 ///
 /// # Errors
@@ -35,6 +38,17 @@ pub fn wipe_ends(device: &str) -> Result<()> {
     let length = END_BYTES.min(size);
     let ends = [ByteRange { start: 0, length }, ByteRange { start: size - length, length }];
     zero_ranges(&file, device, size, &ends)
+}
+
+/// Zeros the boot code that a BIOS would run from the disk's first sector; the partition table behind it stays.
+///
+/// # Errors
+/// The disk is in use or cannot be written.
+pub fn wipe_boot_code(device: &str) -> Result<()> {
+    let disk = open_exclusive(device)?;
+    disk.write_all_at(&[0; BOOT_CODE_BYTES], 0)
+        .and_then(|()| disk.sync_data())
+        .context(Phase::Storage, || format!("wipe the boot code of {device}"))
 }
 
 /// Opens a device for writing, and nobody else may use it meanwhile: with O_EXCL the kernel refuses a device, or a
@@ -160,6 +174,19 @@ mod tests {
         let beyond = [ByteRange { start: 16 * MIB, length: 1 }];
         let error = wipe_disk(disk.path(), &beyond).unwrap_err().to_string();
         assert!(error.contains("has 16777216 bytes, so 1 bytes at 16777216 cannot be wiped"), "{error}");
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_the_boot_code_goes_and_the_table_stays() {
+        let disk = LoopDevice::new(16 * MIB, 512);
+        let file = OpenOptions::new().write(true).read(true).open(disk.path()).unwrap();
+        file.write_all_at(&[0xaa; 1024], 0).unwrap();
+        file.sync_all().unwrap();
+        wipe_boot_code(disk.path()).unwrap();
+        let image = std::fs::read(disk.image()).unwrap();
+        assert!(image[..440].iter().all(|byte| *byte == 0));
+        assert!(image[440..1024].iter().all(|byte| *byte == 0xaa));
     }
 
     #[test]
