@@ -11,7 +11,7 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::execute::{self, Installation};
 use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
-use crate::plan::{self, Mode, Plan, StepName, Subject};
+use crate::plan::{self, Mode, Plan, Request, StepName, Subject};
 use crate::report::Reporter;
 use crate::settings::Settings;
 use crate::storage::filesystem::TOOLS;
@@ -132,7 +132,8 @@ impl Agent {
             image: allocation.image.id.clone(),
             url: allocation.image.url.clone(),
         };
-        let plan = plan::make(&parsed.layout, &inventory, Mode::Install, subject, &mut Uuid::new_v4);
+        let request = Request { mode: Mode::Install, erase: allocation.erase, subject };
+        let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
         let plan = plan.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))?;
         Ok((inventory, plan))
     }

@@ -1,9 +1,10 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. Fields that drophammer adds:
-//! `allocation.image.digest`.
+//! `allocation.image.digest`, `allocation.erase`.
 
 use crate::layout::{self, Parsed};
+use crate::plan::Erase;
 use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -64,6 +65,9 @@ pub struct Allocation {
     /// Renew the image, keep the data.
     #[serde(default)]
     pub reinstall: bool,
+    /// How thoroughly disks are erased before they are made anew; ours, not metal-api's.
+    #[serde(default)]
+    pub erase: Erase,
     /// The machine has reported a finished installation of this allocation.
     #[serde(default)]
     pub succeeded: bool,

@@ -4,7 +4,7 @@ use crate::cli;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Parsed};
-use crate::plan::{self, Mode, Subject};
+use crate::plan::{self, Erase, Mode, Request, Subject};
 use crate::problem::Problem;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,8 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
         url: "the image's server".to_owned(),
         ..Subject::default()
     };
-    match plan::make(&parsed.layout, &inventory, mode, subject, &mut Uuid::new_v4) {
+    let request = Request { mode, erase: Erase::Quick, subject };
+    match plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4) {
         Ok(plan) => {
             print!("{}", if options.json { json(&plan)? + "\n" } else { plan.to_string() });
             Ok(Outcome::Good)

@@ -13,7 +13,7 @@ use crate::plan::{MakeFilesystem, Operation, Plan, Step, StepName};
 use crate::report::Reporter;
 use crate::storage::lock::Locks;
 use crate::storage::mount::{self, Mounts};
-use crate::storage::{filesystem, gpt, wipe};
+use crate::storage::{filesystem, gpt, lvm, raid, release, wipe};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::time::Duration;
@@ -97,9 +97,19 @@ impl Run<'_> {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device } => self.locks.lock(device),
             Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
-            Operation::WipeDisk { device, zero } => {
-                self.wiped.push(device.clone());
-                wipe::wipe_disk(device, zero)
+            Operation::IdentifyDisk(_) => Ok(()),
+            Operation::Release(holder) => release::release(holder),
+            Operation::AssertFree { disks } => release::assert_free(disks),
+            Operation::CreateArray(array) => raid::create(array),
+            Operation::CreateGroup(group) => lvm::create_group(group),
+            Operation::CreateVolume(volume) => lvm::create_volume(volume),
+            Operation::AssembleArray { device, uuid, members } => raid::assemble(device, *uuid, members),
+            Operation::ActivateGroup { name, devices } => lvm::activate(name, devices),
+            Operation::DeactivateGroup { name, devices } => lvm::deactivate(name, devices),
+            Operation::StopArray { device } => raid::stop(device),
+            Operation::WipeDisk(disk) => {
+                self.wiped.push(disk.device.clone());
+                wipe::wipe_disk(&disk.device, &disk.zero)
             }
             Operation::WriteTable(table) => gpt::write(table),
             Operation::MakeFilesystem(make) => self.make_filesystem(make),
@@ -111,7 +121,8 @@ impl Run<'_> {
             }
             Operation::WriteFstab => fstab::write(&self.root()?, &self.installation.plan.fstab),
             Operation::LoadKernel => self.load_kernel(),
-            Operation::Unmount { disks } => self.unmount(disks),
+            Operation::Unmount => self.mounts.finish(),
+            Operation::FlushDisks { disks } => self.flush(disks),
             Operation::Report => self.report(),
             Operation::Kexec => self.kexec(),
         }
@@ -167,8 +178,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn unmount(&mut self, disks: &[String]) -> Result<()> {
-        self.mounts.finish()?;
+    fn flush(&mut self, disks: &[String]) -> Result<()> {
         disks.iter().try_for_each(|disk| mount::flush_disk(disk))?;
         self.locks.unlock()
     }
@@ -190,6 +200,7 @@ impl Run<'_> {
             timings: reporter.timings(),
             plan: plan_text.to_owned(),
             peak_rss_bytes: peak_rss_bytes(),
+            erased: Vec::new(),
         })
     }
 
@@ -243,7 +254,7 @@ mod tests {
     use super::*;
     use crate::allocation::Machine;
     use crate::control::wire::{Event, Register};
-    use crate::plan::{ByteRange, FstabEntry, Mode, MountFilesystem, Subject};
+    use crate::plan::{ByteRange, FstabEntry, Mode, MountFilesystem, Subject, WipeDisk};
     use crate::storage::busy;
     use crate::storage::loopdev::LoopDevice;
     use std::fs;
@@ -343,6 +354,10 @@ mod tests {
         Run { installation, locks, mounts, image: None, boot, wiped: Vec::new(), made }
     }
 
+    fn wipe_operation(device: String, zero: Vec<ByteRange>) -> Operation {
+        Operation::WipeDisk(WipeDisk { device, methods: vec![], strict: false, budget_seconds: 60, zero })
+    }
+
     /// Everything up to the mounted target.
     fn prepare(disk: &LoopDevice, kept: &LoopDevice) -> Vec<(StepName, Vec<Operation>)> {
         let device = disk.path().to_owned();
@@ -353,7 +368,7 @@ mod tests {
         let mount = MountFilesystem { device: partition, path: "/".into(), format, options: vec![] };
         vec![
             (StepName::StorageLock, vec![Operation::LockDisk { device: kept.path().into() }]),
-            (StepName::StorageWipe, vec![Operation::WipeDisk { device, zero }]),
+            (StepName::StorageWipe, vec![wipe_operation(device, zero)]),
             (StepName::StoragePartition, vec![Operation::WriteTable(disk.table(512, &[(2, 2048, 65535)]))]),
             (StepName::StorageFormat, vec![Operation::MakeFilesystem(make)]),
             (StepName::StorageMount, vec![Operation::Mount(mount)]),
@@ -374,7 +389,10 @@ mod tests {
         let bench = Bench::new();
         let mut steps = prepare(&disk, &kept);
         steps.push((StepName::TargetFstab, vec![Operation::WriteFstab]));
-        steps.push((StepName::StorageUnmount, vec![Operation::Unmount { disks: vec![disk.path().into()] }]));
+        steps.push((
+            StepName::StorageUnmount,
+            vec![Operation::Unmount, Operation::FlushDisks { disks: vec![disk.path().into()] }],
+        ));
         let whole = plan(steps);
         execute(&bench.installation(&whole)).map_err(|failure| failure.error).unwrap();
         assert_eq!(signature(&disk.partition(2)), "ext4");
@@ -427,7 +445,7 @@ mod tests {
         let lock = Operation::LockDisk { device: "/dev/no-such-disk".into() };
         let plan = plan(vec![
             (StepName::StorageLock, vec![lock]),
-            (StepName::StorageWipe, vec![Operation::WipeDisk { device: "/dev/no-such-disk".into(), zero: vec![] }]),
+            (StepName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
         ]);
         let failure = execute(&bench.installation(&plan)).unwrap_err();
         assert_eq!((failure.step, failure.past_point_of_no_return), (StepName::StorageLock, false));

@@ -11,7 +11,7 @@
 //! Every call carries `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`.
 //! Names are metal-api's; what drophammer adds is optional for the reader.
 
-use crate::inventory::Inventory;
+use crate::inventory::{EraseMethod, Inventory};
 use crate::text;
 use serde::{Deserialize, Serialize};
 
@@ -199,6 +199,21 @@ pub struct Report {
     /// Peak resident memory of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
+    /// How each disk was erased, and what proves it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<Erased>,
+}
+
+/// One disk that was made empty.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Erased {
+    /// `/dev/sda`.
+    pub device: String,
+    pub serial: String,
+    pub method: EraseMethod,
+    /// What was read back, or what the disk reported.
+    pub proof: String,
+    pub seconds: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

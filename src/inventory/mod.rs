@@ -55,6 +55,7 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
         memory_bytes: hardware::memory_bytes(&proc_text(roots, "meminfo")?)?,
         nics: hardware::nics(&roots.sys)?,
         disks: disks::read(roots)?,
+        ..Inventory::default()
     })
 }
 

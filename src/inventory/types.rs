@@ -10,6 +10,15 @@ pub struct Inventory {
     pub memory_bytes: u64,
     pub nics: Vec<Nic>,
     pub disks: Vec<Disk>,
+    /// Block devices made of others that are running now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacked: Vec<Stacked>,
+    /// md arrays by what their members say, running or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arrays: Vec<Array>,
+    /// LVM volume groups by what their physical volumes say, active or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<VolumeGroup>,
 }
 
 /// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
@@ -86,6 +95,13 @@ pub struct Disk {
     /// `/dev/disk/by-path/…` as udev would name it; empty when unknown.
     #[serde(default)]
     pub by_path: String,
+    /// SCSI host:channel:target:lun; empty for what is not SCSI or ATA.
+    #[serde(default)]
+    pub hctl: String,
+    /// How all of it can be erased, the best first. What every disk can, [`EraseMethod::WriteZeroes`] and
+    /// [`EraseMethod::Ends`], is not listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erase: Vec<EraseMethod>,
     #[serde(default)]
     pub read_only: bool,
     #[serde(default)]
@@ -134,6 +150,132 @@ pub struct Partition {
     pub signatures: Vec<Signature>,
     #[serde(default)]
     pub uses: Vec<Use>,
+}
+
+/// A running block device that is made of others, as sysfs shows it: md array, device-mapper device, bcache.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stacked {
+    /// Kernel name: `md127`, `dm-0`.
+    pub name: String,
+    /// `/dev/md127`, `/dev/mapper/vg00-varlib`.
+    pub device: String,
+    pub kind: StackedKind,
+    /// Kernel names of what it lies on: disks, partitions, other stacked devices.
+    pub below: Vec<String>,
+    pub size_bytes: u64,
+    #[serde(default)]
+    pub table: Option<Table>,
+    #[serde(default)]
+    pub signatures: Vec<Signature>,
+    #[serde(default)]
+    pub uses: Vec<Use>,
+    /// It was not running before the agent assembled what it found, to see what is on it.
+    #[serde(default)]
+    pub assembled: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StackedKind {
+    /// md; inactive ones too, which hold their members all the same.
+    Array,
+    /// A logical volume of LVM, or a hidden part of one.
+    Volume,
+    /// dm-crypt.
+    Crypt,
+    Bcache,
+    #[default]
+    Other,
+}
+
+/// An md array as its members' superblocks describe it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Array {
+    pub uuid: Uuid,
+    /// Without the home host: `root`, `1`; empty for metadata 0.90.
+    #[serde(default)]
+    pub name: String,
+    /// As mdadm names it: `raid1`.
+    pub level: String,
+    /// `0.90`, `1.0`, `1.1`, `1.2`, or that of a firmware (`imsm`, `ddf`).
+    pub metadata: String,
+    /// How many members it is made for, spares apart.
+    pub raid_devices: u32,
+    pub members: Vec<ArrayMember>,
+    /// Kernel name when it is running.
+    #[serde(default)]
+    pub running: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayMember {
+    /// `/dev/sda1`.
+    pub device: String,
+    pub role: MemberRole,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberRole {
+    /// Its place in the array, from 0.
+    Active(u32),
+    Spare,
+    #[default]
+    Faulty,
+}
+
+/// A volume group of LVM.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeGroup {
+    pub name: String,
+    /// LVM's own kind of id: `kZ3Wud-…`.
+    pub uuid: String,
+    pub extent_bytes: u64,
+    #[serde(default)]
+    pub tags: Vec<String>,
+    pub physical: Vec<PhysicalVolume>,
+    pub volumes: Vec<LogicalVolume>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhysicalVolume {
+    /// `/dev/nvme0n1`; empty when it is missing.
+    pub device: String,
+    pub uuid: String,
+    pub size_bytes: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogicalVolume {
+    pub name: String,
+    pub uuid: String,
+    pub size_bytes: u64,
+    /// LVM's segment type: `linear`, `striped`, `raid1`, `thin-pool`.
+    pub kind: String,
+    pub stripes: u32,
+    /// Kernel name when it is active.
+    #[serde(default)]
+    pub running: Option<String>,
+}
+
+/// A way to make all of a disk unreadable or zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EraseMethod {
+    NvmeSanitizeCrypto,
+    NvmeSanitizeBlock,
+    /// Format NVM with secure erase setting 2: the key is thrown away.
+    NvmeFormatCrypto,
+    /// Format NVM with secure erase setting 1.
+    NvmeFormat,
+    AtaEnhancedErase,
+    AtaErase,
+    /// Discard all, and prove by reading that it gave zeros.
+    Discard,
+    /// Zeros over all of it, by the disk itself where it can.
+    WriteZeroes,
+    /// Zeros where signatures live, and nothing else.
+    Ends,
 }
 
 /// Something that libblkid recognises: a filesystem, a RAID member, a physical volume.

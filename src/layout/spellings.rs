@@ -8,7 +8,8 @@ use super::document::{self, Node, Value, marked};
 use super::fields::{Field, Fields, Places, Reader, quoted};
 use super::validate::validate_except;
 use super::{
-    Constraints, Disk, Filesystem, Format, Layout, LogicalVolume, Partition, PartitionKind, Raid, VolumeGroup,
+    Constraints, Disk, Filesystem, Format, Layout, LogicalVolume, LvmType, Partition, PartitionKind, Raid, RaidLevel,
+    VolumeGroup,
 };
 use crate::problem::Problem;
 
@@ -245,6 +246,7 @@ fn at_commas(text: &str) -> Vec<&str> {
 fn disk(reader: &mut Reader, node: &Node, place: &str) -> Option<Disk> {
     let fields = reader.fields(node, place, &DISK)?;
     Some(Disk {
+        hints: Default::default(),
         device: reader.required_text(&fields, "device"),
         partitions: reader.items(&fields, "partitions", partition),
         wipeonreinstall: reader.flag(&fields, "wipeonreinstall"),
@@ -294,7 +296,7 @@ fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid> {
     Some(Raid {
         arrayname: reader.required_text(&fields, "arrayname"),
         devices: reader.texts(&fields, "devices"),
-        level: level.unwrap_or("1").to_owned(),
+        level: RaidLevel::ALL.into_iter().find(|known| Some(known.number()) == level).unwrap_or_default(),
         createoptions: create_options(reader, &fields),
         spares: spares.unwrap_or(0),
     })
@@ -316,7 +318,7 @@ fn logical_volume(reader: &mut Reader, node: &Node, place: &str) -> Option<Logic
         name: reader.required_text(&fields, "name"),
         volumegroup: reader.required_text(&fields, "volumegroup"),
         size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
-        lvmtype: lvmtype.unwrap_or("linear").to_owned(),
+        lvmtype: LvmType::ALL.into_iter().find(|known| Some(known.name()) == lvmtype).unwrap_or_default(),
     })
 }
 

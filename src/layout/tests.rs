@@ -226,7 +226,7 @@ fn rules_do_not_rely_on_the_reader() {
     layout.raid.push(Raid {
         arrayname: "/dev/md0".to_owned(),
         devices: vec!["/dev/sdb".to_owned()],
-        level: "6".to_owned(),
+        level: RaidLevel::Raid6,
         createoptions: Vec::new(),
         spares: 0,
     });
@@ -275,7 +275,7 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
                     if device.ends_with("sd") { ["a", "b", "c"][index] } else { ["0", "1", "2"][index] }
                 );
                 let last = partitions.len();
-                let mut disk = Disk { device, partitions: Vec::new(), wipeonreinstall };
+                let mut disk = Disk { device, hints: Default::default(), partitions: Vec::new(), wipeonreinstall };
                 for (((label, size_mib, kind), (format, fs_label, mountoptions, createoptions)), number) in
                     partitions.into_iter().zip(1u32..)
                 {

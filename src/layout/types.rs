@@ -49,7 +49,11 @@ pub struct Filesystem {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Disk {
+    /// Kernel name or `/dev/disk/by-*` path; with `hints` any name, which the rest of the layout uses for it.
     pub device: String,
+    /// How to find the disk, whatever the kernel calls it today: hint to expression, as Ironic's root device hints.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub hints: BTreeMap<String, String>,
     pub partitions: Vec<Partition>,
     /// May a reinstall erase this disk? A fresh install erases every listed disk.
     pub wipeonreinstall: bool,
@@ -70,8 +74,10 @@ pub struct Partition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Raid {
     pub arrayname: String,
+    /// Members and spares: disks, partitions or other arrays.
     pub devices: Vec<String>,
-    pub level: String,
+    pub level: RaidLevel,
+    /// Arguments for mdadm --create, one word each.
     pub createoptions: Vec<String>,
     /// How many of `devices` are spares.
     pub spares: u32,
@@ -91,7 +97,75 @@ pub struct LogicalVolume {
     /// MiB; 0 is all that is left of the group.
     #[serde(rename = "size")]
     pub size_mib: u64,
-    pub lvmtype: String,
+    pub lvmtype: LvmType,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub enum RaidLevel {
+    #[serde(rename = "0")]
+    Raid0,
+    /// What metal-stack takes where none is given.
+    #[default]
+    #[serde(rename = "1")]
+    Raid1,
+    #[serde(rename = "5")]
+    Raid5,
+    #[serde(rename = "6")]
+    Raid6,
+    #[serde(rename = "10")]
+    Raid10,
+}
+
+impl RaidLevel {
+    pub const ALL: [RaidLevel; 5] =
+        [RaidLevel::Raid0, RaidLevel::Raid1, RaidLevel::Raid5, RaidLevel::Raid6, RaidLevel::Raid10];
+
+    /// As the layout and `mdadm --level` write it.
+    pub fn number(self) -> &'static str {
+        match self {
+            RaidLevel::Raid0 => "0",
+            RaidLevel::Raid1 => "1",
+            RaidLevel::Raid5 => "5",
+            RaidLevel::Raid6 => "6",
+            RaidLevel::Raid10 => "10",
+        }
+    }
+}
+
+impl fmt::Display for RaidLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "raid{}", self.number())
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LvmType {
+    /// One physical volume after the other.
+    #[default]
+    Linear,
+    /// Over all physical volumes of the group.
+    Striped,
+    /// Two copies, on two physical volumes.
+    Raid1,
+}
+
+impl LvmType {
+    pub const ALL: [LvmType; 3] = [LvmType::Linear, LvmType::Raid1, LvmType::Striped];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            LvmType::Linear => "linear",
+            LvmType::Striped => "striped",
+            LvmType::Raid1 => "raid1",
+        }
+    }
+}
+
+impl fmt::Display for LvmType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -100,19 +174,33 @@ pub enum Format {
     Vfat,
     Ext3,
     Ext4,
+    Xfs,
+    Btrfs,
     Swap,
     Tmpfs,
     None,
 }
 
 impl Format {
-    pub const ALL: [Format; 6] = [Format::Ext3, Format::Ext4, Format::None, Format::Swap, Format::Tmpfs, Format::Vfat];
+    /// metal-api's first, in its order.
+    pub const ALL: [Format; 8] = [
+        Format::Ext3,
+        Format::Ext4,
+        Format::None,
+        Format::Swap,
+        Format::Tmpfs,
+        Format::Vfat,
+        Format::Xfs,
+        Format::Btrfs,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Format::Vfat => "vfat",
             Format::Ext3 => "ext3",
             Format::Ext4 => "ext4",
+            Format::Xfs => "xfs",
+            Format::Btrfs => "btrfs",
             Format::Swap => "swap",
             Format::Tmpfs => "tmpfs",
             Format::None => "none",

@@ -1,6 +1,6 @@
 //! The plan for a person: what `drophammer plan` and the console print before anything happens.
 
-use super::{DiskPlan, Mode, Operation, Plan, Refusal, Subject, Verdict, sectors::MIB};
+use super::{DiskPlan, Mode, Operation, Plan, Refusal, Subject, Verdict, WipeDisk, sectors::MIB};
 use crate::inventory::{self, Signature};
 use crate::text::{bytes, columns};
 use std::fmt;
@@ -98,7 +98,17 @@ fn operation(operation: &Operation) -> Vec<String> {
         Operation::ReachImage { url, .. } => one(format!("{url} answers, its digest is known")),
         Operation::LockDisk { device } => one(format!("{} read-only", short(device))),
         Operation::UnlockDisk { device } => one(format!("{} writable again", short(device))),
-        Operation::WipeDisk { device, zero } => one(format!(
+        Operation::IdentifyDisk(identity) => one(short(&identity.device).to_owned()),
+        Operation::Release(_)
+        | Operation::AssertFree { .. }
+        | Operation::CreateArray(_)
+        | Operation::CreateGroup(_)
+        | Operation::CreateVolume(_)
+        | Operation::AssembleArray { .. }
+        | Operation::ActivateGroup { .. }
+        | Operation::DeactivateGroup { .. }
+        | Operation::StopArray { .. } => todo!(),
+        Operation::WipeDisk(WipeDisk { device, zero, .. }) => one(format!(
             "{}: discard, then {} in {} places read back as zero",
             short(device),
             bytes(zero.iter().map(|range| range.length).sum()),
@@ -124,9 +134,10 @@ fn operation(operation: &Operation) -> Vec<String> {
         Operation::RunInstaller => one("/install-go or /install.sh of the image, in a chroot".to_owned()),
         Operation::WriteFstab => one("/etc/fstab, by filesystem UUID".to_owned()),
         Operation::LoadKernel => one("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
-        Operation::Unmount { disks } => {
+        Operation::Unmount => one("everything".to_owned()),
+        Operation::FlushDisks { disks } => {
             let disks: Vec<&str> = disks.iter().map(|disk| short(disk)).collect();
-            one(format!("everything, and flush {}", disks.join(", ")))
+            one(format!("flush {}", disks.join(", ")))
         }
         Operation::Report => one("acknowledged by the control plane".to_owned()),
         Operation::Kexec => one("into the installed system".to_owned()),

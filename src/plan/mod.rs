@@ -43,10 +43,10 @@ impl Refusal {
 pub fn make(
     layout: &Layout,
     inventory: &Inventory,
-    mode: Mode,
-    subject: Subject,
+    request: Request,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Result<Plan, Box<Refusal>> {
+    let Request { mode, subject, .. } = request;
     let decided = verdict::decide(layout, inventory, mode, ids);
     if !decided.problems.is_empty() {
         return Err(Box::new(Refusal {

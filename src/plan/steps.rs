@@ -1,7 +1,10 @@
 //! Puts what was decided into the order in which it is done.
 
 use super::verdict::{Decided, Decision};
-use super::{FstabEntry, MakeFilesystem, Mode, MountFilesystem, Operation, Plan, Step, StepName, Subject, Verdict};
+use super::{
+    FstabEntry, MakeFilesystem, Mode, MountFilesystem, Operation, Plan, Step, StepName, Subject, Verdict, WipeDisk,
+};
+use crate::inventory::EraseMethod;
 use crate::layout::{Filesystem, Format, Layout};
 
 pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) -> Plan {
@@ -31,7 +34,15 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
             StepName::StorageWipe,
             wipes
                 .clone()
-                .map(|wipe| Operation::WipeDisk { device: wipe.device.clone(), zero: wipe.zero.clone() })
+                .map(|wipe| {
+                    Operation::WipeDisk(WipeDisk {
+                        device: wipe.device.clone(),
+                        methods: vec![EraseMethod::Discard],
+                        strict: false,
+                        budget_seconds: 60,
+                        zero: wipe.zero.clone(),
+                    })
+                })
                 .collect(),
         ),
         (StepName::StoragePartition, wipes.filter_map(|wipe| wipe.table.clone()).map(Operation::WriteTable).collect()),
@@ -46,7 +57,7 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
         (StepName::TargetInstaller, vec![Operation::RunInstaller]),
         (StepName::TargetFstab, vec![Operation::WriteFstab]),
         (StepName::BootLoad, vec![Operation::LoadKernel]),
-        (StepName::StorageUnmount, vec![Operation::Unmount { disks: written }]),
+        (StepName::StorageUnmount, vec![Operation::Unmount, Operation::FlushDisks { disks: written }]),
         (StepName::ReportFinal, vec![Operation::Report]),
         (StepName::BootKexec, vec![Operation::Kexec]),
     ];

@@ -36,6 +36,7 @@ fn layout() -> Layout {
         ],
         disks: vec![
             Disk {
+                hints: Default::default(),
                 device: "/dev/sda".to_owned(),
                 wipeonreinstall: true,
                 partitions: vec![
@@ -45,6 +46,7 @@ fn layout() -> Layout {
                 ],
             },
             Disk {
+                hints: Default::default(),
                 device: "/dev/sdb".to_owned(),
                 wipeonreinstall: false,
                 partitions: vec![partition(1, "srv", 0, PartitionKind::Linux)],
@@ -86,7 +88,7 @@ fn subject() -> Subject {
 }
 
 fn make(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<Refusal>> {
-    super::make(layout, inventory, mode, subject(), &mut counting())
+    super::make(layout, inventory, Request { mode, erase: Erase::Quick, subject: subject() }, &mut counting())
 }
 
 fn reasons(result: Result<Plan, Box<Refusal>>) -> Vec<String> {
@@ -97,7 +99,7 @@ fn reasons(result: Result<Plan, Box<Refusal>>) -> Vec<String> {
 fn after(plan: &Plan, mut inventory: Inventory) -> Inventory {
     for operation in plan.steps.iter().flat_map(|step| &step.operations) {
         match operation {
-            Operation::WipeDisk { device, .. } => {
+            Operation::WipeDisk(WipeDisk { device, .. }) => {
                 let disk = inventory.disks.iter_mut().find(|disk| disk.device == *device).unwrap();
                 (disk.table, disk.signatures) = (None, Vec::new());
             }
@@ -389,7 +391,7 @@ prop_compose! {
             let size_mib = if index + 1 < sizes.len() { size_mib.max(1) } else { size_mib };
             partition(index as u32 + 1, "p", size_mib, PartitionKind::Linux)
         }).collect();
-        Disk { device: format!("/dev/{name}"), partitions, wipeonreinstall }
+        Disk { device: format!("/dev/{name}"), hints: Default::default(), partitions, wipeonreinstall }
     }
 }
 
@@ -417,7 +419,7 @@ fn any_machine() -> impl Strategy<Value = Inventory> {
 /// Devices that an operation writes destructively.
 fn destroyed(operation: &Operation) -> Option<&str> {
     match operation {
-        Operation::WipeDisk { device, .. } => Some(device),
+        Operation::WipeDisk(WipeDisk { device, .. }) => Some(device),
         Operation::WriteTable(table) => Some(&table.device),
         Operation::MakeFilesystem(make) => Some(&make.device),
         _ => None,
@@ -434,7 +436,7 @@ fn assert_sound(plan: &Plan, inventory: &Inventory) {
                 assert!(index >= plan.point_of_no_return);
             }
             match operation {
-                Operation::WipeDisk { device, zero } => {
+                Operation::WipeDisk(WipeDisk { device, zero, .. }) => {
                     let size_bytes = inventory.disk(device).unwrap().size_bytes;
                     assert!(zero.iter().all(|range| range.start + range.length <= size_bytes));
                     assert!(zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));

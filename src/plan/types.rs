@@ -1,7 +1,8 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
-use crate::layout::Format;
-use serde::Serialize;
+use crate::inventory::EraseMethod;
+use crate::layout::{Format, LvmType, RaidLevel};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Fresh install, or a new image on a machine that keeps its data.
@@ -10,6 +11,27 @@ use uuid::Uuid;
 pub enum Mode {
     Install,
     Reinstall,
+}
+
+/// How thoroughly a disk is erased before it is made anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Erase {
+    /// What takes seconds: throw away keys, discard. At least every place where signatures live is zero.
+    #[default]
+    Quick,
+    /// Nothing of the old content can be read again, or the install fails.
+    Secure,
+    /// Only the places where signatures live.
+    None,
+}
+
+/// What is asked for, beside the layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub mode: Mode,
+    pub erase: Erase,
+    pub subject: Subject,
 }
 
 /// Which machine gets which image; for the title of the plan and for the image's steps.
@@ -57,6 +79,8 @@ pub struct DiskPlan {
     pub verdict: Verdict,
     /// What is on it now, for a person.
     pub now: String,
+    /// What runs on it now, for a person: a tree, one line each, children indented below what they lie on.
+    pub running: Vec<String>,
 }
 
 /// A named part of the run; events, timings and reports speak of steps.
@@ -71,12 +95,20 @@ pub struct Step {
 pub enum StepName {
     #[serde(rename = "image.reach")]
     ImageReach,
+    #[serde(rename = "storage.identify")]
+    StorageIdentify,
     #[serde(rename = "storage.lock")]
     StorageLock,
+    #[serde(rename = "storage.release")]
+    StorageRelease,
     #[serde(rename = "storage.wipe")]
     StorageWipe,
     #[serde(rename = "storage.partition")]
     StoragePartition,
+    #[serde(rename = "storage.raid")]
+    StorageRaid,
+    #[serde(rename = "storage.lvm")]
+    StorageLvm,
     #[serde(rename = "storage.format")]
     StorageFormat,
     #[serde(rename = "storage.mount")]
@@ -105,9 +137,13 @@ impl StepName {
     pub fn as_str(self) -> &'static str {
         match self {
             StepName::ImageReach => "image.reach",
+            StepName::StorageIdentify => "storage.identify",
             StepName::StorageLock => "storage.lock",
+            StepName::StorageRelease => "storage.release",
             StepName::StorageWipe => "storage.wipe",
             StepName::StoragePartition => "storage.partition",
+            StepName::StorageRaid => "storage.raid",
+            StepName::StorageLvm => "storage.lvm",
             StepName::StorageFormat => "storage.format",
             StepName::StorageMount => "storage.mount",
             StepName::ImageBurn => "image.burn",
@@ -138,6 +174,8 @@ pub enum Operation {
         name: String,
         url: String,
     },
+    /// It is still the disk that the plan was made for: device names move.
+    IdentifyDisk(DiskIdentity),
     /// Set the disk read-only at the block layer until the image is on.
     LockDisk {
         device: String,
@@ -146,12 +184,28 @@ pub enum Operation {
     UnlockDisk {
         device: String,
     },
-    /// Discard if the disk can, zero these ranges, read them back as zero.
-    WipeDisk {
-        device: String,
-        zero: Vec<ByteRange>,
+    /// Take down something that runs on disks to be wiped, or that was only assembled to look at it.
+    Release(Holder),
+    /// Nothing holds these disks or their partitions any more: read again and proven.
+    AssertFree {
+        disks: Vec<String>,
     },
+    WipeDisk(WipeDisk),
     WriteTable(PartitionTable),
+    CreateArray(CreateArray),
+    CreateGroup(CreateGroup),
+    CreateVolume(CreateVolume),
+    /// Assemble a kept array under the layout's name, writable.
+    AssembleArray {
+        device: String,
+        uuid: Uuid,
+        members: Vec<String>,
+    },
+    /// Activate all volumes of a kept group, writable.
+    ActivateGroup {
+        name: String,
+        devices: Vec<String>,
+    },
     MakeFilesystem(MakeFilesystem),
     Mount(MountFilesystem),
     /// Stream the image below the mounted root.
@@ -165,8 +219,19 @@ pub enum Operation {
     WriteFstab,
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
     LoadKernel,
-    /// Unmount everything, strictly, and flush these disks.
-    Unmount {
+    /// Unmount everything, strictly.
+    Unmount,
+    /// Take down a group of this run, so that its arrays can be stopped.
+    DeactivateGroup {
+        name: String,
+        devices: Vec<String>,
+    },
+    /// Stop an array, so that its superblocks say that it is clean.
+    StopArray {
+        device: String,
+    },
+    /// Make the disks write their caches out.
+    FlushDisks {
         disks: Vec<String>,
     },
     Report,
@@ -177,6 +242,79 @@ pub enum Operation {
 pub struct ByteRange {
     pub start: u64,
     pub length: u64,
+}
+
+/// What tells a disk from another of its kind. Empty fields are unknown and not compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DiskIdentity {
+    pub device: String,
+    pub size_bytes: u64,
+    pub serial: String,
+    pub wwn: String,
+}
+
+/// Something that holds a disk, and how it is taken down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// swapoff(2).
+    Swap { device: String },
+    /// `mdadm --stop`.
+    Array { device: String },
+    /// `dmsetup remove`: logical volumes, dm-crypt, anything of the device mapper.
+    Mapping { device: String },
+    /// `/sys/block/NAME/bcache/stop`.
+    Bcache { device: String },
+}
+
+/// One disk to be made empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WipeDisk {
+    pub device: String,
+    /// Tried in this order until one succeeds; then `zero` is made sure of.
+    pub methods: Vec<EraseMethod>,
+    /// Must one of `methods` succeed?
+    pub strict: bool,
+    /// For all of it.
+    pub budget_seconds: u64,
+    /// Zeroed and read back as zero, whatever was done before.
+    pub zero: Vec<ByteRange>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CreateArray {
+    /// `/dev/md1`, `/dev/md/root`.
+    pub device: String,
+    pub level: RaidLevel,
+    /// `1.2`, or what the layout asks for.
+    pub metadata: String,
+    pub uuid: Uuid,
+    /// Members first, then the spares.
+    pub devices: Vec<String>,
+    /// How many of `devices` are spares.
+    pub spares: u32,
+    /// The layout's, without the metadata.
+    pub createoptions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CreateGroup {
+    pub name: String,
+    pub devices: Vec<String>,
+    pub tags: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CreateVolume {
+    pub name: String,
+    pub group: String,
+    /// `/dev/GROUP/NAME`.
+    pub device: String,
+    /// All physical volumes of the group.
+    pub physical: Vec<String>,
+    /// MiB; 0 is all that is left.
+    pub size_mib: u64,
+    pub kind: LvmType,
 }
 
 /// A GPT, with every number decided.

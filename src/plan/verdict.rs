@@ -103,6 +103,7 @@ fn disk_plan(disk: &inventory::Disk, verdicts: &BTreeMap<String, Verdict>) -> Di
         serial: disk.serial.clone(),
         verdict: verdicts.get(&disk.name).copied().unwrap_or(Verdict::NotOurs),
         now: display::contents(disk),
+        running: Vec::new(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! One YAML file of the operator as data: what it may say, and what is said to who misspells it.
 
 use super::ipxe;
+use crate::plan::Erase;
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, parse_yaml_with_options, spanned_serde};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -40,6 +41,9 @@ pub struct Allocation {
     pub console_password: String,
     #[serde(default)]
     pub reinstall: bool,
+    /// `quick`, `secure` or `none`.
+    #[serde(default)]
+    pub erase: Erase,
     #[serde(default, rename = "networks")]
     _networks: Option<IgnoredAny>,
     #[serde(default, rename = "dns_servers")]

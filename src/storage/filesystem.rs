@@ -49,6 +49,10 @@ fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> 
         Format::Vfat => ("mkfs.vfat", "-n", vec!["-i".to_owned(), uuid.replace('-', "")]),
         Format::Ext3 => ("mkfs.ext3", "-L", vec!["-F".to_owned(), "-q".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         Format::Ext4 => ("mkfs.ext4", "-L", vec!["-F".to_owned(), "-q".to_owned(), "-U".to_owned(), uuid.to_owned()]),
+        Format::Xfs => {
+            ("mkfs.xfs", "-L", vec!["-f".to_owned(), "-q".to_owned(), "-m".to_owned(), format!("uuid={uuid}")])
+        }
+        Format::Btrfs => ("mkfs.btrfs", "-L", vec!["-f".to_owned(), "-q".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         Format::Swap => ("mkswap", "-L", vec!["-f".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         other @ (Format::Tmpfs | Format::None) => {
             return Err(io::Error::other(format!("{other} is not made on a device")));

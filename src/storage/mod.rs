@@ -1,11 +1,16 @@
 //! Disks, one file a kernel interface or tool. Typed input, typed output, no decisions: those are in the plan.
 
+pub mod assemble;
 pub mod busy;
+pub mod erase;
 pub mod filesystem;
 pub mod gpt;
 pub mod kernel;
 pub mod lock;
+pub mod lvm;
 pub mod mount;
+pub mod raid;
+pub mod release;
 pub mod wipe;
 
 #[cfg(test)]

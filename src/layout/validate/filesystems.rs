@@ -98,6 +98,8 @@ fn check_label(check: &mut Check, place: &str, filesystem: &Filesystem, format_k
     let room = match format {
         Format::Ext3 | Format::Ext4 => 16,
         Format::Vfat => 11,
+        Format::Xfs => 12,
+        Format::Btrfs => 255,
         Format::Swap => 15,
         Format::Tmpfs | Format::None => usize::MAX,
     };

@@ -3,7 +3,7 @@
 //! None of them is built yet. They are checked all the same, so that a layout has no surprises left when they are.
 
 use super::{Check, Provider, is_device_path};
-use crate::layout::{Layout, LogicalVolume, Raid, VolumeGroup};
+use crate::layout::{Layout, LogicalVolume, LvmType, Raid, VolumeGroup};
 
 /// Checks arrays, groups and volumes, and notes which devices they provide.
 pub(super) fn check(check: &mut Check, layout: &Layout) {
@@ -29,9 +29,6 @@ fn check_raid(check: &mut Check, place: &str, raid: &Raid) {
         check.report(&name_place, format!("array:{name} is not the full path of a device below /dev"));
     } else if check.provided.contains_key(name) {
         check.report(&name_place, format!("array:{name} given more than once"));
-    }
-    if !matches!(raid.level.as_str(), "0" | "1") {
-        check.report(&format!("{place}.level"), format!("given raidlevel:{} is not supported", raid.level));
     }
     check_members(check, place, &raid.devices, |device| {
         format!("device:{device} not provided by disk for raid:{name}")
@@ -87,7 +84,9 @@ fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout:
             let message = format!("volumegroup:{volumegroup} not configured for lv:{name}");
             check.report(&format!("{place}.volumegroup"), message);
         }
-        Some(group) if lvmtype != "linear" && group.devices.len() < 2 && check.all_known("volumegroups", "devices") => {
+        Some(group)
+            if *lvmtype != LvmType::Linear && group.devices.len() < 2 && check.all_known("volumegroups", "devices") =>
+        {
             let message = format!(
                 "fsl:\"{}\" lv:{name} in vg:{volumegroup} is configured for lvmtype:{lvmtype} but has only {} disk, consider linear instead",
                 layout.id,
@@ -96,9 +95,6 @@ fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout:
             check.report(&format!("{place}.lvmtype"), message);
         }
         _ => {}
-    }
-    if !matches!(lvmtype.as_str(), "linear" | "raid1" | "striped") {
-        check.report(&format!("{place}.lvmtype"), format!("given lvmtype:{lvmtype} is not supported"));
     }
     let device = format!("/dev/{volumegroup}/{name}");
     if check.provided.insert(device.clone(), Provider::Stacked).is_some() {
