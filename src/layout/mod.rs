@@ -1,8 +1,10 @@
 //! What should be: the filesystem layout, read from every spelling in use, with all its problems at once.
 
+mod arrays;
 mod constraints;
 mod document;
 mod fields;
+pub mod hints;
 mod spellings;
 #[cfg(test)]
 mod tests;
@@ -12,3 +14,5 @@ mod validate;
 pub use spellings::{Parsed, read_json, read_yaml};
 pub use types::*;
 pub use validate::validate;
+
+use fields::nearest;

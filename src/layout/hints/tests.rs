@@ -1,0 +1,1 @@
+//! Hints against the behaviour of Ironic, and what is ours.
