@@ -40,10 +40,11 @@ const SPARES: Meaning = Ours("the layout says it with spares");
 const NAME: Meaning = Ours("the name comes from arrayname");
 const ALWAYS: Meaning = Ours("it is always given where it is needed");
 const CREATE: Meaning = Ours("arrays are always created");
-const OUTSIDE: Meaning = Ours("it names a device or file that the layout does not know");
+const OUTSIDE_WHY: &str = "it names a device or file that the layout does not speak of";
+const OUTSIDE: Meaning = Ours(OUTSIDE_WHY);
 const MODE: Meaning = Ours("the array must be writable for what lies on it");
 
-const OPTIONS: [KnownOption; 32] = [
+const OPTIONS: [KnownOption; 30] = [
     option("metadata", Some('e'), Required, Metadata),
     option("level", Some('l'), Required, LEVEL),
     option("raid-devices", Some('n'), Required, MEMBERS),
@@ -60,7 +61,6 @@ const OPTIONS: [KnownOption; 32] = [
     option("write-journal", None, Required, OUTSIDE),
     option("config", None, Required, OUTSIDE),
     option("chunk", Some('c'), Required, Free),
-    option("rounding", None, Required, Free),
     option("layout", Some('p'), Required, Free),
     option("parity", None, Required, Free),
     option("size", Some('z'), Required, Free),
@@ -70,7 +70,6 @@ const OPTIONS: [KnownOption; 32] = [
     option("consistency-policy", Some('k'), Required, Free),
     option("delay", Some('d'), Required, Free),
     option("assume-clean", None, Bare, Free),
-    option("write-zeroes", None, Bare, Free),
     option("write-mostly", Some('W'), Bare, Free),
     option("write-behind", None, Optional, Free),
     option("failfast", None, Bare, Free),
@@ -114,27 +113,23 @@ impl Raid {
         rest.map(|(_, word)| word.clone()).collect()
     }
 
-    /// What is wrong with the create options: the position in the list, and what to say.
-    pub(super) fn option_problems(&self) -> Vec<(usize, String)> {
-        let mut problems = Vec::new();
-        let mut metadata = 0;
-        for given in options(&self.createoptions) {
-            match given {
-                Err(problem) => problems.push(problem),
-                Ok(Given { at, known, .. }) if let Ours(why) = known.meaning => {
-                    problems
-                        .push((at, format!("the create option --{} is not for the layout to give: {why}", known.long)));
-                }
-                Ok(Given { at, known, .. }) if known.meaning == Metadata => {
-                    metadata += 1;
-                    if metadata > 1 {
-                        problems.push((at, "the metadata version is given twice".to_owned()));
-                    }
-                }
-                Ok(_) => {}
+    /// What is wrong with the create options.
+    pub(super) fn option_problems(&self) -> Vec<String> {
+        let mut metadata = false;
+        let mut problem = |given: Result<Given, String>| match given {
+            Err(why) => Some(why),
+            Ok(Given { known: KnownOption { long, meaning: Ours(why), .. }, .. }) => {
+                Some(format!("the create option --{long} is not for the layout to give: {why}"))
             }
-        }
-        problems
+            Ok(Given { known, .. }) if known.meaning == Metadata => {
+                std::mem::replace(&mut metadata, true).then(|| "the metadata version is given twice".to_owned())
+            }
+            Ok(Given { known: KnownOption { long, .. }, value: Some(value), .. }) if value.starts_with('/') => {
+                Some(format!("the create option --{long} is not for the layout to give with {value}: {OUTSIDE_WHY}"))
+            }
+            Ok(_) => None,
+        };
+        options(&self.createoptions).into_iter().filter_map(&mut problem).collect()
     }
 }
 
@@ -151,20 +146,20 @@ impl Layout {
         raid.metadata().unwrap_or_else(|| usual.to_owned())
     }
 
-    fn is_esp(&self, raid: &Raid) -> bool {
+    pub(super) fn is_esp(&self, raid: &Raid) -> bool {
         let mut filesystems = self.filesystems.iter();
         filesystems.any(|filesystem| filesystem.format == Format::Vfat && filesystem.device == raid.arrayname)
     }
 }
 
 /// Reads the words as mdadm's getopt_long does: `--chunk=64`, `--chunk 64`, `-c 64`, `-c64`, `--ch=64`.
-fn options(words: &[String]) -> Vec<Result<Given<'_>, (usize, String)>> {
+fn options(words: &[String]) -> Vec<Result<Given<'_>, String>> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(word) = words.get(at) {
         let given = read(words, at, word);
         at += given.as_ref().map_or(1, |given| given.words);
-        found.push(given.map_err(|why| (at - 1, why)));
+        found.push(given);
     }
     found
 }
@@ -204,4 +199,64 @@ fn unknown(word: &str) -> String {
     let free: Vec<String> =
         OPTIONS.iter().filter(|option| option.meaning == Free).map(|option| format!("--{}", option.long)).collect();
     format!("{word} is no option for creating arrays; known here: --metadata, {}", free.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::RaidLevel;
+
+    fn array(options: &[&str]) -> Raid {
+        Raid {
+            arrayname: "/dev/md0".to_owned(),
+            devices: Vec::new(),
+            level: RaidLevel::Raid1,
+            createoptions: options.iter().map(|word| word.to_string()).collect(),
+            spares: 0,
+        }
+    }
+
+    #[test]
+    fn metadata_is_told_apart_from_other_options() {
+        for (options, metadata, others) in [
+            (&[][..], None, &[][..]),
+            (&["--metadata=1.0"], Some("1.0"), &[]),
+            (&["--metadata", "1.0", "--assume-clean"], Some("1.0"), &["--assume-clean"]),
+            (&["--chunk", "64", "-e", "1.1", "-b", "none"], Some("1.1"), &["--chunk", "64", "-b", "none"]),
+            (&["-e1.2"], Some("1.2"), &[]),
+            (&["--meta=0.9"], Some("0.90"), &[]),
+            (&["--metadata=0"], Some("0.90"), &[]),
+            (&["--metadata=1"], Some("1.2"), &[]),
+            (&["--metadata=default"], Some("1.2"), &[]),
+            (&["-e", "ddf"], Some("ddf"), &[]),
+            (&["--chunk", "--metadata=1.0"], None, &["--chunk", "--metadata=1.0"]),
+            (&["--frobnicate", "-e1.0"], Some("1.0"), &["--frobnicate"]),
+        ] {
+            let array = array(options);
+            assert_eq!(array.metadata().as_deref(), metadata, "{options:?}");
+            assert_eq!(array.other_options(), others, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn options_for_the_layout_to_give_pass() {
+        for options in [
+            &["--chunk=64"][..],
+            &["--chunk", "64", "-p", "f2", "--assume-clean", "-binternal"],
+            &["--bitmap=none", "--data-offset=1M", "-W", "--write-behind=256"],
+            &["-k", "resync", "-d5", "--failfast", "--size", "max", "-q"],
+        ] {
+            assert_eq!(array(options).option_problems(), [""; 0], "{options:?}");
+        }
+    }
+
+    #[test]
+    fn vfat_directly_on_an_array_asks_for_its_superblock_at_the_end() {
+        let text = include_str!("../../testdata/layouts/good/mirrored-boot.yaml");
+        let layout = crate::layout::read_yaml(text).unwrap().layout;
+        let names: Vec<&str> = layout.esp_arrays().iter().map(|raid| raid.arrayname.as_str()).collect();
+        assert_eq!(names, ["/dev/md/efi"]);
+        let metadata: Vec<String> = layout.raid.iter().map(|raid| layout.metadata(raid)).collect();
+        assert_eq!(metadata, ["1.0", "1.2", "1.2"]);
+    }
 }
