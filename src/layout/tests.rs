@@ -1,10 +1,9 @@
 //! The layouts in `testdata/layouts`, good and bad, and what must hold for any layout at all.
 
+mod random;
+
 use super::*;
 use crate::problem::{Problem, lines};
-use proptest::collection::vec;
-use proptest::option;
-use proptest::prelude::*;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -267,119 +266,4 @@ fn rules_do_not_rely_on_the_reader() {
             "constraints.images.debian: given imageconstraint:>=10 is not valid, missing space between op and version? invalid semantic version",
         ]
     );
-}
-
-fn name() -> impl Strategy<Value = String> {
-    "[a-z][a-z0-9]{0,7}"
-}
-
-/// Disks with partitions, each partition with a filesystem or swap area of its own, the first one the root.
-fn valid_layout() -> impl Strategy<Value = Layout> {
-    let partition =
-        (option::of(name()), 1..u64::from(u32::MAX), option::of(prop::sample::select(&PartitionKind::ALL[..])));
-    let filesystem = (
-        prop::sample::select(vec![Format::Ext3, Format::Ext4, Format::Vfat, Format::Swap, Format::None]),
-        option::of(name()),
-        vec(name(), 0..3),
-        vec("-[A-MO-TV-Za-hj-mo-z][A-Za-z0-9=^,]{0,5}", 0..3),
-    );
-    let disk = (
-        prop::sample::select(vec!["/dev/sd", "/dev/nvme0n", "/dev/mmcblk", "/dev/disk/by-path/pci-"]),
-        vec((partition, filesystem), 1..5),
-        any::<bool>(),
-        any::<bool>(),
-    );
-    let sizes = prop::collection::btree_set("[a-z][0-9]-large", 0..3);
-    let images = prop::collection::btree_map(name(), "(>=|<|~>|=) [1-9][0-9]?(\\.[0-9]{1,8}){0,2}|\\*", 0..3);
-    (name(), option::of("[a-z]\\PC{0,20}"), vec(disk, 1..4), sizes, images).prop_map(
-        |(id, description, disks, sizes, images)| {
-            let constraints = Constraints { sizes: sizes.into_iter().collect(), images };
-            let mut layout = Layout { id, description, constraints, ..Layout::default() };
-            for (index, (device, partitions, rest, wipeonreinstall)) in disks.into_iter().enumerate() {
-                let device = format!(
-                    "{device}{}",
-                    if device.ends_with("sd") { ["a", "b", "c"][index] } else { ["0", "1", "2"][index] }
-                );
-                let last = partitions.len();
-                let mut disk = Disk { device, hints: Default::default(), partitions: Vec::new(), wipeonreinstall };
-                for (((label, size_mib, kind), (format, fs_label, mountoptions, createoptions)), number) in
-                    partitions.into_iter().zip(1u32..)
-                {
-                    let size_mib = if rest && number as usize == last { 0 } else { size_mib };
-                    let root = layout.filesystems.is_empty();
-                    let mounted = !matches!(format, Format::Swap | Format::None);
-                    layout.filesystems.push(Filesystem {
-                        path: if root {
-                            Some("/".to_owned())
-                        } else {
-                            mounted.then(|| format!("/data/{index}-{number}"))
-                        },
-                        device: partition_device(&disk.device, number),
-                        format: if root { Format::Ext4 } else { format },
-                        label: fs_label,
-                        mountoptions,
-                        createoptions,
-                    });
-                    disk.partitions.push(Partition { number, label, size_mib, kind });
-                }
-                layout.disks.push(disk);
-            }
-            layout
-        },
-    )
-}
-
-/// A seed with some of its bytes replaced, lines doubled, dropped or shifted.
-fn mutated_seed() -> impl Strategy<Value = String> {
-    let change = (any::<prop::sample::Index>(), 0..4u8, "[ -~\n]{0,3}");
-    (prop::sample::select(&SEEDS[..]), vec(change, 1..8)).prop_map(|(seed, changes)| {
-        let mut lines: Vec<String> = seed.lines().map(str::to_owned).collect();
-        for (index, kind, text) in changes {
-            let at = index.index(lines.len());
-            match kind {
-                0 => lines.insert(at, lines[at].clone()),
-                1 if lines.len() > 1 => drop(lines.remove(at)),
-                2 => lines[at].insert_str(0, &text),
-                _ => lines[at] = lines[at].replacen(['"', ':', '-', '1', '0', 'a'], &text, 1),
-            }
-        }
-        lines.join("\n")
-    })
-}
-
-fn never_panics(text: &str) -> Result<(), TestCaseError> {
-    if let Err(problems) = read_yaml(text) {
-        prop_assert!(!problems.is_empty());
-    }
-    if let Ok(value) = serde_json::from_str(text) {
-        let _ = read_json(&value);
-    }
-    Ok(())
-}
-
-proptest! {
-    #[test]
-    fn any_text_is_read_or_refused(text in "(?s).*|[a-z0-9:,\\[\\]{}&*!|>'\"%@`#?\n -]{0,200}") {
-        never_panics(&text)?;
-    }
-
-    #[test]
-    fn any_change_to_a_seed_is_read_or_refused(text in mutated_seed()) {
-        never_panics(&text)?;
-    }
-
-    #[test]
-    fn a_valid_layout_survives_the_wire_unchanged(layout in valid_layout()) {
-        prop_assert_eq!(validate(&layout), Vec::new());
-        let wire = serde_json::to_value(&layout).unwrap();
-        let parsed = read_json(&wire).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
-        prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
-        prop_assert_eq!(&parsed.layout, &layout);
-        // JSON is YAML.
-        let parsed = read_yaml(&wire.to_string()).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
-        prop_assert_eq!(&parsed.layout, &layout);
-        let parsed = read_yaml(&canonical_yaml(&layout)).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
-        prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
-        prop_assert_eq!(&parsed.layout, &layout);
-    }
 }
