@@ -115,7 +115,7 @@ fn stack() -> impl Strategy<Value = Stack> {
     let raid = (
         prop::sample::select(vec!["/dev/md0", "/dev/md/data", "/dev/md/x-1.y_z"]),
         prop::sample::select(&RaidLevel::ALL[..]),
-        prop::sample::select(vec![&[][..], &["--metadata=1.0"], &["-e", "1.2", "--chunk=64"], &["--assume-clean"]]),
+        prop::sample::select(vec![&[][..], &["--metadata=1.0"], &["-e", "1.2", "--size=max"], &["--assume-clean"]]),
         0..3u32,
     );
     let raid = raid.prop_map(|(arrayname, level, options, spares)| {

@@ -107,7 +107,7 @@ fn check_count(check: &mut Check, place: &str, raid: &Raid) {
     if !check.known(&level_place) || !check.known(&spares_place) {
         return;
     }
-    let (active, least) = (members - spares, least_members(*level));
+    let (active, least) = (raid.active(), least_members(*level));
     if active < least {
         let without = if spares > 0 { " without the spares" } else { "" };
         let message = format!("raid:{arrayname} has {active} of the {least} devices that {level} needs{without}");
@@ -122,8 +122,11 @@ fn check_options(check: &mut Check, place: &str, raid: &Raid) {
     let name = &raid.arrayname;
     let options_place = format!("{place}.createoptions");
     check.words(&options_place, &raid.createoptions);
-    for message in raid.option_problems() {
-        check.report(&options_place, message);
+    // What an option may be depends on the level and the number of members.
+    if ["level", "spares"].iter().all(|field| check.known(&format!("{place}.{field}"))) {
+        for message in raid.option_problems() {
+            check.report(&options_place, message);
+        }
     }
     match raid.metadata().as_deref() {
         Some("0.90") if raid.devices.len() > MAX_MEMBERS_0_90 => {

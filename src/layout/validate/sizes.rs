@@ -48,7 +48,7 @@ fn array_size(raid: &Raid, sizes: &Sizes) -> Option<u64> {
         return None;
     }
     let members: Vec<u64> = raid.devices.iter().map(|device| sizes.get(device).copied()).collect::<Option<_>>()?;
-    let active = members.len().saturating_sub(raid.spares as usize) as u64;
+    let active = raid.active() as u64;
     let least = members.iter().min().copied()?;
     match raid.level {
         RaidLevel::Raid0 => members.iter().try_fold(0u64, |sum, size| sum.checked_add(*size)),
