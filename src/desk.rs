@@ -1,4 +1,9 @@
-//! The desk tools: inventory, plan and check. They read, print, and change nothing.
+//! The desk tools: inventory, plan, check, tree and schema. They read, print, and change nothing.
+
+#[cfg(feature = "desk")]
+mod schema;
+#[cfg(feature = "desk")]
+mod tree;
 
 use crate::cli;
 use crate::error::{Context, Error, Phase, Result};
@@ -9,6 +14,11 @@ use crate::problem::Problem;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
+
+#[cfg(feature = "desk")]
+pub use schema::schema;
+#[cfg(feature = "desk")]
+pub use tree::tree;
 
 /// Was the input good?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

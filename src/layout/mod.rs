@@ -6,6 +6,8 @@ mod fields;
 mod spellings;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "desk")]
+pub mod tree;
 mod types;
 mod validate;
 

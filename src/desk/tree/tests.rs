@@ -1,0 +1,127 @@
+//! Golden drawings, and what must hold for the drawings of any layout.
+
+use super::*;
+use crate::layout::Layout;
+use crate::layout::tree::tests::{any_layout, rich, seeds};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+
+fn place(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Compares with the file, or writes it where `UPDATE_GOLDEN` is set.
+fn golden(path: &str, found: &str) {
+    let file = place(path);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(found == expected, "{path} is not up to date; UPDATE_GOLDEN=1 cargo test writes it\n{found}");
+}
+
+fn all() -> Vec<(&'static str, Layout)> {
+    seeds().into_iter().chain(rich()).collect()
+}
+
+#[test]
+fn trees_are_drawn_as_the_files_have_them() {
+    for (name, layout) in all() {
+        golden(&format!("testdata/trees/{name}.txt"), &terminal::draw(&Graph::of(&layout), false));
+    }
+}
+
+#[test]
+fn trees_fit_into_100_columns() {
+    for (name, layout) in all() {
+        for line in terminal::draw(&Graph::of(&layout), false).lines() {
+            assert!(line.chars().count() <= 100, "{name}: {line}");
+            assert_eq!(line, line.trim_end(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_picture_in_the_docs_is_up_to_date() {
+    let (_, layout) = seeds().into_iter().find(|(name, _)| *name == "storage").unwrap();
+    golden("docs/storage.svg", &svg::draw(&Graph::of(&layout)));
+}
+
+/// Boxes of one column lie one below the other; columns lie side by side.
+#[test]
+fn boxes_do_not_overlap() {
+    for (name, layout) in all() {
+        let graph = Graph::of(&layout);
+        let sizes: Vec<(f64, f64)> =
+            (0..graph.nodes.len()).map(|node| (100.0, 20.0 + (node % 3) as f64 * 10.0)).collect();
+        let boxes = super::place::place(&graph, &sizes).boxes;
+        for (index, one) in boxes.iter().enumerate() {
+            for other in &boxes[index + 1..] {
+                let beside = one.x + one.width <= other.x || other.x + other.width <= one.x;
+                let apart = one.y + one.height <= other.y || other.y + other.height <= one.y;
+                assert!(beside || apart, "{name}: {one:?} {other:?}");
+            }
+        }
+    }
+}
+
+fn texts(document: &roxmltree::Document) -> String {
+    document.descendants().filter_map(|node| node.text()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_picture_names_every_device() {
+    for (name, layout) in all() {
+        let graph = Graph::of(&layout);
+        let picture = svg::draw(&graph);
+        let document = roxmltree::Document::parse(&picture).unwrap();
+        let texts = texts(&document);
+        for node in &graph.nodes {
+            assert!(texts.contains(&node.name), "{name}: {}", node.name);
+        }
+        if let Some(folder) = std::env::var_os("DRAWINGS") {
+            std::fs::write(Path::new(&folder).join(format!("{name}.svg")), picture).unwrap();
+        }
+    }
+}
+
+#[test]
+fn text_of_the_layout_is_never_markup() {
+    let (_, mut layout) = seeds().remove(0);
+    layout.id = "<script>\"&'\u{0}\u{ffff}".to_owned();
+    layout.filesystems[0].label = Some("</text><a b='\"".to_owned());
+    let picture = svg::draw(&Graph::of(&layout));
+    let document = roxmltree::Document::parse(&picture).unwrap();
+    assert!(!document.descendants().any(|node| matches!(node.tag_name().name(), "script" | "a")));
+    assert!(texts(&document).contains("</text><a b='\""));
+}
+
+#[test]
+fn colour_is_only_there_when_asked_for() {
+    for (_, layout) in all() {
+        let graph = Graph::of(&layout);
+        let plain = terminal::draw(&graph, false);
+        assert!(!plain.contains('\x1b'));
+        let coloured = terminal::draw(&graph, true);
+        assert!(coloured.contains("\x1b["));
+        let mut stripped = String::new();
+        for part in coloured.split('\x1b') {
+            stripped += part.split_once('m').filter(|_| part.starts_with('[')).map_or(part, |(_, rest)| rest);
+        }
+        let lines = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
+        assert_eq!(lines(&stripped), lines(&plain));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_layout_can_be_drawn(layout in any_layout()) {
+        let graph = Graph::of(&layout);
+        let tree = terminal::draw(&graph, false);
+        prop_assert!(!tree.chars().any(|c| c.is_control() && c != '\n'));
+        let picture = svg::draw(&graph);
+        prop_assert!(roxmltree::Document::parse(&picture).is_ok(), "{picture}");
+        prop_assert_eq!(picture, svg::draw(&graph));
+    }
+}
