@@ -143,9 +143,9 @@ fn nested() -> Layout {
         ],
         disks,
         raid: vec![
-            raid("/dev/md/stripe", RaidLevel::Raid0, &["/dev/md/left", "/dev/md/right"], 0, &["--chunk=128"]),
             raid("/dev/md/left", RaidLevel::Raid1, &["/dev/vdb", "/dev/vdc"], 0, &[]),
             raid("/dev/md/right", RaidLevel::Raid1, &["/dev/vdd", "/dev/vde"], 0, &[]),
+            raid("/dev/md/stripe", RaidLevel::Raid0, &["/dev/md/left", "/dev/md/right"], 0, &["--chunk=128"]),
             raid("/dev/md6", RaidLevel::Raid6, &whole, 2, &["-e", "1.2"]),
         ],
         ..Layout::default()
