@@ -49,7 +49,7 @@ pub struct Allocation {
     pub role: String,
     pub image: Image,
     /// As the control plane spells it; see [`Allocation::layout`].
-    #[cfg_attr(feature = "desk", schemars(with = "crate::layout::Layout"))]
+    #[cfg_attr(feature = "desk", schemars(with = "crate::layout::Layout", description = "What the disks become."))]
     pub filesystemlayout: Value,
     /// For the image's installer, passed on as it is; so are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
     #[serde(default)]

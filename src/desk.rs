@@ -135,6 +135,16 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).context(Phase::Settings, || format!("read {}", path.display()))
 }
 
+/// To standard output; a reader that has seen enough (`| head`) is no error.
+#[cfg(feature = "desk")]
+fn print(text: &str) -> Result<()> {
+    use std::io::{ErrorKind, Write};
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context(Phase::Settings, || "write to standard output".to_owned()),
+    }
+}
+
 fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(value).map_err(|error| Error::with_source(Phase::Settings, "print as JSON", error))
 }

@@ -20,7 +20,7 @@ use serde_json::Value;
 /// # Errors
 /// It cannot be printed.
 pub fn schema(options: &cli::Schema) -> Result<Outcome> {
-    println!("{}", super::json(&of(options.of))?);
+    super::print(&(super::json(&of(options.of))? + "\n"))?;
     Ok(Outcome::Good)
 }
 

@@ -28,8 +28,8 @@ pub fn tree(options: &cli::Tree) -> Result<Outcome> {
     };
     let graph = Graph::of(&parsed.layout);
     match &options.svg {
-        None => print!("{}", terminal::draw(&graph, wants_colour())),
-        Some(None) => print!("{}", svg::draw(&graph)),
+        None => super::print(&terminal::draw(&graph, wants_colour()))?,
+        Some(None) => super::print(&svg::draw(&graph))?,
         Some(Some(path)) => std::fs::write(path, svg::draw(&graph))
             .context(Phase::Settings, || format!("write the picture to {}", path.display()))?,
     }

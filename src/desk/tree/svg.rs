@@ -95,7 +95,7 @@ fn size(face: &Face) -> (f64, f64) {
     let badge = if face.wipe.is_some() { BADGE_HEIGHT + 5.0 } else { 0.0 };
     let lines = (face.name.len() + face.lines.len()) as f64;
     let width = widest(&face.name, MONO_WIDTH).max(widest(&face.lines, SANS_WIDTH)) + 2.0 * PADDING + 8.0;
-    (width.max(96.0 + badge * 2.0).round(), lines * LINE_HEIGHT + badge + PADDING * 1.5)
+    (width.max(96.0 + badge * 2.0).round(), (lines * LINE_HEIGHT + badge + PADDING * 1.5).round())
 }
 
 /// Title, description and purpose, and how much room they and the headings take.

@@ -25,7 +25,7 @@ const MOUNTED: &str = "36";
 pub(super) fn draw(graph: &Graph, colour: bool) -> String {
     let mut painter = Painter { graph, drawn: vec![false; graph.nodes.len()], rows: Vec::new() };
     for root in graph.roots() {
-        painter.subtree(root, "", "", "");
+        painter.subtree(root);
     }
     let mut text = title(graph, colour);
     text.push_str(&table(&painter.rows, colour));
@@ -64,29 +64,36 @@ struct Painter<'a> {
     rows: Vec<Row>,
 }
 
+/// A node that waits for its line: what leads to it, what to its children, and the disk that it is on.
+struct Open {
+    node: usize,
+    lines: String,
+    below: String,
+    disk: String,
+}
+
 impl Painter<'_> {
-    /// Draws a node and what stands on it: `lines` lead to the node, `below` to its children.
-    fn subtree(&mut self, node: usize, lines: &str, below: &str, disk: &str) {
-        self.drawn[node] = true;
+    /// Draws a root and all that stands on it. Not by recursion: a layout may put a thousand arrays on each other.
+    fn subtree(&mut self, root: usize) {
         let graph = self.graph;
-        let becomes = self.becomes(node);
-        let above = &graph.nodes[node].above;
-        // Claimed first: an array over two partitions of one disk is not drawn under the second from the first.
-        let children: Vec<usize> = above.iter().copied().filter(|child| !self.is_content(*child)).collect();
-        let fresh: Vec<usize> = children.into_iter().filter(|child| !self.drawn[*child]).collect();
-        let continued = if fresh.is_empty() { format!("{below}   ") } else { format!("{below}│  ") };
-        self.rows.push(self.row(node, becomes, lines, &continued, disk));
-        let disk = match graph.nodes[node].item {
-            Item::Disk(_) => graph.nodes[node].name.as_str(),
-            _ => "",
-        };
-        for (index, child) in fresh.iter().enumerate() {
-            if self.drawn[*child] {
-                continue;
+        let mut open = vec![Open { node: root, lines: String::new(), below: String::new(), disk: String::new() }];
+        while let Some(Open { node, lines, below, disk }) = open.pop() {
+            let becomes = self.becomes(node);
+            let above = graph.nodes[node].above.iter().copied();
+            let children: Vec<usize> = above.filter(|above| !self.drawn[*above] && !self.is_content(*above)).collect();
+            let continued = if children.is_empty() { format!("{below}   ") } else { format!("{below}│  ") };
+            self.rows.push(self.row(node, becomes, &lines, &continued, &disk));
+            let disk = match graph.nodes[node].item {
+                Item::Disk(_) => graph.nodes[node].name.as_str(),
+                _ => "",
+            };
+            for (index, child) in children.iter().enumerate().rev() {
+                self.drawn[*child] = true;
+                let (corner, line) =
+                    if index + 1 == children.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+                let (lines, below) = (format!("{below}{corner}"), format!("{below}{line}"));
+                open.push(Open { node: *child, lines, below, disk: disk.to_owned() });
             }
-            let last = fresh[index + 1..].iter().all(|other| self.drawn[*other]);
-            let (corner, line) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-            self.subtree(*child, &format!("{below}{corner}"), &format!("{below}{line}"), disk);
         }
     }
 

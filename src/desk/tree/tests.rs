@@ -1,8 +1,8 @@
 //! Golden drawings, and what must hold for the drawings of any layout.
 
 use super::*;
-use crate::layout::Layout;
-use crate::layout::tree::tests::{any_layout, rich, seeds};
+use crate::layout::tree::tests::{any_layout, disk, raid, rich, seeds};
+use crate::layout::{Disk, Layout, PartitionKind, RaidLevel};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,33 @@ fn trees_fit_into_100_columns() {
 fn the_picture_in_the_docs_is_up_to_date() {
     let (_, layout) = seeds().into_iter().find(|(name, _)| *name == "storage").unwrap();
     golden("docs/storage.svg", &svg::draw(&Graph::of(&layout)));
+}
+
+#[test]
+fn the_tree_in_the_docs_is_up_to_date() {
+    let (_, layout) = seeds().into_iter().find(|(name, _)| *name == "storage").unwrap();
+    let tree = terminal::draw(&Graph::of(&layout), false);
+    assert_eq!(crate::docs::blocks(include_str!("../../../docs/desk.md"), "text"), [tree.trim_end()]);
+}
+
+/// As many as fit into the longest document that is read.
+#[test]
+fn the_largest_layouts_are_drawn() {
+    let chain = |number: usize| {
+        raid(&format!("/dev/md/{number}"), RaidLevel::Raid1, &[&format!("/dev/md/{}", number + 1)], 0, &[])
+    };
+    let deep = Layout { raid: (0..1500).map(chain).collect(), ..Layout::default() };
+    let parts: Vec<(u32, &str, u64, PartitionKind)> =
+        (1..=20).map(|number| (number, "", 1, PartitionKind::Linux)).collect();
+    let disks: Vec<Disk> = (0..100).map(|number| disk(&format!("/dev/nvme{number}n1"), true, &parts)).collect();
+    let members: Vec<String> = (0..100).map(|number| format!("/dev/nvme{number}n1p1")).collect();
+    let members: Vec<&str> = members.iter().map(String::as_str).collect();
+    let wide = Layout { disks, raid: vec![raid("/dev/md0", RaidLevel::Raid6, &members, 10, &[])], ..Layout::default() };
+    for layout in [deep, wide] {
+        let graph = Graph::of(&layout);
+        assert!(terminal::draw(&graph, false).lines().count() >= graph.nodes.len());
+        assert!(svg::draw(&graph).ends_with("</svg>\n"));
+    }
 }
 
 /// Boxes of one column lie one below the other; columns lie side by side.
