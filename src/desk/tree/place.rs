@@ -265,9 +265,23 @@ fn lines(cells: &[Cell], columns: &[(f64, f64, usize)], boxes: &[Rect], paths: &
             points.extend([(x, cells[*bend].centre.round()), (x + width, cells[*bend].centre.round())]);
         }
         points.push((boxes[*to].x, port(cells, *to, path[path.len() - 2], false)));
+        if cells[*from].right.len() == 1 {
+            level(&mut points, 0, 1);
+        }
+        if cells[*to].left.len() == 1 {
+            let last = points.len() - 1;
+            level(&mut points, last, last - 1);
+        }
         lines.push(Line { from: *from, to: *to, points });
     }
     lines
+}
+
+/// A step of a pixel or two looks like a mistake: the only line on its side of a box can end beside the middle.
+fn level(points: &mut [(f64, f64)], end: usize, next: usize) {
+    if (points[end].1 - points[next].1).abs() <= 3.0 {
+        points[end].1 = points[next].1;
+    }
 }
 
 /// Where on its side a box is joined to `other`: lines side by side in the order of their other ends.

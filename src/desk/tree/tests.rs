@@ -75,6 +75,17 @@ fn the_largest_layouts_are_drawn() {
     }
 }
 
+#[test]
+fn what_is_not_valid_is_not_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("layout.svg");
+    let draw = |layout: &str| tree(&cli::Tree { layout: place(layout), svg: Some(Some(picture.clone())) }).unwrap();
+    assert_eq!(draw("testdata/layouts/bad/no-root.yaml"), Outcome::Refused);
+    assert!(!picture.exists());
+    assert_eq!(draw("testdata/layouts/default.yaml"), Outcome::Good);
+    assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
+}
+
 /// Boxes of one column lie one below the other; columns lie side by side.
 #[test]
 fn boxes_do_not_overlap() {
@@ -97,6 +108,7 @@ fn texts(document: &roxmltree::Document) -> String {
     document.descendants().filter_map(|node| node.text()).collect::<Vec<_>>().join("\n")
 }
 
+/// `DRAWINGS=FOLDER` puts the pictures there, for a person to look at.
 #[test]
 fn a_picture_names_every_device() {
     for (name, layout) in all() {
