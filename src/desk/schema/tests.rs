@@ -6,7 +6,7 @@ use crate::layout::read_yaml;
 use crate::layout::tree::tests::{rich, seeds};
 use jsonschema::Validator;
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn validator(document: Document) -> Validator {
@@ -48,12 +48,28 @@ fn the_schemas_are_schemas() {
     }
 }
 
+/// All layouts of the repository but the bad ones.
+fn good_layouts(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("bad") {
+            found.extend(good_layouts(&path));
+        } else if path.extension().is_some_and(|end| end == "yaml" || end == "json") {
+            found.push(path);
+        }
+    }
+    found
+}
+
 #[test]
 fn good_layouts_are_accepted_as_they_are_spelt() {
     let validator = validator(Document::Layout);
-    for name in ["default", "firewall", "lvm", "s3-storage", "storage"] {
-        let layout = parsed(&file(&format!("{name}.yaml")));
-        assert_eq!(problems(&validator, &layout), [""; 0], "{name}");
+    let files = good_layouts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/layouts"));
+    assert!(files.len() >= 5);
+    for file in files {
+        let layout = parsed(&std::fs::read_to_string(&file).unwrap());
+        assert_eq!(problems(&validator, &layout), [""; 0], "{}", file.display());
     }
     for text in blocks(include_str!("../../../docs/layouts.md"), "yaml") {
         assert_eq!(problems(&validator, &parsed(&text)), [""; 0], "{text}");
