@@ -1,4 +1,9 @@
-//! The desk tools: inventory, plan and check. They read, print, and change nothing.
+//! The desk tools: inventory, plan, check, tree and schema. They read, print, and change nothing.
+
+#[cfg(feature = "desk")]
+mod schema;
+#[cfg(feature = "desk")]
+mod tree;
 
 use crate::cli;
 use crate::error::{Context, Error, Phase, Result};
@@ -9,6 +14,11 @@ use crate::problem::Problem;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
+
+#[cfg(feature = "desk")]
+pub use schema::schema;
+#[cfg(feature = "desk")]
+pub use tree::tree;
 
 /// Was the input good?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +133,16 @@ fn read_inventory(path: &Path) -> Result<Inventory> {
 
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).context(Phase::Settings, || format!("read {}", path.display()))
+}
+
+/// To standard output; a reader that has seen enough (`| head`) is no error.
+#[cfg(feature = "desk")]
+fn print(text: &str) -> Result<()> {
+    use std::io::{ErrorKind, Write};
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context(Phase::Settings, || "write to standard output".to_owned()),
+    }
 }
 
 fn json(value: &impl Serialize) -> Result<String> {

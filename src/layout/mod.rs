@@ -9,6 +9,8 @@ pub mod hints;
 mod spellings;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "desk")]
+pub mod tree;
 mod types;
 mod validate;
 
