@@ -194,10 +194,3 @@ fn one_of<T: Copy>(reader: &mut Reader, fields: &Fields, name: &str, called: &st
     }
     found.map(|(_, value)| *value)
 }
-
-/// A layout for tests of what does not depend on the rules.
-#[cfg(test)]
-pub(crate) fn read_unchecked(text: &str) -> Layout {
-    let (root, _) = document::from_yaml(text).unwrap();
-    layout(&mut Reader::default(), &root).unwrap()
-}

@@ -71,7 +71,7 @@ pub(super) fn details(graph: &Graph, node: usize) -> Vec<String> {
                 disk.hints.iter().map(|(hint, expression)| format!("{hint} {expression}")).collect();
             if hints.is_empty() { Vec::new() } else { vec![format!("found by {}", hints.join(", "))] }
         }
-        Item::Array(raid) => array(graph, node, raid),
+        Item::Array(raid) => array(graph, raid),
         Item::Group(group) => {
             let volumes = counted(group.devices.len(), "PV", "PVs");
             std::iter::once(volumes).chain(group.tags.iter().map(|tag| format!("tag {tag}"))).collect()
@@ -90,37 +90,18 @@ pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-fn array(graph: &Graph, node: usize, raid: &Raid) -> Vec<String> {
+fn array(graph: &Graph, raid: &Raid) -> Vec<String> {
     let spares = raid.spares as usize;
     let mut details = vec![counted(raid.devices.len().saturating_sub(spares), "member", "members")];
     if spares > 0 {
         details.push(counted(spares, "spare", "spares"));
     }
-    let (metadata, others) = metadata(&raid.createoptions);
-    let on_it = graph.content(node).map(|filesystem| filesystem.format);
-    // Firmware reads an ESP from the start of its partitions: the superblock has to be at their end.
-    let default = if on_it == Some(Format::Vfat) { "1.0" } else { "1.2" };
-    details.push(format!("metadata {}", metadata.unwrap_or(default)));
+    details.push(format!("metadata {}", graph.layout.metadata(raid)));
+    let others = raid.other_options();
     if !others.is_empty() {
         details.push(format!("mdadm {}", others.join(" ")));
     }
     details
-}
-
-/// The superblock's version among the arguments of `mdadm --create`, and the other arguments.
-fn metadata(createoptions: &[String]) -> (Option<&str>, Vec<&str>) {
-    let mut version = None;
-    let mut others = Vec::new();
-    let mut options = createoptions.iter().map(String::as_str);
-    while let Some(option) = options.next() {
-        let glued = option.strip_prefix("--metadata=").or_else(|| option.strip_prefix("-e"));
-        match (option, glued) {
-            ("--metadata" | "-e", _) => version = options.next(),
-            (_, Some(glued)) => version = Some(glued),
-            _ => others.push(option),
-        }
-    }
-    (version, others)
 }
 
 /// Arguments of mkfs and mount.

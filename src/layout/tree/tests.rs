@@ -1,8 +1,7 @@
 //! Layouts to draw, and what must hold for the graph of any layout at all.
 
 use super::*;
-use crate::layout::spellings::read_unchecked;
-use crate::layout::{Constraints, Format, LvmType, PartitionKind, RaidLevel};
+use crate::layout::{Constraints, Format, LvmType, PartitionKind, RaidLevel, read_yaml};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -10,12 +9,16 @@ use proptest::sample::select;
 
 pub(crate) fn seeds() -> Vec<(&'static str, Layout)> {
     vec![
-        ("default", read_unchecked(include_str!("../../../testdata/layouts/default.yaml"))),
-        ("firewall", read_unchecked(include_str!("../../../testdata/layouts/firewall.yaml"))),
-        ("lvm", read_unchecked(include_str!("../../../testdata/layouts/lvm.yaml"))),
-        ("s3-storage", read_unchecked(include_str!("../../../testdata/layouts/s3-storage.yaml"))),
-        ("storage", read_unchecked(include_str!("../../../testdata/layouts/storage.yaml"))),
+        ("default", seed(include_str!("../../../testdata/layouts/default.yaml"))),
+        ("firewall", seed(include_str!("../../../testdata/layouts/firewall.yaml"))),
+        ("lvm", seed(include_str!("../../../testdata/layouts/lvm.yaml"))),
+        ("s3-storage", seed(include_str!("../../../testdata/layouts/s3-storage.yaml"))),
+        ("storage", seed(include_str!("../../../testdata/layouts/storage.yaml"))),
     ]
+}
+
+fn seed(text: &str) -> Layout {
+    read_yaml(text).unwrap().layout
 }
 
 /// Layouts with everything that the seeds do not have.
