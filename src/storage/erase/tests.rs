@@ -32,36 +32,37 @@ fn fill(device: &str) -> u64 {
     size
 }
 
-/// How many MiB of the device have something else than zeros, read past the page cache.
+/// How many MiB of the device have something else than zeros where [`fill`] wrote, read past the page cache.
 fn written(device: &str) -> usize {
     let file = File::open(device).unwrap();
     let size = kernel::size_bytes(&file).unwrap();
     kernel::flush_buffers(&file).unwrap();
-    let mut buffer = vec![0; MIB as usize];
-    let mut has_content = |start| {
-        file.read_exact_at(&mut buffer, start).unwrap();
-        buffer.iter().any(|byte| *byte != 0)
+    let has_content = |start| {
+        let mut buffer = [0; 4096];
+        [start, start + MIB - 4096].iter().any(|start| {
+            file.read_exact_at(&mut buffer, *start).unwrap();
+            buffer.iter().any(|byte| *byte != 0)
+        })
     };
     (0..size).step_by(MIB as usize).filter(|start| has_content(*start)).count()
 }
 
-/// Takes the ability to discard from a device, until dropped.
-struct NoDiscard(std::path::PathBuf);
-
-impl NoDiscard {
-    fn new(device: &str) -> NoDiscard {
-        let queue = kernel::sysfs(device).unwrap().join("queue");
-        std::fs::write(queue.join("discard_max_bytes"), "0").unwrap();
-        NoDiscard(queue)
-    }
+/// Loop devices over files on a ramfs, which cannot make holes: they cannot discard.
+struct NoDiscard {
+    _mount: sys_mount::UnmountDrop<sys_mount::Mount>,
+    point: tempfile::TempDir,
 }
 
-impl Drop for NoDiscard {
-    fn drop(&mut self) {
-        // It outlives the loop device. Only whole granules are taken.
-        let most = std::fs::read_to_string(self.0.join("discard_max_hw_bytes")).unwrap();
-        let most = most.trim().parse::<u64>().unwrap() / MIB * MIB;
-        std::fs::write(self.0.join("discard_max_bytes"), most.to_string()).unwrap();
+impl NoDiscard {
+    fn new() -> NoDiscard {
+        let point = tempfile::tempdir().unwrap();
+        let mount = sys_mount::Mount::builder().fstype("ramfs");
+        let mount = mount.mount_autodrop("ramfs", point.path(), sys_mount::UnmountFlags::empty()).unwrap();
+        NoDiscard { _mount: mount, point }
+    }
+
+    fn disk(&self, size_bytes: u64, sector_bytes: u32) -> LoopDevice {
+        LoopDevice::within(self.point.path(), size_bytes, sector_bytes)
     }
 }
 
@@ -90,9 +91,9 @@ fn loop_a_discard_that_reads_back_zero_is_enough() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_zeros_are_written_where_nothing_else_works() {
-    let disk = LoopDevice::new(32 * MIB, 4096);
+    let no_discard = NoDiscard::new();
+    let disk = no_discard.disk(32 * MIB, 4096);
     let size = fill(disk.path());
-    let _no_discard = NoDiscard::new(disk.path());
     let erased = wipe(&plan(disk.path(), &[Discard, WriteZeroes], true, ends(size))).unwrap();
     assert_eq!(erased.method, WriteZeroes);
     assert!(erased.proof.starts_with("all of it reads back as zero; "), "{}", erased.proof);
@@ -102,9 +103,9 @@ fn loop_zeros_are_written_where_nothing_else_works() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_strict_plan_without_success_names_every_reason() {
-    let disk = LoopDevice::new(16 * MIB, 512);
+    let no_discard = NoDiscard::new();
+    let disk = no_discard.disk(16 * MIB, 512);
     let size = fill(disk.path());
-    let _no_discard = NoDiscard::new(disk.path());
     let methods = [NvmeSanitizeCrypto, NvmeFormatCrypto, AtaEnhancedErase, Discard];
     let error = wipe(&plan(disk.path(), &methods, true, ends(size))).unwrap_err().to_string();
     assert!(error.starts_with(&format!("{} could not be erased: NVMe crypto sanitize: ", disk.path())), "{error}");
@@ -121,9 +122,9 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_without_a_method_the_places_of_signatures_suffice() {
-    let disk = LoopDevice::new(16 * MIB, 512);
+    let no_discard = NoDiscard::new();
+    let disk = no_discard.disk(16 * MIB, 512);
     let size = fill(disk.path());
-    let _no_discard = NoDiscard::new(disk.path());
     for methods in [&[][..], &[Ends], &[Discard]] {
         fill(disk.path());
         let erased = wipe(&plan(disk.path(), methods, false, ends(size))).unwrap();
