@@ -108,9 +108,10 @@ pub fn id(device: &File) -> io::Result<u32> {
 pub fn namespace(device: &File) -> io::Result<Namespace> {
     let id = id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;
-    // Old controllers know one of the lists, or none: what is not known is never taken for harmless.
+    // Old controllers do not know the lists: what is not known is never taken for harmless.
     let list = |cns| identify(device, cns, 0).ok().map(|data| ids(&data));
-    let alone = is_alone(&controller, id, list(CNS_ACTIVE).as_deref(), list(CNS_ALLOCATED).as_deref());
+    let allocated = if manages_namespaces(&controller) { list(CNS_ALLOCATED) } else { None };
+    let alone = is_alone(&controller, id, list(CNS_ACTIVE).as_deref(), allocated.as_deref());
     let format = current_format(&identify(device, CNS_NAMESPACE, id)?);
     Ok(Namespace { id, methods: methods(&controller, alone), format })
 }
@@ -143,15 +144,19 @@ fn methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
 fn is_alone(controller: &[u8], id: u32, active: Option<&[u32]>, allocated: Option<&[u32]>) -> bool {
     let only = |list: Option<&[u32]>| list == Some(&[id]);
     let most = dword(controller, 516);
-    let manages_namespaces = word(controller, 256) & 1 << 3 != 0;
     let has_siblings = byte(controller, 76) & 1 << 1 != 0;
     if most == 1 {
         return true;
     }
-    if manages_namespaces {
+    if manages_namespaces(controller) {
         return only(active) && only(allocated);
     }
     !has_siblings && only(active)
+}
+
+/// Can namespaces be made and attached to controllers?
+fn manages_namespaces(controller: &[u8]) -> bool {
+    word(controller, 256) & 1 << 3 != 0
 }
 
 /// LBA format, metadata at the end of the data or apart, protection information and its place: as FLBAS (byte 26) and

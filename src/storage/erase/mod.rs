@@ -5,7 +5,7 @@ mod nvme;
 mod proof;
 #[cfg(test)]
 mod tests;
-pub mod zero;
+pub(super) mod zero;
 
 use super::{kernel, wipe};
 use crate::control::wire::Erased;
@@ -30,15 +30,15 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     let mut target = Target::open(&disk.device)?;
     zero::check(&disk.device, target.size, &disk.zero)?;
     wipe::forget_partitions(&target.file, &disk.device)?;
-    let outcome = target.climb(&disk.methods, deadline)?;
-    // Also where a strict plan has failed already: what was there must not be found again.
+    let outcome = target.climb(&disk.methods, deadline);
+    // Also where the methods have failed: what was there must not be found again.
     let zeroed = zero::ranges(&target.file, &disk.device, target.size, &disk.zero);
-    if let Err(error) = zeroed {
-        return Err(match outcome.failures.is_empty() {
-            true => error,
-            false => Error::new(Phase::Storage, format!("{error}; before that, {}", reasons(&outcome.failures))),
-        });
+    let outcome = outcome?;
+    if let (Err(error), false) = (&zeroed, outcome.failures.is_empty()) {
+        let why = format!("{error}; before that, {}", reasons(&outcome.failures));
+        return Err(Error::new(Phase::Storage, why));
     }
+    zeroed?;
     let (method, mut proof) = match outcome.proven {
         Some(proven) => proven,
         None if disk.strict => {

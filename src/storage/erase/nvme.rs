@@ -9,9 +9,12 @@ use std::time::Duration;
 
 const ALL_NAMESPACES: u32 = u32::MAX;
 
-/// The log page Sanitize Status, of which eight bytes tell all.
+/// The log page Sanitize Status (figure 257).
 const SANITIZE_STATUS: u32 = 0x81;
-const STATUS_BYTES: usize = 8;
+const STATUS_BYTES: usize = 32;
+
+/// In that page: an estimate that the controller does not give.
+const UNKNOWN: u32 = u32::MAX;
 
 /// Sanitize actions, with "allow unrestricted exit": after a failure the disk can still be erased in another way.
 const EXIT_FAILURE_MODE: u32 = 1;
@@ -56,9 +59,14 @@ fn format(device: &File, namespace: &nvme::Namespace, erase: u32, deadline: Dead
 }
 
 fn sanitize(device: &File, action: u32, deadline: Deadline) -> Result<String, String> {
+    // One that runs cannot be stopped, not even by taking away the power.
+    let (needed, left) = (estimate(&status(device)?, action), deadline.left()?);
+    if let Some(needed) = needed.filter(|needed| *needed > left) {
+        return Err(format!("the controller needs {} s for it, {} s are left", needed.as_secs(), left.as_secs()));
+    }
     start(device, action).map_err(|error| format!("Sanitize: {error}"))?;
     loop {
-        match status(device)? {
+        match progress(&status(device)?) {
             Sanitize::Done => return Ok("the controller reports the sanitize done".to_owned()),
             Sanitize::Failed => {
                 // Until then the controller takes no other command that writes.
@@ -88,18 +96,18 @@ enum Sanitize {
     Failed,
 }
 
-fn status(device: &File) -> Result<Sanitize, String> {
+fn status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
     let mut page = [0; STATUS_BYTES];
     // The number of dwords, less one, is in the upper half.
     let dword10 = SANITIZE_STATUS | (STATUS_BYTES as u32 / 4 - 1) << 16;
     let command = Admin { opcode: nvme::GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword10, patience: SHORT };
     nvme::admin(device, command, &mut page).map_err(|error| format!("ask how far the sanitize is: {error}"))?;
-    Ok(parse_status(&page))
+    Ok(page)
 }
 
 /// SPROG counts to 65535; of SSTAT the low three bits tell. "Never sanitized" right after the start is a lie or a
 /// lost command: no success in either case.
-fn parse_status(page: &[u8; STATUS_BYTES]) -> Sanitize {
+fn progress(page: &[u8; STATUS_BYTES]) -> Sanitize {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {
         // Done; 4 is "done, and could not be told to leave the blocks allocated".
@@ -107,6 +115,16 @@ fn parse_status(page: &[u8; STATUS_BYTES]) -> Sanitize {
         2 => Sanitize::Running { percent: progress * 100 / 65536 },
         _ => Sanitize::Failed,
     }
+}
+
+/// How long the controller thinks that it takes, in seconds since the start.
+fn estimate(page: &[u8; STATUS_BYTES], action: u32) -> Option<Duration> {
+    let seconds = match action {
+        BLOCK_ERASE => [page[12], page[13], page[14], page[15]],
+        _ => [page[16], page[17], page[18], page[19]],
+    };
+    let seconds = u32::from_le_bytes(seconds);
+    (seconds != UNKNOWN).then(|| Duration::from_secs(u64::from(seconds)))
 }
 
 #[cfg(test)]
@@ -128,8 +146,19 @@ mod tests {
         for (start, expected) in cases {
             let mut page = [0; STATUS_BYTES];
             page[..4].copy_from_slice(&start);
-            assert_eq!(parse_status(&page), expected, "{start:?}");
+            assert_eq!(progress(&page), expected, "{start:?}");
         }
+    }
+
+    #[test]
+    fn a_controller_may_say_how_long_it_takes() {
+        let mut page = [0xff; STATUS_BYTES];
+        assert_eq!(estimate(&page, BLOCK_ERASE), None);
+        assert_eq!(estimate(&page, CRYPTO_ERASE), None);
+        page[12..16].copy_from_slice(&3600u32.to_le_bytes());
+        page[16..20].copy_from_slice(&2u32.to_le_bytes());
+        assert_eq!(estimate(&page, BLOCK_ERASE), Some(Duration::from_secs(3600)));
+        assert_eq!(estimate(&page, CRYPTO_ERASE), Some(Duration::from_secs(2)));
     }
 
     #[test]

@@ -75,6 +75,51 @@ fn a_deadline_says_how_long_it_was() {
 }
 
 #[test]
+fn the_docs_know_every_method_and_what_is_reported() {
+    let docs = include_str!("../../../docs/erase.md");
+    let example: Erased = serde_json::from_str(&crate::docs::blocks(docs, "json")[0]).unwrap();
+    assert_eq!(example.method, NvmeFormatCrypto);
+    let methods = [
+        NvmeSanitizeCrypto,
+        NvmeSanitizeBlock,
+        NvmeFormatCrypto,
+        NvmeFormat,
+        AtaEnhancedErase,
+        AtaErase,
+        Discard,
+        WriteZeroes,
+        Ends,
+    ];
+    for method in methods {
+        let name = serde_json::to_string(&method).unwrap();
+        assert!(docs.contains(&format!("`{}`", name.trim_matches('"'))), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_the_kernel_forgets_the_old_partitions() {
+    let disk = LoopDevice::new(16 * MIB, 512);
+    crate::storage::gpt::write(&disk.table(512, &[(1, 2048, 4095), (7, 4096, 8191)])).unwrap();
+    assert_eq!(kernel::partitions(disk.path()).unwrap().len(), 2);
+    wipe(&plan(disk.path(), &[Discard], false, ends(16 * MIB))).unwrap();
+    assert_eq!(kernel::partitions(disk.path()).unwrap(), []);
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_disk_in_use_is_not_erased() {
+    let disk = LoopDevice::new(16 * MIB, 512);
+    let user = wipe::open_exclusive(disk.path()).unwrap();
+    let size = fill(disk.path());
+    let error = wipe(&plan(disk.path(), &[Discard], true, ends(size))).unwrap_err().to_string();
+    assert!(error.contains(" for writing, used by: "), "{error}");
+    assert_eq!(written(disk.path()), 16);
+    drop(user);
+    wipe(&plan(disk.path(), &[Discard], true, ends(size))).unwrap();
+}
+
+#[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_discard_that_reads_back_zero_is_enough() {
     let disk = LoopDevice::new(96 * MIB, 512);

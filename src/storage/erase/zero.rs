@@ -29,22 +29,34 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// (and where).
 pub fn ranges(file: &File, device: &str, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check(device, size, ranges)?;
-    for &ByteRange { start, length } in ranges {
-        zero(file, start, length)
-            .context(Phase::Storage, || format!("write {length} zeros at byte {start} of {device}"))?;
+    let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
+        for &ByteRange { start, length } in ranges {
+            zero(file, start, length)
+                .context(Phase::Storage, || format!("write {length} zeros at byte {start} of {device}"))?;
+        }
+        file.sync_data().context(Phase::Storage, || format!("flush the zeros to {device}"))?;
+        left_over(file, ranges).context(Phase::Storage, || format!("read {device} back after wiping"))
+    };
+    let mut left = zeroed(zero)?;
+    if left.is_some() {
+        // A disk that takes the command and does not do it may still take plain zeros.
+        left = zeroed(write)?;
     }
-    file.sync_data().context(Phase::Storage, || format!("flush the zeros to {device}"))?;
-    kernel::flush_buffers(file).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
+    let Some(offset) = left else { return Ok(()) };
+    let what = format!("{device} was wiped, yet byte {offset} is not zero: the disk does not keep what it is given");
+    Err(Error::new(Phase::Storage, what))
+}
+
+/// Where the device, not the page cache, has something else than zeros in these ranges.
+fn left_over(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u64>> {
+    kernel::flush_buffers(file)?;
     let mut buffer = buffer();
     for range in ranges {
-        let found = first_nonzero(file, range, &mut buffer);
-        if let Some(offset) = found.context(Phase::Storage, || format!("read {device} back after wiping"))? {
-            let what =
-                format!("{device} was wiped, yet byte {offset} is not zero: the disk does not keep what it is given");
-            return Err(Error::new(Phase::Storage, what));
+        if let Some(offset) = first_nonzero(file, range, &mut buffer)? {
+            return Ok(Some(offset));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Are these ranges on the device?
@@ -125,9 +137,12 @@ fn minutes(duration: Duration) -> u64 {
 /// plain file nothing of it), written from here.
 fn zero(file: &File, start: u64, length: u64) -> io::Result<()> {
     match kernel::zero_out(file, start, length) {
-        Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOTTY) => {}
-        done => return Ok(done?),
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOTTY) => write(file, start, length),
+        done => Ok(done?),
     }
+}
+
+fn write(file: &File, start: u64, length: u64) -> io::Result<()> {
     let zeros = vec![0; BUFFER_BYTES as usize];
     chunks(&ByteRange { start, length }).try_for_each(|(offset, length)| file.write_all_at(&zeros[..length], offset))
 }
