@@ -127,7 +127,9 @@ impl Reader {
     }
 
     fn unknown_field(&mut self, fields: &mut Fields, entry: &Entry, known: &[Field]) {
-        let hint = match nearest(&entry.key, known) {
+        let spellings =
+            known.iter().flat_map(|field| field.also.iter().chain([&field.name]).map(|name| (*name, field.name)));
+        let hint = match nearest(&entry.key, spellings) {
             Some(name) => {
                 fields.misspelt.push(name);
                 format!("did you mean {name}?")
@@ -285,21 +287,20 @@ fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     }
 }
 
-/// The known field that a misspelt name probably means.
-fn nearest(name: &str, known: &[Field]) -> Option<&'static str> {
+/// What a misspelt name probably means, out of pairs of a spelling and its meaning.
+pub(super) fn nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
     // metal-stack's v2 API writes mount_options, other tools mountOptions.
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
     let name = plain(name);
     if name.len() > 40 {
         return None;
     }
-    let spellings =
-        known.iter().flat_map(|field| field.also.iter().chain([&field.name]).map(|spelling| (*spelling, field.name)));
-    spellings
-        .map(|(spelling, canonical)| (strsim::damerau_levenshtein(&name, spelling), spelling.len(), canonical))
+    known
+        .into_iter()
+        .map(|(spelling, meaning)| (strsim::damerau_levenshtein(&name, &plain(spelling)), spelling.len(), meaning))
         .filter(|(distance, length, _)| *distance <= (length / 3).clamp(1, 3))
         .min_by_key(|(distance, ..)| *distance)
-        .map(|(.., canonical)| canonical)
+        .map(|(.., meaning)| meaning)
 }
 
 #[cfg(test)]
@@ -334,9 +335,11 @@ mod tests {
     #[test]
     fn a_misspelt_name_finds_the_nearest_one() {
         let known = [
-            Field { name: "createoptions", also: &["options"] },
-            Field { name: "device", also: &[] },
-            Field { name: "path", also: &[] },
+            ("createoptions", "createoptions"),
+            ("options", "createoptions"),
+            ("device", "device"),
+            ("path", "path"),
+            ("wwn_with_extension", "wwn"),
         ];
         for (name, meant) in [
             ("create_options", Some("createoptions")),
@@ -346,11 +349,12 @@ mod tests {
             ("Path", Some("path")),
             ("pat", Some("path")),
             ("bath", Some("path")),
+            ("wwn-with-extension", Some("wwn")),
             ("mountpoint", None),
             ("", None),
             ("é", None),
         ] {
-            assert_eq!(nearest(name, &known), meant, "{name}");
+            assert_eq!(nearest(name, known), meant, "{name}");
         }
     }
 }

@@ -1,0 +1,223 @@
+//! The expressions of hints: `16`, `>= 16`, `s!= A`, `<in> A`, `<or> A <or> B`, `<range-in> [ 10 20 )`, `smallest`.
+
+use super::{KNOWN, SMALLEST};
+use crate::layout::nearest;
+
+/// Longest first, so that the first that fits is meant.
+const NUMBER_OPERATORS: [(&str, Comparison); 7] = [
+    ("==", Comparison::Equal),
+    ("!=", Comparison::NotEqual),
+    ("<=", Comparison::AtMost),
+    (">=", Comparison::AtLeast),
+    // As in Ironic, which has it from Nova's scheduler: "at least".
+    ("=", Comparison::AtLeast),
+    ("<", Comparison::Less),
+    (">", Comparison::More),
+];
+const TEXT_OPERATORS: [(&str, Comparison); 6] = [
+    ("s==", Comparison::Equal),
+    ("s!=", Comparison::NotEqual),
+    ("s<=", Comparison::AtMost),
+    ("s>=", Comparison::AtLeast),
+    ("s<", Comparison::Less),
+    ("s>", Comparison::More),
+];
+const IN: &str = "<in>";
+const ALL_IN: &str = "<all-in>";
+const OR: &str = "<or>";
+const RANGE_IN: &str = "<range-in>";
+/// As oslo.utils reads truth values.
+const TRUE: [&str; 6] = ["true", "yes", "on", "1", "t", "y"];
+const FALSE: [&str; 6] = ["false", "no", "off", "0", "f", "n"];
+
+/// One hint, understood.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// `None` is any size, in `smallest` without more.
+    Size(Option<Number>),
+    Rotational(Flag),
+    Text(Word),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Flag(pub bool);
+
+/// A condition on whole GiB.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    Compared(Comparison, u64),
+    OneOf(Vec<u64>),
+    Within { low: u64, low_included: bool, high: u64, high_included: bool },
+}
+
+/// A condition on text in lower case.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Compared(Comparison, String),
+    Differs(String),
+    Contains(Vec<String>),
+    OneOf(Vec<String>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    AtMost,
+    More,
+    AtLeast,
+}
+
+impl Comparison {
+    pub fn holds<T: PartialOrd + ?Sized>(self, found: &T, wanted: &T) -> bool {
+        match self {
+            Comparison::Equal => found == wanted,
+            Comparison::NotEqual => found != wanted,
+            Comparison::Less => found < wanted,
+            Comparison::AtMost => found <= wanted,
+            Comparison::More => found > wanted,
+            Comparison::AtLeast => found >= wanted,
+        }
+    }
+}
+
+impl Word {
+    pub fn holds(&self, found: &str) -> bool {
+        match self {
+            Word::Compared(comparison, wanted) => comparison.holds(found, wanted.as_str()),
+            Word::Differs(wanted) => found != wanted,
+            Word::Contains(words) => words.iter().all(|word| found.contains(word.as_str())),
+            Word::OneOf(words) => words.iter().any(|word| found == word),
+        }
+    }
+}
+
+impl Condition {
+    /// # Errors
+    /// What is wrong with the hint's name or expression, for a person.
+    pub fn read(hint: &str, text: &str) -> Result<Condition, String> {
+        if !KNOWN.contains(&hint) {
+            let known = KNOWN.join(", ");
+            return Err(match nearest(hint, KNOWN.map(|name| (name, name))) {
+                Some(name) => format!("unknown hint {hint}; did you mean {name}?"),
+                None => format!("unknown hint {hint}; known here: {known}"),
+            });
+        }
+        let text = text.trim().to_lowercase();
+        if text.is_empty() {
+            return Err(format!("the expression of the hint {hint} is empty"));
+        }
+        match hint {
+            "size" => size(&text).map(Condition::Size),
+            "rotational" => flag(&text).map(Condition::Rotational),
+            _ => word(&text).map(Condition::Text),
+        }
+        .map_err(|why| format!("the hint {hint} cannot be {text:?}: {why}"))
+    }
+}
+
+/// What follows `smallest` in the expression of a size; `None` when the smallest is not asked for.
+pub(super) fn smallest(text: &str) -> Option<&str> {
+    let start = text.trim_start().get(..SMALLEST.len())?;
+    start.eq_ignore_ascii_case(SMALLEST).then(|| text.trim_start()[SMALLEST.len()..].trim())
+}
+
+fn size(text: &str) -> Result<Option<Number>, String> {
+    match smallest(text) {
+        Some("") => Ok(None),
+        Some(condition) => number(condition).map(Some),
+        None => number(text).map(Some),
+    }
+}
+
+fn number(text: &str) -> Result<Number, String> {
+    if let Some(rest) = text.strip_prefix(OR) {
+        return Ok(Number::OneOf(rest.split(OR).map(gib).collect::<Result<_, _>>()?));
+    }
+    if let Some(rest) = text.strip_prefix(RANGE_IN) {
+        return range(rest);
+    }
+    if text.starts_with(IN) || text.starts_with(ALL_IN) || text.starts_with(['s', '!']) && !text.starts_with("!=") {
+        return Err(format!("sizes know the operators {}, {OR} and {RANGE_IN}", operators(&NUMBER_OPERATORS)));
+    }
+    for (operator, comparison) in NUMBER_OPERATORS {
+        if let Some(rest) = text.strip_prefix(operator) {
+            return Ok(Number::Compared(comparison, gib(rest)?));
+        }
+    }
+    Ok(Number::Compared(Comparison::Equal, gib(text)?))
+}
+
+fn gib(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let positive = text.parse::<u64>().ok().filter(|gib| *gib > 0 && text.bytes().all(|c| c.is_ascii_digit()));
+    positive.ok_or_else(|| format!("{text:?} is not a whole number of GiB above 0"))
+}
+
+/// `[ 10 20 )`: a square bracket counts its number in, a round one does not.
+fn range(text: &str) -> Result<Number, String> {
+    let usage = || format!("a range is written {RANGE_IN} [ 10 20 ], with a round bracket where the end is not in it");
+    let text = text.trim();
+    let inner = text.strip_prefix(['[', '(']).and_then(|inner| inner.strip_suffix([']', ')'])).ok_or_else(usage)?;
+    let mut ends = inner.split_whitespace();
+    let (Some(low), Some(high), None) = (ends.next(), ends.next(), ends.next()) else { return Err(usage()) };
+    let (low, high) = (gib(low)?, gib(high)?);
+    let (low_included, high_included) = (text.starts_with('['), text.ends_with(']'));
+    if low > high || (low == high && !(low_included && high_included)) {
+        return Err("nothing lies within this range".to_owned());
+    }
+    Ok(Number::Within { low, low_included, high, high_included })
+}
+
+fn flag(text: &str) -> Result<Flag, String> {
+    if TRUE.contains(&text) {
+        Ok(Flag(true))
+    } else if FALSE.contains(&text) {
+        Ok(Flag(false))
+    } else {
+        Err("it is true or false".to_owned())
+    }
+}
+
+fn word(text: &str) -> Result<Word, String> {
+    if let Some(rest) = text.strip_prefix(OR) {
+        return Ok(Word::OneOf(rest.split(OR).map(value).collect::<Result<_, _>>()?));
+    }
+    if let Some(rest) = text.strip_prefix(ALL_IN) {
+        return Ok(Word::Contains(value(rest)?.split_whitespace().map(str::to_owned).collect()));
+    }
+    if let Some(rest) = text.strip_prefix(IN) {
+        return Ok(Word::Contains(vec![value(rest)?]));
+    }
+    for (operator, comparison) in TEXT_OPERATORS {
+        if let Some(rest) = text.strip_prefix(operator) {
+            let wanted = value(rest)?;
+            return Ok(match comparison {
+                Comparison::NotEqual => Word::Differs(wanted),
+                _ => Word::Compared(comparison, wanted),
+            });
+        }
+    }
+    let stray = NUMBER_OPERATORS.iter().any(|(operator, _)| text.starts_with(operator)) || text.starts_with(['!', '~']);
+    if stray || text.starts_with("s=") {
+        let words = operators(&TEXT_OPERATORS);
+        return Err(format!("text knows the operators {words}, {IN}, {ALL_IN} and {OR}; a plain text must be equal"));
+    }
+    Ok(Word::Compared(Comparison::Equal, value(text)?))
+}
+
+fn value(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err("a value is missing behind the operator".to_owned());
+    }
+    match [OR, IN, ALL_IN, RANGE_IN].iter().find(|operator| text.contains(**operator)) {
+        Some(operator) => Err(format!("{operator} must stand at the beginning")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn operators(table: &[(&str, Comparison)]) -> String {
+    table.iter().map(|(operator, _)| *operator).collect::<Vec<_>>().join(" ")
+}
