@@ -6,6 +6,7 @@ mod constraints;
 mod document;
 mod fields;
 pub mod hints;
+pub mod set;
 mod spellings;
 #[cfg(test)]
 mod tests;

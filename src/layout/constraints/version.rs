@@ -1,0 +1,101 @@
+//! Versions of images, as metal-api reads them: loosely, with minor and patch optional.
+
+use std::fmt;
+
+/// Major, minor, patch. Images have no prereleases: what stands behind the last `-` of an id is the whole version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    pub major: u64,
+    pub minor: u64,
+    pub patch: u64,
+}
+
+impl Version {
+    pub const MIN: Version = Version::new(0, 0, 0);
+    pub const MAX: Version = Version::new(u64::MAX, u64::MAX, u64::MAX);
+
+    pub const fn new(major: u64, minor: u64, patch: u64) -> Version {
+        Version { major, minor, patch }
+    }
+
+    /// The version right after this one; none comes after [`Version::MAX`].
+    pub fn next(self) -> Option<Version> {
+        let Version { major, minor, patch } = self;
+        let next_minor = || minor.checked_add(1).map(|minor| Version::new(major, minor, 0));
+        let next_major = || major.checked_add(1).map(|major| Version::new(major, 0, 0));
+        patch.checked_add(1).map(|patch| Version { patch, ..self }).or_else(next_minor).or_else(next_major)
+    }
+
+    /// The version right before this one; none comes before [`Version::MIN`].
+    pub fn previous(self) -> Option<Version> {
+        let Version { major, minor, patch } = self;
+        let previous_minor = || minor.checked_sub(1).map(|minor| Version::new(major, minor, u64::MAX));
+        let previous_major = || major.checked_sub(1).map(|major| Version::new(major, u64::MAX, u64::MAX));
+        patch.checked_sub(1).map(|patch| Version { patch, ..self }).or_else(previous_minor).or_else(previous_major)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// A version as it is written: `10` and `10.0` mean more than `10.0.0`.
+#[derive(Debug, Clone, Copy)]
+pub struct Written {
+    /// Parts that are not written are 0.
+    pub version: Version,
+    /// How many of the three parts are written, 1 to 3.
+    pub parts: usize,
+    /// A prerelease follows: this comes before `version` itself.
+    pub prerelease: bool,
+}
+
+impl Written {
+    /// As Masterminds/semver reads loosely: `v` may come first, parts may have leading zeros, build metadata says nothing.
+    pub fn parse(text: &str) -> Option<Written> {
+        let text = text.strip_prefix('v').unwrap_or(text);
+        let (text, metadata) = optional(text.split_once('+'), text);
+        let (numbers, prerelease) = optional(text.split_once('-'), text);
+        let is_fine = metadata.is_none_or(|text| !text.is_empty() && semver::BuildMetadata::new(text).is_ok())
+            && prerelease.is_none_or(|text| !text.is_empty() && semver::Prerelease::new(text).is_ok());
+        let mut parts = [0; 3];
+        let mut count = 0;
+        for number in numbers.split('.') {
+            // `parse` alone would take a plus sign.
+            let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+            *parts.get_mut(count)? = number.parse().ok().filter(|_| digits)?;
+            count += 1;
+        }
+        let [major, minor, patch] = parts;
+        let written =
+            Written { version: Version { major, minor, patch }, parts: count, prerelease: prerelease.is_some() };
+        is_fine.then_some(written)
+    }
+}
+
+fn optional<'a>(split: Option<(&'a str, &'a str)>, whole: &'a str) -> (&'a str, Option<&'a str>) {
+    split.map_or((whole, None), |(before, after)| (before, Some(after)))
+}
+
+/// An image's id, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageId<'a> {
+    /// All before the last `-`: `firewall-ubuntu` of `firewall-ubuntu-2.0.20261101`.
+    pub os: &'a str,
+    pub version: Version,
+}
+
+impl<'a> ImageId<'a> {
+    /// # Errors
+    /// Why no layout can be chosen for this image, for most of it in metal-api's words.
+    pub fn parse(id: &'a str) -> Result<ImageId<'a>, String> {
+        let (os, version) = id
+            .rsplit_once('-')
+            .ok_or_else(|| format!("invalid format for os image, expected <os>-<major>.<minor>[.<patch>]: {id}"))?;
+        let written = Written::parse(version)
+            .ok_or_else(|| format!("image:{id} has {version:?} behind its last hyphen: invalid semantic version"))?;
+        Ok(ImageId { os, version: written.version })
+    }
+}
