@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::plan::{self, Mode, Plan, Request, StepName, Subject};
 use crate::report::Reporter;
 use crate::settings::Settings;
-use crate::storage::filesystem::TOOLS;
+use crate::storage::{TOOLS, assemble};
 use crate::{command, problem};
 use std::sync::Arc;
 use std::thread;
@@ -185,7 +185,7 @@ impl Agent {
 
 /// A tool that is missing is named before anything happens, not in the middle of an install.
 fn require_tools() -> Result<()> {
-    let missing = command::missing(TOOLS);
+    let missing = command::missing(&TOOLS.concat());
     if missing.is_empty() {
         return Ok(());
     }
@@ -193,12 +193,22 @@ fn require_tools() -> Result<()> {
     Err(Error::new(Phase::Settings, message))
 }
 
-/// The inventory, read again until the layout's disks are there or have had their time.
+/// The inventory, with everything assembled that the disks hold: what runs on a disk is only known when it runs.
 fn inventory_with(layout: &Layout) -> Result<Inventory> {
+    let disks: Vec<String> = late_disks(layout)?.disks.into_iter().map(|disk| disk.device).collect();
+    let assembled = assemble::assemble(&disks)?;
+    let mut inventory = inventory::read()?;
+    assembled.mark(&mut inventory);
+    assembled.unlock()?;
+    Ok(inventory)
+}
+
+/// The inventory, read again until the layout's disks are there or have had their time.
+fn late_disks(layout: &Layout) -> Result<Inventory> {
     let end = Instant::now() + LATE_DISKS;
     loop {
         let inventory = inventory::read()?;
-        let complete = layout.disks.iter().all(|disk| inventory.disk(&disk.device).is_some());
+        let complete = layout.disks.iter().all(|disk| plan::find::disk(disk, &inventory).is_ok());
         if complete || Instant::now() >= end {
             return Ok(inventory);
         }

@@ -75,6 +75,11 @@ impl StepName {
     pub fn is_destructive(self) -> bool {
         matches!(self, StepName::StorageWipe | StepName::StoragePartition | StepName::StorageFormat)
     }
+
+    /// Is each of its operations about a device that no other of them touches?
+    pub fn runs_side_by_side(self) -> bool {
+        matches!(self, StepName::StorageWipe | StepName::StoragePartition | StepName::StorageFormat)
+    }
 }
 
 /// Parents before children whatever the listing order; what has no path comes last.

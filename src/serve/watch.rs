@@ -3,7 +3,7 @@
 //! A thread of its own writes, so a paused terminal or a full pipe never keeps a machine waiting.
 
 use super::state::now;
-use crate::control::wire::{Event, Report, StepTime};
+use crate::control::wire::{Erased, Event, Report, StepTime};
 use crate::text;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -269,6 +269,10 @@ fn report_lines(report: &Report) -> Vec<String> {
     if !report.timings.is_empty() {
         lines.extend(StepTime::table(&report.timings).lines().map(|line| format!("    {}", clean(line))));
     }
+    lines.extend(report.erased.iter().map(|disk| {
+        let Erased { device, serial, proof, seconds, .. } = disk;
+        clean(&format!("    {device} {serial} erased in {}: {proof}", text::seconds(*seconds)))
+    }));
     lines.extend(report.peak_rss_bytes.map(|bytes| format!("    the agent's memory at most {}", text::bytes(bytes))));
     lines
 }
@@ -311,6 +315,13 @@ mod tests {
                 StepTime { step: "storage.wipe".to_owned(), seconds: 1.25 },
                 StepTime { step: "storage.format".to_owned(), seconds: 20.0 },
             ],
+            erased: vec![Erased {
+                device: "/dev/sda".to_owned(),
+                serial: "S45N".to_owned(),
+                method: crate::inventory::EraseMethod::Discard,
+                proof: "both ends read back as zero".to_owned(),
+                seconds: 1.0,
+            }],
             ..Report::default()
         }
     }
@@ -338,6 +349,7 @@ mod tests {
                 "storage-7      storage.wipe        1.2 s",
                 "storage-7      storage.format     20.0 s",
                 "storage-7      total              21.2 s",
+                "storage-7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
             ]
         );
         assert!(text.starts_with("listening on http://127.0.0.1:1\n"), "{text}");

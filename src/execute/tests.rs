@@ -1,0 +1,229 @@
+//! Plans run on loop devices, and what a failure leaves behind.
+
+use super::*;
+use crate::allocation::Machine;
+use crate::control::wire::{Event, Register};
+use crate::plan::{ByteRange, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk};
+use crate::storage::busy;
+use crate::storage::loopdev::LoopDevice;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Keeps the reports, or refuses them.
+#[derive(Default)]
+struct Fake {
+    refuses: AtomicBool,
+    reports: Mutex<Vec<Report>>,
+}
+
+impl Control for Fake {
+    fn register(&self, _: &Register) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn machine(&self) -> Result<Machine> {
+        Ok(Machine::default())
+    }
+
+    fn event(&self, _: &Event) -> Result<()> {
+        Ok(())
+    }
+
+    fn report(&self, report: &Report) -> Result<()> {
+        self.reports.lock().unwrap().push(report.clone());
+        if self.refuses.load(Ordering::Relaxed) { Err(Error::new(Phase::Control, "not acknowledged")) } else { Ok(()) }
+    }
+}
+
+struct Bench {
+    control: Arc<Fake>,
+    allocation: Allocation,
+    inventory: Inventory,
+    reporter: Reporter,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let allocation = Allocation { id: "a-1".into(), hostname: "web-1".into(), ..Allocation::default() };
+        let (control, inventory) = (Arc::new(Fake::default()), Inventory::default());
+        let reporter = Reporter::new(control.clone());
+        Bench { control, allocation, inventory, reporter }
+    }
+
+    fn installation<'a>(&'a self, plan: &'a Plan) -> Installation<'a> {
+        Installation {
+            plan,
+            plan_text: "the plan",
+            allocation: &self.allocation,
+            machine: "m-1",
+            inventory: &self.inventory,
+            consoles: &[],
+            reporter: &self.reporter,
+            control: &*self.control,
+        }
+    }
+}
+
+fn plan(steps: Vec<(StepName, Vec<Operation>)>) -> Plan {
+    let steps: Vec<Step> = steps.into_iter().map(|(name, operations)| Step { name, operations }).collect();
+    let destructive = |step: &Step| step.name >= StepName::StorageWipe;
+    let entry =
+        FstabEntry { source: format!("UUID={UUID}"), path: "/".into(), format: Format::Ext4, options: vec![], pass: 1 };
+    Plan {
+        mode: Mode::Install,
+        subject: Subject::default(),
+        layout: "test".into(),
+        disks: vec![],
+        point_of_no_return: steps.iter().position(destructive).unwrap_or(steps.len()),
+        steps,
+        fstab: vec![entry],
+        root_uuid: UUID.into(),
+    }
+}
+
+const UUID: &str = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
+
+fn run<'a>(installation: &'a Installation<'a>, made: Vec<String>, boot: Option<BootInfo>) -> Run<'a> {
+    let (locks, mounts) = (Locks::default(), Mounts::new("/nonexistent/target"));
+    Run {
+        installation,
+        locks,
+        mounts,
+        image: None,
+        boot,
+        wiped: Vec::new(),
+        made,
+        running: Vec::new(),
+        erased: Vec::new(),
+    }
+}
+
+fn wipe_operation(device: String, zero: Vec<ByteRange>) -> Operation {
+    Operation::WipeDisk(WipeDisk { device, methods: vec![], strict: false, budget_seconds: 60, zero })
+}
+
+/// Everything up to the mounted target.
+fn prepare(disk: &LoopDevice, kept: &LoopDevice) -> Vec<(StepName, Vec<Operation>)> {
+    let device = disk.path().to_owned();
+    let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
+    let format = Format::Ext4;
+    let (partition, uuid, label) = (disk.partition(2), UUID.to_owned(), Some("root".to_owned()));
+    let make = MakeFilesystem { device: partition.clone(), format, label, uuid, createoptions: vec![] };
+    let mount = MountFilesystem { device: partition, path: "/".into(), format, options: vec![] };
+    vec![
+        (StepName::StorageLock, vec![Operation::LockDisk { device: kept.path().into() }]),
+        (StepName::StorageWipe, vec![wipe_operation(device, zero)]),
+        (StepName::StoragePartition, vec![Operation::WriteTable(disk.table(512, &[(2, 2048, 65535)]))]),
+        (StepName::StorageFormat, vec![Operation::MakeFilesystem(make)]),
+        (StepName::StorageMount, vec![Operation::Mount(mount)]),
+        (StepName::TargetFiles, vec![Operation::WriteMachineFiles]),
+    ]
+}
+
+fn signature(device: &str) -> String {
+    let blkid = crate::command::Command::new("blkid").args(["-p", "-o", "value", "-s", "TYPE", device]);
+    blkid.run().map(|output| output.stdout.trim().to_owned()).unwrap_or_default()
+}
+
+// One test, since there is one target directory.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
+    let (disk, kept) = (LoopDevice::new(64 << 20, 512), LoopDevice::new(16 << 20, 512));
+    let bench = Bench::new();
+    let mut steps = prepare(&disk, &kept);
+    steps.push((StepName::TargetFstab, vec![Operation::WriteFstab]));
+    steps.push((
+        StepName::StorageUnmount,
+        vec![Operation::Unmount, Operation::FlushDisks { disks: vec![disk.path().into()] }],
+    ));
+    let whole = plan(steps);
+    execute(&bench.installation(&whole)).map_err(|failure| failure.error).unwrap();
+    assert_eq!(signature(&disk.partition(2)), "ext4");
+    assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
+    let mut mounts = Mounts::new(TARGET);
+    let Operation::Mount(root) = &whole.steps[4].operations[0] else { unreachable!() };
+    mounts.mount(root).unwrap();
+    let fstab = fs::read_to_string(mounts.root().join("etc/fstab")).unwrap();
+    assert!(fstab.contains(&format!("UUID={UUID}")), "{fstab}");
+    assert!(fs::read_to_string(mounts.root().join("etc/metal/install.yaml")).unwrap().contains("web-1"));
+    mounts.finish().unwrap();
+    let timed: Vec<String> = bench.reporter.timings().into_iter().map(|timing| timing.step).collect();
+    assert_eq!(timed, whole.steps.iter().map(|step| step.name.to_string()).collect::<Vec<_>>());
+
+    // There is no image in the target, so there is no installer.
+    let mut steps = prepare(&disk, &kept);
+    steps.push((StepName::TargetInstaller, vec![Operation::RunInstaller]));
+    steps.push((StepName::ReportFinal, vec![Operation::Report]));
+    let cut = plan(steps);
+    let failure = execute(&bench.installation(&cut)).unwrap_err();
+    assert_eq!(failure.step, StepName::TargetInstaller);
+    assert!(failure.past_point_of_no_return);
+    assert!(failure.error.to_string().contains("the image has no installer"), "{}", failure.error);
+    assert_eq!(signature(&disk.partition(2)), "");
+    assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
+    assert!(bench.control.reports.lock().unwrap().is_empty());
+    fs::remove_file(Path::new("/dev/disk/by-uuid").join(UUID)).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
+    let disk = LoopDevice::new(16 << 20, 512);
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    let (bench, plan) = (Bench::new(), plan(vec![]));
+    let installation = bench.installation(&plan);
+    for (failed, left) in
+        [(StepName::BootKexec, "ext4"), (StepName::ReportFinal, "ext4"), (StepName::StorageUnmount, "")]
+    {
+        run(&installation, vec![disk.path().into()], None).clean_up(failed);
+        assert_eq!(signature(disk.path()), left, "{failed}");
+    }
+}
+
+#[test]
+fn a_failure_before_the_first_write_says_so() {
+    let bench = Bench::new();
+    let lock = Operation::LockDisk { device: "/dev/no-such-disk".into() };
+    let plan = plan(vec![
+        (StepName::StorageLock, vec![lock]),
+        (StepName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    let failure = execute(&bench.installation(&plan)).unwrap_err();
+    assert_eq!((failure.step, failure.past_point_of_no_return), (StepName::StorageLock, false));
+    assert_eq!(bench.reporter.timings().len(), 1);
+}
+
+#[test]
+fn the_report_has_what_was_booted_and_must_be_acknowledged() {
+    let boot = BootInfo {
+        kernel: "/vmlinuz".into(),
+        initrd: "/initrd".into(),
+        cmdline: "ro".into(),
+        bootloader_id: "metal-debian".into(),
+    };
+    let bench = Bench::new();
+    let plan = plan(vec![]);
+    let installation = bench.installation(&plan);
+    assert!(run(&installation, vec![], None).report().is_err());
+    run(&installation, vec![], Some(boot.clone())).report().unwrap();
+    let reports = bench.control.reports.lock().unwrap();
+    let [report] = reports.as_slice() else { panic!("{reports:?}") };
+    assert!(report.success && report.step.is_none());
+    assert_eq!((report.allocationuuid.as_str(), report.plan.as_str()), ("a-1", "the plan"));
+    assert_eq!((report.kernel.as_str(), report.bootloaderid.as_str()), ("/vmlinuz", "metal-debian"));
+    assert!(report.peak_rss_bytes.unwrap() > 1 << 20);
+    drop(reports);
+
+    bench.control.refuses.store(true, Ordering::Relaxed);
+    let installation = bench.installation(&plan);
+    assert!(run(&installation, vec![], Some(boot)).report().is_err());
+}
