@@ -3,12 +3,10 @@
 use super::CreateArray;
 use super::capacity::{array_bytes, stripe_bytes};
 use super::devices::{Below, Device};
-use super::release::Release;
 use super::sectors::MIB;
 use super::verdict::{ArrayFate, Deciding};
 use crate::inventory::{self, ArrayMember, MemberRole, Signature};
 use crate::layout::Raid;
-use crate::problem::Problem;
 
 impl<'a> Deciding<'a> {
     pub fn decide_arrays(&mut self) {
@@ -23,6 +21,7 @@ impl<'a> Deciding<'a> {
     }
 
     fn make_array(&mut self, place: &str, raid: &Raid, below: &Below) {
+        self.refuse_taken_name(place, raid, None);
         let metadata = self.layout.metadata(raid);
         let sizes: Vec<Option<u64>> = below.devices.iter().map(|device| device.size_bytes).collect();
         let size_bytes = array_bytes(raid, &metadata, &sizes);
@@ -77,6 +76,7 @@ impl<'a> Deciding<'a> {
                 return self.refuse(place, format!("{} is to be kept as {wish}, but {there}", raid.arrayname));
             }
         };
+        self.refuse_taken_name(place, raid, array.running.as_deref());
         let running = array.running.as_deref().and_then(|name| self.stack.stacked(name));
         let not_running = || format!("{} does not run, so that nothing is known of what is on it", in_words(array));
         let content = running.map(|running| running.signatures.as_slice()).ok_or_else(not_running);
@@ -95,22 +95,16 @@ impl<'a> Deciding<'a> {
     }
 
     /// mdadm cannot give an array a number that another one has which goes on running.
-    pub fn refuse_taken_names(&mut self, release: &Release) {
-        for (index, raid) in self.layout.raid.iter().enumerate() {
-            let name = raid.arrayname.trim_start_matches("/dev/");
-            let Some(running) = self.stack.stacked(name).filter(|running| !release.has(&running.name)) else {
-                continue;
-            };
-            let array = self.inventory.arrays.iter().find(|array| array.running.as_deref() == Some(name));
-            let ours = array.is_some_and(|array| array.members.iter().all(|is| raid.devices.contains(&is.device)));
-            if !ours {
-                let message = format!(
-                    "array:{} is the name of another array, which runs on {} and stays: choose another name",
-                    raid.arrayname,
-                    running.below.join(", ")
-                );
-                self.decided.problems.push(Problem::new(format!("raid[{index}].arrayname"), message));
-            }
+    fn refuse_taken_name(&mut self, place: &str, raid: &Raid, ours: Option<&str>) {
+        let name = raid.arrayname.trim_start_matches("/dev/");
+        let running = self.stack.stacked(name).filter(|_| ours != Some(name) && !self.released.contains(name));
+        if let Some(running) = running {
+            let message = format!(
+                "array:{} is the name of another array, which runs on {} and stays: choose another name",
+                raid.arrayname,
+                running.below.join(", ")
+            );
+            self.refuse(format!("{place}.arrayname"), message);
         }
     }
 }

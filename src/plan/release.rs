@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 /// Collects holders in the order in which they are taken down, each once.
 pub struct Release<'a> {
     stack: &'a Stack<'a>,
-    seen: BTreeSet<&'a str>,
+    /// Kernel names of what is taken down.
+    pub seen: BTreeSet<String>,
     pub holders: Vec<Holder>,
 }
 
@@ -25,11 +26,6 @@ impl<'a> Release<'a> {
     /// This device and everything on it.
     pub fn stacked(&mut self, device: &'a Stacked) -> Vec<String> {
         self.take_down(device, &device.device)
-    }
-
-    /// Is it taken down, or about to be?
-    pub fn has(&self, name: &str) -> bool {
-        self.seen.contains(name)
     }
 
     /// What is on one disk, partition or device, but not that itself.
@@ -52,7 +48,7 @@ impl<'a> Release<'a> {
     }
 
     fn take_down(&mut self, device: &'a Stacked, bottom: &str) -> Vec<String> {
-        if !self.seen.insert(&device.name) {
+        if !self.seen.insert(device.name.clone()) {
             return Vec::new();
         }
         let refused = stacked_units(device).flat_map(|unit| self.unit(unit, bottom)).collect();

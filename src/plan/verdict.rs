@@ -64,7 +64,9 @@ pub struct Deciding<'a> {
     /// Device path of the layout to what is or will be there.
     pub devices: Devices<'a>,
     pub groups: BTreeMap<&'a str, Group<'a>>,
-    /// What is taken apart, by disk.
+    /// Kernel names of what is taken down.
+    pub released: BTreeSet<String>,
+    /// What is taken apart, in words, by disk.
     pub torn: BTreeMap<String, Vec<String>>,
     pub decided: Decided,
 }
@@ -80,6 +82,7 @@ pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &m
         verdicts: BTreeMap::new(),
         devices: Devices::default(),
         groups: BTreeMap::new(),
+        released: BTreeSet::new(),
         torn: BTreeMap::new(),
         decided: Decided::default(),
     };
@@ -154,9 +157,9 @@ impl<'a> Deciding<'a> {
                 problems.extend(release.stacked(device).into_iter().map(|message| Problem::new("disks", message)));
             }
         }
-        self.decided.releases = std::mem::take(&mut release.holders);
+        self.decided.releases = release.holders;
+        self.released = release.seen;
         self.decided.problems.extend(problems);
-        self.refuse_taken_names(&release);
     }
 
     fn finish(mut self) -> Decided {

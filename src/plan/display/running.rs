@@ -23,10 +23,22 @@ impl<'a> Running<'a> {
     pub fn trees(mut self) -> Vec<Vec<String>> {
         let mut trees = Vec::new();
         for disk in &self.inventory.disks {
-            disk_units(disk).for_each(|unit| self.unit(unit, 0));
+            let mut units = disk_units(disk);
+            units.next().into_iter().for_each(|whole| self.whole(whole));
+            units.for_each(|partition| self.unit(partition, 0));
             trees.push(std::mem::take(&mut self.lines));
         }
         trees
+    }
+
+    /// The disk itself, whose name is in the line above the tree.
+    fn whole(&mut self, disk: Unit<'a>) {
+        let said = self.lines.len();
+        self.unit(disk, 0);
+        if self.lines.get(said).is_some_and(|line| line == disk.name) {
+            self.lines.remove(said);
+            self.lines.iter_mut().skip(said).for_each(|line| drop(line.drain(..2)));
+        }
     }
 
     /// A disk or partition, when something is on it that runs or could run.

@@ -69,6 +69,7 @@ impl Machine {
         for running in arrays.chain(volumes) {
             running.take_if(|running| *running == name);
         }
+        self.forget(&[gone.device]);
     }
 
     fn assert_free(&mut self, device: &str) {
@@ -89,6 +90,11 @@ impl Machine {
         gone.push(device.to_owned());
         disk.signatures.clear();
         disk.unreadable = None;
+        self.forget(&gone);
+    }
+
+    /// Members of arrays and physical volumes that cannot be seen any more.
+    fn forget(&mut self, gone: &[String]) {
         for array in &mut self.0.arrays {
             array.members.retain(|member| !gone.contains(&member.device));
         }
@@ -128,9 +134,10 @@ impl Machine {
         });
         let members: Vec<ArrayMember> = members.collect();
         let name = match array.device.strip_prefix("/dev/md/") {
-            Some(_) => format!("md{}", 127 - self.0.stacked.iter().filter(|is| is.kind == StackedKind::Array).count()),
+            Some(_) => self.free_name((0..128).rev().map(|number| format!("md{number}"))),
             None => array.device.trim_start_matches("/dev/").to_owned(),
         };
+        assert!(!self.0.stacked.iter().any(|stacked| stacked.name == name), "{name} runs already");
         let sizes: Vec<u64> = members.iter().map(|member| self.size(&member.device)).collect();
         let least = sizes.iter().min().copied().unwrap();
         self.occupy(members.iter().map(|member| member.device.clone()).collect(), "linux_raid_member", &name);
@@ -171,7 +178,7 @@ impl Machine {
 
     fn create_volume(&mut self, volume: &CreateVolume) {
         let physical: Vec<String> = volume.physical.iter().map(|device| self.now(device)).collect();
-        let name = format!("dm-{}", self.0.stacked.len());
+        let name = self.free_name((0..).map(|number| format!("dm-{number}")));
         let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
         let size_bytes = (volume.size_mib.max(1) * MIB).next_multiple_of(unit);
         for device in &physical {
@@ -208,6 +215,10 @@ impl Machine {
         let signatures = self.signatures(&make.device);
         assert!(signatures.is_empty(), "{} has {signatures:?}", make.device);
         signatures.push(signature);
+    }
+
+    fn free_name(&self, mut names: impl Iterator<Item = String>) -> String {
+        names.find(|name| !self.0.stacked.iter().any(|stacked| stacked.name == *name)).unwrap()
     }
 
     fn occupy(&mut self, devices: Vec<String>, kind: &str, holder: &str) {

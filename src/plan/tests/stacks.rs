@@ -4,17 +4,17 @@ use super::*;
 use crate::inventory::{LogicalVolume as FoundVolume, MemberRole, PhysicalVolume, Stacked, StackedKind};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
-fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> Raid {
+pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> Raid {
     let devices = devices.iter().map(|device| (*device).to_owned()).collect();
     Raid { arrayname: name.to_owned(), devices, level, createoptions: Vec::new(), spares }
 }
 
-fn group(name: &str, devices: &[&str]) -> VolumeGroup {
+pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroup {
     let devices = devices.iter().map(|device| (*device).to_owned()).collect();
     VolumeGroup { name: name.to_owned(), devices, tags: Vec::new() }
 }
 
-fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {
+pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {
     LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size_mib, lvmtype }
 }
 
@@ -398,10 +398,10 @@ fn what_does_not_fit_is_refused_with_numbers() {
     let cases: [(fn(&mut Layout, &mut Inventory), &str); 7] = [
         (
             |layout, _| layout.logicalvolumes[0].size_mib = 30_000,
-            "logicalvolumes[0].size: vg:vg00 is not big enough for lv:varlib required:30000MiB, existing:19972MiB (linear: in extents of 4 MiB)",
+            "logicalvolumes[0].size: vg:vg00 is not big enough for lv:varlib required:30000MiB, existing:19976MiB (linear: in extents of 4 MiB)",
         ),
         (
-            |layout, _| layout.logicalvolumes[0].size_mib = 19_972,
+            |layout, _| layout.logicalvolumes[0].size_mib = 19_976,
             "logicalvolumes[1].size: vg:vg00 is not big enough for lv:srv required:4MiB, existing:0MiB (linear: in extents of 4 MiB)",
         ),
         (
