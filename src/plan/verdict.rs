@@ -8,7 +8,7 @@ use super::release::Release;
 use super::stack::Stack;
 use super::{
     CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, Verdict,
-    WipeDisk, display,
+    WipeDisk, display, find,
 };
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
@@ -142,15 +142,24 @@ impl<'a> Deciding<'a> {
     }
 
     /// Takes down what runs on the disks to be wiped, and what was only assembled to look at it. What lies on kept
-    /// disks alone stays.
+    /// disks alone stays, and must not be in use by others: it could not be taken down in the end.
     fn decide_releases(&mut self) {
-        let mut release = Release::new(self.stack);
+        let (mut release, mut kept) = (Release::new(self.stack), Release::new(self.stack));
         let mut problems = Vec::new();
         for (index, listed) in self.layout.disks.iter().enumerate() {
-            let disk = super::find::disk(listed, self.inventory).ok();
-            let Some(disk) = disk.filter(|disk| self.verdict(&disk.name) == Verdict::Wipe) else { continue };
-            let refused = release.disk(disk).into_iter();
-            problems.extend(refused.map(|message| Problem::new(format!("disks[{index}].device"), message)));
+            let Ok(disk) = find::disk(listed, self.inventory) else { continue };
+            let refused = match self.verdict(&disk.name) {
+                Verdict::Wipe => release.disk(disk),
+                Verdict::Keep => kept.disk(disk),
+                Verdict::NotOurs => Vec::new(),
+            };
+            problems.extend(refused.into_iter().map(|message| Problem::new(format!("disks[{index}].device"), message)));
+        }
+        for holder in &kept.holders {
+            if let Holder::Swap { device } = holder {
+                let message = format!("{device} is to be kept and is in use (active swap): swapoff it first");
+                problems.push(Problem::new("disks", message));
+            }
         }
         for device in self.inventory.stacked.iter().filter(|device| device.assembled) {
             if self.verdicts_below(&device.name).iter().any(|verdict| *verdict != Verdict::Keep) {

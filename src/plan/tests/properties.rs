@@ -36,15 +36,15 @@ prop_compose! {
         drawn in prop::collection::vec(drawn(), NAMES.len()),
         mixed in prop::bool::weighted(0.25),
         levels in prop::collection::vec(0usize..5, 4),
-        volumes in prop::collection::vec((0usize..3, 300u64..900), 2..6),
+        volumes in prop::collection::vec((0usize..3, 1u64..60), 1..4),
         last_takes_all in any::<bool>(),
-        formats in prop::collection::vec(0usize..4, 30),
+        formats in prop::collection::vec(0usize..20, 30),
         below in prop::collection::vec(any::<prop::sample::Index>(), 30),
     ) -> Layout {
         let mut made = Layout { id: "drawn".to_owned(), ..Layout::default() };
         let mut buckets: BTreeMap<(bool, u8), Vec<String>> = BTreeMap::new();
         let mut plain = Vec::new();
-        for (name, drawn) in NAMES.iter().zip(&drawn).filter(|(_, drawn)| drawn.listed) {
+        for (name, drawn) in NAMES.iter().zip(&drawn).filter(|(name, drawn)| **name == "sda" || drawn.listed) {
             let device = format!("/dev/{name}");
             let last = drawn.sizes.len();
             let sizes = drawn.sizes.iter().enumerate();
@@ -132,7 +132,12 @@ fn put_filesystems(
     devices.sort();
     let mut paths = Vec::new();
     for (index, (_, device)) in devices.iter().enumerate() {
-        let format = [Format::Ext4, Format::Xfs, Format::Vfat, Format::Swap][formats[index % formats.len()]];
+        let format = match formats[index % formats.len()] {
+            0 => Format::Xfs,
+            1..10 => Format::Ext4,
+            10..15 => Format::Vfat,
+            _ => Format::Swap,
+        };
         let path = match paths.len() {
             0 => "/".to_owned(),
             _ => format!("{}/d{index}", below[index % below.len()].get(&paths)).replace("//", "/"),

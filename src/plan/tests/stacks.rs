@@ -343,6 +343,23 @@ fn what_cannot_be_taken_down_is_named() {
 }
 
 #[test]
+fn what_is_kept_must_not_be_in_use() {
+    let cases = [
+        (
+            Use::Mounted("/mnt".to_owned()),
+            "disks[2].device: /dev/mapper/vg00-varlib, which lies on /dev/sdc, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
+        ),
+        (Use::Swap, "disks: /dev/mapper/vg00-varlib is to be kept and is in use (active swap): swapoff it first"),
+    ];
+    for (usage, expected) in cases {
+        let mut inventory = installed();
+        let varlib = inventory.stacked.iter_mut().find(|stacked| stacked.device.ends_with("varlib")).unwrap();
+        varlib.uses.push(usage);
+        assert_eq!(reasons(make(&layout(), &inventory, Mode::Reinstall)), [expected]);
+    }
+}
+
+#[test]
 fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
