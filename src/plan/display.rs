@@ -1,6 +1,11 @@
 //! The plan for a person: what `drophammer plan` and the console print before anything happens.
 
-use super::{DiskPlan, Mode, Operation, Plan, Refusal, Subject, Verdict, WipeDisk, sectors::MIB};
+mod operations;
+mod running;
+
+pub use running::Running;
+
+use super::{DiskPlan, Mode, Plan, Refusal, Subject, Verdict};
 use crate::inventory::{self, Signature};
 use crate::text::{bytes, columns};
 use std::fmt;
@@ -13,7 +18,7 @@ impl fmt::Display for Plan {
             if index == self.point_of_no_return {
                 writeln!(f, "── point of no return {}", "─".repeat(49))?;
             }
-            let lines = lines(&step.operations);
+            let lines = operations::lines(&step.operations);
             writeln!(
                 f,
                 "{:>2}  {:<18}  {}",
@@ -73,80 +78,14 @@ fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
             now,
         ]
     }));
-    writeln!(f, "{}", columns(&rows))
-}
-
-/// One line for each operation of a step; the same thing done to many disks is one line.
-fn lines(operations: &[Operation]) -> Vec<String> {
-    match operations {
-        [Operation::LockDisk { .. }, ..] => vec![format!("{} read-only", listed(operations))],
-        _ => operations.iter().flat_map(operation).collect(),
+    let running = std::iter::once(&[][..]).chain(disks.iter().map(|disk| disk.running.as_slice()));
+    for (row, running) in columns(&rows).lines().zip(running) {
+        writeln!(f, "{row}")?;
+        for line in running {
+            writeln!(f, "    {line}")?;
+        }
     }
-}
-
-fn listed(operations: &[Operation]) -> String {
-    let devices = operations.iter().filter_map(|operation| match operation {
-        Operation::LockDisk { device } => Some(short(device)),
-        _ => None,
-    });
-    devices.collect::<Vec<_>>().join(", ")
-}
-
-fn operation(operation: &Operation) -> Vec<String> {
-    let one = |line: String| vec![line];
-    match operation {
-        Operation::ReachImage { url, .. } => one(format!("{url} answers, its digest is known")),
-        Operation::LockDisk { device } => one(format!("{} read-only", short(device))),
-        Operation::UnlockDisk { device } => one(format!("{} writable again", short(device))),
-        Operation::IdentifyDisk(identity) => one(short(&identity.device).to_owned()),
-        Operation::Release(_)
-        | Operation::AssertFree { .. }
-        | Operation::CreateArray(_)
-        | Operation::CreateGroup(_)
-        | Operation::CreateVolume(_)
-        | Operation::AssembleArray { .. }
-        | Operation::ActivateGroup { .. }
-        | Operation::DeactivateGroup { .. }
-        | Operation::StopArray { .. } => todo!(),
-        Operation::WipeDisk(WipeDisk { device, zero, .. }) => one(format!(
-            "{}: discard, then {} in {} places read back as zero",
-            short(device),
-            bytes(zero.iter().map(|range| range.length).sum()),
-            zero.len()
-        )),
-        Operation::WriteTable(table) => {
-            let mut lines = vec![format!("{}: GPT {}", short(&table.device), table.guid)];
-            lines.extend(table.partitions.iter().map(|partition| {
-                let sectors = partition.last_lba + 1 - partition.first_lba;
-                let mib = sectors * u64::from(table.sector_bytes) / MIB;
-                let name = if partition.name.is_empty() { String::new() } else { format!(" \"{}\"", partition.name) };
-                format!("  {}{name}  {mib} MiB  {}", short(&partition.device), kind(partition.kind))
-            }));
-            lines
-        }
-        Operation::MakeFilesystem(make) => {
-            let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-            one(format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid))
-        }
-        Operation::Mount(mount) => one(format!("{} at {}", short(&mount.device), mount.path)),
-        Operation::BurnImage { name } => one(format!("{name}, digest checked before anything of it runs")),
-        Operation::WriteMachineFiles => one("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
-        Operation::RunInstaller => one("/install-go or /install.sh of the image, in a chroot".to_owned()),
-        Operation::WriteFstab => one("/etc/fstab, by filesystem UUID".to_owned()),
-        Operation::LoadKernel => one("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
-        Operation::Unmount => one("everything".to_owned()),
-        Operation::FlushDisks { disks } => {
-            let disks: Vec<&str> = disks.iter().map(|disk| short(disk)).collect();
-            one(format!("flush {}", disks.join(", ")))
-        }
-        Operation::Report => one("acknowledged by the control plane".to_owned()),
-        Operation::Kexec => one("into the installed system".to_owned()),
-    }
-}
-
-fn kind(guid: uuid::Uuid) -> String {
-    let known = crate::layout::PartitionKind::ALL.iter().find(|kind| kind.guid() == guid);
-    known.map(|kind| kind.code().to_owned()).unwrap_or_else(|| guid.to_string())
+    writeln!(f)
 }
 
 fn short(device: &str) -> &str {

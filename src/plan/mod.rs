@@ -1,10 +1,21 @@
 //! What will be done: a pure function of layout, inventory and mode. No I/O, no clock, no random.
 
+mod arrays;
+mod capacity;
+mod devices;
+mod disks;
 mod display;
+mod filesystems;
+pub mod find;
+mod lvm;
+mod reaching;
+mod release;
 mod sectors;
+mod stack;
 mod steps;
 mod types;
 mod verdict;
+mod wipe;
 
 pub use types::*;
 
@@ -46,8 +57,8 @@ pub fn make(
     request: Request,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Result<Plan, Box<Refusal>> {
+    let decided = verdict::decide(layout, inventory, &request, ids);
     let Request { mode, subject, .. } = request;
-    let decided = verdict::decide(layout, inventory, mode, ids);
     if !decided.problems.is_empty() {
         return Err(Box::new(Refusal {
             mode,

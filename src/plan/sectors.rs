@@ -5,6 +5,14 @@ use crate::plan::ByteRange;
 
 pub const MIB: u64 = 1 << 20;
 
+/// What is zeroed at the start of an area: the deepest signatures that libblkid knows there are the second header of
+/// LUKS2 at 4 MiB and VMFS at 1 and 2 MiB.
+const HEAD_BYTES: u64 = 5 * MIB;
+
+/// What is zeroed at the end: md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB, the outermost of the
+/// firmware RAIDs that libblkid knows 3087 sectors from the end.
+const TAIL_BYTES: u64 = 2 * MIB;
+
 /// 128 entries of 128 bytes (UEFI specification 5.3.2), in front of the backup header and behind the primary one.
 const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 
@@ -13,6 +21,12 @@ const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 pub struct Extent {
     pub first_lba: u64,
     pub last_lba: u64,
+}
+
+impl Extent {
+    pub fn length_bytes(self, sector_bytes: u32) -> u64 {
+        (self.last_lba + 1 - self.first_lba) * u64::from(sector_bytes)
+    }
 }
 
 /// The partitions do not fit.
@@ -56,15 +70,14 @@ pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u3
     Ok(extents)
 }
 
-/// Both ends of every one of these areas, 1 MiB each, merged: where superblocks live. Filesystems and LVM have theirs
-/// at the start, md 0.90 and 1.0, ZFS and the backup GPT at the end.
+/// Both ends of every one of these areas, merged: where superblocks live.
 pub fn ends(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
     let mut pieces: Vec<(u64, u64)> = Vec::new();
     for area in areas {
         let start = area.start.min(size_bytes);
         let end = area.start.saturating_add(area.length).min(size_bytes);
-        pieces.push((start, end.min(start + MIB)));
-        pieces.push((end.saturating_sub(MIB).max(start), end));
+        pieces.push((start, end.min(start + HEAD_BYTES)));
+        pieces.push((end.saturating_sub(TAIL_BYTES).max(start), end));
     }
     pieces.retain(|(start, end)| start < end);
     pieces.sort_unstable();
@@ -125,10 +138,10 @@ mod tests {
     fn ends_merge_and_stay_on_the_disk() {
         let range = |start, length| ByteRange { start, length };
         let whole = range(0, 100 * MIB);
-        assert_eq!(ends([whole], 100 * MIB), [range(0, MIB), range(99 * MIB, MIB)]);
+        assert_eq!(ends([whole], 100 * MIB), [range(0, 5 * MIB), range(98 * MIB, 2 * MIB)]);
         assert_eq!(
-            ends([whole, range(MIB, 10 * MIB), range(11 * MIB, 500 * MIB)], 100 * MIB),
-            [range(0, 2 * MIB), range(10 * MIB, 2 * MIB), range(99 * MIB, MIB)]
+            ends([whole, range(MIB, 30 * MIB), range(31 * MIB, 500 * MIB)], 100 * MIB),
+            [range(0, 6 * MIB), range(29 * MIB, 7 * MIB), range(98 * MIB, 2 * MIB)]
         );
         assert_eq!(ends([range(0, 1000)], 1000), [range(0, 1000)]);
         assert_eq!(ends([range(5000, 10)], 1000), []);

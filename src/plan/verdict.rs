@@ -1,321 +1,199 @@
-//! The decision: what becomes of each disk and each filesystem, or why this cannot be done.
+//! The decision: what becomes of each disk and of everything on it, or why this cannot be done.
 //!
-//! | mode | layout says | found | verdict |
-//! |---|---|---|---|
-//! | install | disk listed | anything, not in use | wipe |
-//! | reinstall | `wipeonreinstall: true` | anything, not in use | wipe |
-//! | reinstall | `wipeonreinstall: false` | as the layout says | keep |
-//! | reinstall | `wipeonreinstall: false` | anything else | refuse, with both sides |
-//! | any | disk not listed | anything | not ours |
+//! A translation of the tables in docs/plan.md.
 
-use super::sectors::{self, Extent};
-use super::{ByteRange, DiskPlan, Mode, NewPartition, PartitionTable, Verdict, display};
-use crate::inventory::{self, Inventory, Signature, Use};
-use crate::layout::{self, Format, Layout, PartitionKind, partition_device};
+use super::devices::{Below, Devices};
+use super::lvm::Group;
+use super::release::Release;
+use super::stack::Stack;
+use super::{
+    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, Verdict,
+    WipeDisk, display, find,
+};
+use crate::inventory::{self, Inventory};
+use crate::layout::{self, Layout};
 use crate::problem::Problem;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// Everything that was decided, before it is put into an order.
+#[derive(Default)]
 pub struct Decided {
     pub disks: Vec<DiskPlan>,
-    pub wipes: Vec<Wipe>,
+    pub identities: Vec<DiskIdentity>,
+    pub releases: Vec<Holder>,
+    pub wipes: Vec<WipeDisk>,
+    pub tables: Vec<PartitionTable>,
+    /// In the order of `Layout::raid`.
+    pub arrays: Vec<ArrayFate>,
+    /// In the order of `Layout::volumegroups`.
+    pub groups: Vec<GroupFate>,
+    pub volumes: Vec<CreateVolume>,
     /// In the order of `Layout::filesystems`.
-    pub filesystems: Vec<Decision>,
+    pub filesystems: Vec<FilesystemFate>,
     pub problems: Vec<Problem>,
 }
 
-/// One disk to be made anew.
-pub struct Wipe {
-    pub device: String,
-    pub zero: Vec<ByteRange>,
-    pub table: Option<PartitionTable>,
+pub enum ArrayFate {
+    Made(CreateArray),
+    Kept { device: String, uuid: Uuid, members: Vec<String> },
+}
+
+pub enum GroupFate {
+    Made(CreateGroup),
+    Kept { name: String, devices: Vec<String> },
 }
 
 /// Where a filesystem lives and whether it is made.
-pub struct Decision {
+pub struct FilesystemFate {
     /// Kernel's device path; the layout's may be a link.
     pub device: String,
     pub uuid: String,
     pub keep: bool,
 }
 
-pub fn decide(layout: &Layout, inventory: &Inventory, mode: Mode, ids: &mut dyn FnMut() -> Uuid) -> Decided {
-    let mut decided = Decided { disks: Vec::new(), wipes: Vec::new(), filesystems: Vec::new(), problems: Vec::new() };
-    let mut verdicts = BTreeMap::new();
-    // Layout device path to what is really there.
-    let mut devices: BTreeMap<String, Backing> = BTreeMap::new();
+/// What is known while deciding.
+pub struct Deciding<'a> {
+    pub layout: &'a Layout,
+    pub inventory: &'a Inventory,
+    pub request: &'a Request,
+    pub stack: &'a Stack<'a>,
+    pub ids: &'a mut dyn FnMut() -> Uuid,
+    /// Kernel name of each listed disk to its verdict.
+    pub verdicts: BTreeMap<String, Verdict>,
+    /// Device path of the layout to what is or will be there.
+    pub devices: Devices<'a>,
+    pub groups: BTreeMap<&'a str, Group<'a>>,
+    /// Kernel names of what is taken down.
+    pub released: BTreeSet<String>,
+    /// What is taken apart, in words, by disk.
+    pub torn: BTreeMap<String, Vec<String>>,
+    pub decided: Decided,
+}
 
-    for (index, disk) in layout.disks.iter().enumerate() {
-        let place = format!("disks[{index}]");
-        let Some(found) = inventory.disk(&disk.device) else {
-            decided.problems.push(unknown_disk(&place, disk, inventory));
-            continue;
+pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &mut dyn FnMut() -> Uuid) -> Decided {
+    let stack = Stack::new(inventory);
+    let mut deciding = Deciding {
+        layout,
+        inventory,
+        request,
+        stack: &stack,
+        ids,
+        verdicts: BTreeMap::new(),
+        devices: Devices::default(),
+        groups: BTreeMap::new(),
+        released: BTreeSet::new(),
+        torn: BTreeMap::new(),
+        decided: Decided::default(),
+    };
+    deciding.decide_disks();
+    deciding.decide_reaching();
+    deciding.decide_releases();
+    deciding.decide_arrays();
+    deciding.decide_groups();
+    deciding.decide_volumes();
+    deciding.decide_filesystems();
+    deciding.finish()
+}
+
+/// The verdict of a disk: `listed` is what the layout says about it.
+pub fn of_disk(mode: Mode, listed: Option<&layout::Disk>) -> Verdict {
+    match (mode, listed) {
+        (_, None) => Verdict::NotOurs,
+        (Mode::Install, Some(_)) => Verdict::Wipe,
+        (Mode::Reinstall, Some(disk)) if disk.wipeonreinstall => Verdict::Wipe,
+        (Mode::Reinstall, Some(_)) => Verdict::Keep,
+    }
+}
+
+impl<'a> Deciding<'a> {
+    pub fn refuse(&mut self, place: impl Into<String>, message: impl Into<String>) {
+        self.decided.problems.push(Problem::new(place, message));
+    }
+
+    pub fn verdict(&self, disk: &str) -> Verdict {
+        self.verdicts.get(disk).copied().unwrap_or(Verdict::NotOurs)
+    }
+
+    /// The verdicts of all disks at the bottom of a device that the inventory knows.
+    pub fn verdicts_below(&self, name: &str) -> BTreeSet<Verdict> {
+        self.stack.disks(name).iter().map(|disk| self.verdict(disk)).collect()
+    }
+
+    /// The verdict travels upwards: what lies on these devices is made when all of them are, kept when all are kept,
+    /// and a mixture is refused. `None` is refused already.
+    pub fn below(&mut self, place: &str, what: &str, devices: &[String]) -> Option<Below<'a>> {
+        let below = self.devices.get_all(place, devices)?;
+        let named = |keep: bool| -> Vec<&str> {
+            below.iter().filter(|device| device.keep == keep).map(|device| device.path.as_str()).collect()
         };
-        let wipe = mode == Mode::Install || disk.wipeonreinstall;
-        let verdict = if wipe { Verdict::Wipe } else { Verdict::Keep };
-        if verdicts.insert(found.name.clone(), verdict).is_some() {
-            let message = format!("{} is {} again, which the layout lists already", disk.device, found.device);
-            decided.problems.push(Problem::new(format!("{place}.device"), message));
-            continue;
-        }
-        if wipe {
-            match make_disk(&place, disk, found, ids) {
-                Ok(wipe) => decided.wipes.push(wipe),
-                Err(problems) => decided.problems.extend(problems),
+        match (named(false).as_slice(), named(true).as_slice()) {
+            (_, []) => Some(Below { devices: below, keep: false }),
+            ([], _) => Some(Below { devices: below, keep: true }),
+            (made, kept) => {
+                let (made, kept) = (made.join(", "), kept.join(", "));
+                let message = format!(
+                    "{what} lies on {made}, which a reinstall wipes, and on {kept}, which it keeps: give all of its disks the same wipeonreinstall"
+                );
+                self.refuse(format!("{place}.devices"), message);
+                None
             }
-        } else {
-            decided.problems.extend(keep_disk(&place, disk, found));
-        }
-        note_devices(&mut devices, disk, found, wipe);
-    }
-    if mode == Mode::Reinstall && !layout.disks.iter().any(|disk| disk.wipeonreinstall) {
-        let message = format!(
-            "filesystemlayout:{} is not reinstallable, abort reinstallation: no disk says wipeonreinstall: true",
-            layout.id
-        );
-        decided.problems.push(Problem::new("disks", message));
-    }
-    for (index, filesystem) in layout.filesystems.iter().enumerate() {
-        match decide_filesystem(index, filesystem, &devices, ids) {
-            Ok(decision) => decided.filesystems.push(decision),
-            Err(problem) => decided.problems.extend(problem),
         }
     }
-    decided.disks = inventory.disks.iter().map(|disk| disk_plan(disk, &verdicts)).collect();
-    decided
-}
 
-/// The block device behind a device path of the layout.
-struct Backing<'a> {
-    device: String,
-    wipe: bool,
-    signatures: &'a [Signature],
-    size_bytes: u64,
-}
-
-fn disk_plan(disk: &inventory::Disk, verdicts: &BTreeMap<String, Verdict>) -> DiskPlan {
-    DiskPlan {
-        name: disk.name.clone(),
-        device: disk.device.clone(),
-        size_bytes: disk.size_bytes,
-        model: disk.model.clone(),
-        serial: disk.serial.clone(),
-        verdict: verdicts.get(&disk.name).copied().unwrap_or(Verdict::NotOurs),
-        now: display::contents(disk),
-        running: Vec::new(),
-    }
-}
-
-fn unknown_disk(place: &str, disk: &layout::Disk, inventory: &Inventory) -> Problem {
-    let there: Vec<String> = inventory.disks.iter().map(display::disk_in_short).collect();
-    let there =
-        if there.is_empty() { "it has no disks".to_owned() } else { format!("its disks are {}", there.join(", ")) };
-    Problem::new(format!("{place}.device"), format!("device:{} does not exist on given hardware: {there}", disk.device))
-}
-
-fn make_disk(
-    place: &str,
-    disk: &layout::Disk,
-    found: &inventory::Disk,
-    ids: &mut dyn FnMut() -> Uuid,
-) -> Result<Wipe, Vec<Problem>> {
-    let mut problems: Vec<Problem> = uses(found)
-        .map(|(device, usage)| {
-            let message =
-                format!("{device} is in use ({usage}): unmount or stop it first; nothing here does that for you");
-            Problem::new(format!("{place}.device"), message)
-        })
-        .collect();
-    if found.read_only {
-        let message =
-            format!("{} is read-only: it cannot be written (write protection switch, failing disk?)", found.device);
-        problems.push(Problem::new(format!("{place}.device"), message));
-    }
-    let extents = match sectors::place(&disk.partitions, found.size_bytes, found.sector_bytes) {
-        Ok(extents) => extents,
-        Err(small) => {
-            let message = format!(
-                "device:{} is not big enough required:{}MiB, existing:{}MiB (with 1 MiB at each end for the partition table)",
-                disk.device, small.required_mib, small.existing_mib
-            );
-            problems.push(Problem::new(format!("{place}.partitions"), message));
-            return Err(problems);
+    /// Takes down what runs on the disks to be wiped, and what was only assembled to look at it. What lies on kept
+    /// disks alone stays, and must not be in use by others: it could not be taken down in the end.
+    fn decide_releases(&mut self) {
+        let (mut release, mut kept) = (Release::new(self.stack), Release::new(self.stack));
+        let mut problems = Vec::new();
+        for (index, listed) in self.layout.disks.iter().enumerate() {
+            let Ok(disk) = find::disk(listed, self.inventory) else { continue };
+            let refused = match self.verdict(&disk.name) {
+                Verdict::Wipe => release.disk(disk),
+                Verdict::Keep => kept.disk(disk),
+                Verdict::NotOurs => Vec::new(),
+            };
+            problems.extend(refused.into_iter().map(|message| Problem::new(format!("disks[{index}].device"), message)));
         }
-    };
-    if !problems.is_empty() {
-        return Err(problems);
-    }
-    let table = (!disk.partitions.is_empty()).then(|| PartitionTable {
-        device: found.device.clone(),
-        guid: ids(),
-        sector_bytes: found.sector_bytes,
-        partitions: disk
-            .partitions
-            .iter()
-            .zip(&extents)
-            .map(|(new, extent)| new_partition(new, found, *extent, ids))
-            .collect(),
-    });
-    Ok(Wipe { device: found.device.clone(), zero: signature_areas(found, &extents), table })
-}
-
-fn new_partition(
-    partition: &layout::Partition,
-    disk: &inventory::Disk,
-    extent: Extent,
-    ids: &mut dyn FnMut() -> Uuid,
-) -> NewPartition {
-    NewPartition {
-        number: partition.number,
-        device: partition_device(&disk.device, partition.number),
-        first_lba: extent.first_lba,
-        last_lba: extent.last_lba,
-        kind: partition.kind.unwrap_or(PartitionKind::Linux).guid(),
-        guid: ids(),
-        name: partition.label.clone().unwrap_or_default(),
-    }
-}
-
-/// Both ends of the disk and of every partition, old and new: an old superblock at the very offset of a new partition
-/// would come back to life (LP #1718699).
-fn signature_areas(found: &inventory::Disk, extents: &[Extent]) -> Vec<ByteRange> {
-    let sector = u64::from(found.sector_bytes);
-    let whole = ByteRange { start: 0, length: found.size_bytes };
-    let old = found.table.iter().flat_map(|table| &table.partitions);
-    let old = old.map(|partition| ByteRange { start: partition.start_bytes, length: partition.size_bytes });
-    let new = extents.iter().map(|extent| ByteRange {
-        start: extent.first_lba * sector,
-        length: (extent.last_lba + 1 - extent.first_lba) * sector,
-    });
-    sectors::ends(std::iter::once(whole).chain(old).chain(new), found.size_bytes)
-}
-
-fn uses(disk: &inventory::Disk) -> impl Iterator<Item = (&str, &Use)> {
-    let whole = disk.uses.iter().map(|usage| (disk.device.as_str(), usage));
-    let partitions = disk.table.iter().flat_map(|table| &table.partitions);
-    whole.chain(partitions.flat_map(|partition| partition.uses.iter().map(|usage| (partition.device.as_str(), usage))))
-}
-
-/// Is a kept disk as the layout says? Its filesystems are compared by [`decide_filesystem`].
-fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<Problem> {
-    if let Some(why) = &found.unreadable {
-        let message = format!("{} is to be kept, but what is on it cannot be read: {why}", found.device);
-        return vec![Problem::new(format!("{place}.device"), message)];
-    }
-    let table = found.table.as_ref().filter(|table| table.kind == "gpt");
-    if !disk.partitions.is_empty() && table.is_none() {
-        let message = format!(
-            "{} is to be kept with {} partitions, but has no GPT: there is {}",
-            found.device,
-            disk.partitions.len(),
-            display::contents(found)
-        );
-        return vec![Problem::new(format!("{place}.partitions"), message)];
-    }
-    let partitions = table.map(|table| table.partitions.as_slice()).unwrap_or_default();
-    let differs = |(index, wanted): (usize, &layout::Partition)| {
-        let is = partitions.iter().find(|partition| partition.number == wanted.number);
-        let message = keep_partition(found, wanted, is)?;
-        Some(Problem::new(format!("{place}.partitions[{index}]"), message))
-    };
-    disk.partitions.iter().enumerate().filter_map(differs).collect()
-}
-
-fn keep_partition(
-    disk: &inventory::Disk,
-    wanted: &layout::Partition,
-    found: Option<&inventory::Partition>,
-) -> Option<String> {
-    let device = partition_device(&disk.device, wanted.number);
-    let Some(found) = found else {
-        return Some(format!("{device} is to be kept, but {} has no partition {}", disk.device, wanted.number));
-    };
-    let found_mib = found.size_bytes / sectors::MIB;
-    if wanted.size_mib != 0 && wanted.size_mib != found_mib {
-        return Some(format!("{device} is to be kept with {} MiB, but has {found_mib} MiB", wanted.size_mib));
-    }
-    let kind = wanted.kind?;
-    let is_kind = found.kind.eq_ignore_ascii_case(&kind.guid().to_string());
-    (!is_kind).then(|| {
-        format!("{device} is to be kept as type {} ({}), but has type {}", kind.code(), kind.guid(), found.kind)
-    })
-}
-
-fn note_devices<'a>(
-    devices: &mut BTreeMap<String, Backing<'a>>,
-    disk: &layout::Disk,
-    found: &'a inventory::Disk,
-    wipe: bool,
-) {
-    let whole =
-        Backing { device: found.device.clone(), wipe, signatures: &found.signatures, size_bytes: found.size_bytes };
-    devices.insert(disk.device.clone(), whole);
-    for partition in &disk.partitions {
-        let is = found.table.iter().flat_map(|table| &table.partitions).find(|is| is.number == partition.number);
-        let backing = Backing {
-            device: partition_device(&found.device, partition.number),
-            wipe,
-            signatures: is.map(|is| is.signatures.as_slice()).unwrap_or_default(),
-            size_bytes: is.map(|is| is.size_bytes).unwrap_or_default(),
-        };
-        devices.insert(partition_device(&disk.device, partition.number), backing);
-    }
-}
-
-fn decide_filesystem(
-    index: usize,
-    filesystem: &layout::Filesystem,
-    devices: &BTreeMap<String, Backing>,
-    ids: &mut dyn FnMut() -> Uuid,
-) -> Result<Decision, Option<Problem>> {
-    if filesystem.format == Format::Tmpfs {
-        return Ok(Decision { device: "tmpfs".to_owned(), uuid: String::new(), keep: true });
-    }
-    // A device that is missing here belongs to a disk that was refused already.
-    let backing = devices.get(&filesystem.device).ok_or(None)?;
-    if backing.wipe {
-        let uuid = filesystem_uuid(filesystem.format, ids());
-        return Ok(Decision { device: backing.device.clone(), uuid, keep: false });
-    }
-    let place = format!("filesystems[{index}]");
-    match keep_filesystem(filesystem, backing) {
-        Ok(uuid) => Ok(Decision { device: backing.device.clone(), uuid, keep: true }),
-        Err(message) => Err(Some(Problem::new(place, message))),
-    }
-}
-
-/// The UUID of the filesystem that is there, when it is the one that the layout means.
-fn keep_filesystem(wanted: &layout::Filesystem, backing: &Backing) -> Result<String, String> {
-    if wanted.format == Format::None {
-        return Ok(String::new());
-    }
-    let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-    let wish = format!("{} is to be kept with {}{label}", backing.device, wanted.format);
-    match backing.signatures {
-        [] => {
-            Err(format!("{wish}, but there is nothing that is known on its {}", crate::text::bytes(backing.size_bytes)))
+        for holder in &kept.holders {
+            if let Holder::Swap { device } = holder {
+                let message = format!("{device} is to be kept and is in use (active swap): swapoff it first");
+                problems.push(Problem::new("disks", message));
+            }
         }
-        [one] if one.kind != wanted.format.name() => Err(format!("{wish}, but there is {}", display::signature(one))),
-        [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
-            Err(format!("{wish}, but there is {}", display::signature(one)))
+        for device in self.inventory.stacked.iter().filter(|device| device.assembled) {
+            if self.verdicts_below(&device.name).iter().any(|verdict| *verdict != Verdict::Keep) {
+                problems.extend(release.stacked(device).into_iter().map(|message| Problem::new("disks", message)));
+            }
         }
-        [one] => Ok(one.uuid.clone()),
-        several => {
-            let there: Vec<String> = several.iter().map(display::signature).collect();
-            Err(format!("{wish}, but there are several signatures at once: {}", there.join(" and ")))
-        }
+        self.decided.releases = release.holders;
+        self.released = release.seen;
+        self.decided.problems.extend(problems);
     }
-}
 
-/// vfat has a 32-bit volume id, written as blkid does.
-fn filesystem_uuid(format: Format, id: Uuid) -> String {
-    match format {
-        Format::None => String::new(),
-        Format::Vfat => {
-            let bytes = id.as_bytes();
-            format!("{:02X}{:02X}-{:02X}{:02X}", bytes[0], bytes[1], bytes[2], bytes[3])
+    fn finish(mut self) -> Decided {
+        // Each of these follows from another problem, unless the layout was not valid.
+        if self.decided.problems.is_empty() {
+            self.decided.problems = std::mem::take(&mut self.devices.unknown);
         }
-        _ => id.to_string(),
+        let running = display::Running::new(self.inventory, self.stack).trees();
+        let plans = self.inventory.disks.iter().zip(running).map(|(disk, running)| self.disk_plan(disk, running));
+        self.decided.disks = plans.collect();
+        self.decided
+    }
+
+    fn disk_plan(&self, disk: &inventory::Disk, running: Vec<String>) -> DiskPlan {
+        let mut now = vec![display::contents(disk)];
+        now.extend(self.torn.get(&disk.name).into_iter().flatten().cloned());
+        DiskPlan {
+            name: disk.name.clone(),
+            device: disk.device.clone(),
+            size_bytes: disk.size_bytes,
+            model: disk.model.clone(),
+            serial: disk.serial.clone(),
+            verdict: self.verdict(&disk.name),
+            now: now.join(" · "),
+            running,
+        }
     }
 }

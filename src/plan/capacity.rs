@@ -1,0 +1,279 @@
+//! How much room stacked devices have, before they exist. Where a tool decides by itself, this is the least it leaves.
+
+use super::sectors::MIB;
+use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel};
+
+/// LVM's default.
+pub const EXTENT_BYTES: u64 = 4 * MIB;
+/// LVM's metadata at the start of a physical volume (lvm.conf(5), `default_data_alignment`).
+const LVM_METADATA_BYTES: u64 = MIB;
+/// mdadm's default.
+const CHUNK_BYTES: u64 = 512 << 10;
+/// The FAT specification: fewer clusters make it a FAT16, whatever its header says.
+const FAT32_CLUSTERS: u64 = 65525;
+/// FAT32 with clusters of 4096 bytes, both tables included. Smaller ones did not boot in OVMF.
+const FAT32_4K_MIB: u64 = 260;
+
+/// Bytes of an array of these members, spares included; `None` when its create options change the arithmetic.
+pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
+    let least = sizes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().min()?;
+    if raid.other_options().iter().any(|option| changes_size(option)) {
+        return None;
+    }
+    // Whole MiB are whole chunks.
+    let member = member_bytes(least, metadata) / MIB * MIB;
+    Some(match raid.level {
+        RaidLevel::Raid10 => member.saturating_mul(active(raid)) / 2,
+        _ => member.saturating_mul(data_members(raid)),
+    })
+}
+
+/// What one member contributes. Metadata 1.1 and 1.2 leave room in front for a reshape: a 1024th of the member, at most
+/// 128 MiB, and superblock, bitmap and bad block log (mdadm, super1.c: validate_geometry1).
+fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
+    let reserved = match metadata {
+        "0.90" | "1.0" => MIB,
+        _ => (2 * MIB + size_bytes / 1024).min(130 * MIB),
+    };
+    size_bytes.saturating_sub(reserved)
+}
+
+/// `--size`, `--data-offset`, `--layout`, `--parity`, `--rounding`, `--chunk` and their short forms.
+fn changes_size(option: &str) -> bool {
+    ["--s", "--da", "--la", "--p", "--ro", "--ch", "-z", "-p", "-c"].iter().any(|start| option.starts_with(start))
+}
+
+/// LVM puts its data at a multiple of this (lvm.conf(5), `data_alignment_detection`).
+pub fn stripe_bytes(raid: &Raid) -> u64 {
+    match raid.level {
+        RaidLevel::Raid1 => 0,
+        RaidLevel::Raid10 => CHUNK_BYTES.saturating_mul(active(raid)),
+        _ => CHUNK_BYTES.saturating_mul(data_members(raid)),
+    }
+}
+
+fn active(raid: &Raid) -> u64 {
+    (raid.devices.len() as u64).saturating_sub(u64::from(raid.spares))
+}
+
+fn data_members(raid: &Raid) -> u64 {
+    match raid.level {
+        RaidLevel::Raid0 | RaidLevel::Raid10 => active(raid),
+        RaidLevel::Raid1 => 1,
+        RaidLevel::Raid5 => active(raid).saturating_sub(1),
+        RaidLevel::Raid6 => active(raid).saturating_sub(2),
+    }
+}
+
+/// Extents of a physical volume.
+pub fn extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
+    let start = match stripe_bytes {
+        0 => LVM_METADATA_BYTES,
+        stripe => LVM_METADATA_BYTES.next_multiple_of(stripe),
+    };
+    size_bytes.saturating_sub(start) / EXTENT_BYTES
+}
+
+/// A volume does not fit into its group.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    pub required_mib: u64,
+    pub existing_mib: u64,
+}
+
+/// Takes a volume's extents out of `free`, the free extents of each physical volume; returns its bytes.
+///
+/// # Errors
+/// There are not enough, or not where the type needs them.
+pub fn allocate(kind: LvmType, size_mib: u64, free: &mut [u64]) -> Result<u64, NoRoom> {
+    let wanted = size_mib.div_ceil(EXTENT_BYTES / MIB);
+    match kind {
+        LvmType::Linear => {
+            let extents = if size_mib == 0 { free.iter().sum() } else { wanted };
+            take_linear(extents.max(1), free)?;
+            Ok(extents * EXTENT_BYTES)
+        }
+        LvmType::Striped => {
+            let stripes = free.len() as u64;
+            let room = free.iter().copied().min().unwrap_or_default();
+            let each = if size_mib == 0 { room.max(1) } else { wanted.div_ceil(stripes.max(1)) };
+            enough(each.saturating_mul(stripes), room.saturating_mul(stripes))?;
+            free.iter_mut().for_each(|free| *free -= each);
+            Ok(each * stripes * EXTENT_BYTES)
+        }
+        LvmType::Raid1 => {
+            let mut order = most_free_first(free);
+            order.truncate(2);
+            let room = if order.len() < 2 { 0 } else { order.iter().map(|&at| free[at]).min().unwrap_or_default() };
+            // One extent of each leg is metadata.
+            let leg = if size_mib == 0 { room.max(2) } else { wanted.saturating_add(1) };
+            enough(leg.saturating_mul(2), room.saturating_mul(2))?;
+            order.iter().for_each(|&at| free[at] -= leg);
+            Ok((leg - 1) * EXTENT_BYTES)
+        }
+    }
+}
+
+/// LVM fills the largest free areas first.
+fn take_linear(extents: u64, free: &mut [u64]) -> Result<(), NoRoom> {
+    enough(extents, free.iter().sum())?;
+    let mut left = extents;
+    for at in most_free_first(free) {
+        let taken = left.min(free[at]);
+        free[at] -= taken;
+        left -= taken;
+    }
+    Ok(())
+}
+
+fn most_free_first(free: &[u64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..free.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(free[at]));
+    order
+}
+
+fn enough(required: u64, existing: u64) -> Result<(), NoRoom> {
+    let mib = |extents: u64| extents.saturating_mul(EXTENT_BYTES / MIB);
+    if required <= existing {
+        return Ok(());
+    }
+    Err(NoRoom { required_mib: mib(required), existing_mib: mib(existing) })
+}
+
+/// The least MiB that the filesystem can be made in, and why; `None` where anything will do.
+pub fn least_mib(filesystem: &Filesystem, sector_bytes: u32) -> Option<(u64, &'static str)> {
+    match filesystem.format {
+        // xfsprogs 5.19 and later.
+        Format::Xfs => Some((300, "mkfs.xfs refuses less")),
+        Format::Btrfs => Some((128, "mkfs.btrfs refuses less")),
+        Format::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
+            Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32"))
+        }
+        Format::Vfat if is_fat32(filesystem) => {
+            // A cluster is at least a sector, and each has four bytes in both tables.
+            let bytes = FAT32_CLUSTERS * (u64::from(sector_bytes) + 2 * 4);
+            Some((bytes.div_ceil(MIB), "a FAT32 has at least 65525 clusters"))
+        }
+        _ => None,
+    }
+}
+
+/// Do the create options ask mkfs.vfat for `-F 32`?
+fn is_fat32(filesystem: &Filesystem) -> bool {
+    let options = &filesystem.createoptions;
+    options.iter().any(|option| option == "-F32") || options.windows(2).any(|pair| pair[0] == "-F" && pair[1] == "32")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn raid(level: RaidLevel, members: usize, spares: u32, options: &[&str]) -> Raid {
+        Raid {
+            arrayname: "/dev/md0".to_owned(),
+            devices: (0..members).map(|number| format!("/dev/sd{number}")).collect(),
+            level,
+            createoptions: options.iter().map(|option| (*option).to_owned()).collect(),
+            spares,
+        }
+    }
+
+    #[test]
+    fn arrays_are_as_large_as_their_smallest_member_allows() {
+        let cases = [
+            (RaidLevel::Raid0, 3, 0, "1.2", Some(3 * 1021)),
+            (RaidLevel::Raid1, 3, 1, "1.2", Some(1021)),
+            (RaidLevel::Raid1, 2, 0, "1.0", Some(1023)),
+            (RaidLevel::Raid1, 2, 0, "0.90", Some(1023)),
+            (RaidLevel::Raid5, 4, 1, "1.2", Some(2 * 1021)),
+            (RaidLevel::Raid6, 5, 1, "1.2", Some(2 * 1021)),
+            (RaidLevel::Raid10, 4, 0, "1.2", Some(2 * 1021)),
+            (RaidLevel::Raid10, 3, 0, "1.2", Some(3 * 1021 / 2)),
+        ];
+        for (level, members, spares, metadata, expected_mib) in cases {
+            let mut sizes = vec![Some(2 * GIB); members];
+            sizes[0] = Some(GIB);
+            let bytes = array_bytes(&raid(level, members, spares, &[]), metadata, &sizes);
+            assert_eq!(bytes.map(|bytes| bytes / MIB), expected_mib, "{level} {members} {spares}");
+        }
+        let large = array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(1000 * GIB); 2]).unwrap();
+        assert_eq!(large, 1000 * GIB - 130 * MIB);
+        assert_eq!(array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(1000), Some(1000)]), Some(0));
+    }
+
+    #[test]
+    fn create_options_that_change_the_size_leave_it_open() {
+        let cases = [
+            (&["--size=5G"][..], false),
+            (&["-z", "5G"], false),
+            (&["--layout=f2"], false),
+            (&["--chunk=64"], false),
+            (&["--data-offset=1M"], false),
+            (&["--assume-clean", "--bitmap=internal"], true),
+            (&["--metadata=1.2"], true),
+        ];
+        for (options, known) in cases {
+            let array = raid(RaidLevel::Raid10, 4, 0, options);
+            assert_eq!(array_bytes(&array, "1.2", &[Some(GIB); 4]).is_some(), known, "{options:?}");
+        }
+        assert_eq!(array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(GIB), None]), None);
+    }
+
+    #[test]
+    fn physical_volumes_lose_their_metadata_and_the_rest_of_an_extent() {
+        let cases = [(GIB, 0, 255), (MIB, 0, 0), (5 * MIB, 0, 1), (5 * MIB - 1, 0, 0), (8 * MIB, 4 * MIB, 1)];
+        for (size, stripe, expected) in cases {
+            assert_eq!(extents(size, stripe), expected, "{size}");
+        }
+    }
+
+    type Case = (LvmType, u64, &'static [u64], Result<u64, NoRoom>, &'static [u64]);
+
+    #[test]
+    fn volumes_take_their_extents_where_their_type_needs_them() {
+        let no_room = |required_mib, existing_mib| Err(NoRoom { required_mib, existing_mib });
+        let cases: [Case; 14] = [
+            (LvmType::Linear, 9, &[10, 20], Ok(12), &[10, 17]),
+            (LvmType::Linear, 100, &[10, 20], Ok(100), &[5, 0]),
+            (LvmType::Linear, 0, &[10, 20], Ok(120), &[0, 0]),
+            (LvmType::Linear, 121, &[10, 20], no_room(124, 120), &[10, 20]),
+            (LvmType::Linear, 0, &[0, 0], no_room(4, 0), &[0, 0]),
+            (LvmType::Striped, 9, &[10, 20], Ok(16), &[8, 18]),
+            (LvmType::Striped, 0, &[10, 20], Ok(80), &[0, 10]),
+            (LvmType::Striped, 84, &[10, 20], no_room(88, 80), &[10, 20]),
+            (LvmType::Striped, 0, &[0, 20], no_room(8, 0), &[0, 20]),
+            (LvmType::Raid1, 9, &[10, 20, 15], Ok(12), &[10, 16, 11]),
+            (LvmType::Raid1, 0, &[10, 20], Ok(36), &[0, 10]),
+            (LvmType::Raid1, 40, &[10, 20], no_room(88, 80), &[10, 20]),
+            (LvmType::Raid1, 0, &[1, 20], no_room(16, 8), &[1, 20]),
+            (LvmType::Raid1, 4, &[20], no_room(16, 0), &[20]),
+        ];
+        for (kind, size_mib, free, expected, left) in cases {
+            let mut extents = free.to_vec();
+            let found = allocate(kind, size_mib, &mut extents).map(|bytes| bytes / MIB);
+            assert_eq!((found, extents.as_slice()), (expected, left), "{kind} {size_mib} {free:?}");
+        }
+    }
+
+    #[test]
+    fn filesystems_have_a_least_size() {
+        let cases = [
+            (Format::Xfs, &[][..], 512, Some(300)),
+            (Format::Btrfs, &[], 512, Some(128)),
+            (Format::Ext4, &[], 512, None),
+            (Format::Vfat, &[], 4096, None),
+            (Format::Vfat, &["-F", "32"], 4096, Some(260)),
+            (Format::Vfat, &["-F32"], 512, Some(33)),
+            (Format::Vfat, &["-F", "16"], 4096, None),
+        ];
+        for (format, options, sector, expected) in cases {
+            let createoptions = options.iter().map(|option| (*option).to_owned()).collect();
+            let device = "/dev/sda1".to_owned();
+            let filesystem =
+                Filesystem { path: None, device, format, label: None, mountoptions: Vec::new(), createoptions };
+            assert_eq!(least_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
+        }
+    }
+}

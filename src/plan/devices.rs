@@ -1,0 +1,73 @@
+//! The block devices that a layout speaks of, and what is or will be behind each.
+
+use crate::inventory::Signature;
+use crate::problem::Problem;
+use std::collections::BTreeMap;
+
+/// A block device of the layout: a disk, partition, array or volume.
+#[derive(Debug, Clone)]
+pub struct Device<'a> {
+    /// Where it is found while the installation runs.
+    pub path: String,
+    /// Where it is found now; a kept array may run under another name.
+    pub now: String,
+    /// Is it kept, with its content? Otherwise it is made.
+    pub keep: bool,
+    /// At least; `None` when that cannot be said.
+    pub size_bytes: Option<u64>,
+    pub sector_bytes: u32,
+    /// What LVM aligns to; 0 when nothing special.
+    pub stripe_bytes: u64,
+    /// What is on a kept device, or why that is not known.
+    pub content: Result<&'a [Signature], String>,
+}
+
+/// Devices that something lies on, with one verdict.
+pub struct Below<'a> {
+    pub devices: Vec<Device<'a>>,
+    pub keep: bool,
+}
+
+impl Below<'_> {
+    pub fn paths(&self) -> Vec<String> {
+        self.devices.iter().map(|device| device.path.clone()).collect()
+    }
+
+    /// Where they are now, sorted, as a set.
+    pub fn now(&self) -> Vec<String> {
+        let mut now: Vec<String> = self.devices.iter().map(|device| device.now.clone()).collect();
+        now.sort_unstable();
+        now
+    }
+
+    /// The largest, which is what md shows for the whole.
+    pub fn sector_bytes(&self) -> u32 {
+        self.devices.iter().map(|device| device.sector_bytes).max().unwrap_or(512)
+    }
+}
+
+#[derive(Default)]
+pub struct Devices<'a> {
+    devices: BTreeMap<String, Device<'a>>,
+    /// Devices that were asked for and are not there.
+    pub unknown: Vec<Problem>,
+}
+
+impl<'a> Devices<'a> {
+    pub fn insert(&mut self, path: String, device: Device<'a>) {
+        self.devices.insert(path, device);
+    }
+
+    pub fn get(&mut self, place: &str, path: &str) -> Option<Device<'a>> {
+        let device = self.devices.get(path).cloned();
+        if device.is_none() {
+            self.unknown.push(Problem::new(place, format!("device:{path} is not provided by the layout")));
+        }
+        device
+    }
+
+    pub fn get_all(&mut self, place: &str, paths: &[String]) -> Option<Vec<Device<'a>>> {
+        let found: Vec<Option<Device>> = paths.iter().map(|path| self.get(place, path)).collect();
+        found.into_iter().collect()
+    }
+}

@@ -1,0 +1,174 @@
+//! The operations of a step as lines; the same thing done to many devices is one line.
+
+use super::short;
+use crate::inventory::EraseMethod;
+use crate::plan::sectors::MIB;
+use crate::plan::{CreateArray, CreateVolume, Holder, Operation, PartitionTable, WipeDisk};
+use crate::text::seconds;
+
+/// One text for each operation or each run of like ones.
+pub fn lines(operations: &[Operation]) -> Vec<String> {
+    let mut said: Vec<(Vec<&str>, Said)> = Vec::new();
+    for operation in operations {
+        let (device, what) = of(operation);
+        match said.iter_mut().find(|(devices, before)| *before == what && !devices.is_empty() && device.is_some()) {
+            Some((devices, _)) => devices.extend(device),
+            None => said.push((device.into_iter().collect(), what)),
+        }
+    }
+    said.into_iter().flat_map(|(devices, what)| what.lines(&devices.join(", "))).collect()
+}
+
+/// What is said about devices: before their names, after them, and on lines below.
+#[derive(PartialEq, Eq)]
+struct Said {
+    before: String,
+    after: String,
+    below: Vec<String>,
+}
+
+impl Said {
+    fn after(after: impl Into<String>) -> Said {
+        Said { before: String::new(), after: after.into(), below: Vec::new() }
+    }
+
+    fn before(before: &str) -> Said {
+        Said { before: before.to_owned(), after: String::new(), below: Vec::new() }
+    }
+
+    fn lines(self, devices: &str) -> Vec<String> {
+        let first = format!("{}{devices}{}", self.before, self.after);
+        std::iter::once(first).chain(self.below.into_iter().map(|line| format!("  {line}"))).collect()
+    }
+}
+
+/// The device of an operation that can be told together with others, and what is said.
+fn of(operation: &Operation) -> (Option<&str>, Said) {
+    let alone = |line: String| (None, Said::after(line));
+    match operation {
+        Operation::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
+        Operation::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
+        Operation::LockDisk { device } => (Some(short(device)), Said::after(" read-only")),
+        Operation::UnlockDisk { device } => (Some(short(device)), Said::after(" writable again")),
+        Operation::Release(holder) => release(holder),
+        Operation::AssertFree { disks } => alone(format!("nothing holds {} any more", listed(disks))),
+        Operation::WipeDisk(disk) => (Some(short(&disk.device)), Said::after(format!(": {}", erasing(disk)))),
+        Operation::WriteTable(table) => {
+            (Some(short(&table.device)), Said { before: String::new(), after: ": GPT".to_owned(), below: rows(table) })
+        }
+        Operation::CreateArray(array) => alone(create_array(array)),
+        Operation::CreateGroup(group) => {
+            let tags = if group.tags.is_empty() { String::new() } else { format!(" tags {}", group.tags.join(" ")) };
+            alone(format!("{} ({}){tags}", group.name, listed(&group.devices)))
+        }
+        Operation::CreateVolume(volume) => alone(create_volume(volume)),
+        Operation::AssembleArray { device, members, .. } => {
+            alone(format!("assemble {} ({})", short(device), listed(members)))
+        }
+        Operation::ActivateGroup { name, devices } => alone(format!("activate {name} ({})", listed(devices))),
+        Operation::MakeFilesystem(make) => {
+            let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+            alone(format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid))
+        }
+        Operation::Mount(mount) => alone(format!("{} at {}", short(&mount.device), mount.path)),
+        Operation::BurnImage { name } => alone(format!("{name}, digest checked before anything of it runs")),
+        Operation::WriteMachineFiles => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
+        Operation::RunInstaller => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
+        Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
+        Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
+        Operation::Unmount => alone("everything".to_owned()),
+        Operation::DeactivateGroup { name, .. } => (Some(name), Said::before("deactivate ")),
+        Operation::StopArray { device } => (Some(short(device)), Said::before("stop ")),
+        Operation::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
+        Operation::Report => alone("acknowledged by the control plane".to_owned()),
+        Operation::Kexec => alone("into the installed system".to_owned()),
+    }
+}
+
+fn release(holder: &Holder) -> (Option<&str>, Said) {
+    // One line each, in the order in which it is done.
+    let alone = |verb: &str, device: &str| (None, Said::after(format!("{verb} {}", short(device))));
+    match holder {
+        Holder::Swap { device } => alone("swap off", device),
+        Holder::Array { device } => alone("stop", device),
+        Holder::Mapping { device } => alone("remove", device),
+        Holder::Bcache { device } => alone("stop", device),
+    }
+}
+
+/// `discard; then both ends of disk and partitions zero, read back`.
+fn erasing(disk: &WipeDisk) -> String {
+    let methods: Vec<&str> = disk
+        .methods
+        .iter()
+        .filter(|method| **method != EraseMethod::Ends)
+        .map(|method| method_in_words(*method))
+        .collect();
+    let methods = match (methods.is_empty(), disk.strict) {
+        (true, _) => String::new(),
+        (false, true) => {
+            format!("{}, or fail (at most {}); then ", methods.join(" or "), seconds(disk.budget_seconds as f64))
+        }
+        (false, false) => {
+            format!("{} if it works (at most {}); then ", methods.join(" or "), seconds(disk.budget_seconds as f64))
+        }
+    };
+    format!("{methods}both ends of disk and partitions, old and new, read back as zero")
+}
+
+fn method_in_words(method: EraseMethod) -> &'static str {
+    match method {
+        EraseMethod::NvmeSanitizeCrypto => "sanitize (key thrown away)",
+        EraseMethod::NvmeSanitizeBlock => "sanitize (blocks erased)",
+        EraseMethod::NvmeFormatCrypto => "format (key thrown away)",
+        EraseMethod::NvmeFormat => "format (user data erased)",
+        EraseMethod::AtaEnhancedErase => "ATA enhanced secure erase",
+        EraseMethod::AtaErase => "ATA secure erase",
+        EraseMethod::Discard => "discard that reads back as zero",
+        EraseMethod::WriteZeroes => "zeros over all of it",
+        EraseMethod::Ends => "ends only",
+    }
+}
+
+fn rows(table: &PartitionTable) -> Vec<String> {
+    let mut partitions: Vec<_> = table.partitions.iter().collect();
+    partitions.sort_by_key(|partition| partition.number);
+    let row = |partition: &&crate::plan::NewPartition| {
+        let sectors = partition.last_lba + 1 - partition.first_lba;
+        let mib = sectors * u64::from(table.sector_bytes) / MIB;
+        let name = if partition.name.is_empty() { String::new() } else { format!(" \"{}\"", partition.name) };
+        format!("{}{name}  {mib} MiB  {}", partition.number, kind(partition.kind))
+    };
+    partitions.iter().map(row).collect()
+}
+
+/// `md/root raid1 metadata 1.2 (sda2 sdb2) spare sdc2`.
+fn create_array(array: &CreateArray) -> String {
+    let active = array.devices.len().saturating_sub(array.spares as usize);
+    let (members, spares) = array.devices.split_at(active);
+    let spaced = |devices: &[String]| devices.iter().map(|device| short(device)).collect::<Vec<_>>().join(" ");
+    let spares = if spares.is_empty() { String::new() } else { format!(" spare {}", spaced(spares)) };
+    let options =
+        if array.createoptions.is_empty() { String::new() } else { format!(" {}", array.createoptions.join(" ")) };
+    format!(
+        "{} {} metadata {} ({}){spares}{options}",
+        short(&array.device),
+        array.level,
+        array.metadata,
+        spaced(members)
+    )
+}
+
+fn create_volume(volume: &CreateVolume) -> String {
+    let size = if volume.size_mib == 0 { "all that is left".to_owned() } else { format!("{} MiB", volume.size_mib) };
+    format!("{}/{} {} {size}", volume.group, volume.name, volume.kind)
+}
+
+fn kind(guid: uuid::Uuid) -> String {
+    let known = crate::layout::PartitionKind::ALL.iter().find(|kind| kind.guid() == guid);
+    known.map(|kind| kind.code().to_owned()).unwrap_or_else(|| guid.to_string())
+}
+
+fn listed(devices: &[String]) -> String {
+    devices.iter().map(|device| short(device)).collect::<Vec<_>>().join(", ")
+}

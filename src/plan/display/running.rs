@@ -1,0 +1,118 @@
+//! What runs on each disk now, as a tree for a person.
+
+use super::{short, signature};
+use crate::inventory::{Array, Inventory, LogicalVolume, Stacked, StackedKind, Use};
+use crate::plan::stack::{Stack, Unit, disk_units, stacked_units};
+use crate::plan::{arrays, lvm};
+use std::collections::BTreeSet;
+
+/// Draws the trees; what lies on several disks is drawn once.
+pub struct Running<'a> {
+    inventory: &'a Inventory,
+    stack: &'a Stack<'a>,
+    drawn: BTreeSet<&'a str>,
+    lines: Vec<String>,
+}
+
+impl<'a> Running<'a> {
+    pub fn new(inventory: &'a Inventory, stack: &'a Stack<'a>) -> Running<'a> {
+        Running { inventory, stack, drawn: BTreeSet::new(), lines: Vec::new() }
+    }
+
+    /// One tree for each disk of the inventory, in its order.
+    pub fn trees(mut self) -> Vec<Vec<String>> {
+        let mut trees = Vec::new();
+        for disk in &self.inventory.disks {
+            let mut units = disk_units(disk);
+            units.next().into_iter().for_each(|whole| self.whole(whole));
+            units.for_each(|partition| self.unit(partition, 0));
+            trees.push(std::mem::take(&mut self.lines));
+        }
+        trees
+    }
+
+    /// The disk itself, whose name is in the line above the tree.
+    fn whole(&mut self, disk: Unit<'a>) {
+        let said = self.lines.len();
+        self.unit(disk, 0);
+        if self.lines.get(said).is_some_and(|line| line == disk.name) {
+            self.lines.remove(said);
+            self.lines.iter_mut().skip(said).for_each(|line| drop(line.drain(..2)));
+        }
+    }
+
+    /// A disk or partition, when something is on it that runs or could run.
+    fn unit(&mut self, unit: Unit<'a>, depth: usize) {
+        let mut parts: Vec<String> = unit.uses.iter().filter_map(use_in_words).collect();
+        let holders: Vec<&str> = self.stack.holders(unit.name).collect();
+        if holders.is_empty() {
+            parts.extend(self.dormant(unit.device));
+        }
+        if parts.is_empty() && holders.is_empty() {
+            return;
+        }
+        self.line(depth, unit.name, &parts);
+        holders.into_iter().for_each(|holder| self.holder(holder, depth + 1));
+    }
+
+    fn holder(&mut self, name: &'a str, depth: usize) {
+        let Some(device) = self.stack.stacked(name) else {
+            return self.line(depth, name, &["which nothing is known about".to_owned()]);
+        };
+        let what = self.in_words(device);
+        if !self.drawn.insert(&device.name) {
+            return self.line(depth, &what, &["as above".to_owned()]);
+        }
+        let mut parts: Vec<String> = device.signatures.iter().map(signature).collect();
+        parts.extend(device.uses.iter().filter_map(use_in_words));
+        self.line(depth, &what, &parts);
+        let mut units = stacked_units(device);
+        let whole = units.next().into_iter().flat_map(|unit| self.stack.holders(unit.name)).collect::<Vec<_>>();
+        whole.into_iter().for_each(|holder| self.holder(holder, depth + 1));
+        units.for_each(|partition| self.unit(partition, depth + 1));
+    }
+
+    /// An array or group on a device that nothing holds.
+    fn dormant(&self, device: &str) -> Vec<String> {
+        let arrays = self.inventory.arrays.iter().filter(|array| array.running.is_none());
+        let arrays = arrays.filter(|array| array.members.iter().any(|member| member.device == device));
+        let groups = self.inventory.groups.iter();
+        let groups = groups.filter(|group| group.physical.iter().any(|physical| physical.device == device));
+        let arrays = arrays.map(|array| format!("{}, not running", arrays::in_words(array)));
+        arrays.chain(groups.map(|group| format!("{}, not active", lvm::in_words(group)))).collect()
+    }
+
+    fn in_words(&self, device: &Stacked) -> String {
+        let array = self.inventory.arrays.iter().find(|array| array.running.as_ref() == Some(&device.name));
+        let volumes = self.inventory.groups.iter().flat_map(|group| &group.volumes);
+        let volume = volumes.into_iter().find(|volume| volume.running.as_ref() == Some(&device.name));
+        let known = match (array, volume) {
+            (Some(Array { level, metadata, name, .. }), _) if name.is_empty() => {
+                format!(" {level} metadata {metadata}")
+            }
+            (Some(Array { level, metadata, name, .. }), _) => format!(" {level} \"{name}\" metadata {metadata}"),
+            (None, Some(LogicalVolume { kind, .. })) => format!(" {kind} volume"),
+            (None, None) => format!(" {}", kind(device.kind)),
+        };
+        format!("{}{known}", short(&device.device))
+    }
+
+    fn line(&mut self, depth: usize, what: &str, parts: &[String]) {
+        let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
+        self.lines.push(format!("{}{what}{rest}", "  ".repeat(depth)));
+    }
+}
+
+fn use_in_words(usage: &Use) -> Option<String> {
+    (!matches!(usage, Use::Holder(_))).then(|| usage.to_string())
+}
+
+fn kind(kind: StackedKind) -> &'static str {
+    match kind {
+        StackedKind::Array => "array",
+        StackedKind::Volume => "volume",
+        StackedKind::Crypt => "dm-crypt",
+        StackedKind::Bcache => "bcache",
+        StackedKind::Other => "device-mapper device",
+    }
+}

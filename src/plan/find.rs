@@ -1,0 +1,57 @@
+//! Which disk of the machine a disk of the layout is.
+
+use super::display::disk_in_short;
+use crate::inventory::{self, Inventory};
+use crate::layout::{self, hints};
+
+/// The disk that is meant: by its kernel name or `/dev/disk/by-*` path, or the only one that matches its hints.
+///
+/// # Errors
+/// No disk is meant, or more than one: which disks there are, and what tells them apart.
+pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a inventory::Disk, String> {
+    if wanted.hints.is_empty() {
+        return inventory.disk(&wanted.device).ok_or_else(|| missing(wanted, inventory));
+    }
+    match hints::candidates(&wanted.hints, &inventory.disks).as_slice() {
+        [one] => Ok(one),
+        [] => Err(none_matches(wanted, inventory)),
+        several => Err(several_match(wanted, several)),
+    }
+}
+
+fn missing(wanted: &layout::Disk, inventory: &Inventory) -> String {
+    let there: Vec<String> = inventory.disks.iter().map(disk_in_short).collect();
+    let there =
+        if there.is_empty() { "it has no disks".to_owned() } else { format!("its disks are {}", there.join(", ")) };
+    format!("device:{} does not exist on given hardware: {there}", wanted.device)
+}
+
+fn none_matches(wanted: &layout::Disk, inventory: &Inventory) -> String {
+    let tried = inventory.disks.iter().map(|disk| {
+        // Empty for a disk that only another one, smaller still, keeps from being the one.
+        let differs = hints::differs(&wanted.hints, disk);
+        format!("{} ({})", disk.device, differs.join(", "))
+    });
+    let tried: Vec<String> = tried.collect();
+    let tried = if tried.is_empty() { "it has no disks".to_owned() } else { tried.join("; ") };
+    format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}", wanted.device)
+}
+
+fn several_match(wanted: &layout::Disk, candidates: &[&inventory::Disk]) -> String {
+    let listed: Vec<String> = candidates.iter().map(|disk| attributes(disk)).collect();
+    format!(
+        "device:{} is ambiguous: its hints match {} disks: {}; add a hint that only one of them matches",
+        wanted.device,
+        candidates.len(),
+        listed.join("; ")
+    )
+}
+
+/// All that hints can tell apart.
+fn attributes(disk: &inventory::Disk) -> String {
+    let known = [("serial", &disk.serial), ("wwn", &disk.wwn), ("tran", &disk.transport), ("by_path", &disk.by_path)];
+    let known = known.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}"));
+    let details: Vec<String> = known.collect();
+    let details = if details.is_empty() { String::new() } else { format!(" {}", details.join(", ")) };
+    format!("{}{details}", disk_in_short(disk))
+}

@@ -1,0 +1,239 @@
+//! Volume groups and logical volumes: made on devices that are made, or found as the layout says.
+
+use super::capacity::{self, EXTENT_BYTES, NoRoom};
+use super::devices::{Below, Device};
+use super::sectors::MIB;
+use super::verdict::{Deciding, GroupFate};
+use super::{CreateGroup, CreateVolume, Verdict};
+use crate::inventory;
+use crate::layout::{LogicalVolume, LvmType, VolumeGroup};
+
+/// A group whose volumes are to be decided.
+pub struct Group<'a> {
+    /// The physical volumes.
+    physical: Vec<String>,
+    /// Free extents of each; `None` when a size is not known.
+    free: Option<Vec<u64>>,
+    sector_bytes: u32,
+    /// The group that is kept.
+    kept: Option<&'a inventory::VolumeGroup>,
+}
+
+impl<'a> Deciding<'a> {
+    pub fn decide_groups(&mut self) {
+        for (index, group) in self.layout.volumegroups.iter().enumerate() {
+            let place = format!("volumegroups[{index}]");
+            let Some(below) = self.below(&place, &format!("vg:{}", group.name), &group.devices) else { continue };
+            self.refuse_twin(&place, group, &below);
+            if below.keep {
+                self.keep_group(&place, group, &below);
+            } else {
+                self.make_group(&place, group, &below);
+            }
+        }
+    }
+
+    /// The installed system tells groups apart by name. Another one on disks that stay must not have that of ours.
+    fn refuse_twin(&mut self, place: &str, group: &VolumeGroup, below: &Below) {
+        let ours = if below.keep { below.now() } else { Vec::new() };
+        for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
+            let stays = |device: &&str| self.verdicts_below(self.stack.name(device)) != [Verdict::Wipe].into();
+            let devices: Vec<&str> = physical_devices(twin).filter(stays).collect();
+            if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
+                let message = format!(
+                    "vg:{} is also the name of another group on {}, which stays: choose another name",
+                    group.name,
+                    devices.join(", ")
+                );
+                self.refuse(format!("{place}.name"), message);
+            }
+        }
+    }
+
+    fn make_group(&mut self, place: &str, group: &'a VolumeGroup, below: &Below) {
+        let mut sectors: Vec<u32> = below.devices.iter().map(|device| device.sector_bytes).collect();
+        sectors.sort_unstable();
+        sectors.dedup();
+        if sectors.len() > 1 {
+            let each = below.devices.iter().map(|device| format!("{} {}", device.path, device.sector_bytes));
+            let message = format!(
+                "vg:{} cannot mix devices with different sectors, which LVM refuses: {} bytes",
+                group.name,
+                each.collect::<Vec<_>>().join(", ")
+            );
+            return self.refuse(format!("{place}.devices"), message);
+        }
+        let mut free = Vec::new();
+        for (index, device) in below.devices.iter().enumerate() {
+            let extents = device.size_bytes.map(|bytes| capacity::extents(bytes, device.stripe_bytes));
+            if extents == Some(0) {
+                let message = format!(
+                    "device:{} is not big enough required:{}MiB, existing:{}MiB (for an extent of vg:{} and its metadata)",
+                    group.devices[index],
+                    EXTENT_BYTES / MIB + 1,
+                    device.size_bytes.unwrap_or_default() / MIB,
+                    group.name
+                );
+                return self.refuse(format!("{place}.devices[{index}]"), message);
+            }
+            free.push(extents);
+        }
+        let (physical, free) = (below.paths(), free.into_iter().collect());
+        let (name, devices, tags) = (group.name.clone(), physical.clone(), group.tags.clone());
+        self.decided.groups.push(GroupFate::Made(CreateGroup { name, devices, tags }));
+        let sector_bytes = below.sector_bytes();
+        self.groups.insert(&group.name, Group { physical, free, sector_bytes, kept: None });
+    }
+
+    fn keep_group(&mut self, place: &str, group: &'a VolumeGroup, below: &Below) {
+        let wanted = below.now();
+        let shares = |found: &&inventory::VolumeGroup| physical_devices(found).any(|is| wanted.iter().any(|w| w == is));
+        let found: Vec<&'a inventory::VolumeGroup> = self.inventory.groups.iter().filter(shares).collect();
+        let kept = match found.as_slice() {
+            [one] if one.name == group.name && is_same(one, &wanted) => *one,
+            several => {
+                let there: Vec<String> = several.iter().map(|group| in_words(group)).collect();
+                let there = match there.is_empty() {
+                    true => "none of them is a physical volume of a group that is known".to_owned(),
+                    false => format!("there is {}", there.join(" and ")),
+                };
+                let message = format!("vg:{} is to be kept on {}, but {there}", group.name, wanted.join(", "));
+                return self.refuse(place, message);
+            }
+        };
+        let physical = below.paths();
+        self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone() });
+        let sector_bytes = below.sector_bytes();
+        self.groups.insert(&group.name, Group { physical, free: None, sector_bytes, kept: Some(kept) });
+    }
+
+    pub fn decide_volumes(&mut self) {
+        let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
+        // What takes all that is left comes last.
+        order.sort_by_key(|&index| self.layout.logicalvolumes[index].size_mib == 0);
+        for index in order {
+            let volume = &self.layout.logicalvolumes[index];
+            let place = format!("logicalvolumes[{index}]");
+            // A group that is missing here was refused.
+            let Some(mut group) = self.groups.remove(volume.volumegroup.as_str()) else { continue };
+            match group.kept {
+                Some(kept) => self.keep_volume(&place, volume, &group, kept),
+                None => self.make_volume(&place, volume, &mut group),
+            }
+            self.groups.insert(&volume.volumegroup, group);
+        }
+    }
+
+    fn make_volume(&mut self, place: &str, volume: &LogicalVolume, group: &mut Group<'a>) {
+        let LogicalVolume { name, volumegroup, size_mib, lvmtype } = volume;
+        let allocate = |free: &mut Vec<u64>| capacity::allocate(*lvmtype, *size_mib, free);
+        let size_bytes = match group.free.as_mut().map(allocate).transpose() {
+            Ok(size_bytes) => size_bytes,
+            Err(NoRoom { required_mib, existing_mib }) => {
+                let extents = match lvmtype {
+                    LvmType::Linear => "in extents of 4 MiB",
+                    LvmType::Striped => "the same on each physical volume, in extents of 4 MiB",
+                    LvmType::Raid1 => "two copies on two physical volumes, in extents of 4 MiB and one for metadata",
+                };
+                let message = format!(
+                    "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents})"
+                );
+                return self.refuse(format!("{place}.size"), message);
+            }
+        };
+        let path = volume_path(volume);
+        let device = Device {
+            path: path.clone(),
+            now: path.clone(),
+            keep: false,
+            size_bytes,
+            sector_bytes: group.sector_bytes,
+            stripe_bytes: 0,
+            content: Ok(&[]),
+        };
+        self.devices.insert(path.clone(), device);
+        self.decided.volumes.push(CreateVolume {
+            name: name.clone(),
+            group: volumegroup.clone(),
+            device: path,
+            physical: group.physical.clone(),
+            size_mib: *size_mib,
+            kind: *lvmtype,
+        });
+    }
+
+    fn keep_volume(
+        &mut self,
+        place: &str,
+        volume: &LogicalVolume,
+        group: &Group<'a>,
+        kept: &'a inventory::VolumeGroup,
+    ) {
+        let path = volume_path(volume);
+        let found = kept.volumes.iter().find(|found| found.name == volume.name);
+        let Some(found) = found.filter(|found| is_same_volume(volume, found, group, kept)) else {
+            let size = if volume.size_mib == 0 { String::new() } else { format!(" {} MiB", volume.size_mib) };
+            let there = match found {
+                Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
+                None => format!("is missing: {}", in_words(kept)),
+            };
+            return self.refuse(place, format!("{path} is to be kept as {}{size}, but {there}", volume.lvmtype));
+        };
+        let running = found.running.as_deref().and_then(|name| self.stack.stacked(name));
+        let not_running = || "the volume is not active, so that nothing is known of what is on it".to_owned();
+        let device = Device {
+            path: path.clone(),
+            now: running.map_or_else(|| path.clone(), |running| running.device.clone()),
+            keep: true,
+            size_bytes: Some(found.size_bytes),
+            sector_bytes: group.sector_bytes,
+            stripe_bytes: 0,
+            content: running.map(|running| running.signatures.as_slice()).ok_or_else(not_running),
+        };
+        self.devices.insert(path, device);
+    }
+}
+
+fn volume_path(volume: &LogicalVolume) -> String {
+    format!("/dev/{}/{}", volume.volumegroup, volume.name)
+}
+
+/// All physical volumes are there, and there is no other.
+fn is_same(group: &inventory::VolumeGroup, wanted: &[String]) -> bool {
+    let mut found: Vec<&str> = group.physical.iter().map(|physical| physical.device.as_str()).collect();
+    found.sort_unstable();
+    found.into_iter().eq(wanted.iter().map(String::as_str))
+}
+
+/// Same type, and the size that lvcreate makes of the layout's: whole extents, the same on every stripe.
+fn is_same_volume(
+    volume: &LogicalVolume,
+    found: &inventory::LogicalVolume,
+    group: &Group,
+    kept: &inventory::VolumeGroup,
+) -> bool {
+    let extent = kept.extent_bytes.max(1);
+    let unit = match volume.lvmtype {
+        LvmType::Striped => extent.saturating_mul(group.physical.len() as u64),
+        _ => extent,
+    };
+    let size = volume.size_mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
+    found.kind == volume.lvmtype.name() && (volume.size_mib == 0 || found.size_bytes == size)
+}
+
+fn physical_devices(group: &inventory::VolumeGroup) -> impl Iterator<Item = &str> {
+    group.physical.iter().map(|physical| physical.device.as_str()).filter(|device| !device.is_empty())
+}
+
+/// `vg00 on /dev/sda with root, data`.
+pub fn in_words(group: &inventory::VolumeGroup) -> String {
+    let physical = |physical: &inventory::PhysicalVolume| match physical.device.as_str() {
+        "" => "one that is missing".to_owned(),
+        device => device.to_owned(),
+    };
+    let on: Vec<String> = group.physical.iter().map(physical).collect();
+    let volumes: Vec<&str> = group.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    let volumes =
+        if volumes.is_empty() { "without volumes".to_owned() } else { format!("with {}", volumes.join(", ")) };
+    format!("vg:{} on {} {volumes}", group.name, on.join(", "))
+}

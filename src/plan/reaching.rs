@@ -1,0 +1,104 @@
+//! What reaches over disks with different verdicts: arrays, groups and anything else made of several devices, running
+//! or not.
+
+use super::verdict::Deciding;
+use super::{Mode, Verdict, arrays, lvm};
+use crate::inventory::StackedKind;
+use std::collections::BTreeSet;
+
+/// Something that is made of devices of the machine.
+struct Thing {
+    /// `md127`, `raid5 "data"`, `vg:vg00`.
+    name: String,
+    whole: String,
+    /// Kernel names.
+    members: Vec<String>,
+}
+
+impl Deciding<'_> {
+    /// | mode | some members on disks to be wiped, the others on | |
+    /// |---|---|---|
+    /// | install | disks that are not ours | taken apart, and said |
+    /// | reinstall | kept disks, or disks that are not ours | refused |
+    pub fn decide_reaching(&mut self) {
+        for thing in self.things() {
+            let below = |member: &String| (member.clone(), self.verdicts_below(member));
+            let members: Vec<(String, BTreeSet<Verdict>)> = thing.members.iter().map(below).collect();
+            let of = |wiped: bool| -> Vec<String> {
+                let members = members.iter().filter(|(_, verdicts)| verdicts.contains(&Verdict::Wipe) == wiped);
+                members.map(|(name, _)| name.clone()).collect()
+            };
+            let (wiped, staying) = (of(true), of(false));
+            if wiped.is_empty() || staying.is_empty() {
+                continue;
+            }
+            match self.request.mode {
+                Mode::Install => self.say_torn(&thing, &wiped, &staying),
+                Mode::Reinstall => self.refuse_torn(&thing, &wiped, &staying),
+            }
+        }
+    }
+
+    fn say_torn(&mut self, thing: &Thing, wiped: &[String], staying: &[String]) {
+        let disks: BTreeSet<String> = staying.iter().flat_map(|member| self.stack.disks(member)).collect();
+        let disks = disks.into_iter().collect::<Vec<_>>().join(", ");
+        for member in wiped {
+            let said = format!(
+                "TAKES {member} OUT OF {}, whose other members on {disks} are not ours and stay as they are",
+                thing.name
+            );
+            for disk in self.stack.disks(member) {
+                self.torn.entry(disk).or_default().push(said.clone());
+            }
+        }
+    }
+
+    fn refuse_torn(&mut self, thing: &Thing, wiped: &[String], staying: &[String]) {
+        let message = format!(
+            "{} lies on {}, which a reinstall wipes, and on {}, which it does not touch: {}; take it apart first, or keep or wipe all of it",
+            thing.name,
+            wiped.join(", "),
+            staying.join(", "),
+            thing.whole
+        );
+        self.refuse("disks", message);
+    }
+
+    fn things(&self) -> Vec<Thing> {
+        let names = |devices: &mut dyn Iterator<Item = &String>| -> Vec<String> {
+            devices.filter(|device| !device.is_empty()).map(|device| self.stack.name(device).to_owned()).collect()
+        };
+        let arrays = self.inventory.arrays.iter().map(|array| Thing {
+            name: array.running.clone().unwrap_or_else(|| format!("{} \"{}\"", array.level, array.name)),
+            whole: arrays::in_words(array),
+            members: names(&mut array.members.iter().map(|member| &member.device)),
+        });
+        let groups = self.inventory.groups.iter().map(|group| Thing {
+            name: format!("vg:{}", group.name),
+            whole: lvm::in_words(group),
+            members: names(&mut group.physical.iter().map(|physical| &physical.device)),
+        });
+        // Arrays and volumes that their superblocks do not tell of, and all that is neither.
+        let told = |name: &String| {
+            let volumes = self.inventory.groups.iter().flat_map(|group| &group.volumes);
+            self.inventory.arrays.iter().any(|array| array.running.as_ref() == Some(name))
+                || volumes.into_iter().any(|volume| volume.running.as_ref() == Some(name))
+        };
+        let others = self.inventory.stacked.iter().filter(|device| !told(&device.name)).map(|device| Thing {
+            name: device.name.clone(),
+            whole: format!("{} {}", kind(device.kind), device.device),
+            members: device.below.clone(),
+        });
+        arrays.chain(groups).chain(others).collect()
+    }
+}
+
+fn kind(kind: StackedKind) -> &'static str {
+    match kind {
+        StackedKind::Array => "array",
+        StackedKind::Volume => "logical volume",
+        StackedKind::Crypt => "dm-crypt",
+        StackedKind::Bcache => "bcache",
+        StackedKind::Other => "device-mapper device",
+    }
+}

@@ -1,0 +1,120 @@
+//! The decision table as cases, and what must hold for every layout on every machine.
+
+use super::*;
+use crate::inventory::{self, Signature, Table, Use};
+use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partition_device};
+use simulator::after;
+
+mod properties;
+mod refusals;
+mod simulator;
+mod stacks;
+mod table;
+
+const MIB: u64 = 1 << 20;
+
+fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesystem {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Filesystem {
+        path: some(path),
+        device: device.to_owned(),
+        format,
+        label: some(label),
+        mountoptions: Vec::new(),
+        createoptions: Vec::new(),
+    }
+}
+
+fn partition(number: u32, label: &str, size_mib: u64, kind: PartitionKind) -> Partition {
+    Partition { number, label: Some(label.to_owned()), size_mib, kind: Some(kind) }
+}
+
+/// System on sda, data on sdb, which a reinstall keeps.
+fn layout() -> Layout {
+    Layout {
+        id: "data".to_owned(),
+        filesystems: vec![
+            filesystem("/srv", "/dev/sdb1", Format::Ext4, "srv"),
+            filesystem("/boot/efi", "/dev/sda1", Format::Vfat, "efi"),
+            filesystem("", "/dev/sda3", Format::Swap, ""),
+            filesystem("/", "/dev/sda2", Format::Ext4, "root"),
+            filesystem("/tmp", "tmpfs", Format::Tmpfs, ""),
+        ],
+        disks: vec![
+            Disk {
+                hints: Default::default(),
+                device: "/dev/sda".to_owned(),
+                wipeonreinstall: true,
+                partitions: vec![
+                    partition(1, "efi", 500, PartitionKind::Boot),
+                    partition(2, "root", 5000, PartitionKind::Linux),
+                    partition(3, "swap", 0, PartitionKind::Linux),
+                ],
+            },
+            Disk {
+                hints: Default::default(),
+                device: "/dev/sdb".to_owned(),
+                wipeonreinstall: false,
+                partitions: vec![partition(1, "srv", 0, PartitionKind::Linux)],
+            },
+        ],
+        ..Layout::default()
+    }
+}
+
+fn disk(name: &str, size_mib: u64) -> inventory::Disk {
+    inventory::Disk {
+        name: name.to_owned(),
+        device: format!("/dev/{name}"),
+        size_bytes: size_mib * MIB,
+        sector_bytes: 512,
+        ..inventory::Disk::default()
+    }
+}
+
+fn machine() -> Inventory {
+    Inventory { disks: vec![disk("sda", 20_000), disk("sdb", 8_000), disk("sdc", 9_000)], ..Inventory::default() }
+}
+
+fn counting() -> impl FnMut() -> Uuid {
+    let mut next = 0u128;
+    move || {
+        next += 1;
+        Uuid::from_u128(next << 96 | next)
+    }
+}
+
+fn subject() -> Subject {
+    Subject {
+        machine: "4c4c4544-0051-3010".to_owned(),
+        name: "storage-7".to_owned(),
+        image: "debian-12.0.20261101".to_owned(),
+        url: "http://10.0.0.1/debian-12.tar.zst".to_owned(),
+    }
+}
+
+fn make(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<Refusal>> {
+    super::make(layout, inventory, Request { mode, erase: Erase::Quick, subject: subject() }, &mut counting())
+}
+
+/// Compares with `testdata/plans/NAME.txt`; with UPDATE_PLANS in the environment, writes it.
+fn assert_printed(name: &str, text: &impl ToString) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/plans/{name}.txt"));
+    let text = text.to_string();
+    if std::env::var_os("UPDATE_PLANS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(&path).unwrap_or_default(), "{name}\n{text}");
+}
+
+fn reasons(result: Result<Plan, Box<Refusal>>) -> Vec<String> {
+    result.unwrap_err().problems.iter().map(ToString::to_string).collect()
+}
+
+fn installed() -> Inventory {
+    after(&make(&layout(), &machine(), Mode::Install).unwrap(), machine())
+}
+
+fn verdicts(plan: &Plan) -> Vec<Verdict> {
+    plan.disks.iter().map(|disk| disk.verdict).collect()
+}

@@ -1,0 +1,359 @@
+//! What must hold for every layout on every machine.
+
+use super::stacks::{group, raid, volume};
+use super::*;
+use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const NAMES: [&str; 6] = ["sda", "sdb", "sdc", "sdd", "sde", "sdf"];
+
+/// What is drawn for one disk of a layout.
+#[derive(Debug, Clone)]
+struct Drawn {
+    listed: bool,
+    /// Data disks are kept by a reinstall, system disks are not.
+    data: bool,
+    sizes: Vec<u64>,
+    /// What becomes of each partition, or of the disk when it has none.
+    use_of: Vec<u8>,
+}
+
+prop_compose! {
+    fn drawn()(
+        listed in prop::bool::weighted(0.7),
+        data in any::<bool>(),
+        sizes in prop::collection::vec(prop_oneof![Just(0u64), 300u64..1500], 0..4),
+        use_of in prop::collection::vec(0u8..6, 4),
+    ) -> Drawn {
+        Drawn { listed, data, sizes, use_of }
+    }
+}
+
+prop_compose! {
+    /// A valid layout. One in four mixes disks that a reinstall keeps with others in arrays and groups.
+    fn any_layout()(
+        drawn in prop::collection::vec(drawn(), NAMES.len()),
+        mixed in prop::bool::weighted(0.25),
+        levels in prop::collection::vec(0usize..5, 4),
+        volumes in prop::collection::vec((0usize..3, 1u64..60), 1..4),
+        last_takes_all in any::<bool>(),
+        formats in prop::collection::vec(0usize..20, 30),
+        below in prop::collection::vec(any::<prop::sample::Index>(), 30),
+    ) -> Layout {
+        let mut made = Layout { id: "drawn".to_owned(), ..Layout::default() };
+        let mut buckets: BTreeMap<(bool, u8), Vec<String>> = BTreeMap::new();
+        let mut plain = Vec::new();
+        for (name, drawn) in NAMES.iter().zip(&drawn).filter(|(name, drawn)| **name == "sda" || drawn.listed) {
+            let device = format!("/dev/{name}");
+            let last = drawn.sizes.len();
+            let sizes = drawn.sizes.iter().enumerate();
+            let sizes = sizes.map(|(index, size)| if index + 1 < last { (*size).max(300) } else { *size });
+            let partitions: Vec<Partition> =
+                sizes.enumerate().map(|(index, size)| partition(index as u32 + 1, "p", size, PartitionKind::Linux)).collect();
+            let leaves: Vec<String> = match partitions.is_empty() {
+                true => vec![device.clone()],
+                false => partitions.iter().map(|partition| partition_device(&device, partition.number)).collect(),
+            };
+            for (leaf, use_of) in leaves.into_iter().zip(&drawn.use_of) {
+                match use_of {
+                    0 | 1 => plain.push((drawn.data, leaf)),
+                    other => buckets.entry((drawn.data && !mixed, *other)).or_default().push(leaf),
+                }
+            }
+            made.disks.push(Disk { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data });
+        }
+        stack_up(&mut made, buckets, &mut plain, &levels, &volumes, last_takes_all);
+        put_filesystems(&mut made, plain, &formats, &below);
+        made
+    }
+}
+
+/// Buckets 2 and 3 become arrays, 4 a group, 5 an array with a group on it.
+fn stack_up(
+    made: &mut Layout,
+    buckets: BTreeMap<(bool, u8), Vec<String>>,
+    plain: &mut Vec<(bool, String)>,
+    levels: &[usize],
+    volumes: &[(usize, u64)],
+    last_takes_all: bool,
+) {
+    let mut volumes_left = volumes.len();
+    for ((data, use_of), devices) in buckets {
+        let side = if data { "data" } else { "system" };
+        let mut physical = devices.clone();
+        if use_of != 4 {
+            let Some(array) = any_array(&format!("/dev/md/{side}{use_of}"), &devices, levels[made.raid.len() % 4])
+            else {
+                plain.extend(devices.into_iter().map(|device| (data, device)));
+                continue;
+            };
+            physical = vec![array.arrayname.clone()];
+            made.raid.push(array);
+        }
+        if use_of < 4 {
+            plain.extend(physical.into_iter().map(|device| (data, device)));
+            continue;
+        }
+        let name = format!("vg-{side}{use_of}");
+        made.volumegroups.push(group(&name, &physical.iter().map(String::as_str).collect::<Vec<_>>()));
+        for (number, (kind, size_mib)) in volumes.iter().enumerate().take(volumes_left) {
+            let kind = if physical.len() < 2 { LvmType::Linear } else { LvmType::ALL[*kind] };
+            let new: LogicalVolume = volume(&format!("lv{number}"), &name, *size_mib, kind);
+            plain.push((data, format!("/dev/{name}/{}", new.name)));
+            made.logicalvolumes.push(new);
+        }
+        volumes_left = volumes_left.saturating_sub(1);
+    }
+    if let Some(last) = made.logicalvolumes.last_mut().filter(|_| last_takes_all) {
+        last.size_mib = 0;
+    }
+}
+
+fn any_array(name: &str, devices: &[String], level: usize) -> Option<Raid> {
+    let least = |level: RaidLevel| match level {
+        RaidLevel::Raid5 => 3,
+        RaidLevel::Raid6 => 4,
+        _ => 2,
+    };
+    let level = Some(RaidLevel::ALL[level]).filter(|level| devices.len() >= least(*level)).unwrap_or(RaidLevel::Raid1);
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let spares = u32::from(devices.len() > least(level) && level != RaidLevel::Raid0);
+    (devices.len() >= 2).then(|| raid(name, &devices, level, spares))
+}
+
+/// Root on a system disk, the others anywhere below.
+fn put_filesystems(
+    made: &mut Layout,
+    mut devices: Vec<(bool, String)>,
+    formats: &[usize],
+    below: &[prop::sample::Index],
+) {
+    devices.sort();
+    let mut paths = Vec::new();
+    for (index, (_, device)) in devices.iter().enumerate() {
+        let format = match formats[index % formats.len()] {
+            0 => Format::Xfs,
+            1..10 => Format::Ext4,
+            10..15 => Format::Vfat,
+            _ => Format::Swap,
+        };
+        let path = match paths.len() {
+            0 => "/".to_owned(),
+            _ => format!("{}/d{index}", below[index % below.len()].get(&paths)).replace("//", "/"),
+        };
+        let format = if path == "/" { Format::Ext4 } else { format };
+        if format == Format::Swap {
+            made.filesystems.push(filesystem("", device, format, ""));
+        } else {
+            made.filesystems.push(filesystem(&path, device, format, ""));
+            paths.push(path);
+        }
+    }
+    // Whatever the listing order.
+    made.filesystems.reverse();
+}
+
+fn blank() -> Inventory {
+    Inventory { disks: NAMES.map(|name| disk(name, 6000)).into(), ..Inventory::default() }
+}
+
+prop_compose! {
+    /// A machine with what another layout has left on it, all of it running, some of it in use.
+    fn any_machine()(
+        before in any_layout(),
+        assembled in prop::bool::weighted(0.8),
+        stopped in prop::collection::vec(prop::bool::weighted(0.1), 20),
+        used in prop::option::weighted(0.2, any::<prop::sample::Index>()),
+        sizes in prop::collection::vec(prop_oneof![9 => Just(6000u64), 1 => 0u64..6000], NAMES.len()),
+        sectors in prop_oneof![3 => Just(0u32), 1 => 0u32..6],
+    ) -> Inventory {
+        let mut machine = make(&before, &blank(), Mode::Install).map_or_else(|_| blank(), |plan| after(&plan, blank()));
+        for (index, disk) in machine.disks.iter_mut().enumerate() {
+            if disk.table.is_none() {
+                disk.size_bytes = sizes[index] * MIB;
+            }
+            if (index as u32) < sectors {
+                disk.sector_bytes = 4096;
+            }
+        }
+        stop(&mut machine, &stopped);
+        machine.stacked.iter_mut().for_each(|stacked| stacked.assembled = assembled);
+        if let Some(index) = used.filter(|_| !machine.stacked.is_empty()) {
+            index.get_mut(&mut machine.stacked).uses.push(Use::Mounted("/mnt".to_owned()));
+        }
+        machine
+    }
+}
+
+/// Some of what nothing lies on does not run.
+fn stop(machine: &mut Inventory, stopped: &[bool]) {
+    let held: BTreeSet<String> = machine.stacked.iter().flat_map(|stacked| stacked.below.clone()).collect();
+    let names: Vec<String> = machine.stacked.iter().map(|stacked| stacked.name.clone()).collect();
+    for (name, _) in names.iter().zip(stopped).filter(|(name, stop)| **stop && !held.contains(*name)) {
+        machine.stacked.retain(|stacked| stacked.name != *name);
+        let forget = |uses: &mut Vec<Use>| uses.retain(|usage| *usage != Use::Holder(name.clone()));
+        for disk in &mut machine.disks {
+            forget(&mut disk.uses);
+            let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
+            partitions.for_each(|partition| forget(&mut partition.uses));
+        }
+        machine.stacked.iter_mut().for_each(|stacked| forget(&mut stacked.uses));
+        machine.arrays.iter_mut().for_each(|array| drop(array.running.take_if(|running| running == name)));
+        let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
+        volumes.for_each(|volume| drop(volume.running.take_if(|running| running == name)));
+    }
+}
+
+/// Devices that an operation writes destructively.
+fn destroyed(operation: &Operation) -> Vec<&str> {
+    match operation {
+        Operation::WipeDisk(wipe) => vec![&wipe.device],
+        Operation::WriteTable(table) => vec![&table.device],
+        Operation::CreateArray(array) => array.devices.iter().map(String::as_str).collect(),
+        Operation::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
+        Operation::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
+        Operation::MakeFilesystem(make) => vec![&make.device],
+        _ => Vec::new(),
+    }
+}
+
+/// The disks at the bottom of every device that the plan makes or names.
+fn bottoms<'a>(plan: &'a Plan, device: &str) -> BTreeSet<&'a str> {
+    let on = |devices: &[String]| devices.iter().flat_map(|device| bottoms(plan, device)).collect::<BTreeSet<_>>();
+    for operation in plan.steps.iter().flat_map(|step| &step.operations) {
+        match operation {
+            Operation::CreateArray(array) if array.device == device => return on(&array.devices),
+            Operation::CreateVolume(volume) if volume.device == device => return on(&volume.physical),
+            _ => {}
+        }
+    }
+    plan.disks.iter().filter(|disk| device.starts_with(&disk.device)).map(|disk| disk.name.as_str()).collect()
+}
+
+fn assert_sound(plan: &Plan, inventory: &Inventory) {
+    let verdict = |name: &str| plan.disks.iter().find(|disk| disk.name == name).unwrap().verdict;
+    for (index, step) in plan.steps.iter().enumerate() {
+        for operation in &step.operations {
+            for device in destroyed(operation) {
+                let disks = bottoms(plan, device);
+                assert!(!disks.is_empty(), "{operation:?}");
+                assert!(disks.iter().all(|disk| verdict(disk) == Verdict::Wipe), "{operation:?}");
+                assert!(index >= plan.point_of_no_return);
+            }
+            match operation {
+                Operation::WipeDisk(wipe) => assert_wipe(wipe, inventory),
+                Operation::WriteTable(table) => assert_table(table, inventory.disk(&table.device).unwrap()),
+                Operation::Release(holder) => assert_release(holder, inventory, verdict),
+                _ => {}
+            }
+        }
+    }
+    assert_parents_first(plan);
+}
+
+/// What runs on kept disks alone stays, and on foreign ones what was running before.
+fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> Verdict) {
+    let (Holder::Array { device } | Holder::Mapping { device }) = holder else { return };
+    let stacked = inventory.stacked.iter().find(|stacked| stacked.device == *device).unwrap();
+    let disks = stack::Stack::new(inventory).disks(&stacked.name);
+    let verdicts: Vec<Verdict> = disks.iter().map(|disk| verdict(disk)).collect();
+    let put_back = stacked.assembled && verdicts.iter().any(|verdict| *verdict != Verdict::Keep);
+    assert!(verdicts.contains(&Verdict::Wipe) || put_back, "{holder:?} on {verdicts:?}");
+}
+
+fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
+    let size_bytes = inventory.disk(&wipe.device).unwrap().size_bytes;
+    assert!(wipe.zero.iter().all(|range| range.start + range.length <= size_bytes));
+    assert!(wipe.zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));
+}
+
+fn assert_table(table: &PartitionTable, disk: &inventory::Disk) {
+    let sector = u64::from(disk.sector_bytes);
+    assert_eq!(table.sector_bytes, disk.sector_bytes);
+    let mut next = MIB / sector;
+    let mut partitions: Vec<&NewPartition> = table.partitions.iter().collect();
+    partitions.sort_by_key(|partition| partition.number);
+    for partition in partitions {
+        assert!(partition.first_lba >= next && partition.first_lba <= partition.last_lba);
+        assert_eq!(partition.first_lba * sector % MIB, 0);
+        next = partition.last_lba + 1;
+    }
+    // Backup entries and header.
+    assert!(next * sector + 16384 + sector <= disk.size_bytes);
+}
+
+fn assert_parents_first(plan: &Plan) {
+    let operations = plan.steps.iter().flat_map(|step| &step.operations);
+    let mounted: Vec<&str> = operations
+        .filter_map(|operation| match operation {
+            Operation::Mount(mount) => Some(mount.path.as_str()),
+            _ => None,
+        })
+        .collect();
+    let listed: Vec<&str> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
+    for paths in [mounted, listed] {
+        for (index, path) in paths.iter().enumerate() {
+            assert!(paths[..index].iter().all(|earlier| !earlier.starts_with(&format!("{path}/"))), "{paths:?}");
+        }
+    }
+}
+
+/// What is on the disks that were not to be wiped, and on top of them.
+fn untouched(inventory: &Inventory, plan: &Plan) -> (Vec<inventory::Disk>, Vec<inventory::VolumeGroup>) {
+    let stays = |name: &str| plan.disks.iter().any(|disk| disk.name == name && disk.verdict == Verdict::Keep);
+    let disks = inventory.disks.iter().filter(|disk| stays(&disk.name)).cloned();
+    let stack = stack::Stack::new(inventory);
+    let on_kept = |group: &&inventory::VolumeGroup| {
+        let devices = group.physical.iter().map(|physical| stack.name(&physical.device).to_owned());
+        devices.flat_map(|device| stack.disks(&device)).all(|disk| stays(&disk))
+    };
+    (disks.collect(), inventory.groups.iter().filter(on_kept).cloned().collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// The simulator checks every operation: nothing is used before it is made, released before what lies on it, or
+    /// left running on a wiped disk.
+    #[test]
+    fn no_plan_destroys_what_is_kept_or_foreign(
+        layout in any_layout(),
+        machine in any_machine(),
+        again in any::<bool>(),
+    ) {
+        let mode = if again { Mode::Reinstall } else { Mode::Install };
+        prop_assert_eq!(make(&layout, &machine, mode), make(&layout, &machine, mode));
+        match make(&layout, &machine, mode) {
+            Ok(plan) => {
+                assert_sound(&plan, &machine);
+                prop_assert_eq!(plan.to_string().matches("point of no return").count(), 1);
+                let after = after(&plan, machine.clone());
+                for (before, after) in machine.disks.iter().zip(&after.disks) {
+                    let verdict = plan.disks.iter().find(|disk| disk.name == before.name).unwrap().verdict;
+                    prop_assert!(verdict == Verdict::Wipe || before.signatures == after.signatures);
+                }
+            }
+            Err(refusal) => prop_assert!(!refusal.problems.is_empty()),
+        }
+    }
+
+    #[test]
+    fn a_reinstall_over_an_install_keeps_and_a_second_one_too(layout in any_layout(), machine in any_machine()) {
+        let Ok(first) = make(&layout, &machine, Mode::Install) else { return Ok(()) };
+        let installed = after(&first, machine);
+        match make(&layout, &installed, Mode::Reinstall) {
+            Ok(second) => {
+                assert_sound(&second, &installed);
+                let reinstalled = after(&second, installed.clone());
+                prop_assert_eq!(untouched(&installed, &second), untouched(&reinstalled, &second));
+                prop_assert!(make(&layout, &reinstalled, Mode::Reinstall).is_ok());
+            }
+            Err(refusal) => {
+                let expected = ["which a reinstall wipes, and on", "is not reinstallable", "holds /"];
+                let text = refusal.to_string();
+                prop_assert!(expected.iter().any(|expected| text.contains(expected)), "{}", text);
+            }
+        }
+    }
+}

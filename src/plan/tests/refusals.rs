@@ -1,0 +1,132 @@
+//! What is refused before anything is written, and in which words.
+
+use super::*;
+
+/// An inventory change and the sentence that it must lead to.
+type Case = (&'static str, fn(&mut Inventory), &'static str);
+
+#[test]
+fn a_kept_disk_that_differs_is_refused_with_both_sides() {
+    fn srv(inventory: &mut Inventory) -> &mut inventory::Partition {
+        &mut inventory.disks[1].table.as_mut().unwrap().partitions[0]
+    }
+    let cases: [Case; 10] = [
+        (
+            "unreadable",
+            |inventory| inventory.disks[1].unreadable = Some("Input/output error".to_owned()),
+            "disks[1].device: /dev/sdb is to be kept, but what is on it cannot be read: Input/output error",
+        ),
+        (
+            "blank",
+            |inventory| inventory.disks[1].table = None,
+            "disks[1].partitions: /dev/sdb is to be kept with 1 partitions, but has no GPT: there is blank",
+        ),
+        (
+            "other table",
+            |inventory| inventory.disks[1].table.as_mut().unwrap().kind = "dos".to_owned(),
+            "disks[1].partitions: /dev/sdb is to be kept with 1 partitions, but has no GPT: there is DOS 1 partition · ext4 \"srv\"",
+        ),
+        (
+            "no such partition",
+            |inventory| srv(inventory).number = 4,
+            "disks[1].partitions[0]: /dev/sdb1 is to be kept, but /dev/sdb has no partition 1",
+        ),
+        (
+            "other type",
+            |inventory| srv(inventory).kind = PartitionKind::LinuxLvm.guid().to_string(),
+            "disks[1].partitions[0]: /dev/sdb1 is to be kept as type 8300 (0fc63daf-8483-4772-8e79-3d69d8477de4), but has type e6d6d379-f507-44c2-a23c-238f2a3df928",
+        ),
+        (
+            "other filesystem",
+            |inventory| srv(inventory).signatures[0].kind = "xfs".to_owned(),
+            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there is xfs \"srv\"",
+        ),
+        (
+            "other label",
+            |inventory| srv(inventory).signatures[0].label = "backup".to_owned(),
+            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there is ext4 \"backup\"",
+        ),
+        (
+            "no filesystem",
+            |inventory| srv(inventory).signatures.clear(),
+            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there is nothing that is known on its 8.39 GB",
+        ),
+        (
+            "two signatures",
+            |inventory| {
+                let second = Signature { kind: "linux_raid_member".to_owned(), ..Signature::default() };
+                srv(inventory).signatures.push(second);
+            },
+            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there are several signatures at once: ext4 \"srv\" and RAID member",
+        ),
+        (
+            "disk gone",
+            |inventory| {
+                inventory.disks.remove(1);
+            },
+            "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB)",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        let mut inventory = installed();
+        change(&mut inventory);
+        let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+        assert!(reasons.iter().any(|reason| reason == expected), "{name}: {reasons:#?}");
+    }
+}
+
+#[test]
+fn a_kept_partition_must_have_its_size() {
+    let mut layout = layout();
+    layout.disks[1].partitions[0].size_mib = 4000;
+    let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
+    assert_eq!(reasons, ["disks[1].partitions[0]: /dev/sdb1 is to be kept with 4000 MiB, but has 7998 MiB"]);
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_all_at_once() {
+    let mut inventory = machine();
+    inventory.disks[0].size_bytes = 5000 * MIB;
+    inventory.disks[1].uses = vec![Use::Holder("md127".to_owned()), Use::Mounted("/data".to_owned())];
+    inventory.disks[1].read_only = true;
+    let reasons = reasons(make(&layout(), &inventory, Mode::Install));
+    assert_eq!(
+        reasons,
+        [
+            "disks[0].partitions: device:/dev/sda is not big enough required:5503MiB, existing:5000MiB (with 1 MiB at each end for the partition table)",
+            "disks[1].device: /dev/sdb is read-only: it cannot be written (write protection switch, failing disk?)",
+            "disks[1].device: /dev/sdb is in use (mounted at /data): unmount or stop it first; nothing here does that for you",
+            "disks[1].device: /dev/sdb is in use (held by md127): unmount or stop it first; nothing here does that for you",
+        ]
+    );
+}
+
+#[test]
+fn one_disk_under_two_names_is_refused() {
+    let mut inventory = machine();
+    inventory.disks[0].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1".to_owned();
+    let mut layout = layout();
+    layout.disks[1].device.clone_from(&inventory.disks[0].by_path);
+    layout.filesystems[0].device = partition_device(&layout.disks[1].device, 1);
+    let reasons = reasons(make(&layout, &inventory, Mode::Install));
+    assert!(reasons[0].ends_with("is /dev/sda again, which the layout lists already"), "{reasons:?}");
+}
+
+#[test]
+fn a_layout_that_wipes_nothing_cannot_be_reinstalled() {
+    let mut layout = layout();
+    layout.disks[0].wipeonreinstall = false;
+    let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
+    assert!(reasons[0].contains("filesystemlayout:data is not reinstallable, abort reinstallation"), "{reasons:?}");
+}
+
+#[test]
+fn a_by_path_device_is_written_under_its_kernel_name() {
+    let mut inventory = machine();
+    inventory.disks[1].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-2".to_owned();
+    let mut layout = layout();
+    layout.disks[1].device.clone_from(&inventory.disks[1].by_path);
+    layout.filesystems[0].device = partition_device(&layout.disks[1].device, 1);
+    let plan = make(&layout, &inventory, Mode::Install).unwrap();
+    assert!(plan.to_string().contains("sdb1 at /srv"), "{plan}");
+}

@@ -1,0 +1,298 @@
+//! The machine after a plan has been executed, and while it is: every operation is checked against what is there.
+
+use crate::inventory::{
+    Array, ArrayMember, Disk, Inventory, LogicalVolume, MemberRole, Partition, PhysicalVolume, Signature, Stacked,
+    StackedKind, Table, Use, VolumeGroup,
+};
+use crate::layout::Format;
+use crate::plan::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs the plan up to the unmounting, and assembles what is there then, as the next run does.
+///
+/// # Panics
+/// An operation uses what does not exist yet, or destroys what something else lies on.
+pub fn after(plan: &Plan, before: Inventory) -> Inventory {
+    let mut machine = Machine(before);
+    for operation in plan.steps.iter().flat_map(|step| &step.operations) {
+        machine.run(operation);
+    }
+    machine.0
+}
+
+struct Machine(Inventory);
+
+impl Machine {
+    fn run(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Release(holder) => self.release(holder),
+            Operation::AssertFree { disks } => disks.iter().for_each(|disk| self.assert_free(disk)),
+            Operation::WipeDisk(wipe) => self.wipe(&wipe.device),
+            Operation::WriteTable(table) => self.write_table(table),
+            Operation::CreateArray(array) => self.create_array(array),
+            Operation::CreateGroup(group) => self.create_group(group),
+            Operation::CreateVolume(volume) => self.create_volume(volume),
+            Operation::MakeFilesystem(make) => self.make_filesystem(make),
+            Operation::AssembleArray { uuid, .. } => {
+                assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
+            }
+            Operation::ActivateGroup { name, .. } => {
+                assert!(self.0.groups.iter().any(|group| group.name == *name), "{operation:?}");
+            }
+            Operation::Mount(mount) => {
+                let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
+                assert_eq!(kinds, [mount.format.name()], "{operation:?}");
+            }
+            _ => {}
+        }
+    }
+
+    fn release(&mut self, holder: &Holder) {
+        let device = match holder {
+            Holder::Swap { device } => return self.uses(device).retain(|usage| *usage != Use::Swap),
+            Holder::Array { device } | Holder::Mapping { device } | Holder::Bcache { device } => device,
+        };
+        let gone = self.0.stacked.iter().position(|stacked| stacked.device == *device);
+        let gone = self.0.stacked.remove(gone.unwrap_or_else(|| panic!("{device} is released twice")));
+        let name = gone.name;
+        assert!(gone.uses.is_empty(), "{device} is in use: {:?}", gone.uses);
+        assert!(!self.0.stacked.iter().any(|above| above.below.contains(&name)), "{device} is held");
+        let parts = gone.table.iter().flat_map(|table| &table.partitions);
+        assert!(parts.into_iter().all(|part| part.uses.is_empty()), "a partition of {device} is in use");
+        let held = Use::Holder(name.clone());
+        for below in &gone.below {
+            self.uses(&format!("/dev/{below}")).retain(|usage| *usage != held);
+        }
+        let arrays = self.0.arrays.iter_mut().map(|array| &mut array.running);
+        let volumes = self.0.groups.iter_mut().flat_map(|group| &mut group.volumes).map(|volume| &mut volume.running);
+        for running in arrays.chain(volumes) {
+            running.take_if(|running| *running == name);
+        }
+        self.forget(&[gone.device]);
+    }
+
+    fn assert_free(&mut self, device: &str) {
+        let disk = self.disk(device);
+        assert!(disk.uses.is_empty(), "{device}: {:?}", disk.uses);
+        let partitions = disk.table.iter().flat_map(|table| &table.partitions);
+        let names: Vec<String> = partitions.map(|partition| partition.device.clone()).collect();
+        assert!(names.iter().all(|partition| self.uses(partition).is_empty()), "partitions of {device}");
+        let on = |below: &String| device.ends_with(below.as_str()) || names.iter().any(|name| name.ends_with(below));
+        assert!(!self.0.stacked.iter().any(|stacked| stacked.below.iter().any(on)), "{device}");
+    }
+
+    fn wipe(&mut self, device: &str) {
+        self.assert_free(device);
+        let disk = self.disk(device);
+        let partitions = disk.table.take().into_iter().flat_map(|table| table.partitions);
+        let mut gone: Vec<String> = partitions.map(|partition| partition.device).collect();
+        gone.push(device.to_owned());
+        disk.signatures.clear();
+        disk.unreadable = None;
+        self.forget(&gone);
+    }
+
+    /// Members of arrays and physical volumes that cannot be seen any more.
+    fn forget(&mut self, gone: &[String]) {
+        for array in &mut self.0.arrays {
+            array.members.retain(|member| !gone.contains(&member.device));
+        }
+        self.0.arrays.retain(|array| !array.members.is_empty());
+        for group in &mut self.0.groups {
+            let lost = group.physical.iter_mut().filter(|physical| gone.contains(&physical.device));
+            lost.for_each(|physical| physical.device.clear());
+        }
+        self.0.groups.retain(|group| group.physical.iter().any(|physical| !physical.device.is_empty()));
+    }
+
+    fn write_table(&mut self, table: &PartitionTable) {
+        let sector = u64::from(table.sector_bytes);
+        let partitions = table.partitions.iter().map(|new| Partition {
+            number: new.number,
+            device: new.device.clone(),
+            start_bytes: new.first_lba * sector,
+            size_bytes: (new.last_lba + 1 - new.first_lba) * sector,
+            kind: new.kind.to_string(),
+            guid: Some(new.guid),
+            label: new.name.clone(),
+            ..Partition::default()
+        });
+        let table = Table { kind: "gpt".to_owned(), guid: Some(table.guid), partitions: partitions.collect() };
+        let device = self.0.disks.iter_mut().find(|disk| table.partitions.iter().any(|new| is_part(disk, new)));
+        if let Some(disk) = device {
+            assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", disk.device);
+            disk.table = Some(table);
+        }
+    }
+
+    fn create_array(&mut self, array: &CreateArray) {
+        let active = array.devices.len() - array.spares as usize;
+        let members = array.devices.iter().enumerate().map(|(index, device)| ArrayMember {
+            device: self.now(device),
+            role: if index < active { MemberRole::Active(index as u32) } else { MemberRole::Spare },
+        });
+        let members: Vec<ArrayMember> = members.collect();
+        let name = match array.device.strip_prefix("/dev/md/") {
+            Some(_) => self.free_name((0..128).rev().map(|number| format!("md{number}"))),
+            None => array.device.trim_start_matches("/dev/").to_owned(),
+        };
+        assert!(!self.0.stacked.iter().any(|stacked| stacked.name == name), "{name} runs already");
+        let sizes: Vec<u64> = members.iter().map(|member| self.size(&member.device)).collect();
+        let least = sizes.iter().min().copied().unwrap();
+        self.occupy(members.iter().map(|member| member.device.clone()).collect(), "linux_raid_member", &name);
+        let below = members.iter().map(|member| kernel_name(&self.0, &member.device)).collect();
+        self.0.stacked.push(Stacked {
+            device: format!("/dev/{name}"),
+            kind: StackedKind::Array,
+            below,
+            // At least what the plan counts on.
+            size_bytes: least,
+            assembled: true,
+            name: name.clone(),
+            ..Stacked::default()
+        });
+        self.0.arrays.push(Array {
+            uuid: array.uuid,
+            name: array.device.rsplit('/').next().unwrap().trim_start_matches("md").to_owned(),
+            level: array.level.to_string(),
+            metadata: array.metadata.clone(),
+            raid_devices: active as u32,
+            members,
+            running: Some(name),
+        });
+    }
+
+    fn create_group(&mut self, group: &CreateGroup) {
+        assert!(!self.0.groups.iter().any(|is| is.name == group.name), "{} is there already", group.name);
+        let physical = group.devices.iter().map(|device| self.now(device));
+        let physical: Vec<PhysicalVolume> = physical
+            .map(|device| PhysicalVolume { size_bytes: self.size(&device), device, uuid: String::new() })
+            .collect();
+        for device in &physical {
+            self.claim(&device.device, "LVM2_member");
+        }
+        let (name, tags) = (group.name.clone(), group.tags.clone());
+        self.0.groups.push(VolumeGroup { name, extent_bytes: 4 * MIB, tags, physical, ..VolumeGroup::default() });
+    }
+
+    fn create_volume(&mut self, volume: &CreateVolume) {
+        let physical: Vec<String> = volume.physical.iter().map(|device| self.now(device)).collect();
+        let name = self.free_name((0..).map(|number| format!("dm-{number}")));
+        let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
+        let size_bytes = (volume.size_mib.max(1) * MIB).next_multiple_of(unit);
+        for device in &physical {
+            assert!(self.signatures(device).iter().any(|is| is.kind == "LVM2_member"), "{device} for {}", volume.name);
+            self.uses(device).push(Use::Holder(name.clone()));
+        }
+        self.0.stacked.push(Stacked {
+            device: format!("/dev/mapper/{}-{}", volume.group.replace('-', "--"), volume.name.replace('-', "--")),
+            kind: StackedKind::Volume,
+            below: physical.iter().map(|device| kernel_name(&self.0, device)).collect(),
+            size_bytes,
+            assembled: true,
+            name: name.clone(),
+            ..Stacked::default()
+        });
+        let group = self.0.groups.iter_mut().find(|group| group.name == volume.group).unwrap();
+        group.volumes.push(LogicalVolume {
+            name: volume.name.clone(),
+            size_bytes,
+            kind: volume.kind.name().to_owned(),
+            running: Some(name),
+            ..LogicalVolume::default()
+        });
+    }
+
+    fn make_filesystem(&mut self, make: &MakeFilesystem) {
+        assert_ne!(make.format, Format::None);
+        let signature = Signature {
+            kind: make.format.name().to_owned(),
+            usage: String::new(),
+            label: make.label.clone().unwrap_or_default(),
+            uuid: make.uuid.clone(),
+        };
+        let signatures = self.signatures(&make.device);
+        assert!(signatures.is_empty(), "{} has {signatures:?}", make.device);
+        signatures.push(signature);
+    }
+
+    fn free_name(&self, mut names: impl Iterator<Item = String>) -> String {
+        names.find(|name| !self.0.stacked.iter().any(|stacked| stacked.name == *name)).unwrap()
+    }
+
+    fn occupy(&mut self, devices: Vec<String>, kind: &str, holder: &str) {
+        for device in devices {
+            self.claim(&device, kind);
+            self.uses(&device).push(Use::Holder(holder.to_owned()));
+        }
+    }
+
+    fn claim(&mut self, device: &str, kind: &str) {
+        let signatures = self.signatures(device);
+        assert!(signatures.is_empty(), "{device} has {signatures:?}");
+        signatures.push(Signature { kind: kind.to_owned(), usage: "raid".to_owned(), ..Signature::default() });
+    }
+
+    /// The device that the inventory shows for a path of the plan.
+    fn now(&self, device: &str) -> String {
+        let array =
+            |array: &&Array| device == format!("/dev/md/{}", array.name) || device == format!("/dev/md{}", array.name);
+        let running = self.0.arrays.iter().rev().find(array).and_then(|array| array.running.clone());
+        let volume = device.strip_prefix("/dev/").and_then(|path| path.split_once('/')).and_then(|(group, name)| {
+            let group = self.0.groups.iter().find(|is| is.name == group)?;
+            group.volumes.iter().find(|volume| volume.name == name)?.running.clone()
+        });
+        match volume.or(running) {
+            Some(name) => self.0.stacked.iter().find(|stacked| stacked.name == name).unwrap().device.clone(),
+            None => device.to_owned(),
+        }
+    }
+
+    fn disk(&mut self, device: &str) -> &mut Disk {
+        self.0.disks.iter_mut().find(|disk| disk.device == device).unwrap()
+    }
+
+    fn uses(&mut self, device: &str) -> &mut Vec<Use> {
+        self.unit(device).1
+    }
+
+    fn signatures(&mut self, device: &str) -> &mut Vec<Signature> {
+        self.unit(device).0
+    }
+
+    fn unit(&mut self, device: &str) -> (&mut Vec<Signature>, &mut Vec<Use>) {
+        let device = self.now(device);
+        let disks = self.0.disks.iter_mut();
+        let disks = disks.map(|disk| (&disk.device, &disk.name, &mut disk.table, &mut disk.signatures, &mut disk.uses));
+        let stacked = self.0.stacked.iter_mut();
+        let stacked = stacked.map(|is| (&is.device, &is.name, &mut is.table, &mut is.signatures, &mut is.uses));
+        for (path, name, table, signatures, uses) in disks.chain(stacked) {
+            if *path == device || device == format!("/dev/{name}") {
+                return (signatures, uses);
+            }
+            let mut partitions = table.iter_mut().flat_map(|table| &mut table.partitions);
+            if let Some(partition) = partitions.find(|partition| partition.device == device) {
+                return (&mut partition.signatures, &mut partition.uses);
+            }
+        }
+        panic!("{device} does not exist")
+    }
+
+    fn size(&self, device: &str) -> u64 {
+        let disks = self.0.disks.iter().map(|disk| (&disk.device, disk.size_bytes));
+        let stacked = self.0.stacked.iter().map(|stacked| (&stacked.device, stacked.size_bytes));
+        let partitions = self.0.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions);
+        let partitions = partitions.map(|partition| (&partition.device, partition.size_bytes));
+        disks.chain(stacked).chain(partitions).find(|(path, _)| *path == device).unwrap().1
+    }
+}
+
+fn kernel_name(inventory: &Inventory, device: &str) -> String {
+    let stacked = inventory.stacked.iter().find(|stacked| stacked.device == device);
+    stacked.map_or_else(|| device.trim_start_matches("/dev/").to_owned(), |stacked| stacked.name.clone())
+}
+
+fn is_part(disk: &Disk, partition: &Partition) -> bool {
+    partition.device == crate::layout::partition_device(&disk.device, partition.number)
+}

@@ -1,0 +1,76 @@
+//! One disk after the other: what is wiped, kept and left alone.
+
+use super::*;
+
+#[test]
+fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
+    let plan = make(&layout(), &machine(), Mode::Install).unwrap();
+    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Wipe, Verdict::NotOurs]);
+    let names: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "image.reach",
+            "storage.identify",
+            "storage.lock",
+            "storage.release",
+            "storage.wipe",
+            "storage.partition",
+            "storage.format",
+            "storage.mount",
+            "image.burn",
+            "target.files",
+            "target.installer",
+            "target.fstab",
+            "boot.load",
+            "storage.unmount",
+            "report.final",
+            "boot.kexec"
+        ]
+    );
+    assert_eq!(plan.steps[plan.point_of_no_return].name, StepName::StorageWipe);
+    assert_eq!(plan.steps[2].operations, [Operation::LockDisk { device: "/dev/sdc".to_owned() }]);
+}
+
+#[test]
+fn mounts_and_fstab_have_parents_first() {
+    let plan = make(&layout(), &machine(), Mode::Install).unwrap();
+    let paths: Vec<&str> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
+    assert_eq!(paths, ["/", "/srv", "/tmp", "/boot/efi", "none"]);
+    let passes: Vec<u8> = plan.fstab.iter().map(|entry| entry.pass).collect();
+    assert_eq!(passes, [1, 2, 0, 2, 0]);
+    assert_eq!(plan.fstab[0].source, format!("UUID={}", plan.root_uuid));
+    assert_eq!(plan.fstab[2].source, "tmpfs");
+    let mounts: Vec<&str> = plan
+        .steps
+        .iter()
+        .flat_map(|step| &step.operations)
+        .filter_map(|operation| match operation {
+            Operation::Mount(mount) => Some(mount.path.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(mounts, ["/", "/srv", "/boot/efi"]);
+}
+
+#[test]
+fn the_printed_plan() {
+    let mut inventory = installed();
+    inventory.disks[0].model = "SAMSUNG MZ7LH480".to_owned();
+    inventory.disks[0].serial = "S45NNE0M01".to_owned();
+    let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
+    assert_printed("reinstall", &plan);
+}
+
+#[test]
+fn a_reinstall_keeps_what_it_was_told_to_keep() {
+    let before = installed();
+    let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
+    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::NotOurs]);
+    let srv = before.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
+    let entry = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
+    assert_eq!(entry.source, format!("UUID={srv}"));
+    let kept = plan.steps.iter().find(|step| step.name == StepName::StorageMountKept).unwrap();
+    assert_eq!(kept.operations[0], Operation::UnlockDisk { device: "/dev/sdb".to_owned() });
+    assert_eq!(after(&plan, before.clone()).disks[1], before.disks[1]);
+}
