@@ -15,3 +15,10 @@ pub mod wipe;
 
 #[cfg(test)]
 pub(crate) mod loopdev;
+#[cfg(test)]
+mod vmdisks;
+
+/// All that the files here run.
+pub fn tools() -> Vec<&'static str> {
+    [filesystem::TOOLS, raid::TOOLS, lvm::TOOLS, release::TOOLS].concat()
+}
