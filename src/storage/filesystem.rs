@@ -172,7 +172,8 @@ mod tests {
             (Format::Ext4, UUID, 512, &["-b", "1024"]),
             (Format::Vfat, "1A2B-3C4D", 4096, &[]),
             (Format::Xfs, UUID, 4096, &["-m", "reflink=0"]),
-            (Format::Btrfs, UUID, 4096, &["--metadata", "single"]),
+            // mkfs.btrfs refuses a UUID that another disk has.
+            (Format::Btrfs, "9f0f0f6e-5f0a-4c53-8f2c-3d1f2a7b9c10", 4096, &["--metadata", "single"]),
         ];
         // mkfs.xfs makes nothing smaller.
         let disks = [(512, LoopDevice::new(320 << 20, 512)), (4096, LoopDevice::new(320 << 20, 4096))];
@@ -187,6 +188,22 @@ mod tests {
             assert_eq!(fs::canonicalize(&link).unwrap(), Path::new(device));
             fs::remove_file(link).unwrap();
         }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_several_are_made_at_once() {
+        let formats = [Format::Btrfs, Format::Xfs, Format::Ext4, Format::Btrfs, Format::Xfs, Format::Swap];
+        let disks: Vec<_> = formats.iter().map(|format| (LoopDevice::new(320 << 20, 512), *format)).collect();
+        std::thread::scope(|scope| {
+            for (disk, format) in &disks {
+                let uuid = uuid::Uuid::new_v4().to_string();
+                scope.spawn(move || {
+                    make(&filesystem(disk.path(), *format, &uuid, &[])).unwrap();
+                    fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
+                });
+            }
+        });
     }
 
     #[test]

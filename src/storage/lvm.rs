@@ -117,11 +117,13 @@ fn lvm(command: &str, devices: &[String], args: impl IntoIterator<Item = impl As
     Ok(run.context(Phase::Storage, || format!("lvm {command}"))?.stdout)
 }
 
-/// The fields of one group or volume; sizes in bytes.
+/// The fields of one group or volume; sizes in bytes. LVM writes a line for each segment; equal ones count once.
 fn report(command: &str, devices: &[String], name: &str, fields: &[&str]) -> Result<Vec<String>> {
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
-    Ok(lvm(command, devices, args)?.trim().split('|').map(str::to_owned).collect())
+    let output = lvm(command, devices, args)?;
+    let lines: BTreeSet<&str> = output.lines().map(str::trim).collect();
+    Ok(lines.into_iter().flat_map(|line| line.split('|')).map(str::to_owned).collect())
 }
 
 fn compare(what: &str, planned: &[String], found: &[String]) -> Result<()> {

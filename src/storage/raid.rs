@@ -5,8 +5,9 @@ use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::CreateArray;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 use uuid::Uuid;
@@ -70,11 +71,22 @@ pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
 /// # Errors
 /// It is not there, or stays in use (and by whom).
 pub fn stop(device: &str) -> Result<()> {
-    let result = mdadm(vec!["--stop".to_owned(), device.to_owned()]);
-    result.map(drop).map_err(|error| {
+    let sysfs = kernel::sysfs(device).context(Phase::Storage, || format!("stop {device}"))?;
+    mdadm(vec!["--stop".to_owned(), device.to_owned()]).map_err(|error| {
         let users = busy::in_words(&busy::device_users(device));
         Error::with_source(Phase::Storage, format!("stop {device}{users}"), error)
-    })
+    })?;
+    remove_links(sysfs.file_name().unwrap_or_default())
+}
+
+/// mdadm leaves the link of an array without a name in its superblocks behind.
+fn remove_links(array: &OsStr) -> Result<()> {
+    for link in fs::read_dir("/dev/md").into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if fs::read_link(&link).is_ok_and(|to| to.file_name() == Some(array)) {
+            fs::remove_file(&link).context(Phase::Storage, || format!("remove {}", link.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// mdadm's arguments; the layout's own come before the devices, since some of them apply to what follows.
@@ -122,7 +134,8 @@ fn mdadm(args: Vec<String>) -> Result<String, CommandError> {
 /// what is written meanwhile goes to all members.
 fn freeze(device: &str) -> Result<()> {
     let file = kernel::sysfs(device)?.join("md/sync_action");
-    match fs::write(&file, "frozen") {
+    // Not fs::write(), which would ask sysfs to make a file that is not there.
+    match File::options().write(true).open(&file).and_then(|mut file| file.write_all(b"frozen")) {
         // Levels without redundancy have nothing to synchronise.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.context(Phase::Storage, || format!("hold back the synchronisation of {device}")),

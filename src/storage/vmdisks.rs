@@ -12,6 +12,7 @@ pub struct Disks(Vec<String>);
 impl Disks {
     /// These, by kernel name: `vda vdb`.
     pub fn take(names: &str) -> Disks {
+        assert_test_machine();
         free();
         let disks: Vec<String> = names.split(' ').map(|name| format!("/dev/{name}")).collect();
         for disk in &disks {
@@ -36,6 +37,15 @@ impl Disks {
         let devices = |number| self.0.iter().map(|disk| crate::layout::partition_device(disk, number)).collect();
         numbers.map(devices).collect()
     }
+}
+
+/// Elsewhere `vda` is likely the disk that somebody's system runs from, and a test filter that is too wide is soon typed.
+fn assert_test_machine() {
+    let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
+    assert!(
+        cmdline.contains(" vm.filter="),
+        "vm_ tests destroy disks: only scripts/vm-tests runs them, in its machine"
+    );
 }
 
 impl Drop for Disks {
@@ -67,6 +77,9 @@ fn table(disk: &str, sizes_mib: &[u64]) -> PartitionTable {
 
 /// Takes everything down, also what a failed test has left: layers lie on layers, so several rounds.
 fn free() {
+    for swap in fs::read_to_string("/proc/swaps").unwrap_or_default().lines().skip(1) {
+        let _ = Command::new("swapoff").args(swap.split_whitespace().take(1)).run();
+    }
     for _ in 0..4 {
         let _ = Command::new("dmsetup").args(["remove_all", "--noudevsync"]).env("DM_DISABLE_UDEV", "1").run();
         let _ = Command::new("mdadm").args(["--stop", "--scan"]).env("MDADM_NO_UDEV", "1").run();

@@ -4,7 +4,6 @@ use crate::plan::MakeFilesystem;
 use crate::storage::release::assert_free;
 use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel};
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 const UUID: Uuid = Uuid::from_u128(0x0d5c1a2e_7f6b_4c3d_9e8f_a1b2c3d4e5f6);
@@ -156,10 +155,12 @@ fn lives(array: &CreateArray) {
     assemble("/dev/md/other", array.uuid, &array.devices).unwrap();
     assert_eq!(read("/dev/md/other", 8 << 20, 1 << 20), vec![1; 1 << 20], "{array:?}");
     write_ones("/dev/md/other", 0, 4096);
-    // It runs already, and under another name.
+    // It runs already, read-only and under another name: somebody had a look.
+    mdadm(words("--readonly /dev/md/other")).unwrap();
     assemble(device, array.uuid, &array.devices).unwrap();
     assert!(fs::symlink_metadata("/dev/md/other").is_err());
     assert_eq!(sync_action(device), if synchronises { "frozen" } else { "" }, "{array:?}");
+    write_ones(device, 0, 4096);
     stop(device).unwrap();
 }
 
@@ -185,9 +186,6 @@ fn vm_raid_every_metadata_version_on_partitions_and_over_each_other() {
     let devices = &disks.partition(&[200])[0];
     for metadata in ["0.90", "1.0", "1.1", "1.2", "1.0", "0.90", "1.2"] {
         lives(&array("/dev/md/efi", RaidLevel::Raid1, metadata, devices, 0, ""));
-        let blkid = Command::new("mdadm").args(["--examine", "--export", &devices[0]]).run().unwrap().stdout;
-        let expected = format!("MD_METADATA={}", if metadata == "0.90" { "0.90.00" } else { metadata });
-        assert!(blkid.contains(&expected) || blkid.contains(&format!("MD_METADATA={metadata}")), "{metadata}: {blkid}");
     }
 }
 

@@ -94,14 +94,17 @@ fn vm_release_takes_a_deep_tree_down_and_proves_it() {
             error.contains("remove /dev/mapper/vg00-root (vg00-root), used by: dm-0 is held by dm-1 (secret)"),
             "{error}"
         );
-        let error = release(&Holder::Array { device: "/dev/md127".into() }).unwrap_err().to_string();
-        assert!(error.starts_with("stop /dev/md127, used by: md127 is held by dm-0 (vg00-root)"), "{error}");
+        let md = fs::canonicalize("/dev/md/pv").unwrap();
+        let array = Holder::Array { device: md.to_str().unwrap().to_owned() };
+        let error = release(&array).unwrap_err().to_string();
+        let (md, name) = (md.display(), md.file_name().unwrap().to_string_lossy());
+        assert!(error.starts_with(&format!("stop {md}, used by: {name} is held by dm-0 (vg00-root)")), "{error}");
 
         release(&Holder::Swap { device: swap.clone() }).unwrap();
         release(&mapping("/dev/mapper/secret")).unwrap();
         release(&mapping("/dev/dm-0")).unwrap();
         assert!(!Path::new("/dev/vg00").exists());
-        release(&Holder::Array { device: "/dev/md127".into() }).unwrap();
+        release(&array).unwrap();
         assert!(fs::symlink_metadata("/dev/md/pv").is_err());
         assert_free(disks.all()).unwrap();
     }
