@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::plan::{self, Mode, Plan, Request, StepName, Subject};
 use crate::report::Reporter;
 use crate::settings::Settings;
-use crate::storage::{TOOLS, assemble};
+use crate::storage::{self, assemble};
 use crate::{command, problem};
 use std::sync::Arc;
 use std::thread;
@@ -185,7 +185,7 @@ impl Agent {
 
 /// A tool that is missing is named before anything happens, not in the middle of an install.
 fn require_tools() -> Result<()> {
-    let missing = command::missing(&TOOLS.concat());
+    let missing = command::missing(&storage::tools());
     if missing.is_empty() {
         return Ok(());
     }

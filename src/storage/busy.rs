@@ -5,31 +5,49 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Who uses this disk or partition, in words: mounts, swap, holders, processes. Best effort, empty when nobody is found.
+/// Who uses this device, in words: what holds it, and processes. Best effort, empty when nobody is found.
 pub fn device_users(device: &str) -> Vec<String> {
-    let Ok(sysfs) = kernel::sysfs(device) else { return Vec::new() };
-    let mut devices = vec![sysfs];
-    for partition in kernel::partitions(device).unwrap_or_default() {
-        devices.push(devices[0].join(partition.name));
-    }
+    let mut users = device_holders(device);
+    let devices = with_partitions(device);
+    let numbers: Vec<String> = devices.iter().filter_map(|sysfs| fs::read_to_string(sysfs.join("dev")).ok()).collect();
+    users.extend(processes().filter(|process| process.opens_device(&numbers)).map(|process| process.to_string()));
+    users
+}
+
+/// What holds this device or a partition of it, in words: mounts, swap, other block devices.
+pub fn device_holders(device: &str) -> Vec<String> {
     let mounts = mounts();
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut users = Vec::new();
-    for sysfs in &devices {
+    for sysfs in with_partitions(device) {
         let name = sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let number = fs::read_to_string(sysfs.join("dev")).unwrap_or_default();
-        let mounted = mounts.iter().filter(|mount| mount.device == number.trim());
+        let mounted = mounts.iter().filter(|mount| mount.is_of(&number));
         users.extend(mounted.map(|mount| format!("{name} is mounted at {}", mount.path.display())));
         if swaps.lines().skip(1).any(|line| line.split_whitespace().next().is_some_and(|path| is_device(path, &number)))
         {
             users.push(format!("{name} is active swap"));
         }
         let holders = fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
-        users.extend(holders.map(|holder| format!("{name} is held by {}", holder.file_name().to_string_lossy())));
+        users.extend(holders.map(|holder| format!("{name} is held by {}", holder_name(&holder.path()))));
     }
-    let numbers: Vec<String> = devices.iter().filter_map(|sysfs| fs::read_to_string(sysfs.join("dev")).ok()).collect();
-    users.extend(processes().filter(|process| process.opens_device(&numbers)).map(|process| process.to_string()));
     users
+}
+
+fn with_partitions(device: &str) -> Vec<PathBuf> {
+    let Ok(disk) = kernel::sysfs(device) else { return Vec::new() };
+    let partitions = kernel::partitions(device).unwrap_or_default();
+    let partitions: Vec<PathBuf> = partitions.into_iter().map(|partition| disk.join(partition.name)).collect();
+    [vec![disk], partitions].concat()
+}
+
+/// `md127`, `dm-0 (vg00-root)`.
+fn holder_name(sysfs: &Path) -> String {
+    let kernel = sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    match fs::read_to_string(sysfs.join("dm/name")) {
+        Ok(name) => format!("{kernel} ({})", name.trim()),
+        Err(_) => kernel,
+    }
 }
 
 /// Who keeps the filesystem mounted at `path` busy: mounts below it, processes in it.
@@ -108,19 +126,29 @@ fn is_device(path: &str, number: &str) -> bool {
 struct MountEntry {
     device: String,
     path: PathBuf,
+    source: String,
+}
+
+impl MountEntry {
+    /// A btrfs has a device number of its own; its source is a disk all the same.
+    fn is_of(&self, number: &str) -> bool {
+        self.device == number.trim() || is_device(&self.source, number)
+    }
 }
 
 fn mounts() -> Vec<MountEntry> {
     fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().filter_map(mount_entry).collect()
 }
 
-/// proc_pid_mountinfo(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime …`; blanks in paths are octal.
+/// proc_pid_mountinfo(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`; blanks in paths are octal.
 fn mount_entry(line: &str) -> Option<MountEntry> {
-    let mut fields = line.split(' ').skip(2);
+    let plain =
+        |text: &str| text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
+    let (mount, filesystem) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(2);
     let device = fields.next()?.to_owned();
-    let path = fields.nth(1)?;
-    let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
-    Some(MountEntry { device, path: path.into() })
+    let path = plain(fields.nth(1)?).into();
+    Some(MountEntry { device, path, source: plain(filesystem.split(' ').nth(1)?) })
 }
 
 #[cfg(test)]
@@ -131,6 +159,7 @@ mod tests {
     fn mountinfo_lines() {
         let entry = mount_entry("36 35 98:0 / /mnt/a\\040b rw,noatime master:1 - ext3 /dev/root rw").unwrap();
         assert_eq!((entry.device.as_str(), entry.path.as_path()), ("98:0", Path::new("/mnt/a b")));
+        assert_eq!(entry.source, "/dev/root");
         assert!(mount_entry("").is_none());
     }
 

@@ -12,11 +12,17 @@ use std::path::Path;
 use std::time::Duration;
 
 /// What this file runs; all of it must be in `PATH`.
-pub const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkswap"];
+pub const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
 /// ext3 has no lazy initialisation: mkfs.ext3 writes all inode tables, a 64th of the disk.
 const DEADLINE: Duration = Duration::from_secs(300);
 const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
+
+/// Where btrfs has its first superblock.
+const BTRFS: usize = 0x10000;
+
+/// From the start of the device, the superblocks of all formats lie within this.
+const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 
 /// Makes the filesystem, or nothing for [`Format::None`], and its link in `/dev/disk/by-uuid`.
 ///
@@ -71,16 +77,19 @@ fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> 
 fn read_uuid(device: &str, format: Format) -> io::Result<String> {
     let file = File::open(device)?;
     kernel::flush_buffers(&file)?;
-    let mut start = [0; 4096];
+    let mut start = vec![0; SUPERBLOCKS_BYTES];
     file.read_exact_at(&mut start, 0)?;
     uuid_in(&start, format).ok_or_else(|| io::Error::other(format!("there is no {format} on {device} afterwards")))
 }
 
-/// Offsets from libblkid's superblocks/{ext,vfat,swap}.c; swap's is that of 4 KiB pages.
-fn uuid_in(start: &[u8; 4096], format: Format) -> Option<String> {
+/// Offsets from libblkid's superblocks/{ext,vfat,swap,xfs,btrfs}.c; swap's is that of 4 KiB pages.
+fn uuid_in(start: &[u8], format: Format) -> Option<String> {
+    let start: &[u8; SUPERBLOCKS_BYTES] = start.try_into().ok()?;
     let uuid = |at: usize| Some(uuid::Uuid::from_slice(start.get(at..at + 16)?).ok()?.to_string());
     match format {
         Format::Ext3 | Format::Ext4 if start[1080..1082] == [0x53, 0xef] => uuid(1128),
+        Format::Xfs if &start[..4] == b"XFSB" => uuid(32),
+        Format::Btrfs if &start[BTRFS + 0x40..BTRFS + 0x48] == b"_BHRfS_M" => uuid(BTRFS + 0x20),
         Format::Swap if &start[4086..4096] == b"SWAPSPACE2" => uuid(1036),
         Format::Vfat => {
             let serial = |at: usize| {
@@ -134,6 +143,8 @@ mod tests {
             (Format::Vfat, "1A2B-3C4D", &["-F", "32"][..], "mkfs.vfat -F 32 -i 1A2B3C4D -n data /dev/x1"),
             (Format::Ext3, UUID, &[], "mkfs.ext3 -F -q -U UUID -L data /dev/x1"),
             (Format::Ext4, UUID, &["-m", "0"], "mkfs.ext4 -m 0 -F -q -U UUID -L data /dev/x1"),
+            (Format::Xfs, UUID, &["-i", "size=512"], "mkfs.xfs -i size=512 -f -q -m uuid=UUID -L data /dev/x1"),
+            (Format::Btrfs, UUID, &["-M"], "mkfs.btrfs -M -f -q -U UUID -L data /dev/x1"),
             (Format::Swap, UUID, &[], "mkswap -f -U UUID -L data /dev/x1"),
         ];
         for (format, uuid, createoptions, expected) in cases {
@@ -150,15 +161,22 @@ mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_each_format_has_its_uuid_and_no_second_signature() {
-        let cases: [(Format, &str, u32, &[&str]); 6] = [
+        let cases: [(Format, &str, u32, &[&str]); 11] = [
             (Format::Ext4, UUID, 512, &[]),
             (Format::Vfat, "1A2B-3C4D", 512, &["-F", "32"]),
             (Format::Swap, UUID, 512, &[]),
             (Format::Vfat, "00FF-0001", 512, &[]),
             (Format::Ext3, UUID, 512, &["-m", "0"]),
+            (Format::Xfs, UUID, 512, &[]),
+            (Format::Btrfs, UUID, 512, &[]),
+            (Format::Ext4, UUID, 512, &["-b", "1024"]),
             (Format::Vfat, "1A2B-3C4D", 4096, &[]),
+            (Format::Xfs, UUID, 4096, &["-m", "reflink=0"]),
+            // mkfs.btrfs refuses a UUID that another disk has.
+            (Format::Btrfs, "9f0f0f6e-5f0a-4c53-8f2c-3d1f2a7b9c10", 4096, &["--metadata", "single"]),
         ];
-        let disks = [(512, LoopDevice::new(64 << 20, 512)), (4096, LoopDevice::new(64 << 20, 4096))];
+        // mkfs.xfs makes nothing smaller.
+        let disks = [(512, LoopDevice::new(320 << 20, 512)), (4096, LoopDevice::new(320 << 20, 4096))];
         for (format, uuid, sector_bytes, options) in cases {
             let device = disks.iter().find(|(bytes, _)| *bytes == sector_bytes).unwrap().1.path();
             make(&filesystem(device, format, uuid, options)).unwrap();
@@ -170,6 +188,22 @@ mod tests {
             assert_eq!(fs::canonicalize(&link).unwrap(), Path::new(device));
             fs::remove_file(link).unwrap();
         }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_several_are_made_at_once() {
+        let formats = [Format::Btrfs, Format::Xfs, Format::Ext4, Format::Btrfs, Format::Xfs, Format::Swap];
+        let disks: Vec<_> = formats.iter().map(|format| (LoopDevice::new(320 << 20, 512), *format)).collect();
+        std::thread::scope(|scope| {
+            for (disk, format) in &disks {
+                let uuid = uuid::Uuid::new_v4().to_string();
+                scope.spawn(move || {
+                    make(&filesystem(disk.path(), *format, &uuid, &[])).unwrap();
+                    fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
+                });
+            }
+        });
     }
 
     #[test]

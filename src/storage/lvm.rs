@@ -1,22 +1,162 @@
 //! LVM: volume groups and logical volumes as the plan says.
+//!
+//! Every call sees the group's own devices only, so that a group of the same name on other disks does not exist for it.
 
-use crate::error::Result;
+use super::{busy, release, wipe};
+use crate::command::Command;
+use crate::error::{Context, Error, Phase, Result};
+use crate::layout::LvmType;
 use crate::plan::{CreateGroup, CreateVolume};
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
 
-pub const TOOLS: &[&str] = &["lvm"];
+#[cfg(test)]
+mod tests;
 
-pub fn create_group(_group: &CreateGroup) -> Result<()> {
-    todo!()
+/// What this file runs; all of it must be in `PATH`.
+pub const TOOLS: &[&str] = &["lvm", "dmsetup"];
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// lvm.conf(5). No udev that makes nodes and lists devices, nobody to ask or to tell, no traces in the ramdisk. Which devices
+/// count is said with `--devices`, so no filter guesses: an old superblock at the end of a disk would hide it as a part of an
+/// array.
+const CONFIG: &str = "\
+    devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
+    filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
+    fw_raid_component_detection=0 } \
+    activation { udev_sync=0 udev_rules=0 monitoring=0 } \
+    backup { backup=0 archive=0 } \
+    global { use_lvmpolld=0 use_lvmlockd=0 event_activation=0 notify_dbus=0 system_id_source=\"none\" }";
+
+/// Makes physical volumes of devices whose content is given up, and a group of them.
+///
+/// # Errors
+/// A device is in use (and by whom), LVM's own words, or what is read back is not the plan.
+pub fn create_group(group: &CreateGroup) -> Result<()> {
+    let CreateGroup { name, devices, tags } = group;
+    let what = || format!("create volume group {name} of {}", devices.join(" "));
+    // Signatures that LVM would ask about, and those at the end, which it does not look for.
+    devices.iter().try_for_each(|device| wipe::wipe_ends(device)).context(Phase::Storage, what)?;
+    lvm("vgcreate", devices, group_args(group)).context(Phase::Storage, what)?;
+    let found = report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
+    // LVM sorts them.
+    let tags: BTreeSet<&str> = tags.iter().map(String::as_str).collect();
+    let tags = tags.into_iter().collect::<Vec<_>>().join(",");
+    compare(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
 
-pub fn create_volume(_volume: &CreateVolume) -> Result<()> {
-    todo!()
+/// Makes and activates a logical volume, and zeros both ends of it: the old content of its disks shines through.
+///
+/// # Errors
+/// LVM's own words, for example that the group has no such space left, or what is read back is not the plan.
+pub fn create_volume(volume: &CreateVolume) -> Result<()> {
+    let what = || format!("create {} volume {}", volume.kind, volume.device);
+    lvm("lvcreate", &volume.physical, volume_args(volume)).context(Phase::Storage, what)?;
+    if volume.kind == LvmType::Raid1 {
+        freeze(&volume.device)?;
+    }
+    let path = format!("{}/{}", volume.group, volume.name);
+    let fields = ["segtype", "stripes", "lv_size", "vg_extent_size"];
+    let found = report("lvs", &volume.physical, &path, &fields).context(Phase::Storage, what)?;
+    compare_volume(volume, &found)?;
+    wipe::wipe_ends(&volume.device)
 }
 
-pub fn activate(_name: &str, _devices: &[String]) -> Result<()> {
-    todo!()
+/// Activates all volumes of a kept group, writable. Those that were activated to look at them start anew, since that was on
+/// read-only disks.
+///
+/// # Errors
+/// A volume is in use (and by whom), or LVM's own words.
+pub fn activate(name: &str, devices: &[String]) -> Result<()> {
+    deactivate(name, devices)?;
+    let activated = lvm("vgchange", devices, ["--activate", "y", name]);
+    activated.map(drop).context(Phase::Storage, || format!("activate volume group {name}"))
 }
 
-pub fn deactivate(_name: &str, _devices: &[String]) -> Result<()> {
-    todo!()
+/// Deactivates all volumes of a group.
+///
+/// # Errors
+/// A volume is in use (and by whom), or LVM's own words.
+pub fn deactivate(name: &str, devices: &[String]) -> Result<()> {
+    lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
+        let volumes = fs::read_dir(format!("/dev/{name}")).into_iter().flatten().flatten();
+        let users: Vec<_> = volumes.flat_map(|volume| busy::device_users(&volume.path().to_string_lossy())).collect();
+        let what = format!("deactivate volume group {name}{}", busy::in_words(&users));
+        Error::with_source(Phase::Storage, what, error)
+    })
+}
+
+fn group_args(group: &CreateGroup) -> Vec<String> {
+    let tags = group.tags.iter().flat_map(|tag| ["--addtag".to_owned(), tag.clone()]);
+    tags.chain([group.name.clone()]).chain(group.devices.iter().cloned()).collect()
+}
+
+fn volume_args(volume: &CreateVolume) -> Vec<String> {
+    let physical = volume.physical.len().to_string();
+    let size = format!("{}m", volume.size_mib);
+    let kind = match volume.kind {
+        LvmType::Linear => vec!["--type", "linear"],
+        LvmType::Striped => vec!["--type", "striped", "--stripes", &physical],
+        LvmType::Raid1 => vec!["--type", "raid1", "--mirrors", "1"],
+    };
+    let size = if volume.size_mib == 0 { ["--extents", "100%FREE"] } else { ["--size", &size] };
+    let wipe = ["--wipesignatures", "y", "--zero", "y"];
+    let words = kind.into_iter().chain(size).chain(wipe).chain(["--name", &volume.name, &volume.group]);
+    words.map(str::to_owned).collect()
+}
+
+/// Runs an LVM command that sees these devices only, and answers every question with yes.
+fn lvm(command: &str, devices: &[String], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
+    let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
+    let seen = devices.iter().flat_map(|device| ["--devices", device]);
+    let run = Command::new("lvm").args([command, "--yes", "--config", CONFIG]).args(seen).args(args);
+    // libdevmapper waits for udev on its own account.
+    let run = run.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run();
+    Ok(run.context(Phase::Storage, || format!("lvm {command}"))?.stdout)
+}
+
+/// The fields of one group or volume; sizes in bytes. LVM writes a line for each segment; equal ones count once.
+fn report(command: &str, devices: &[String], name: &str, fields: &[&str]) -> Result<Vec<String>> {
+    let options = fields.join(",");
+    let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
+    let output = lvm(command, devices, args)?;
+    let lines: BTreeSet<&str> = output.lines().map(str::trim).collect();
+    Ok(lines.into_iter().flat_map(|line| line.split('|')).map(str::to_owned).collect())
+}
+
+fn compare(what: &str, planned: &[String], found: &[String]) -> Result<()> {
+    if planned == found {
+        return Ok(());
+    }
+    let (planned, found) = (planned.join(" "), found.join(" "));
+    let message = format!("{what} was created, but it is not what the plan says: planned {planned}, found {found}");
+    Err(Error::new(Phase::Storage, message))
+}
+
+/// `found` is segment type, stripes, size and the size of an extent. LVM rounds up to whole extents, in each stripe.
+fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
+    let number = |index: usize| found.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+    let (size, extent) = (number(2), number(3).max(1));
+    let (stripes, unit) = match volume.kind {
+        LvmType::Linear => (1, extent),
+        LvmType::Striped => (volume.physical.len() as u64, extent * volume.physical.len() as u64),
+        // LVM counts the copies as stripes.
+        LvmType::Raid1 => (2, extent),
+    };
+    let planned = match volume.size_mib {
+        0 => size,
+        mib => (mib << 20).next_multiple_of(unit),
+    };
+    let planned = [volume.kind.name().to_owned(), stripes.to_string(), planned.to_string(), extent.to_string()];
+    compare(&volume.device, &planned, found)
+}
+
+/// Keeps the kernel from synchronising the copies while the image is written; it begins with the next activation. LVM's own
+/// way, `--nosync`, would never make them equal.
+fn freeze(device: &str) -> Result<()> {
+    let name = release::mapping_name(device)?;
+    let message = Command::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();
+    message.map(drop).context(Phase::Storage, || format!("hold back the synchronisation of {device}"))
 }

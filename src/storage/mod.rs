@@ -14,8 +14,12 @@ pub mod raid;
 pub mod release;
 pub mod wipe;
 
-/// Every program that this folder starts; all of them must be in `PATH`.
-pub const TOOLS: [&[&str]; 4] = [filesystem::TOOLS, raid::TOOLS, lvm::TOOLS, release::TOOLS];
-
 #[cfg(test)]
 pub(crate) mod loopdev;
+#[cfg(test)]
+mod vmdisks;
+
+/// All that the files here run.
+pub fn tools() -> Vec<&'static str> {
+    [filesystem::TOOLS, raid::TOOLS, lvm::TOOLS, release::TOOLS].concat()
+}

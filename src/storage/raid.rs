@@ -1,19 +1,216 @@
-//! mdadm: arrays as the plan says.
+//! mdadm: arrays as the plan says. Their first synchronisation waits for the installed system.
 
-use crate::error::Result;
+use super::{busy, kernel, wipe};
+use crate::command::{Command, CommandError};
+use crate::error::{Context, Error, Phase, Result};
 use crate::plan::CreateArray;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
 use uuid::Uuid;
 
+#[cfg(test)]
+mod tests;
+
+/// What this file runs; all of it must be in `PATH`.
 pub const TOOLS: &[&str] = &["mdadm"];
 
-pub fn create(_array: &CreateArray) -> Result<()> {
-    todo!()
+/// mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Makes a new array of devices whose content is given up, proves it by reading back, and zeros both ends of it: what its
+/// members held before shines through.
+///
+/// # Errors
+/// A member is in use (and by whom), mdadm's own words, or what is read back is not the plan.
+pub fn create(array: &CreateArray) -> Result<()> {
+    let device = &array.device;
+    let what = || format!("create {} {device} of {}", array.level, array.devices.join(" "));
+    // Superblocks of other metadata versions lie elsewhere than the new ones, and would be found beside them.
+    array.devices.iter().try_for_each(|member| wipe::wipe_ends(member)).context(Phase::Storage, what)?;
+    mdadm(argv(array)).context(Phase::Storage, what)?;
+    freeze(device)?;
+    let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;
+    let differences = found.differences(array);
+    if !differences.is_empty() {
+        let what = format!("{device} was created, but it is not what the plan says: {}", differences.join("; "));
+        return Err(Error::new(Phase::Storage, what));
+    }
+    wipe::wipe_ends(device)
 }
 
-pub fn assemble(_device: &str, _uuid: Uuid, _members: &[String]) -> Result<()> {
-    todo!()
+/// Assembles a kept array of these members, writable and under this name. Members may be missing as long as the level can
+/// do without; one that mdadm itself would not start is not forced.
+///
+/// # Errors
+/// The array runs already and is in use (and by whom), or mdadm's own words.
+pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
+    let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
+    // It may run read-only and under another name, since it was looked at before.
+    for running in arrays_on(members)? {
+        if Found::read(&running).is_ok_and(|found| found.uuid == Some(uuid)) {
+            stop(&running)?;
+        }
+    }
+    let args = ["--assemble", device, "--run", &format!("--uuid={}", text(uuid))].map(str::to_owned);
+    mdadm(args.into_iter().chain(members.iter().cloned()).collect()).context(Phase::Storage, what)?;
+    freeze(device)?;
+    let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;
+    if found.uuid != Some(uuid) {
+        let is = found.uuid.map_or("none".to_owned(), text);
+        return Err(Error::new(Phase::Storage, format!("{device} has the UUID {is}, not {}", text(uuid))));
+    }
+    Ok(())
 }
 
-pub fn stop(_device: &str) -> Result<()> {
-    todo!()
+/// Stops an array; its superblocks are clean then.
+///
+/// # Errors
+/// It is not there, or stays in use (and by whom).
+pub fn stop(device: &str) -> Result<()> {
+    let sysfs = kernel::sysfs(device).context(Phase::Storage, || format!("stop {device}"))?;
+    mdadm(vec!["--stop".to_owned(), device.to_owned()]).map_err(|error| {
+        let users = busy::in_words(&busy::device_users(device));
+        Error::with_source(Phase::Storage, format!("stop {device}{users}"), error)
+    })?;
+    remove_links(sysfs.file_name().unwrap_or_default())
+}
+
+/// mdadm leaves the link of an array without a name in its superblocks behind.
+fn remove_links(array: &OsStr) -> Result<()> {
+    for link in fs::read_dir("/dev/md").into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if fs::read_link(&link).is_ok_and(|to| to.file_name() == Some(array)) {
+            fs::remove_file(&link).context(Phase::Storage, || format!("remove {}", link.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// mdadm's arguments; the layout's own come before the devices, since some of them apply to what follows.
+fn argv(array: &CreateArray) -> Vec<String> {
+    let active = array.devices.len().saturating_sub(array.spares as usize);
+    // `--run` answers every question with yes. The home host "any" is the one that every host takes for its own.
+    let mut args = ["--create", &array.device, "--run", "--homehost=any"].map(str::to_owned).to_vec();
+    args.push(format!("--metadata={}", array.metadata));
+    args.push(format!("--level={}", array.level.number()));
+    args.push(format!("--raid-devices={active}"));
+    if array.spares > 0 {
+        args.push(format!("--spare-devices={}", array.spares));
+    }
+    args.push(format!("--uuid={}", text(array.uuid)));
+    // Superblocks of version 0.90 have no room for a name.
+    if array.metadata != "0.90" {
+        args.push(format!("--name={}", name(&array.device)));
+    }
+    args.extend(array.createoptions.iter().chain(&array.devices).cloned());
+    args
+}
+
+/// `/dev/md/root` is called root, `/dev/md1` is called 1: from these udev's rules make the same path again.
+fn name(device: &str) -> &str {
+    let last = device.rsplit('/').next().unwrap_or(device);
+    match last.strip_prefix("md") {
+        Some(number) if device == format!("/dev/{last}") && number.parse::<u32>().is_ok() => number,
+        _ => last,
+    }
+}
+
+/// As mdadm writes a UUID.
+fn text(uuid: Uuid) -> String {
+    let hex = uuid.simple().to_string();
+    [&hex[..8], &hex[8..16], &hex[16..24], &hex[24..]].join(":")
+}
+
+fn mdadm(args: Vec<String>) -> Result<String, CommandError> {
+    // Without it mdadm waits for udev to make the array's node and link.
+    let output = Command::new("mdadm").args(args).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run()?;
+    Ok(output.stdout)
+}
+
+/// Keeps the kernel from synchronising while the image is written. It starts when the array is assembled the next time;
+/// what is written meanwhile goes to all members.
+fn freeze(device: &str) -> Result<()> {
+    let file = kernel::sysfs(device)?.join("md/sync_action");
+    // Not fs::write(), which would ask sysfs to make a file that is not there.
+    match File::options().write(true).open(&file).and_then(|mut file| file.write_all(b"frozen")) {
+        // Levels without redundancy have nothing to synchronise.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.context(Phase::Storage, || format!("hold back the synchronisation of {device}")),
+    }
+}
+
+/// Arrays that hold one of these devices: `/dev/md127`.
+fn arrays_on(members: &[String]) -> Result<BTreeSet<String>> {
+    let mut arrays = BTreeSet::new();
+    for member in members {
+        let holders = fs::read_dir(kernel::sysfs(member)?.join("holders"));
+        let what = || format!("list the holders of {member}");
+        for holder in holders.context(Phase::Storage, what)? {
+            let name = holder.context(Phase::Storage, what)?.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with("md") {
+                arrays.insert(format!("/dev/{name}"));
+            }
+        }
+    }
+    Ok(arrays)
+}
+
+/// A running array, as `mdadm --detail --export` has it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    level: String,
+    raid_devices: String,
+    metadata: String,
+    uuid: Option<Uuid>,
+    /// Members and spares.
+    devices: BTreeSet<String>,
+}
+
+impl Found {
+    fn read(device: &str) -> Result<Found, CommandError> {
+        Ok(Found::parse(&mdadm(vec!["--detail".to_owned(), "--export".to_owned(), device.to_owned()])?))
+    }
+
+    fn parse(export: &str) -> Found {
+        let mut found = Found::default();
+        for (key, value) in export.lines().filter_map(|line| line.split_once('=')) {
+            let value = value.to_owned();
+            match key {
+                "MD_LEVEL" => found.level = value,
+                "MD_DEVICES" => found.raid_devices = value,
+                "MD_METADATA" => found.metadata = value,
+                "MD_UUID" => found.uuid = Uuid::try_parse(&value.replace(':', "")).ok(),
+                _ if key.starts_with("MD_DEVICE_") && key.ends_with("_DEV") => drop(found.devices.insert(value)),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Each with both sides. Which of the devices are spares follows from the counts: RAID 5 starts with its last member as
+    /// one.
+    fn differences(&self, array: &CreateArray) -> Vec<String> {
+        let list = |devices: BTreeSet<PathBuf>| {
+            devices.iter().map(|device| device.display().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        let active = array.devices.len().saturating_sub(array.spares as usize);
+        let sides = [
+            ("level", array.level.to_string(), self.level.clone()),
+            ("members", active.to_string(), self.raid_devices.clone()),
+            ("metadata", array.metadata.clone(), self.metadata.clone()),
+            ("UUID", text(array.uuid), self.uuid.map(text).unwrap_or_default()),
+            ("devices", list(resolved(&array.devices)), list(resolved(&self.devices))),
+        ];
+        let differ = sides.into_iter().filter(|(_, planned, found)| planned != found);
+        differ.map(|(what, planned, found)| format!("{what}: planned {planned}, found {found}")).collect()
+    }
+}
+
+/// Links followed: `/dev/md/inner` is `/dev/md126`.
+fn resolved<'a>(devices: impl IntoIterator<Item = &'a String>) -> BTreeSet<PathBuf> {
+    devices.into_iter().map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.into())).collect()
 }

@@ -56,13 +56,19 @@ fn install_yaml(machine: &Machine, timestamp: &str) -> String {
         ("nics", json!(nics)),
         ("vpn", allocation.vpn.clone()),
         ("role", json!(allocation.role)),
-        ("raidenabled", json!(false)),
+        ("raidenabled", json!(has_arrays(machine.plan))),
         ("root_uuid", json!(machine.plan.root_uuid)),
         ("firewall_rules", allocation.firewall_rules.clone()),
         ("dns_servers", allocation.dns_servers.clone()),
         ("ntp_servers", allocation.ntp_servers.clone()),
     ];
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
+}
+
+/// Images put mdadm.conf and the drivers for it into their initrd then.
+fn has_arrays(plan: &Plan) -> bool {
+    let mut operations = plan.steps.iter().flat_map(|step| &step.operations);
+    operations.any(|operation| matches!(operation, Operation::CreateArray(_) | Operation::AssembleArray { .. }))
 }
 
 /// metal-stack takes it in base64 or plain.
@@ -174,6 +180,27 @@ mod tests {
         assert_eq!(network.get_scalar("networkid").unwrap().as_str(), "internet");
         let nic = yaml.get_sequence("nics").unwrap().get_mapping(0).unwrap();
         assert_eq!(nic.get_scalar("mac").unwrap().as_str(), "52:54:00:00:00:01");
+    }
+
+    #[test]
+    fn raid_is_enabled_when_the_plan_makes_or_keeps_an_array() {
+        assert!(!has_arrays(&plan()));
+        let array = crate::plan::CreateArray {
+            device: "/dev/md/root".into(),
+            level: crate::layout::RaidLevel::Raid1,
+            metadata: "1.2".into(),
+            uuid: uuid::Uuid::nil(),
+            devices: vec!["/dev/sda1".into(), "/dev/sdb1".into()],
+            spares: 0,
+            createoptions: vec![],
+        };
+        let assemble =
+            Operation::AssembleArray { device: array.device.clone(), uuid: array.uuid, members: array.devices.clone() };
+        for operation in [Operation::CreateArray(array), assemble] {
+            let mut plan = plan();
+            plan.steps.push(Step { name: StepName::StorageRaid, operations: vec![operation] });
+            assert!(has_arrays(&plan));
+        }
     }
 
     #[test]

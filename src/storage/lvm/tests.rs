@@ -1,0 +1,283 @@
+use super::*;
+use crate::plan::MakeFilesystem;
+use crate::storage::release::assert_free;
+use crate::storage::vmdisks::Disks;
+use crate::storage::{filesystem, kernel, raid};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn group(name: &str, devices: &[String], tags: &str) -> CreateGroup {
+    CreateGroup { name: name.to_owned(), devices: devices.to_vec(), tags: words(tags) }
+}
+
+fn volume(path: &str, physical: &[String], size_mib: u64, kind: LvmType) -> CreateVolume {
+    let (group, name) = path.split_once('/').unwrap();
+    let (name, group) = (name.to_owned(), group.to_owned());
+    CreateVolume { name, group, device: format!("/dev/{path}"), physical: physical.to_vec(), size_mib, kind }
+}
+
+#[test]
+fn command_lines() {
+    let two = words("/dev/sda1 /dev/sdb1");
+    assert_eq!(group_args(&group("vg00", &two, "")).join(" "), "vg00 /dev/sda1 /dev/sdb1");
+    let tagged = group("vg00", &two[..1], "a b=c");
+    assert_eq!(group_args(&tagged).join(" "), "--addtag a --addtag b=c vg00 /dev/sda1");
+    let cases = [
+        (LvmType::Linear, 100, "--type linear --size 100m"),
+        (LvmType::Linear, 0, "--type linear --extents 100%FREE"),
+        (LvmType::Striped, 5000, "--type striped --stripes 2 --size 5000m"),
+        (LvmType::Raid1, 0, "--type raid1 --mirrors 1 --extents 100%FREE"),
+    ];
+    for (kind, size, expected) in cases {
+        let args = volume_args(&volume("vg00/root", &two, size, kind)).join(" ");
+        assert_eq!(args, format!("{expected} --wipesignatures y --zero y --name root vg00"));
+    }
+}
+
+#[test]
+fn what_is_read_back_is_compared_with_both_sides() {
+    const EXTENT: u64 = 4 << 20;
+    let two = words("/dev/sda1 /dev/sdb1");
+    let cases = [
+        (LvmType::Linear, 100, "linear 1", 100 << 20, true),
+        (LvmType::Linear, 101, "linear 1", 104 << 20, true),
+        (LvmType::Linear, 0, "linear 1", 512 << 20, true),
+        (LvmType::Linear, 100, "linear 1", 96 << 20, false),
+        (LvmType::Linear, 100, "striped 2", 100 << 20, false),
+        (LvmType::Striped, 100, "striped 2", 104 << 20, true),
+        (LvmType::Striped, 100, "striped 1", 104 << 20, false),
+        (LvmType::Striped, 100, "linear 1", 104 << 20, false),
+        (LvmType::Raid1, 100, "raid1 2", 100 << 20, true),
+        (LvmType::Raid1, 100, "mirror 2", 100 << 20, false),
+    ];
+    for (kind, mib, found, bytes, good) in cases {
+        let mut fields = words(found);
+        fields.extend([u64::to_string(&bytes), EXTENT.to_string()]);
+        let result = compare_volume(&volume("vg00/root", &two, mib, kind), &fields);
+        assert_eq!(result.is_ok(), good, "{kind} {mib} {found} {bytes}: {result:?}");
+    }
+    let error = compare_volume(&volume("vg00/root", &two, 100, LvmType::Linear), &words("striped 2 1 1")).unwrap_err();
+    let expected = "/dev/vg00/root was created, but it is not what the plan says: planned linear 1 104857600 1, found \
+                    striped 2 1 1";
+    assert_eq!(error.to_string(), expected);
+    assert!(compare_volume(&volume("vg00/root", &two, 100, LvmType::Linear), &[]).is_err());
+}
+
+fn put(device: &str, offset: u64, bytes: &[u8]) {
+    let file = File::options().write(true).open(device).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+    file.sync_all().unwrap();
+}
+
+fn get(device: &str, offset: u64, length: usize) -> Vec<u8> {
+    let file = File::open(device).unwrap();
+    kernel::flush_buffers(&file).unwrap();
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+fn status(device: &str) -> String {
+    let name = release::mapping_name(device).unwrap();
+    Command::new("dmsetup").args(["status", &name]).run().unwrap().stdout
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
+    let disks = Disks::take("vda vdb vdc");
+    let all = disks.all();
+    create_group(&group("vg00", all, "metal x=y")).unwrap();
+    let volumes = [
+        volume("vg00/root", all, 101, LvmType::Linear),
+        volume("vg00/fast-er", all, 100, LvmType::Striped),
+        volume("vg00/safe", all, 100, LvmType::Raid1),
+        volume("vg00/rest", all, 0, LvmType::Linear),
+    ];
+    for volume in &volumes {
+        create_volume(volume).unwrap();
+        assert_eq!(get(&volume.device, 0, 1 << 20), vec![0; 1 << 20]);
+        put(&volume.device, 4 << 20, volume.name.as_bytes());
+    }
+    assert!(fs::metadata("/dev/mapper/vg00-fast--er").is_ok());
+    deactivate("vg00", all).unwrap();
+    assert_free(all).unwrap();
+    assert!(fs::metadata("/dev/vg00").is_err());
+    for _ in 0..2 {
+        activate("vg00", all).unwrap();
+        for volume in &volumes {
+            assert_eq!(get(&volume.device, 4 << 20, volume.name.len()), volume.name.as_bytes());
+        }
+    }
+    deactivate("vg00", all).unwrap();
+    // The rest in each kind, on disks of different sizes.
+    for (devices, kind) in
+        [("vda vdb", LvmType::Striped), ("vdc nvme0n1", LvmType::Striped), ("vdd nvme1n1", LvmType::Raid1)]
+    {
+        let disks = Disks::take(devices);
+        create_group(&group("vg01", disks.all(), "")).unwrap();
+        create_volume(&volume("vg01/all", disks.all(), 0, kind)).unwrap_or_else(|error| panic!("{devices}: {error}"));
+        deactivate("vg01", disks.all()).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_copies_synchronise_with_the_next_activation() {
+    let disks = Disks::take("vda vdb");
+    let all = disks.all();
+    create_group(&group("vg00", all, "")).unwrap();
+    create_volume(&volume("vg00/safe", all, 600, LvmType::Raid1)).unwrap();
+    let before = status("/dev/vg00/safe");
+    assert!(before.contains(" frozen "), "{before}");
+    put("/dev/vg00/safe", 500 << 20, b"content");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(status("/dev/vg00/safe"), before);
+    deactivate("vg00", all).unwrap();
+    activate("vg00", all).unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while !status("/dev/vg00/safe").contains(" AA 1228800/1228800 idle ") && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let after = status("/dev/vg00/safe");
+    assert!(after.contains(" AA 1228800/1228800 idle "), "before: {before}, after: {after}");
+    assert_eq!(get("/dev/vg00/safe", 500 << 20, 7), b"content");
+    deactivate("vg00", all).unwrap();
+}
+
+/// All that LVM asks a person about (`yes_no_prompt` in its sources) and that can come up here.
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_nothing_asks_and_nothing_stops_it() {
+    let disks = Disks::take("vda vdb");
+    let all = disks.all();
+    let make = |tool: &str, args: &[&str]| drop(Command::new(tool).args(args).run().unwrap());
+    let old: [(&str, &dyn Fn(&str)); 7] = [
+        ("an ext4", &|disk| make("mkfs.ext4", &["-q", "-F", disk])),
+        ("an xfs", &|disk| make("mkfs.xfs", &["-q", "-f", disk])),
+        ("a btrfs", &|disk| make("mkfs.btrfs", &["-q", "-f", disk])),
+        ("a swap area", &|disk| make("mkswap", &[disk])),
+        ("an ISO 9660", &|disk| put(disk, 0x8001, b"CD001")),
+        ("a LUKS header", &|disk| put(disk, 0, b"LUKS\xba\xbe\0\x01")),
+        ("a physical volume of another group", &|disk| {
+            create_group(&group("other", &[disk.to_owned()], "")).unwrap();
+        }),
+    ];
+    for (what, signature) in old {
+        all.iter().for_each(|disk| signature(disk));
+        create_group(&group("vg00", all, "")).unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    for metadata in ["0.90", "1.0", "1.1", "1.2"] {
+        let stale = crate::plan::CreateArray {
+            device: "/dev/md/stale".into(),
+            level: crate::layout::RaidLevel::Raid1,
+            metadata: metadata.into(),
+            uuid: uuid::Uuid::new_v4(),
+            devices: all.to_vec(),
+            spares: 0,
+            createoptions: vec![],
+        };
+        raid::create(&stale).unwrap();
+        raid::stop(&stale.device).unwrap();
+        create_group(&group("vg00", all, "")).unwrap_or_else(|error| panic!("{metadata}: {error}"));
+    }
+    // What an earlier volume held lies where the new one begins.
+    let kinds = [
+        (LvmType::Linear, "mkfs.ext4"),
+        (LvmType::Linear, "mkfs.btrfs"),
+        (LvmType::Striped, "mkfs.xfs"),
+        (LvmType::Raid1, "mkfs.ext4"),
+    ];
+    for (kind, tool) in kinds.into_iter().flat_map(|case| [case, case]) {
+        create_volume(&volume("vg00/root", all, 400, kind)).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        make(tool, &["-q", "/dev/vg00/root"]);
+        deactivate("vg00", all).unwrap();
+        create_group(&group("vg00", all, "")).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_groups_of_the_same_name_elsewhere_do_not_matter() {
+    let disks = Disks::take("vda vdb vdc");
+    let [first, second, third] = disks.all() else { unreachable!() };
+    for disk in [first, second] {
+        create_group(&group("vg00", std::slice::from_ref(disk), disk.rsplit('/').next().unwrap())).unwrap();
+    }
+    let ours = std::slice::from_ref(third);
+    create_group(&group("vg00", ours, "ours")).unwrap();
+    create_volume(&volume("vg00/root", ours, 100, LvmType::Linear)).unwrap();
+    assert_eq!(fs::read_dir(kernel::sysfs(third).unwrap().join("holders")).unwrap().count(), 1);
+    deactivate("vg00", ours).unwrap();
+    activate("vg00", ours).unwrap();
+    deactivate("vg00", ours).unwrap();
+    for disk in [first, second] {
+        let found = report("vgs", std::slice::from_ref(disk), "vg00", &["vg_tags", "lv_count"]).unwrap();
+        assert_eq!(found, [disk.rsplit('/').next().unwrap(), "0"]);
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
+    let disks = Disks::take("vda vdb");
+    let partitions = disks.partition(&[500]);
+    // Of 1.0 the start of a member looks like the array itself.
+    for metadata in ["0.90", "1.0", "1.2"] {
+        let array = crate::plan::CreateArray {
+            device: "/dev/md/pv".into(),
+            level: crate::layout::RaidLevel::Raid1,
+            metadata: metadata.into(),
+            uuid: uuid::Uuid::new_v4(),
+            devices: partitions[0].clone(),
+            spares: 0,
+            createoptions: vec![],
+        };
+        raid::create(&array).unwrap();
+        let ours = words("/dev/md/pv");
+        create_group(&group("vg-0", &ours, "")).unwrap();
+        let root = volume("vg-0/root", &ours, 0, LvmType::Linear);
+        create_volume(&root).unwrap();
+        let uuid = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e".to_owned();
+        let format = crate::layout::Format::Xfs;
+        let make = MakeFilesystem { device: root.device.clone(), format, label: None, uuid, createoptions: vec![] };
+        filesystem::make(&make).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = crate::storage::mount::Mounts::new(dir.path());
+        let (device, path) = (root.device.clone(), "/".to_owned());
+        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![] }).unwrap();
+        let error = deactivate("vg-0", &ours).unwrap_err().to_string();
+        let expected = format!("is mounted at {}", dir.path().display());
+        assert!(
+            error.starts_with("deactivate volume group vg-0, used by: dm-") && error.contains(&expected),
+            "{error}"
+        );
+        mounts.finish().unwrap();
+        deactivate("vg-0", &ours).unwrap();
+        raid::stop("/dev/md/pv").unwrap();
+        raid::assemble("/dev/md/pv", array.uuid, &array.devices).unwrap();
+        activate("vg-0", &ours).unwrap();
+        deactivate("vg-0", &ours).unwrap();
+        raid::stop("/dev/md/pv").unwrap();
+    }
+    assert_free(disks.all()).unwrap();
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_refuses_with_the_tools_words() {
+    let disks = Disks::take("vda vdb");
+    let all = disks.all();
+    create_group(&group("vg00", all, "")).unwrap();
+    let error = create_volume(&volume("vg00/big", all, 1 << 20, LvmType::Linear)).unwrap_err().to_string();
+    assert!(error.starts_with("create linear volume /dev/vg00/big: "), "{error}");
+    assert!(error.contains("insufficient free space"), "{error}");
+    create_volume(&volume("vg00/root", all, 100, LvmType::Linear)).unwrap();
+    let error = create_group(&group("vg00", all, "")).unwrap_err().to_string();
+    assert!(error.contains("open /dev/vda for writing, used by: vda is held by dm-0 (vg00-root)"), "{error}");
+    assert!(activate("no-such", all).unwrap_err().to_string().contains("\"no-such\" not found"));
+}

@@ -1,0 +1,282 @@
+use super::*;
+use crate::layout::RaidLevel;
+use crate::plan::MakeFilesystem;
+use crate::storage::release::assert_free;
+use crate::storage::vmdisks::Disks;
+use crate::storage::{filesystem, kernel};
+use std::os::unix::fs::FileExt;
+
+const UUID: Uuid = Uuid::from_u128(0x0d5c1a2e_7f6b_4c3d_9e8f_a1b2c3d4e5f6);
+
+fn array(
+    device: &str,
+    level: RaidLevel,
+    metadata: &str,
+    devices: &[String],
+    spares: u32,
+    options: &str,
+) -> CreateArray {
+    CreateArray {
+        device: device.to_owned(),
+        level,
+        metadata: metadata.to_owned(),
+        uuid: UUID,
+        devices: devices.to_vec(),
+        spares,
+        createoptions: options.split_whitespace().map(str::to_owned).collect(),
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn command_lines() {
+    use RaidLevel::{Raid0, Raid1, Raid5, Raid6, Raid10};
+    let id = "--uuid=0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6";
+    let cases = [
+        (
+            array("/dev/md/root", Raid1, "1.2", &words("/dev/sda1 /dev/sdb1"), 0, ""),
+            "/dev/md/root --run --homehost=any --metadata=1.2 --level=1 --raid-devices=2 ID --name=root /dev/sda1 /dev/sdb1",
+        ),
+        (
+            array("/dev/md0", Raid1, "1.0", &words("/dev/sda1 /dev/sdb1"), 0, ""),
+            "/dev/md0 --run --homehost=any --metadata=1.0 --level=1 --raid-devices=2 ID --name=0 /dev/sda1 /dev/sdb1",
+        ),
+        (
+            array("/dev/md1", Raid0, "0.90", &words("/dev/sda2 /dev/sdb2"), 0, "--chunk=64"),
+            "/dev/md1 --run --homehost=any --metadata=0.90 --level=0 --raid-devices=2 ID --chunk=64 /dev/sda2 /dev/sdb2",
+        ),
+        (
+            array("/dev/md/data", Raid5, "1.2", &words("/dev/sda /dev/sdb /dev/sdc /dev/sdd"), 1, "--assume-clean"),
+            "/dev/md/data --run --homehost=any --metadata=1.2 --level=5 --raid-devices=3 --spare-devices=1 ID --name=data \
+             --assume-clean /dev/sda /dev/sdb /dev/sdc /dev/sdd",
+        ),
+        (
+            array(
+                "/dev/md/d",
+                Raid6,
+                "1.1",
+                &words("/dev/a /dev/b /dev/c /dev/d"),
+                0,
+                "--bitmap=internal --write-mostly",
+            ),
+            "/dev/md/d --run --homehost=any --metadata=1.1 --level=6 --raid-devices=4 ID --name=d --bitmap=internal \
+             --write-mostly /dev/a /dev/b /dev/c /dev/d",
+        ),
+        (
+            array("/dev/md/1", Raid10, "1.2", &words("/dev/md126 /dev/md127"), 0, "--layout=f2"),
+            "/dev/md/1 --run --homehost=any --metadata=1.2 --level=10 --raid-devices=2 ID --name=1 --layout=f2 \
+             /dev/md126 /dev/md127",
+        ),
+    ];
+    for (array, expected) in cases {
+        assert_eq!(argv(&array).join(" "), format!("--create {expected}").replace("ID", id));
+    }
+}
+
+#[test]
+fn names_that_udev_turns_into_the_same_path_again() {
+    for (device, expected) in [
+        ("/dev/md0", "0"),
+        ("/dev/md127", "127"),
+        ("/dev/md/root", "root"),
+        ("/dev/md/0", "0"),
+        ("/dev/md/md0", "md0"),
+        ("/dev/mdata", "mdata"),
+    ] {
+        assert_eq!(name(device), expected, "{device}");
+    }
+}
+
+const EXPORT: &str = "MD_LEVEL=raid1\nMD_DEVICES=2\nMD_METADATA=1.2\nMD_UUID=0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6\n\
+                      MD_NAME=any:root\nMD_DEVICE_dev_sda1_ROLE=0\nMD_DEVICE_dev_sda1_DEV=/dev/sda1\n\
+                      MD_DEVICE_dev_sdb1_ROLE=spare\nMD_DEVICE_dev_sdb1_DEV=/dev/sdb1\n";
+
+#[test]
+fn what_is_read_back_is_compared_with_both_sides() {
+    let good = array("/dev/md/root", RaidLevel::Raid1, "1.2", &words("/dev/sda1 /dev/sdb1"), 0, "");
+    let found = Found::parse(EXPORT);
+    assert_eq!(found.differences(&good), Vec::<String>::new());
+    let cases = [
+        (CreateArray { level: RaidLevel::Raid10, ..good.clone() }, "level: planned raid10, found raid1"),
+        (CreateArray { metadata: "1.0".into(), ..good.clone() }, "metadata: planned 1.0, found 1.2"),
+        (CreateArray { spares: 1, ..good.clone() }, "members: planned 1, found 2"),
+        (
+            CreateArray { uuid: Uuid::nil(), ..good.clone() },
+            "UUID: planned 00000000:00000000:00000000:00000000, found 0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6",
+        ),
+        (
+            CreateArray { devices: words("/dev/sda1 /dev/sdc1"), ..good.clone() },
+            "devices: planned /dev/sda1 /dev/sdc1, found /dev/sda1 /dev/sdb1",
+        ),
+    ];
+    for (planned, expected) in cases {
+        assert_eq!(found.differences(&planned), [expected]);
+    }
+    assert_eq!(Found::parse("").differences(&good).len(), 5);
+}
+
+fn sync_action(device: &str) -> String {
+    let file = kernel::sysfs(device).unwrap().join("md/sync_action");
+    fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+fn write_ones(device: &str, offset: u64, length: usize) {
+    let file = File::options().write(true).open(device).unwrap();
+    file.write_all_at(&vec![1; length], offset).unwrap();
+    file.sync_all().unwrap();
+}
+
+fn read(device: &str, offset: u64, length: usize) -> Vec<u8> {
+    let file = File::open(device).unwrap();
+    kernel::flush_buffers(&file).unwrap();
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+/// Creates it over devices full of ones, writes, stops, assembles it under another name, and reads.
+fn lives(array: &CreateArray) {
+    for device in &array.devices {
+        write_ones(device, 0, 4 << 20);
+    }
+    create(array).unwrap_or_else(|error| panic!("{array:?}: {error}"));
+    let device = &array.device;
+    let synchronises = array.level != RaidLevel::Raid0;
+    assert_eq!(sync_action(device), if synchronises { "frozen" } else { "" }, "{array:?}");
+    assert_eq!(read(device, 0, 1 << 20), vec![0; 1 << 20], "the old content shines through: {array:?}");
+    write_ones(device, 8 << 20, 1 << 20);
+    stop(device).unwrap();
+    assert!(fs::symlink_metadata(device).is_err(), "{device} stays behind");
+    assert_free(&array.devices).unwrap();
+
+    assemble("/dev/md/other", array.uuid, &array.devices).unwrap();
+    assert_eq!(read("/dev/md/other", 8 << 20, 1 << 20), vec![1; 1 << 20], "{array:?}");
+    write_ones("/dev/md/other", 0, 4096);
+    // It runs already, read-only and under another name: somebody had a look.
+    mdadm(words("--readonly /dev/md/other")).unwrap();
+    assemble(device, array.uuid, &array.devices).unwrap();
+    assert!(fs::symlink_metadata("/dev/md/other").is_err());
+    assert_eq!(sync_action(device), if synchronises { "frozen" } else { "" }, "{array:?}");
+    write_ones(device, 0, 4096);
+    stop(device).unwrap();
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_every_level_with_spares_is_made_stopped_and_assembled() {
+    let disks = Disks::take("vda vdb vdc vdd vde");
+    let all = disks.all();
+    use RaidLevel::{Raid0, Raid1, Raid5, Raid6, Raid10};
+    lives(&array("/dev/md0", Raid0, "1.2", &all[..2], 0, "--chunk=64"));
+    lives(&array("/dev/md/root", Raid1, "1.2", &all[..3], 1, ""));
+    lives(&array("/dev/md/data", Raid5, "1.2", &all[..4], 1, ""));
+    lives(&array("/dev/md/data", Raid6, "1.2", &all[..5], 1, ""));
+    lives(&array("/dev/md10", Raid10, "1.2", &all[..5], 1, "--layout=f2"));
+    lives(&array("/dev/md/data", Raid5, "1.2", &all[..3], 0, "--assume-clean --bitmap=internal"));
+    lives(&array("/dev/md/data", Raid1, "1.2", &all[..2], 0, "--write-mostly --bitmap=internal"));
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_every_metadata_version_on_partitions_and_over_each_other() {
+    let disks = Disks::take("vda vdb");
+    let devices = &disks.partition(&[200])[0];
+    for metadata in ["0.90", "1.0", "1.1", "1.2", "1.0", "0.90", "1.2"] {
+        lives(&array("/dev/md/efi", RaidLevel::Raid1, metadata, devices, 0, ""));
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_of_arrays_and_filesystem_on_it() {
+    let disks = Disks::take("vda vdb vdc vdd");
+    let inner: Vec<CreateArray> = disks
+        .all()
+        .chunks(2)
+        .zip(["/dev/md/left", "/dev/md/right"])
+        .map(|(pair, device)| CreateArray {
+            uuid: Uuid::new_v4(),
+            ..array(device, RaidLevel::Raid1, "1.2", pair, 0, "")
+        })
+        .collect();
+    inner.iter().for_each(|array| create(array).unwrap());
+    let outer = array("/dev/md/outer", RaidLevel::Raid0, "1.2", &words("/dev/md/left /dev/md/right"), 0, "");
+    create(&outer).unwrap();
+    let uuid = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
+    for format in [crate::layout::Format::Xfs, crate::layout::Format::Ext4, crate::layout::Format::Btrfs] {
+        let make = MakeFilesystem {
+            device: outer.device.clone(),
+            format,
+            label: None,
+            uuid: uuid.into(),
+            createoptions: vec![],
+        };
+        filesystem::make(&make).unwrap();
+        let link = format!("/dev/disk/by-uuid/{uuid}");
+        assert_eq!(fs::canonicalize(link).unwrap(), fs::canonicalize(&outer.device).unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = crate::storage::mount::Mounts::new(dir.path());
+        let (device, path) = (outer.device.clone(), "/".to_owned());
+        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![] }).unwrap();
+        fs::write(dir.path().join("file"), "content").unwrap();
+        let error = stop(&outer.device).unwrap_err().to_string();
+        assert!(error.contains(&format!("is mounted at {}", dir.path().display())), "{error}");
+        mounts.finish().unwrap();
+    }
+    let error = stop("/dev/md/left").unwrap_err().to_string();
+    assert!(error.starts_with("stop /dev/md/left, used by: md"), "{error}");
+    stop(&outer.device).unwrap();
+    inner.iter().for_each(|array| stop(&array.device).unwrap());
+    assert_free(disks.all()).unwrap();
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
+    let disks = Disks::take("vda vdb vdc");
+    let all = disks.all();
+    let mirror = array("/dev/md/root", RaidLevel::Raid1, "1.2", &all[..2], 0, "");
+    create(&mirror).unwrap();
+    write_ones("/dev/md/root", 4 << 20, 4096);
+    stop("/dev/md/root").unwrap();
+    for member in &all[..2] {
+        assemble("/dev/md/root", UUID, std::slice::from_ref(member)).unwrap();
+        assert_eq!(read("/dev/md/root", 4 << 20, 4096), vec![1; 4096]);
+        stop("/dev/md/root").unwrap();
+        wipe::wipe_ends(&all[2]).unwrap();
+    }
+    create(&array("/dev/md/data", RaidLevel::Raid0, "1.2", all, 0, "")).unwrap();
+    stop("/dev/md/data").unwrap();
+    let error = assemble("/dev/md/data", UUID, &all[..2]).unwrap_err().to_string();
+    assert!(
+        error.starts_with("assemble /dev/md/data (0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6) of /dev/vda /dev/vdb: "),
+        "{error}"
+    );
+    let error = assemble("/dev/md/data", Uuid::nil(), all).unwrap_err().to_string();
+    assert!(error.contains("mdadm --assemble /dev/md/data"), "{error}");
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_refuses_members_in_use_and_bad_options_with_the_tools_words() {
+    let disks = Disks::take("vda vdb vdc");
+    let all = disks.all();
+    let mirror = array("/dev/md/root", RaidLevel::Raid1, "1.2", &all[..2], 0, "");
+    create(&mirror).unwrap();
+    // A second run after a cut must release first.
+    let again = CreateArray { device: "/dev/md/again".into(), ..mirror.clone() };
+    let error = create(&again).unwrap_err().to_string();
+    assert!(error.contains("open /dev/vda for writing, used by: vda is held by md"), "{error}");
+    stop("/dev/md/root").unwrap();
+    create(&again).unwrap();
+    stop("/dev/md/again").unwrap();
+
+    let bad = array("/dev/md/bad", RaidLevel::Raid1, "1.2", &all[..2], 0, "--no-such-option");
+    let error = create(&bad).unwrap_err().to_string();
+    assert!(error.starts_with("create raid1 /dev/md/bad of /dev/vda /dev/vdb: `mdadm --create /dev/md/bad"), "{error}");
+    assert!(error.contains("unrecognized option"), "{error}");
+    assert!(stop("/dev/md/no-such").unwrap_err().to_string().starts_with("stop /dev/md/no-such: "));
+}
