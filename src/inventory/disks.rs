@@ -1,11 +1,10 @@
 //! The disks of this machine: what sysfs says about each, and what is on it.
 
+use super::contents::{self, Target};
 use super::holders::Users;
-use super::signatures::{Area, FoundPartition, FoundSignature, FoundTable, Probe};
-use super::{Disk, Partition, Roots, Signature, Table, Use, attribute, names, paths, printable};
+use super::{Disk, Roots, ata_identity, attribute, by_id, device_path, names, paths, printable, units};
 use crate::error::{Context, Phase, Result};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Block devices that are no disks to install on: made of memory, files or other disks, and drives for CDs and floppies.
 const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
@@ -13,19 +12,14 @@ const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 /// SCSI peripheral type of a CD-ROM (SPC-5 table 150).
 const SCSI_CDROM: &str = "5";
 
-/// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is
-/// (Documentation/ABI/stable/sysfs-block).
-const SYSFS_UNIT_BYTES: u64 = 512;
-
 /// All whole disks, sda before sdb before sdaa.
-pub(super) fn read(roots: &Roots) -> Result<Vec<Disk>> {
+pub(super) fn read(roots: &Roots, users: &Users) -> Result<Vec<Disk>> {
     let block = roots.sys.join("block");
-    let users = Users::read(roots)?;
     // Unlike other directories of sysfs this one must be there: no disks at all would look like an empty machine.
     std::fs::read_dir(&block).context(Phase::Inventory, || format!("read the directory {}", block.display()))?;
     let mut disks = Vec::new();
     for name in names(&block)? {
-        if let Some(disk) = read_disk(roots, &users, &name)? {
+        if let Some(disk) = read_disk(roots, users, &name)? {
             disks.push(disk);
         }
     }
@@ -48,36 +42,34 @@ fn read_disk(roots: &Roots, users: &Users, name: &str) -> Result<Option<Disk>> {
     };
     let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
     let device = device_path(name);
+    // SCSI has room for 16 characters of a model; what a SATA disk says of itself has 40.
+    let identity = ata_identity::identity(&dir);
     let mut disk = Disk {
         name: name.to_owned(),
         size_bytes,
         sector_bytes: at("queue/logical_block_size").parse().unwrap_or(512),
-        model: at("device/model"),
+        model: identity.as_ref().map_or_else(|| at("device/model"), |identity| identity.model.clone()),
         vendor: vendor(&at("device/vendor")),
         serial: serial(&dir),
         wwn: wwn(&dir),
         rotational: at("queue/rotational") == "1",
         transport: paths::transport(&roots.sys, &place).to_owned(),
         by_path: paths::by_path(&roots.sys, &place),
+        hctl: paths::hctl(&place),
         read_only: at("ro") == "1",
         removable: at("removable") == "1",
         uses: users.of(&dir, &device)?,
         device,
         ..Disk::default()
     };
-    let kernel = kernel_partitions(&dir, users)?;
-    add_contents(&mut disk, kernel, roots);
+    disk.by_id = by_id::names(&disk, identity.as_ref(), &at("nsid"));
+    let target = Target { name, device: &disk.device, sector_bytes: disk.sector_bytes };
+    let contents = contents::read(&target, roots, users)?;
+    disk.table = contents.table;
+    disk.signatures = contents.signatures;
+    disk.uses.extend(contents.uses);
+    disk.unreadable = contents.unreadable;
     Ok(Some(disk))
-}
-
-/// A count of 512-byte units in bytes.
-fn units(text: &str) -> Option<u64> {
-    text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
-}
-
-/// sysfs writes the slash of names like `cciss/c0d0` as an exclamation mark.
-fn device_path(name: &str) -> String {
-    format!("/dev/{}", name.replace('!', "/"))
 }
 
 /// virtio gives the number of a PCI vendor where SCSI gives a name.
@@ -120,410 +112,5 @@ fn wwn(dir: &Path) -> String {
     }
 }
 
-/// A partition as the kernel has it now.
-struct KernelPartition {
-    name: String,
-    number: u32,
-    start_bytes: u64,
-    size_bytes: u64,
-    uses: Vec<Use>,
-}
-
-impl KernelPartition {
-    /// Is this what the table on the disk says? The kernel gives an extended partition two sectors only, for the
-    /// boot loader (block/partitions/msdos.c).
-    fn is(&self, found: &FoundPartition) -> bool {
-        self.number == found.number
-            && self.start_bytes == found.start_bytes
-            && (self.size_bytes == found.size_bytes || found.extended)
-    }
-}
-
-fn kernel_partitions(disk: &Path, users: &Users) -> Result<Vec<KernelPartition>> {
-    let mut partitions = Vec::new();
-    for name in names(disk)? {
-        let dir = disk.join(&name);
-        let at = |attribute_name: &str| attribute(&dir.join(attribute_name));
-        let Ok(number) = at("partition").parse() else { continue };
-        let (Some(start_bytes), Some(size_bytes)) = (units(&at("start")), units(&at("size"))) else { continue };
-        let uses = users.of(&dir, &device_path(&name))?;
-        partitions.push(KernelPartition { name, number, start_bytes, size_bytes, uses });
-    }
-    Ok(partitions)
-}
-
-/// Table and signatures. Whatever cannot be read is named in `disk.unreadable`; the rest is told all the same.
-fn add_contents(disk: &mut Disk, mut kernel: Vec<KernelPartition>, roots: &Roots) {
-    let mut doubts = Vec::new();
-    let node = node(roots, &disk.device);
-    match Probe::open(&node, None, disk.sector_bytes) {
-        Ok(mut probe) => {
-            let found = probe.table().unwrap_or_else(|error| {
-                doubts.push(format!("{}: partition table: {error}", disk.device));
-                None
-            });
-            disk.signatures = checked(&disk.device, probe.signatures(), &mut doubts);
-            disk.table = found.map(|found| table(disk, found, &mut kernel, roots, &mut doubts));
-        }
-        Err(error) => doubts.push(format!("{}: {error}", disk.device)),
-    }
-    // What the kernel has and the table has not: somebody changed the table under it, or it could not be read.
-    for left in kernel {
-        if disk.table.is_some() {
-            tracing::warn!(
-                partition = left.name,
-                "the kernel has this partition, the table on {} has not",
-                disk.device
-            );
-        }
-        disk.uses.extend(left.uses);
-    }
-    if !doubts.is_empty() {
-        let text = doubts.join("; ");
-        tracing::warn!(disk = disk.name, "not all that is on the disk is known: {text}");
-        disk.unreadable = Some(text);
-    }
-}
-
-/// The table with what is inside each partition. Takes from `kernel` the partitions that are in it.
-fn table(
-    disk: &Disk,
-    found: FoundTable,
-    kernel: &mut Vec<KernelPartition>,
-    roots: &Roots,
-    doubts: &mut Vec<String>,
-) -> Table {
-    let partitions = found.partitions.into_iter().map(|found| {
-        let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
-        let device = crate::layout::partition_device(&disk.device, found.number);
-        let own = known.is_some().then(|| node(roots, &device));
-        let signatures = checked(&device, inside(disk, &found, own, roots), doubts);
-        Partition {
-            number: found.number,
-            device,
-            start_bytes: found.start_bytes,
-            size_bytes: found.size_bytes,
-            kind: found.kind,
-            // A DOS partition has an id that is no UUID.
-            guid: found.guid.parse().ok(),
-            label: found.name,
-            signatures,
-            uses: known.map(|partition| partition.uses).unwrap_or_default(),
-        }
-    });
-    let mut partitions: Vec<Partition> = partitions.collect();
-    partitions.sort_by_key(|partition| partition.number);
-    Table { kind: found.kind, guid: found.id.parse().ok(), partitions }
-}
-
-/// The signatures inside a partition: through its own node, whose cache sees what was written through it, else, where
-/// the kernel has not taken the partition up, through the disk.
-fn inside(disk: &Disk, found: &FoundPartition, own: Option<PathBuf>, roots: &Roots) -> io::Result<Vec<FoundSignature>> {
-    if found.extended {
-        return Ok(Vec::new());
-    }
-    let mut probe = match own.filter(|node| node.exists()) {
-        Some(node) => Probe::open(&node, None, disk.sector_bytes)?,
-        None => {
-            let area = Area { start_bytes: found.start_bytes, size_bytes: found.size_bytes };
-            Probe::open(&node(roots, &disk.device), Some(area), disk.sector_bytes)?
-        }
-    };
-    probe.signatures()
-}
-
-/// The signatures, and a doubt where they could not be read or one is damaged.
-fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Vec<String>) -> Vec<Signature> {
-    let found = found.unwrap_or_else(|error| {
-        doubts.push(format!("{device}: {error}"));
-        Vec::new()
-    });
-    let damaged = found.iter().filter(|found| found.damaged);
-    doubts.extend(damaged.map(|found| format!("{device}: {} with a wrong checksum", found.signature.kind)));
-    found.into_iter().map(|found| found.signature).collect()
-}
-
-/// The file behind `/dev/NAME`.
-pub(super) fn node(roots: &Roots, device: &str) -> PathBuf {
-    roots.dev.join(device.strip_prefix("/dev/").unwrap_or(device))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::fake::{Tree, ran, sfdisk};
-    use super::super::read_at;
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-    const SATA: &str = "pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda";
-    const SAS: &str = "pci0000:16/0000:16:02.0/host1/port-1:0/end_device-1:0/target1:0:0/1:0:0:0/block/sdb";
-    const NVME: &str = "pci0000:00/0000:00:04.0/nvme/nvme0/nvme0n1";
-    const VIRTIO: &str = "pci0000:00/0000:00:05.0/virtio2/block/vda";
-
-    fn disks(tree: &Tree) -> Vec<Disk> {
-        read_at(&tree.roots()).unwrap().disks
-    }
-
-    fn names_of(disks: &[Disk]) -> Vec<&str> {
-        disks.iter().map(|disk| disk.name.as_str()).collect()
-    }
-
-    fn sata(tree: &Tree) {
-        tree.disk(SATA, "../../../0:0:0:0", 64 * MIB);
-        tree.write("sys/devices/pci0000:00/0000:00:1f.2/ata1/ata_port/ata1/port_no", "1\n");
-        let device = "sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0";
-        tree.write(&format!("{device}/model"), "QEMU HARDDISK   \n");
-        tree.write(&format!("{device}/vendor"), "ATA     \n");
-        tree.write(&format!("{device}/type"), "0\n");
-        tree.write(&format!("{device}/wwid"), "t10.ATA     QEMU HARDDISK                           QM00001 \n");
-        tree.write(&format!("{device}/vpd_pg80"), b"\x00\x80\x00\x14             QM00001");
-    }
-
-    #[test]
-    fn a_sata_disk() {
-        let tree = Tree::new();
-        sata(&tree);
-        let expected = Disk {
-            name: "sda".into(),
-            device: "/dev/sda".into(),
-            size_bytes: 64 * MIB,
-            sector_bytes: 512,
-            model: "QEMU HARDDISK".into(),
-            vendor: "ATA".into(),
-            serial: "QM00001".into(),
-            rotational: true,
-            transport: "sata".into(),
-            by_path: "/dev/disk/by-path/pci-0000:00:1f.2-ata-1".into(),
-            ..Disk::default()
-        };
-        assert_eq!(disks(&tree), [expected]);
-    }
-
-    #[test]
-    fn a_sas_disk() {
-        let tree = Tree::new();
-        tree.disk(SAS, "../../../1:0:0:0", 8 * MIB);
-        let port = "sys/devices/pci0000:16/0000:16:02.0/host1/port-1:0";
-        tree.write(&format!("{port}/sas_port/port-1:0/num_phys"), "1\n");
-        tree.write(&format!("{port}/end_device-1:0/sas_device/end_device-1:0/phy_identifier"), "2\n");
-        let device = format!("{port}/end_device-1:0/target1:0:0/1:0:0:0");
-        tree.write(&format!("{device}/vendor"), "SEAGATE \n");
-        tree.write(&format!("{device}/model"), "ST8000NM001A    \n");
-        tree.write(&format!("{device}/wwid"), "naa.5000c500a1b2c3d4\n");
-        tree.write(&format!("{device}/vpd_pg80"), b"\x00\x80\x00\x08ZA1B2C3D0000");
-        tree.write(&format!("sys/devices/{SAS}/ro"), "1\n");
-        let disk = disks(&tree).remove(0);
-        assert_eq!((disk.serial.as_str(), disk.wwn.as_str()), ("ZA1B2C3D", "0x5000c500a1b2c3d4"));
-        assert_eq!((disk.transport.as_str(), disk.read_only), ("sas", true));
-        assert_eq!(disk.by_path, "/dev/disk/by-path/pci-0000:16:02.0-sas-phy2-lun-0");
-    }
-
-    #[test]
-    fn an_nvme_disk_with_large_sectors() {
-        let tree = Tree::new();
-        tree.disk(NVME, "../../nvme0", 16 * MIB);
-        let controller = "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0";
-        tree.write(&format!("{controller}/model"), "KIOXIA KCD6XLUL3T84                     \n");
-        tree.write(&format!("{controller}/serial"), "9150A0AA\n");
-        tree.write(&format!("sys/devices/{NVME}/wwid"), "eui.8ce38ee206d0b901\n");
-        tree.write(&format!("sys/devices/{NVME}/nsid"), "1\n");
-        tree.write(&format!("sys/devices/{NVME}/queue/logical_block_size"), "4096\n");
-        tree.write(&format!("sys/devices/{NVME}/queue/rotational"), "0\n");
-        let expected = Disk {
-            name: "nvme0n1".into(),
-            device: "/dev/nvme0n1".into(),
-            size_bytes: 16 * MIB,
-            sector_bytes: 4096,
-            model: "KIOXIA KCD6XLUL3T84".into(),
-            serial: "9150A0AA".into(),
-            wwn: "eui.8ce38ee206d0b901".into(),
-            transport: "nvme".into(),
-            by_path: "/dev/disk/by-path/pci-0000:00:04.0-nvme-1".into(),
-            ..Disk::default()
-        };
-        assert_eq!(disks(&tree), [expected]);
-    }
-
-    #[test]
-    fn a_virtio_disk() {
-        let tree = Tree::new();
-        tree.disk(VIRTIO, "../../../virtio2", 8 * MIB);
-        tree.write("sys/devices/pci0000:00/0000:00:05.0/virtio2/vendor", "0x1af4\n");
-        tree.write(&format!("sys/devices/{VIRTIO}/serial"), "data-1");
-        let disk = disks(&tree).remove(0);
-        assert_eq!((disk.serial.as_str(), disk.vendor.as_str(), disk.model.as_str()), ("data-1", "", ""));
-        assert_eq!(disk.transport, "virtio");
-        assert_eq!(disk.by_path, "/dev/disk/by-path/virtio-pci-0000:00:05.0");
-    }
-
-    #[test]
-    fn what_is_no_disk_is_left_out() {
-        let tree = Tree::new();
-        for name in ["loop0", "ram0", "zram0", "dm-0", "md127", "sr0", "fd0", "nbd1"] {
-            tree.disk(&format!("virtual/block/{name}"), "../none", 8 * MIB);
-        }
-        tree.write("sys/devices/virtual/block/nbd1/size", "0\n");
-        tree.disk("pci0000:00/0000:00:04.0/nvme/nvme0/nvme0c0n1", "..", 8 * MIB);
-        tree.write("sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0/nvme0c0n1/hidden", "1\n");
-        tree.disk("pci0000:00/0000:00:1f.2/ata2/host1/target1:0:0/1:0:0:0/block/sdz", "../..", 8 * MIB);
-        tree.write("sys/devices/pci0000:00/0000:00:1f.2/ata2/host1/target1:0:0/1:0:0:0/type", "5\n");
-        tree.disk("virtual/block/nbd0", "../none", 8 * MIB);
-        assert_eq!(names_of(&disks(&tree)), ["nbd0"]);
-    }
-
-    #[test]
-    fn disks_come_in_the_order_of_their_letters() {
-        let tree = Tree::new();
-        for name in ["nvme10n1", "sdaa", "sdb", "nvme2n1", "sda"] {
-            tree.disk(&format!("virtual/block/{name}"), "../none", 8 * MIB);
-        }
-        assert_eq!(names_of(&disks(&tree)), ["sda", "sdb", "sdaa", "nvme2n1", "nvme10n1"]);
-    }
-
-    #[test]
-    fn a_disk_that_cannot_be_opened_is_listed_and_is_not_blank() {
-        let tree = Tree::new();
-        sata(&tree);
-        std::fs::remove_file(tree.path("dev/sda")).unwrap();
-        let disk = disks(&tree).remove(0);
-        assert_eq!(disk.unreadable.as_deref(), Some("/dev/sda: No such file or directory (os error 2)"));
-        assert_eq!((disk.table, disk.size_bytes), (None, 64 * MIB));
-    }
-
-    #[test]
-    fn without_sysfs_it_fails() {
-        let tree = Tree::new();
-        std::fs::remove_dir(tree.path("sys/block")).unwrap();
-        let error = read_at(&tree.roots()).unwrap_err().to_string();
-        assert!(error.contains("sys/block: No such file"), "{error}");
-    }
-
-    #[test]
-    fn serial_numbers_of_vital_product_data() {
-        let cases: [(&[u8], &str); 6] = [
-            (b"\x00\x80\x00\x04 AB ", "AB"),
-            (b"\x00\x80\x00\x03ABCDEF", "ABC"),
-            (b"\x00\x80\x00\xffABC\x00\x00", "ABC"),
-            (b"\x00\x83\x00\x04ABCD", ""),
-            (b"\x00\x80\x00", ""),
-            (b"", ""),
-        ];
-        for (page, expected) in cases {
-            assert_eq!(unit_serial_number(page), expected, "{page:?}");
-        }
-    }
-
-    /// A SATA disk with a GPT of two partitions and an ext4 in the second.
-    fn partitioned() -> Tree {
-        let tree = Tree::new();
-        sata(&tree);
-        let image = tree.path("dev/sda");
-        sfdisk(
-            &image,
-            "label: gpt\nlabel-id: 6B29FC40-CA47-1067-B31D-00DD010662DA\n\
-             size=16MiB, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B, name=efi, uuid=0FC63DAF-0000-4772-8E79-3D69D8477DE4\n\
-             type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, name=root\n",
-        );
-        let uuid = "2f9f0b5e-3d3c-4a84-9b65-6ad8a7f2a1c0";
-        let fs = tree.path("fs");
-        std::fs::File::create(&fs).unwrap().set_len(32 * MIB).unwrap();
-        ran("mkfs.ext4", &["-q", "-L", "root", "-U", uuid, fs.to_str().unwrap()]);
-        ran(
-            "dd",
-            &[
-                &format!("if={}", fs.display()),
-                &format!("of={}", image.display()),
-                "bs=1M",
-                "seek=17",
-                "conv=notrunc,sparse",
-                "status=none",
-            ],
-        );
-        tree
-    }
-
-    /// The kernel's view of partition `number` of sda.
-    fn kernel_has(tree: &Tree, number: u32, start: u64, size: u64) {
-        let dir = format!("sys/devices/{SATA}/sda{number}");
-        tree.write(&format!("{dir}/partition"), format!("{number}\n"));
-        tree.write(&format!("{dir}/start"), format!("{}\n", start / 512));
-        tree.write(&format!("{dir}/size"), format!("{}\n", size / 512));
-        tree.write(&format!("{dir}/dev"), format!("8:{number}\n"));
-    }
-
-    const MOUNTED: &str = "27 1 8:1 / /boot/efi rw - vfat /dev/sda1 rw\n28 1 8:2 / /mnt rw - ext4 /dev/sda2 rw\n";
-
-    #[test]
-    fn partitions_with_signatures_and_uses() {
-        let tree = partitioned();
-        kernel_has(&tree, 1, MIB, 16 * MIB);
-        tree.write("proc/self/mountinfo", MOUNTED);
-        tree.write(&format!("sys/devices/{SATA}/sda1/holders/md127"), "");
-        let disk = disks(&tree).remove(0);
-        assert_eq!((disk.unreadable.as_ref(), disk.signatures.len(), disk.uses.len()), (None, 0, 0));
-        let table = disk.table.unwrap();
-        assert_eq!(table.kind, "gpt");
-        assert_eq!(table.guid, Some("6b29fc40-ca47-1067-b31d-00dd010662da".parse().unwrap()));
-        let efi = Partition {
-            number: 1,
-            device: "/dev/sda1".into(),
-            start_bytes: MIB,
-            size_bytes: 16 * MIB,
-            kind: "c12a7328-f81f-11d2-ba4b-00a0c93ec93b".into(),
-            guid: Some("0fc63daf-0000-4772-8e79-3d69d8477de4".parse().unwrap()),
-            label: "efi".into(),
-            signatures: Vec::new(),
-            uses: vec![Use::Mounted("/boot/efi".into()), Use::Holder("md127".into())],
-        };
-        assert_eq!(table.partitions[0], efi);
-        let root = &table.partitions[1];
-        assert_eq!((root.number, root.start_bytes, root.label.as_str()), (2, 17 * MIB, "root"));
-        let ext4 = Signature {
-            kind: "ext4".into(),
-            usage: "filesystem".into(),
-            label: "root".into(),
-            uuid: "2f9f0b5e-3d3c-4a84-9b65-6ad8a7f2a1c0".into(),
-        };
-        assert_eq!(root.signatures, [ext4]);
-    }
-
-    #[test]
-    fn a_partition_that_only_the_kernel_knows_keeps_the_disk_in_use() {
-        let tree = partitioned();
-        // Moved in the table since the kernel read it, and gone from it.
-        kernel_has(&tree, 1, 2 * MIB, 16 * MIB);
-        kernel_has(&tree, 7, 17 * MIB, 8 * MIB);
-        tree.write("proc/self/mountinfo", MOUNTED);
-        tree.write("proc/swaps", "Filename Type Size Used Priority\n/dev/sda7 partition 1 0 -2\n");
-        let disk = disks(&tree).remove(0);
-        assert_eq!(disk.uses, [Use::Mounted("/boot/efi".into()), Use::Swap]);
-        assert!(disk.table.unwrap().partitions.iter().all(|partition| partition.uses.is_empty()));
-    }
-
-    #[test]
-    fn a_partition_is_read_through_its_own_node_when_the_kernel_has_it() {
-        let tree = partitioned();
-        let swap = tree.path("dev/sda1");
-        std::fs::File::create(&swap).unwrap().set_len(16 * MIB).unwrap();
-        ran("mkswap", &[swap.to_str().unwrap()]);
-        let kinds = |tree: &Tree| -> Vec<String> {
-            let table = disks(tree).remove(0).table.unwrap();
-            table.partitions[0].signatures.iter().map(|signature| signature.kind.clone()).collect()
-        };
-        assert_eq!(kinds(&tree), Vec::<String>::new());
-        kernel_has(&tree, 1, MIB, 16 * MIB);
-        assert_eq!(kinds(&tree), ["swap"]);
-    }
-
-    #[test]
-    fn a_gpt_that_is_lost_is_not_a_blank_disk() {
-        let tree = partitioned();
-        let image = std::fs::OpenOptions::new().write(true).open(tree.path("dev/sda")).unwrap();
-        use std::os::unix::fs::FileExt;
-        image.write_all_at(&[0; 512], 512).unwrap();
-        let kind = |tree: &Tree| disks(tree).remove(0).table.map(|table| (table.kind, table.partitions.len()));
-        assert_eq!(kind(&tree), Some(("gpt".to_owned(), 2)), "the backup is there");
-        image.write_all_at(&[0; 512], 64 * MIB - 512).unwrap();
-        assert_eq!(kind(&tree), Some(("PMBR".to_owned(), 0)));
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! How each disk can be erased, the best first.
 
-use super::{Disk, EraseMethod, Roots, ata, attribute, disks, nvme};
+use super::{Disk, EraseMethod, Roots, ata, attribute, contents, nvme};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub(super) fn add_methods(roots: &Roots, found: &mut [Disk]) {
         for disk in found {
             scope.spawn(|| {
                 let queue = roots.sys.join("block").join(&disk.name).join("queue");
-                disk.erase = methods(&queue, &disks::node(roots, &disk.device), &disk.transport);
+                disk.erase = methods(&queue, &contents::node(roots, &disk.name), &disk.transport);
             });
         }
     });

@@ -2,20 +2,40 @@
 
 use super::{Roots, Use, attribute, names, proc_text};
 use crate::error::{Context, Phase, Result};
+use crate::storage::kernel::number_text;
 use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// What procfs says about mounts and swap, read once for all devices.
 pub(super) struct Users {
     mounts: Vec<Mount>,
-    /// Device paths.
-    swaps: Vec<String>,
+    swaps: Vec<Named>,
+}
+
+/// A device by the path under which somebody opened it. One device has several: `/dev/dm-1`, `/dev/mapper/vg00-swap`.
+struct Named {
+    path: String,
+    /// `253:1`, when there is a device node of that path.
+    number: Option<String>,
+}
+
+impl Named {
+    fn new(path: String, dev: &Path) -> Named {
+        let node = path.strip_prefix("/dev/").and_then(|name| std::fs::metadata(dev.join(name)).ok());
+        let node = node.filter(|node| node.file_type().is_block_device());
+        Named { path, number: node.map(|node| number_text(node.rdev())) }
+    }
+
+    fn is(&self, device: &str, number: &str) -> bool {
+        self.path == device || self.number.as_deref().is_some_and(|known| known == number)
+    }
 }
 
 struct Mount {
     /// `8:1`.
     number: String,
-    source: String,
+    source: Named,
     path: String,
 }
 
@@ -29,13 +49,14 @@ impl Users {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             text => text.context(Phase::Inventory, || format!("read {}", path.display()))?,
         };
-        Ok(Users::parse(&proc_text(roots, "self/mountinfo")?, &swaps))
+        Ok(Users::parse(&proc_text(roots, "self/mountinfo")?, &swaps, &roots.dev))
     }
 
-    fn parse(mountinfo: &str, swaps: &str) -> Users {
+    fn parse(mountinfo: &str, swaps: &str, dev: &Path) -> Users {
+        let swaps = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
         Users {
-            mounts: mountinfo.lines().filter_map(Mount::parse).collect(),
-            swaps: swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped).collect(),
+            mounts: mountinfo.lines().filter_map(|line| Mount::parse(line, dev)).collect(),
+            swaps: swaps.map(|path| Named::new(unescaped(path), dev)).collect(),
         }
     }
 
@@ -45,13 +66,13 @@ impl Users {
         let mut uses = Vec::new();
         for mount in &self.mounts {
             // btrfs mounts carry a number of their own (anonymous, major 0): there the source tells.
-            let ours = mount.number == number || (mount.number.starts_with("0:") && mount.source == device);
+            let ours = mount.number == number || (mount.number.starts_with("0:") && mount.source.is(device, &number));
             let found = Use::Mounted(mount.path.clone());
             if ours && !uses.contains(&found) {
                 uses.push(found);
             }
         }
-        if self.swaps.iter().any(|swap| swap == device) {
+        if self.swaps.iter().any(|swap| swap.is(device, &number)) {
             uses.push(Use::Swap);
         }
         uses.extend(names(&dir.join("holders"))?.into_iter().map(Use::Holder));
@@ -61,12 +82,12 @@ impl Users {
 
 impl Mount {
     /// One line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)): `36 35 98:0 / /mnt rw shared:1 - ext3 /dev/sdb1 rw`.
-    fn parse(line: &str) -> Option<Mount> {
+    fn parse(line: &str, dev: &Path) -> Option<Mount> {
         let (fields, source) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(2);
         let number = fields.next()?.to_owned();
         let path = unescaped(fields.nth(1)?);
-        Some(Mount { number, path, source: unescaped(source.split(' ').nth(1)?) })
+        Some(Mount { number, path, source: Named::new(unescaped(source.split(' ').nth(1)?), dev) })
     }
 }
 
@@ -115,7 +136,7 @@ Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
     #[test]
     fn mounts_swaps_and_holders_are_found() {
         let tree = Tree::new();
-        let users = Users::parse(MOUNTINFO, SWAPS);
+        let users = Users::parse(MOUNTINFO, SWAPS, &tree.path("dev"));
         let uses = |name: &str, number: &str| {
             tree.write(&format!("sys/{name}/dev"), format!("{number}\n"));
             users.of(&tree.path(&format!("sys/{name}")), &format!("/dev/{name}")).unwrap()

@@ -1,18 +1,25 @@
 //! What is there: disks, what is on them and who holds them, and the rest of the hardware. Reads only.
 
+mod arrays;
 pub mod ata;
+mod ata_identity;
+mod by_id;
+mod contents;
 mod disks;
 mod erase;
 #[cfg(test)]
 mod fake;
+mod groups;
 mod hardware;
 mod holders;
 pub mod nvme;
 mod paths;
 mod signatures;
+mod stacked;
 mod types;
 
 pub use disks::serial_and_wwn;
+pub use groups::LOOK as LVM_LOOKS;
 pub use types::*;
 
 use crate::error::{Context, Phase, Result};
@@ -53,14 +60,33 @@ pub fn read() -> Result<Inventory> {
 /// # Errors
 /// As [`read`].
 pub fn read_at(roots: &Roots) -> Result<Inventory> {
-    Ok(Inventory {
+    let users = holders::Users::read(roots)?;
+    let mut inventory = Inventory {
         system: hardware::system(&roots.sys),
         cpus: hardware::cpus(&proc_text(roots, "cpuinfo")?),
         memory_bytes: hardware::memory_bytes(&proc_text(roots, "meminfo")?)?,
         nics: hardware::nics(&roots.sys)?,
-        disks: disks::read(roots)?,
+        disks: disks::read(roots, &users)?,
+        stacked: stacked::read(roots, &users)?,
         ..Inventory::default()
-    })
+    };
+    inventory.arrays = arrays::read(roots, &inventory);
+    inventory.groups = groups::read(roots, &inventory);
+    Ok(inventory)
+}
+
+/// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is
+/// (Documentation/ABI/stable/sysfs-block).
+const SYSFS_UNIT_BYTES: u64 = 512;
+
+/// A count of 512-byte units in bytes.
+fn units(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
+}
+
+/// sysfs writes the slash of names like `cciss/c0d0` as an exclamation mark.
+fn device_path(name: &str) -> String {
+    format!("/dev/{}", name.replace('!', "/"))
 }
 
 /// A file of procfs that is always there.

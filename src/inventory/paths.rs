@@ -48,6 +48,12 @@ pub(super) fn by_path(sys: &Path, disk: &Path) -> String {
     path_id(sys, disk).map(|id| format!("/dev/disk/by-path/{id}")).unwrap_or_default()
 }
 
+/// SCSI host:channel:target:lun, which ATA and USB disks have too; empty for others.
+pub(super) fn hctl(disk: &Path) -> String {
+    let names = disk.ancestors().filter_map(|dir| dir.file_name()?.to_str());
+    names.take(3).find(|name| is_scsi_address(name)).unwrap_or_default().to_owned()
+}
+
 fn path_id(sys: &Path, disk: &Path) -> Option<String> {
     let mut parts = Vec::new();
     let mut start = disk.to_owned();

@@ -95,6 +95,9 @@ pub struct Disk {
     /// `/dev/disk/by-path/…` as udev would name it; empty when unknown.
     #[serde(default)]
     pub by_path: String,
+    /// `/dev/disk/by-id/…`, all that udev would make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_id: Vec<String>,
     /// SCSI host:channel:target:lun; empty for what is not SCSI or ATA.
     #[serde(default)]
     pub hctl: String,
@@ -314,8 +317,40 @@ impl std::fmt::Display for Use {
 }
 
 impl Inventory {
-    /// The disk of that device path (`/dev/sda`, `/dev/disk/by-path/…`).
+    /// The disk of that device path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`). None as well when two
+    /// disks answer to the same name, as cheap USB sticks with one serial number do.
     pub fn disk(&self, device: &str) -> Option<&Disk> {
-        self.disks.iter().find(|disk| disk.device == device || (!disk.by_path.is_empty() && disk.by_path == device))
+        let mut found = self.disks.iter().filter(|disk| disk.is(device));
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    /// The kernel's name of a device path of this inventory: `/dev/mapper/vg00-root` → `dm-0`.
+    pub fn kernel_name(&self, device: &str) -> String {
+        match self.stacked.iter().find(|stacked| stacked.device == device) {
+            Some(stacked) => stacked.name.clone(),
+            None => device.strip_prefix("/dev/").unwrap_or(device).replace('/', "!"),
+        }
+    }
+
+    /// Paths of all disks, partitions and stacked devices with a signature of one of these kinds.
+    pub fn devices_with(&self, kinds: &[&str]) -> Vec<&str> {
+        let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
+        let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
+        let has = |signatures: &[Signature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
+        let mut devices = Vec::new();
+        for (device, signatures, table) in disks.chain(stacked) {
+            devices.extend(has(signatures).then_some(device.as_str()));
+            let partitions = table.iter().flat_map(|table| &table.partitions);
+            devices.extend(partitions.filter(|part| has(&part.signatures)).map(|part| part.device.as_str()));
+        }
+        devices
+    }
+}
+
+impl Disk {
+    fn is(&self, device: &str) -> bool {
+        self.device == device
+            || (!self.by_path.is_empty() && self.by_path == device)
+            || self.by_id.iter().any(|name| name == device)
     }
 }

@@ -60,11 +60,6 @@ impl StepName {
     pub fn runs_side_by_side(self) -> bool {
         matches!(self, StepName::StorageWipe | StepName::StoragePartition | StepName::StorageFormat)
     }
-
-    /// Is each of its operations about a device that no other of them touches?
-    pub fn runs_side_by_side(self) -> bool {
-        matches!(self, StepName::StorageWipe | StepName::StoragePartition | StepName::StorageFormat)
-    }
 }
 
 fn devices(decided: &Decided, verdict: Verdict) -> Vec<String> {

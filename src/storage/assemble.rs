@@ -1,7 +1,166 @@
-//! Assembles what is on the disks, read-only, so that the inventory can see what is inside.
+//! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk changes:
+//! the disks refuse writes by programs, arrays are started read-only, and of the logical volumes only those are activated
+//! that write nothing by themselves.
 
-use crate::error::Result;
+use super::kernel;
+use super::lock::Locks;
+use crate::command::Command;
+use crate::error::{Context, Phase, Result};
+use crate::inventory::{self, Array, Inventory, LVM_LOOKS, VolumeGroup};
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
-pub fn assemble(_disks: &[String]) -> Result<()> {
-    todo!()
+pub const TOOLS: &[&str] = &["mdadm", "lvm"];
+
+/// Arrays on volumes on arrays: nobody builds higher.
+const ROUNDS: usize = 8;
+
+/// A disk that is dying answers late.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Kinds of logical volumes whose devices only map. The others write when they are activated, through the lock on the
+/// disk, which holds for programs and not for the kernel (bio_check_ro in block/blk-core.c since 4.18): dm-raid its
+/// superblocks, mirrors their log, thin pools their transaction.
+const HARMLESS: [&str; 2] = ["linear", "striped"];
+
+/// What [`assemble`] did.
+#[derive(Debug)]
+pub struct Assembled {
+    /// Kernel names of what was running before.
+    before: Vec<String>,
+    locks: Locks,
+    /// What could not be assembled and why: the disks keep that secret, which is no error.
+    pub notes: Vec<String>,
 }
+
+/// Locks these disks and starts every array and every harmless volume on them and on what lies on them.
+///
+/// # Errors
+/// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
+pub fn assemble(disks: &[String]) -> Result<Assembled> {
+    let mut assembled = Assembled { before: running()?, locks: Locks::default(), notes: Vec::new() };
+    match assembled.lock(disks).and_then(|()| assembled.build()) {
+        Ok(()) => Ok(assembled),
+        Err(error) => {
+            // The first error tells more than that of the way back.
+            let _ = assembled.locks.unlock();
+            Err(error)
+        }
+    }
+}
+
+impl Assembled {
+    /// Marks in the inventory what was not running before.
+    pub fn mark(&self, inventory: &mut Inventory) {
+        for stacked in &mut inventory.stacked {
+            stacked.assembled = !self.before.contains(&stacked.name);
+        }
+    }
+
+    /// Makes the disks writable again. Arrays and volumes stay read-only.
+    ///
+    /// # Errors
+    /// A disk refuses.
+    pub fn unlock(mut self) -> Result<()> {
+        self.locks.unlock()
+    }
+
+    fn lock(&mut self, disks: &[String]) -> Result<()> {
+        for disk in disks {
+            // One with a write-protect switch is not ours to make writable afterwards.
+            if !is_read_only(disk)? {
+                self.locks.lock(disk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts what is there, and again, as long as that brings something new to light.
+    fn build(&mut self) -> Result<()> {
+        let mut tried = HashSet::new();
+        for _ in 0..ROUNDS {
+            let inventory = inventory::read()?;
+            let arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
+            let arrays: Vec<&Array> = arrays.filter(|array| tried.insert(array.uuid.to_string())).collect();
+            let groups: Vec<&VolumeGroup> =
+                inventory.groups.iter().filter(|group| tried.insert(group.uuid.clone())).collect();
+            if arrays.is_empty() && groups.is_empty() {
+                break;
+            }
+            for array in arrays {
+                self.note(&format!("array {}", array.uuid), start(array));
+            }
+            for group in groups {
+                self.note(&format!("volume group {}", group.name), activate(group));
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, what: &str, result: Result<(), String>) {
+        match result {
+            Ok(()) => tracing::info!("{what}: assembled read-only, to look inside"),
+            Err(error) => {
+                let note = format!("{what} is not assembled: {error}");
+                tracing::warn!("{note}");
+                self.notes.push(note);
+            }
+        }
+    }
+}
+
+/// Kernel names of all arrays and device-mapper devices there are.
+fn running() -> Result<Vec<String>> {
+    let entries = fs::read_dir("/sys/block").context(Phase::Storage, || "read the directory /sys/block")?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter(|name| ["md", "dm-", "bcache"].iter().any(|prefix| name.starts_with(prefix))).collect())
+}
+
+fn is_read_only(disk: &str) -> Result<bool> {
+    let path = kernel::sysfs(disk)?.join("ro");
+    let text = fs::read_to_string(&path).context(Phase::Storage, || format!("read {}", path.display()))?;
+    Ok(text.trim() == "1")
+}
+
+/// Not `mdadm --assemble --scan`: that gives up at the first member of a running array whose count of events is behind,
+/// and what it had not come to by then stays in the dark (Assemble.c, "Found some drive for an array that is already
+/// active").
+fn start(array: &Array) -> Result<(), String> {
+    if array.level == "container" {
+        return Err(format!("it is a RAID of the firmware ({}), which stays as it is", array.metadata));
+    }
+    let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);
+    let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
+    let mdadm = mdadm.arg(format!("--uuid={}", array.uuid.simple()));
+    let mdadm = mdadm.args(array.members.iter().map(|member| &member.device));
+    mdadm.env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
+}
+
+/// The highest array number that is free, as mdadm itself would choose.
+fn free_name() -> Result<String, String> {
+    let free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
+    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 numbers of arrays are in use")?;
+    Ok(format!("/dev/md{number}"))
+}
+
+/// By UUID: two groups may have one name.
+fn activate(group: &VolumeGroup) -> Result<(), String> {
+    let idle = group.volumes.iter().filter(|volume| volume.running.is_none());
+    let harmless: Vec<String> = idle
+        .filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
+        .map(|volume| format!("lv_uuid={}", volume.uuid))
+        .collect();
+    if harmless.is_empty() {
+        return Ok(());
+    }
+    let config = format!("{LVM_LOOKS} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
+    let select = format!("vg_uuid={} && ({})", group.uuid, harmless.join(" || "));
+    let lvm = Command::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
+    let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
+    lvm.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

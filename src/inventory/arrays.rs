@@ -1,0 +1,161 @@
+//! md arrays by what is written on their members: by `mdadm --examine` of every device on which libblkid sees a member.
+//! Nothing has to run for that, and nothing is started.
+
+use super::{Array, ArrayMember, Inventory, MemberRole, Roots, Stacked, StackedKind, attribute};
+use crate::command::{self, Command};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// What libblkid calls members: md's own, and those of the firmware RAIDs that mdadm understands.
+pub const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
+
+/// A disk that is dying answers late.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What one member says.
+#[derive(Debug, PartialEq, Eq)]
+struct Superblock {
+    uuid: Uuid,
+    name: String,
+    level: String,
+    metadata: String,
+    raid_devices: u32,
+    role: MemberRole,
+    /// Counts changes: of members that disagree, the one with the most is right.
+    events: u64,
+}
+
+/// All arrays of which a member is there. A member that mdadm cannot read is left out and named in the log.
+pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<Array> {
+    let devices = inventory.devices_with(&MEMBERS);
+    if !devices.is_empty() && !command::missing(&["mdadm"]).is_empty() {
+        tracing::warn!("there is no mdadm here: what the RAID members {} belong to is not known", devices.join(", "));
+        return Vec::new();
+    }
+    let found = devices.into_iter().filter_map(|device| Some((device.to_owned(), examine(device)?)));
+    let mut arrays = grouped(found.collect());
+    for array in &mut arrays {
+        array.running = running(roots, inventory, array);
+    }
+    arrays
+}
+
+fn examine(device: &str) -> Option<Superblock> {
+    match Command::new("mdadm").args(["--examine", device]).deadline(DEADLINE).run() {
+        Ok(output) => {
+            let superblock = parse(&output.stdout);
+            if superblock.is_none() {
+                tracing::warn!(device, "mdadm says nothing about an array of this RAID member");
+            }
+            superblock
+        }
+        Err(error) => {
+            tracing::warn!(device, "the RAID member cannot be examined: {error}");
+            None
+        }
+    }
+}
+
+/// The text of `mdadm --examine`: lines like `Raid Level : raid1`. `--export` would be easier to read, but knows neither
+/// the metadata's version nor the member's role (export_examine_super1 in mdadm's super1.c).
+fn parse(text: &str) -> Option<Superblock> {
+    let field = |name: &str| {
+        let found = text.lines().filter_map(|line| line.split_once(" : ")).find(|(key, _)| key.trim() == name);
+        found.map(|(_, value)| value.trim())
+    };
+    // 0.90 and the firmware formats call it UUID.
+    let uuid = field("Array UUID").or_else(|| field("UUID"))?;
+    Some(Superblock {
+        uuid: uuid.split_whitespace().next()?.replace(':', "").parse().ok()?,
+        name: field("Name").map(without_home_host).unwrap_or_default(),
+        level: field("Raid Level").unwrap_or("container").to_owned(),
+        metadata: metadata(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default()),
+        raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
+        role: match field("Device Role") {
+            Some(role) => role_1(role),
+            None => text.lines().find_map(role_090).unwrap_or(MemberRole::Spare),
+        },
+        events: field("Events").and_then(|text| text.parse().ok()).unwrap_or_default(),
+    })
+}
+
+/// `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
+fn without_home_host(name: &str) -> String {
+    let name = name.split("  (local to host").next().unwrap_or(name);
+    name.split_once(':').map_or(name, |(_, name)| name).to_owned()
+}
+
+fn metadata(magic: &str, version: &str) -> String {
+    match (magic, version) {
+        (magic, _) if magic.starts_with("Intel Raid ISM") => "imsm".to_owned(),
+        (magic, _) if magic.starts_with("DE11DE11") => "ddf".to_owned(),
+        (_, version) if version.starts_with("0.90") => "0.90".to_owned(),
+        (_, version) => version.to_owned(),
+    }
+}
+
+/// `Active device 0`, `spare`, `Replacement device 1`, `Journal`.
+fn role_1(text: &str) -> MemberRole {
+    match text.strip_prefix("Active device ").map(str::parse) {
+        Some(Ok(place)) => MemberRole::Active(place),
+        _ if ["spare", "Journal"].contains(&text) || text.starts_with("Replacement") => MemberRole::Spare,
+        _ => MemberRole::Faulty,
+    }
+}
+
+/// The line about the member itself in metadata 0.90, after number, major and minor the place and the state:
+/// `this     0     254        0        0      active sync   /dev/vda`.
+fn role_090(line: &str) -> Option<MemberRole> {
+    let mut words = line.split_whitespace();
+    (words.next() == Some("this")).then_some(())?;
+    let place = words.nth(3)?.parse();
+    let state: Vec<&str> = words.collect();
+    Some(match place {
+        Ok(place) if state.contains(&"active") => MemberRole::Active(place),
+        _ if state.contains(&"spare") => MemberRole::Spare,
+        _ => MemberRole::Faulty,
+    })
+}
+
+/// One array for each UUID, in the order of the devices.
+fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
+    let mut arrays: Vec<(u64, Array)> = Vec::new();
+    for (device, superblock) in found {
+        let member = ArrayMember { device, role: superblock.role };
+        match arrays.iter_mut().find(|(_, array)| array.uuid == superblock.uuid) {
+            Some((events, array)) => {
+                let mut members = std::mem::take(&mut array.members);
+                members.push(member);
+                if superblock.events > *events {
+                    *events = superblock.events;
+                    *array = of(superblock, members);
+                } else {
+                    array.members = members;
+                }
+            }
+            None => arrays.push((superblock.events, of(superblock, vec![member]))),
+        }
+    }
+    arrays.into_iter().map(|(_, array)| array).collect()
+}
+
+fn of(superblock: Superblock, members: Vec<ArrayMember>) -> Array {
+    let Superblock { uuid, name, level, metadata, raid_devices, .. } = superblock;
+    Array { uuid, name, level, metadata, raid_devices, members, running: None }
+}
+
+/// The kernel's array that holds one of the members. Volumes in a container of a firmware RAID hold them too, but it is
+/// the container that the members' metadata names.
+fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<String> {
+    let members: Vec<String> = array.members.iter().map(|member| inventory.kernel_name(&member.device)).collect();
+    let holds = |stacked: &&Stacked| {
+        let version = attribute(&roots.sys.join("block").join(&stacked.name).join("md/metadata_version"));
+        stacked.kind == StackedKind::Array
+            && !version.starts_with("external:/")
+            && stacked.below.iter().any(|below| members.contains(below))
+    };
+    inventory.stacked.iter().find(holds).map(|stacked| stacked.name.clone())
+}
+
+#[cfg(test)]
+mod tests;

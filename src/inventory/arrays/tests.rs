@@ -1,0 +1,131 @@
+//! What mdadm 4.2 says of members, recorded, and what becomes of it.
+
+use super::*;
+use crate::inventory::fake::Tree;
+
+fn recorded(name: &str) -> Superblock {
+    let path = format!("{}/testdata/tools/mdadm-examine-{name}", env!("CARGO_MANIFEST_DIR"));
+    parse(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn recorded_members() {
+    let five = |role, events| Superblock {
+        uuid: "762bf437-c40b-9a3e-2881-efa237fa60df".parse().unwrap(),
+        name: "b".into(),
+        level: "raid5".into(),
+        metadata: "1.0".into(),
+        raid_devices: 3,
+        role,
+        events,
+    };
+    assert_eq!(recorded("1.0-active"), five(MemberRole::Active(0), 18));
+    assert_eq!(recorded("1.0-spare"), five(MemberRole::Spare, 18));
+    assert_eq!(recorded("1.0-ahead"), five(MemberRole::Active(0), 27));
+    assert_eq!(recorded("1.0-behind"), five(MemberRole::Active(1), 18));
+    let old = Superblock {
+        uuid: "fd070462-5a36-3943-0002-fec513a5c7d1".parse().unwrap(),
+        name: String::new(),
+        level: "raid1".into(),
+        metadata: "0.90".into(),
+        raid_devices: 2,
+        role: MemberRole::Active(0),
+        events: 18,
+    };
+    assert_eq!(recorded("0.90"), old);
+}
+
+#[test]
+fn firmware_raids_are_containers() {
+    let text = "/dev/sda:\n          Magic : Intel Raid ISM Cfg Sig.\n        Version : 1.1.00\n    Orig Family : 8e7d1a4d\n\
+                \x20          UUID : 0d0f5a8e:2f2c2c83:1f3a1b4c:5d6e7f80\n   RAID Devices : 1\n\n[Volume0]:\n\
+                \x20          UUID : 11111111:2f2c2c83:1f3a1b4c:5d6e7f80\n     RAID Level : 1\n";
+    let found = parse(text).unwrap();
+    assert_eq!(found.uuid.to_string(), "0d0f5a8e-2f2c-2c83-1f3a-1b4c5d6e7f80");
+    assert_eq!((found.level.as_str(), found.metadata.as_str(), found.role), ("container", "imsm", MemberRole::Spare));
+}
+
+#[test]
+fn texts_without_an_array_are_none() {
+    for text in ["", "/dev/sda:\n   MBR Magic : aa55\nPartition[0] :   4294967295 sectors\n", "UUID : not hex\n"] {
+        assert_eq!(parse(text), None, "{text:?}");
+    }
+}
+
+#[test]
+fn names_and_roles() {
+    let names = [
+        ("any:root", "root"),
+        ("storage-7:1  (local to host storage-7)", "1"),
+        ("root", "root"),
+        ("", ""),
+        ("a:b:c", "b:c"),
+    ];
+    for (text, name) in names {
+        assert_eq!(without_home_host(text), name);
+    }
+    let roles = [
+        ("Active device 3", MemberRole::Active(3)),
+        ("spare", MemberRole::Spare),
+        ("Replacement device 1", MemberRole::Spare),
+        ("Journal", MemberRole::Spare),
+        ("Active device x", MemberRole::Faulty),
+        ("Device -1", MemberRole::Faulty),
+    ];
+    for (text, role) in roles {
+        assert_eq!(role_1(text), role, "{text}");
+    }
+    let lines = [
+        ("this     1     254       16        1      active sync   /dev/vdb", Some(MemberRole::Active(1))),
+        ("this     2       8       33       -1      spare   /dev/sdc1", Some(MemberRole::Spare)),
+        ("this     2       8       33        2      spare   /dev/sdc1", Some(MemberRole::Spare)),
+        ("this     1       8       17        1      faulty removed", Some(MemberRole::Faulty)),
+        ("   1     1     254       16        1      active sync   /dev/vdb", None),
+        ("this", None),
+    ];
+    for (line, role) in lines {
+        assert_eq!(role_090(line), role, "{line}");
+    }
+}
+
+#[test]
+fn members_are_grouped_and_the_latest_is_believed() {
+    let behind = Superblock { raid_devices: 2, ..recorded("1.0-behind") };
+    let found = vec![
+        ("/dev/vdd".to_owned(), behind),
+        ("/dev/vda".to_owned(), recorded("0.90")),
+        ("/dev/vdc".to_owned(), recorded("1.0-ahead")),
+        ("/dev/vdf".to_owned(), recorded("1.0-spare")),
+    ];
+    let arrays = grouped(found);
+    assert_eq!((arrays.len(), arrays[0].raid_devices, arrays[1].members.len()), (2, 3, 1));
+    let members: Vec<_> = arrays[0].members.iter().map(|member| (member.device.as_str(), member.role)).collect();
+    let expected =
+        [("/dev/vdd", MemberRole::Active(1)), ("/dev/vdc", MemberRole::Active(0)), ("/dev/vdf", MemberRole::Spare)];
+    assert_eq!(members, expected);
+}
+
+#[test]
+fn the_running_array_is_the_one_that_holds_a_member() {
+    let tree = Tree::new();
+    tree.write("sys/block/md126/md/metadata_version", "external:/md127/0\n");
+    tree.write("sys/block/md127/md/metadata_version", "external:imsm\n");
+    tree.write("sys/block/md125/md/metadata_version", "1.2\n");
+    let stacked = |name: &str, below: &[&str]| Stacked {
+        name: name.to_owned(),
+        kind: StackedKind::Array,
+        below: below.iter().map(|name| (*name).to_owned()).collect(),
+        ..Stacked::default()
+    };
+    let volume = Stacked { kind: StackedKind::Volume, device: "/dev/mapper/v-a".into(), ..stacked("dm-0", &["sdc"]) };
+    let all = [stacked("md125", &["dm-0"]), stacked("md126", &["sda"]), stacked("md127", &["sda"]), volume];
+    let inventory = Inventory { stacked: all.to_vec(), ..Inventory::default() };
+    let running = |device: &str| {
+        let member = ArrayMember { device: device.to_owned(), role: MemberRole::Spare };
+        running(&tree.roots(), &inventory, &Array { members: vec![member], ..Array::default() })
+    };
+    assert_eq!(running("/dev/sda").as_deref(), Some("md127"));
+    assert_eq!(running("/dev/mapper/v-a").as_deref(), Some("md125"));
+    assert_eq!(running("/dev/sdc"), None, "a volume is no array");
+    assert_eq!(running("/dev/sdd"), None);
+}

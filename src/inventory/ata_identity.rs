@@ -1,0 +1,48 @@
+//! What an ATA disk says of itself: the answer to IDENTIFY DEVICE, which the kernel keeps as vital product data.
+
+use super::printable;
+use std::path::Path;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub model: String,
+    pub serial: String,
+}
+
+/// Of the disk with that directory in sysfs; none when it is no ATA disk, or the controller hides that it is.
+pub(super) fn identity(disk: &Path) -> Option<Identity> {
+    parse(&std::fs::read(disk.join("device/vpd_pg89")).ok()?)
+}
+
+/// VPD page 0x89 (SAT-4 12.4.2): the 512 bytes of the disk's answer begin at byte 60.
+fn parse(page: &[u8]) -> Option<Identity> {
+    let answer = page.get(60..572).filter(|_| page.get(1) == Some(&0x89))?;
+    // Words 10 to 19 and 27 to 46 (ACS-4 7.13), two characters in each, the second one first.
+    let text = |range| answer.get(range).map(|bytes: &[u8]| printable(&swapped(bytes)));
+    let identity = Identity { serial: text(20..40)?, model: text(54..94)? };
+    Some(identity).filter(|identity| !identity.model.is_empty())
+}
+
+fn swapped(bytes: &[u8]) -> Vec<u8> {
+    bytes.chunks(2).flat_map(|pair| pair.iter().rev()).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_and_serial_number_are_read() {
+        let mut page = vec![0; 572];
+        page[1] = 0x89;
+        page[60 + 20..60 + 40].copy_from_slice(&swapped(b"    S3Z9NB0K123456  "));
+        page[60 + 54..60 + 94].copy_from_slice(&swapped(b"SAMSUNG MZ7LH480HAHQ-00005              "));
+        let expected = Identity { model: "SAMSUNG MZ7LH480HAHQ-00005".into(), serial: "S3Z9NB0K123456".into() };
+        assert_eq!(parse(&page), Some(expected));
+        for bad in [&page[..571], &[0; 572], &[], &[0x89]] {
+            assert_eq!(parse(bad), None);
+        }
+        page[60 + 54..60 + 94].fill(b' ');
+        assert_eq!(parse(&page), None);
+    }
+}

@@ -1,0 +1,161 @@
+//! What is on a block device, be it a disk or made of others: partition table, signatures, users of its partitions.
+
+use super::holders::Users;
+use super::signatures::{Area, FoundPartition, FoundSignature, FoundTable, Probe};
+use super::{Partition, Roots, Signature, Table, Use, attribute, device_path, names, units};
+use crate::error::Result;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A device to look into.
+pub(super) struct Target<'a> {
+    /// Kernel name; its node in `/dev` is there without udev.
+    pub name: &'a str,
+    /// The path that is told to people, from which those of partitions follow.
+    pub device: &'a str,
+    pub sector_bytes: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Contents {
+    pub table: Option<Table>,
+    pub signatures: Vec<Signature>,
+    /// Uses of partitions that only the kernel knows: somebody changed the table under it, or it cannot be read.
+    pub uses: Vec<Use>,
+    /// Why not all is known.
+    pub unreadable: Option<String>,
+}
+
+/// Table and signatures. Whatever cannot be read is named in `unreadable`; the rest is told all the same.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Contents> {
+    let mut kernel = kernel_partitions(&roots.sys.join("block").join(target.name), users)?;
+    let mut contents = Contents::default();
+    let mut doubts = Vec::new();
+    match Probe::open(&node(roots, target.name), None, target.sector_bytes) {
+        Ok(mut probe) => {
+            let found = probe.table().unwrap_or_else(|error| {
+                doubts.push(format!("{}: partition table: {error}", target.device));
+                None
+            });
+            contents.signatures = checked(target.device, probe.signatures(), &mut doubts);
+            contents.table = found.map(|found| table(target, found, &mut kernel, roots, &mut doubts));
+        }
+        Err(error) => doubts.push(format!("{}: {error}", target.device)),
+    }
+    for left in kernel {
+        if contents.table.is_some() {
+            let partition = left.name;
+            tracing::warn!(partition, "the kernel has this partition, the table on {} has not", target.device);
+        }
+        contents.uses.extend(left.uses);
+    }
+    if !doubts.is_empty() {
+        let text = doubts.join("; ");
+        tracing::warn!(device = target.name, "not all that is on it is known: {text}");
+        contents.unreadable = Some(text);
+    }
+    Ok(contents)
+}
+
+/// A partition as the kernel has it now.
+struct KernelPartition {
+    name: String,
+    number: u32,
+    start_bytes: u64,
+    size_bytes: u64,
+    uses: Vec<Use>,
+}
+
+impl KernelPartition {
+    /// Is this what the table on the disk says? The kernel gives an extended partition two sectors only, for the
+    /// boot loader (block/partitions/msdos.c).
+    fn is(&self, found: &FoundPartition) -> bool {
+        self.number == found.number
+            && self.start_bytes == found.start_bytes
+            && (self.size_bytes == found.size_bytes || found.extended)
+    }
+}
+
+fn kernel_partitions(disk: &Path, users: &Users) -> Result<Vec<KernelPartition>> {
+    let mut partitions = Vec::new();
+    for name in names(disk)? {
+        let dir = disk.join(&name);
+        let at = |attribute_name: &str| attribute(&dir.join(attribute_name));
+        let Ok(number) = at("partition").parse() else { continue };
+        let (Some(start_bytes), Some(size_bytes)) = (units(&at("start")), units(&at("size"))) else { continue };
+        let uses = users.of(&dir, &device_path(&name))?;
+        partitions.push(KernelPartition { name, number, start_bytes, size_bytes, uses });
+    }
+    Ok(partitions)
+}
+
+/// The table with what is inside each partition. Takes from `kernel` the partitions that are in it.
+fn table(
+    target: &Target,
+    found: FoundTable,
+    kernel: &mut Vec<KernelPartition>,
+    roots: &Roots,
+    doubts: &mut Vec<String>,
+) -> Table {
+    let partitions = found.partitions.into_iter().map(|found| {
+        let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
+        let device = crate::layout::partition_device(target.device, found.number);
+        let own = known.as_ref().map(|partition| node(roots, &partition.name));
+        let signatures = checked(&device, inside(target, &found, own, roots), doubts);
+        Partition {
+            number: found.number,
+            device,
+            start_bytes: found.start_bytes,
+            size_bytes: found.size_bytes,
+            kind: found.kind,
+            // A DOS partition has an id that is no UUID.
+            guid: found.guid.parse().ok(),
+            label: found.name,
+            signatures,
+            uses: known.map(|partition| partition.uses).unwrap_or_default(),
+        }
+    });
+    let mut partitions: Vec<Partition> = partitions.collect();
+    partitions.sort_by_key(|partition| partition.number);
+    Table { kind: found.kind, guid: found.id.parse().ok(), partitions }
+}
+
+/// The signatures inside a partition: through its own node, whose cache sees what was written through it, else, where
+/// the kernel has not taken the partition up, through the disk.
+fn inside(
+    target: &Target,
+    found: &FoundPartition,
+    own: Option<PathBuf>,
+    roots: &Roots,
+) -> io::Result<Vec<FoundSignature>> {
+    if found.extended {
+        return Ok(Vec::new());
+    }
+    let mut probe = match own.filter(|node| node.exists()) {
+        Some(node) => Probe::open(&node, None, target.sector_bytes)?,
+        None => {
+            let area = Area { start_bytes: found.start_bytes, size_bytes: found.size_bytes };
+            Probe::open(&node(roots, target.name), Some(area), target.sector_bytes)?
+        }
+    };
+    probe.signatures()
+}
+
+/// The signatures, and a doubt where they could not be read or one is damaged.
+fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Vec<String>) -> Vec<Signature> {
+    let found = found.unwrap_or_else(|error| {
+        doubts.push(format!("{device}: {error}"));
+        Vec::new()
+    });
+    let damaged = found.iter().filter(|found| found.damaged);
+    doubts.extend(damaged.map(|found| format!("{device}: {} with a wrong checksum", found.signature.kind)));
+    found.into_iter().map(|found| found.signature).collect()
+}
+
+/// The device node of a kernel name.
+pub(super) fn node(roots: &Roots, name: &str) -> PathBuf {
+    roots.dev.join(name.replace('!', "/"))
+}

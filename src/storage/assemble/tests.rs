@@ -1,0 +1,299 @@
+//! Assembling in a machine with md and the device mapper: what is seen, and that the disks stay as they are.
+
+use super::*;
+use crate::inventory::{Inventory, StackedKind};
+
+const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];
+
+fn ran(line: &str) {
+    let mut words = line.split(' ');
+    let tool = words.next().unwrap();
+    let command = Command::new(tool).args(words).env("MDADM_NO_UDEV", "1").env("DM_DISABLE_UDEV", "1");
+    command.run().unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn tried(line: &str) {
+    let _ = Command::new("sh").args(["-c", line]).run();
+}
+
+/// Takes everything down that runs, several times as one lies on the other.
+fn stop_all() {
+    for _ in 0..4 {
+        tried("dmsetup remove_all; for md in /sys/block/md*; do mdadm -q --stop /dev/${md##*/}; done");
+    }
+    // dmsetup leaves the links of volumes behind, and lvm makes no group whose directory is there.
+    tried("rm -rf /dev/vg00 /dev/twin /dev/half");
+}
+
+/// Stops all and empties these disks.
+fn blank(disks: &[&str]) {
+    stop_all();
+    for disk in disks {
+        crate::storage::wipe::wipe_ends(disk).unwrap();
+        ran(&format!("dd if=/dev/zero of={disk} bs=1M count=8 status=none"));
+    }
+}
+
+fn hash(disks: &[&str]) -> String {
+    for disk in disks {
+        kernel::flush_buffers(&fs::File::open(disk).unwrap()).unwrap();
+    }
+    Command::new("md5sum").args(disks).run().unwrap().stdout
+}
+
+/// Cuts a disk to partitions of that size, so that hashing takes seconds and not minutes.
+fn cut(disk: &str, size_mib: u64, count: u64) {
+    let path = disk.to_owned();
+    let partition = |number: u64| crate::plan::NewPartition {
+        number: number as u32 + 1,
+        device: crate::layout::partition_device(&path, number as u32 + 1),
+        first_lba: (1 + number * size_mib) * 2048,
+        last_lba: (1 + (number + 1) * size_mib) * 2048 - 1,
+        kind: crate::layout::PartitionKind::Linux.guid(),
+        guid: uuid::Uuid::new_v4(),
+        name: String::new(),
+    };
+    let partitions = (0..count).map(partition).collect();
+    let guid = uuid::Uuid::new_v4();
+    crate::storage::gpt::write(&crate::plan::PartitionTable {
+        device: path.clone(),
+        guid,
+        sector_bytes: 512,
+        partitions,
+    })
+    .unwrap();
+}
+
+/// Assembles, reads, stops again; the disks' parts must be what they were. Gives what was seen.
+fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
+    stop_all();
+    let before = hash(parts);
+    let names: Vec<String> = disks.iter().map(|disk| (*disk).to_owned()).collect();
+    let assembled = assemble(&names).unwrap();
+    let mut inventory = inventory::read().unwrap();
+    assembled.mark(&mut inventory);
+    let notes = assembled.notes.clone();
+    // Time for whatever the kernel would like to write by itself.
+    std::thread::sleep(Duration::from_millis(1500));
+    let writable = || disks.iter().all(|disk| !is_read_only(disk).unwrap());
+    assert!(!writable());
+    stop_all();
+    assembled.unlock().unwrap();
+    assert!(writable());
+    assert_eq!(hash(parts), before, "{notes:?}");
+    (inventory, notes)
+}
+
+fn seen<'a>(inventory: &'a Inventory, device: &str) -> &'a inventory::Stacked {
+    let found = inventory.stacked.iter().find(|stacked| stacked.device == device);
+    found.unwrap_or_else(|| panic!("no {device} in {:?}", inventory.stacked))
+}
+
+fn array<'a>(inventory: &'a Inventory, name: &str) -> &'a Array {
+    let found = inventory.arrays.iter().find(|array| array.name == name);
+    found.unwrap_or_else(|| panic!("no {name} in {:?}", inventory.arrays))
+}
+
+/// The filesystem on a running array.
+fn inside(inventory: &Inventory, array: &Array) -> Vec<String> {
+    let Some(name) = &array.running else { return Vec::new() };
+    let stacked = inventory.stacked.iter().find(|stacked| stacked.name == *name).unwrap();
+    assert!(stacked.assembled && stacked.kind == StackedKind::Array, "{stacked:?}");
+    stacked.signatures.iter().map(|signature| signature.kind.clone()).collect()
+}
+
+const PARTS: [&str; 8] =
+    ["/dev/vda1", "/dev/vda2", "/dev/vda3", "/dev/vda4", "/dev/vdb1", "/dev/vdb2", "/dev/vdb3", "/dev/vdb4"];
+const DISKS: [&str; 2] = ["/dev/vda", "/dev/vdb"];
+
+fn parts() {
+    blank(&DISKS);
+    for disk in DISKS {
+        cut(disk, 32, 4);
+    }
+    for part in PARTS {
+        ran(&format!("dd if=/dev/zero of={part} bs=1M status=none count=32"));
+    }
+}
+
+fn create(name: &str, level: &str, options: &str, members: &[&str]) {
+    let count = members.len();
+    let members = members.join(" ");
+    let options = if options.is_empty() { String::new() } else { format!(" {options}") };
+    ran(&format!(
+        "mdadm --create /dev/md/{name} --run --homehost=any --level={level} --raid-devices={count}{options} {members}"
+    ));
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembling_arrays_changes_nothing() {
+    parts();
+    create("clean", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
+    ran("mkfs.ext4 -q -L clean /dev/md/clean");
+    create("half", "1", "--metadata=1.0", &["/dev/vda2", "missing"]);
+    ran("mkfs.ext4 -q -L half /dev/md/half");
+    create("nought", "0", "--metadata=1.1", &["/dev/vda3", "/dev/vdb3"]);
+    ran("mkfs.ext4 -q -L nought /dev/md/nought");
+    create("old", "1", "--metadata=0.90", &["/dev/vda4", "/dev/vdb4"]);
+    ran("mkfs.vfat -n OLD /dev/md/old");
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    assert_eq!(notes, Vec::<String>::new());
+    for (name, level, metadata, members) in
+        [("clean", "raid1", "1.2", 2), ("half", "raid1", "1.0", 1), ("nought", "raid0", "1.1", 2)]
+    {
+        let array = array(&inventory, name);
+        assert_eq!((array.level.as_str(), array.metadata.as_str(), array.raid_devices), (level, metadata, 2));
+        assert_eq!(array.members.len(), members, "{array:?}");
+        assert_eq!(inside(&inventory, array), ["ext4"], "{array:?}");
+    }
+    let old = array(&inventory, "");
+    assert_eq!((old.metadata.as_str(), inside(&inventory, old)), ("0.90", vec!["vfat".to_owned()]));
+    blank(&DISKS);
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembling_damaged_arrays_changes_nothing() {
+    parts();
+    // Without --assume-clean its resync is still to come.
+    create("five", "5", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1", "/dev/vda2"]);
+    create("ten", "10", "--metadata=1.2 --assume-clean", &["/dev/vdb2", "/dev/vda3", "/dev/vdb3", "/dev/vda4"]);
+    ran("mkfs.ext4 -q /dev/md/ten");
+    ran("mdadm --fail /dev/md/ten /dev/vdb3");
+    create("lost", "1", "--metadata=1.2", &["/dev/vdb4", "missing"]);
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    assert_eq!((array(&inventory, "five").running.is_some(), notes.len()), (true, 0), "{notes:?}");
+    assert_eq!(inside(&inventory, array(&inventory, "ten")), ["ext4"]);
+    // One of three members is left: it cannot run, and the others do not suffer.
+    ran("mdadm --zero-superblock /dev/vda1");
+    ran("mdadm --zero-superblock /dev/vdb1");
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    let five = array(&inventory, "five");
+    assert_eq!((five.running.as_ref(), five.members.len(), notes.len()), (None, 1, 1), "{notes:?}");
+    assert!(notes[0].contains("is not assembled: `mdadm --assemble"), "{notes:?}");
+    assert_eq!(inside(&inventory, array(&inventory, "ten")), ["ext4"]);
+    blank(&DISKS);
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembled_are_two_arrays_of_one_name() {
+    parts();
+    create("root", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
+    ran("mdadm --stop /dev/md/root");
+    create("root", "1", "--metadata=1.2", &["/dev/vda2", "/dev/vdb2"]);
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    let running: Vec<bool> = inventory.arrays.iter().map(|array| array.running.is_some()).collect();
+    assert_eq!((running, notes.len()), (vec![true, true], 0), "{notes:?}");
+    blank(&DISKS);
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembled_are_arrays_groups_and_what_lies_on_them() {
+    parts();
+    create("below", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
+    create("beside", "1", "--metadata=1.2", &["/dev/vda2", "/dev/vdb2"]);
+    create("above", "0", "--metadata=1.2", &["/dev/md/below", "/dev/md/beside"]);
+    ran("lvm vgcreate -y vg00 /dev/md/above");
+    ran("lvm lvcreate -y -n root -L 16m vg00");
+    ran("mkfs.ext4 -q /dev/vg00/root");
+    ran("lvm lvcreate -y -n part -L 12m vg00");
+    ran("lvm lvcreate -y -n part2 -L 12m vg00");
+    create("onvolumes", "1", "--metadata=1.0", &["/dev/vg00/part", "/dev/vg00/part2"]);
+    ran("mkfs.ext4 -q /dev/md/onvolumes");
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    assert_eq!(notes, Vec::<String>::new());
+    let root = seen(&inventory, "/dev/mapper/vg00-root");
+    assert_eq!((root.kind, root.signatures[0].kind.as_str(), root.assembled), (StackedKind::Volume, "ext4", true));
+    let above = array(&inventory, "above");
+    assert_eq!(root.below, [above.running.clone().unwrap()]);
+    assert_eq!(inside(&inventory, array(&inventory, "onvolumes")), ["ext4"]);
+    let group = &inventory.groups[0];
+    assert_eq!(
+        (group.name.as_str(), group.physical[0].device.as_str()),
+        ("vg00", &*format!("/dev/{}", above.running.clone().unwrap()))
+    );
+    assert!(group.volumes.iter().all(|volume| volume.running.is_some()), "{group:?}");
+    blank(&DISKS);
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembled_only_are_volumes_that_write_nothing() {
+    parts();
+    ran("lvm vgcreate -y --addtag a --addtag b vg00 /dev/vda1 /dev/vdb1 /dev/vda2 /dev/vdb2");
+    ran("lvm lvcreate -y -n linear -L 12m vg00");
+    ran("mkfs.ext4 -q /dev/vg00/linear");
+    ran("lvm lvcreate -y -n striped -i 2 -L 16m vg00");
+    ran("lvm lvcreate -y --type raid1 -m 1 -n mirrored -L 12m vg00");
+    ran("lvm lvcreate -y --type thin-pool -Zn -n pool -L 16m vg00");
+    ran("lvm lvcreate -y -n origin -L 12m vg00");
+    ran("lvm lvcreate -y -s -n snapshot -L 8m vg00/origin");
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    assert_eq!(notes, Vec::<String>::new());
+    let group = &inventory.groups[0];
+    assert_eq!((group.tags.len(), group.extent_bytes, group.physical.len()), (2, 4 << 20, 4));
+    let mut volumes: Vec<_> =
+        group.volumes.iter().map(|it| (it.name.as_str(), it.kind.as_str(), it.stripes, it.running.is_some())).collect();
+    volumes.sort_unstable();
+    println!("{volumes:?}");
+    assert_eq!(volumes[..2], [("linear", "linear", 1, true), ("mirrored", "raid1", 2, false)]);
+    assert!(volumes.contains(&("striped", "striped", 2, true)) && volumes.contains(&("pool", "thin-pool", 1, false)));
+    assert_eq!(seen(&inventory, "/dev/mapper/vg00-linear").signatures[0].kind, "ext4");
+    blank(&DISKS);
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
+    parts();
+    for (part, volume) in [("/dev/vda1", "a"), ("/dev/vdb1", "b")] {
+        ran(&format!("lvm vgcreate -y twin {part}"));
+        ran(&format!("lvm lvcreate -y -n {volume} -L 12m twin"));
+        ran("lvm vgchange -an twin");
+        // lvm does not make a second group of the name while it sees the first.
+        if part == "/dev/vda1" {
+            ran(&format!("dd if={part} of=/tmp/first bs=1M count=2 status=none"));
+            ran(&format!("dd if=/dev/zero of={part} bs=1M count=2 status=none"));
+        }
+    }
+    ran("dd if=/tmp/first of=/dev/vda1 bs=1M count=2 status=none");
+    ran("lvm vgcreate -y half /dev/vda2 /dev/vdb2");
+    ran("lvm lvcreate -y -n here -L 12m half /dev/vda2");
+    ran("lvm lvcreate -y -n gone -i 2 -L 16m half");
+    ran("lvm vgchange -an half");
+    ran("dd if=/dev/zero of=/dev/vdb2 bs=1M count=2 status=none");
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("volume group half") && notes[0].contains("partial"), "{notes:?}");
+    let names: Vec<&str> = inventory.groups.iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["half", "twin", "twin"]);
+    let devices: Vec<&str> = inventory.groups[0].physical.iter().map(|physical| physical.device.as_str()).collect();
+    assert_eq!(devices, ["/dev/vda2", ""]);
+    for device in ["/dev/mapper/twin-a", "/dev/mapper/twin-b", "/dev/mapper/half-here"] {
+        assert!(seen(&inventory, device).assembled);
+    }
+    blank(&DISKS);
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembled_only_is_not_what_ran_before() {
+    blank(GROUP);
+    ran("lvm vgcreate -y vg00 /dev/nvme0n1 /dev/nvme1n1");
+    ran("lvm lvcreate -y -n swap -L 64m vg00");
+    ran("mkswap /dev/vg00/swap");
+    let assembled = assemble(&["/dev/nvme0n1".to_owned()]).unwrap();
+    assembled.unlock().unwrap();
+    tried("swapon /dev/dm-0 || swapon /dev/vg00/swap");
+    let assembled = assemble(&[]).unwrap();
+    let mut inventory = inventory::read().unwrap();
+    assembled.mark(&mut inventory);
+    assembled.unlock().unwrap();
+    tried("swapoff -a; swapoff /dev/dm-0");
+    let swap = seen(&inventory, "/dev/mapper/vg00-swap");
+    assert_eq!((swap.assembled, &swap.uses[..]), (false, &[inventory::Use::Swap][..]));
+    blank(GROUP);
+}
