@@ -24,12 +24,18 @@ const OUTPUT_BYTES: usize = 1 << 20;
 /// No single line of a tool is kept longer than this.
 const LINE_BYTES: u64 = 4096;
 
+/// One process is started at a time: see [`Command::before`].
+static STARTING: Mutex<()> = Mutex::new(());
+
+type Before = Box<dyn Fn() -> std::io::Result<()>>;
+
 /// A process to run.
 pub struct Command {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     root: Option<PathBuf>,
+    before: Option<Before>,
     deadline: Duration,
 }
 
@@ -64,6 +70,7 @@ impl Command {
             args: Vec::new(),
             env: Vec::new(),
             root: None,
+            before: None,
             deadline: DEFAULT_DEADLINE,
         }
     }
@@ -86,6 +93,16 @@ impl Command {
     /// Runs the program with this directory as its root.
     pub fn chroot(mut self, root: impl AsRef<Path>) -> Self {
         self.root = Some(root.as_ref().to_owned());
+        self
+    }
+
+    /// Runs this right before the start, while no other thread starts a process.
+    ///
+    /// A process has copies of all our open files until its exec(2). Where threads work side by side, a device that one has
+    /// had open exclusively may so stay busy for a moment after it was closed, and a mkfs that finds it busy gives up at
+    /// once. Opening and closing it here proves that no copy is left, and none can come before mkfs is on its own.
+    pub fn before(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
+        self.before = Some(Box::new(check));
         self
     }
 
@@ -158,6 +175,10 @@ impl Command {
                     Ok(())
                 });
             }
+        }
+        let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(check) = &self.before {
+            check()?;
         }
         command.spawn()
     }
@@ -314,6 +335,16 @@ mod tests {
         let error = Command::new("no-such-tool").run().unwrap_err();
         assert!(error.to_string().starts_with("`no-such-tool` could not be started"), "{error}");
         assert_eq!(missing(&["sh", "no-such-tool"]), ["no-such-tool"]);
+    }
+
+    #[test]
+    fn a_check_before_the_start_can_forbid_it() {
+        let run = |allowed: bool| {
+            let check = move || if allowed { Ok(()) } else { Err(std::io::Error::other("still busy")) };
+            Command::new("echo").arg("started").before(check).run()
+        };
+        assert_eq!(run(true).unwrap().stdout, "started\n");
+        assert_eq!(run(false).unwrap_err().to_string(), "`echo started` could not be started: still busy");
     }
 
     #[test]

@@ -39,7 +39,10 @@ pub fn make(filesystem: &MakeFilesystem) -> Result<()> {
     wipe::wipe_ends(device)?;
     let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
     let gib = u32::try_from(size >> 30).unwrap_or(u32::MAX);
-    Command::new(tool).args(args).deadline(DEADLINE + DEADLINE_PER_GIB * gib).run().context(Phase::Storage, what)?;
+    let mkfs = Command::new(tool).args(args).deadline(DEADLINE + DEADLINE_PER_GIB * gib);
+    let checked = device.clone();
+    let mkfs = mkfs.before(move || wipe::open_exclusive(&checked).map(drop).map_err(io::Error::other));
+    mkfs.run().context(Phase::Storage, what)?;
     let found = read_uuid(device, filesystem.format).context(Phase::Storage, what)?;
     if !found.eq_ignore_ascii_case(&filesystem.uuid) {
         let why = format!("{tool} succeeded, but the UUID on {device} is {found}, not {}", filesystem.uuid);

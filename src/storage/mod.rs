@@ -17,7 +17,7 @@ pub mod wipe;
 #[cfg(test)]
 pub(crate) mod loopdev;
 #[cfg(test)]
-mod vmdisks;
+pub(crate) mod vmdisks;
 
 /// All that the files here run.
 pub fn tools() -> Vec<&'static str> {

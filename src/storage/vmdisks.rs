@@ -40,7 +40,7 @@ impl Disks {
 }
 
 /// Elsewhere `vda` is likely the disk that somebody's system runs from, and a test filter that is too wide is soon typed.
-fn assert_test_machine() {
+pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
     assert!(
         cmdline.contains(" vm.filter="),

@@ -156,7 +156,8 @@ fn vm_lvm_nothing_asks_and_nothing_stops_it() {
     let disks = Disks::take("vda vdb");
     let all = disks.all();
     let make = |tool: &str, args: &[&str]| drop(Command::new(tool).args(args).run().unwrap());
-    let old: [(&str, &dyn Fn(&str)); 7] = [
+    type Leave<'a> = &'a dyn Fn(&str);
+    let old: [(&str, Leave); 7] = [
         ("an ext4", &|disk| make("mkfs.ext4", &["-q", "-F", disk])),
         ("an xfs", &|disk| make("mkfs.xfs", &["-q", "-f", disk])),
         ("a btrfs", &|disk| make("mkfs.btrfs", &["-q", "-f", disk])),
