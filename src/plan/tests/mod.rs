@@ -6,6 +6,7 @@ use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partitio
 use simulator::after;
 
 mod properties;
+mod recorded;
 mod refusals;
 mod simulator;
 mod stacks;

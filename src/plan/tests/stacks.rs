@@ -160,17 +160,17 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
                 let more = PhysicalVolume { device: "/dev/sdf".to_owned(), ..PhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf with varlib, srv",
+            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",
         ),
         (
             "a physical volume is missing",
             |inventory| inventory.groups[0].physical.push(PhysicalVolume::default()),
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, one that is missing with varlib, srv",
+            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
         ),
         (
             "another name",
             |inventory| inventory.groups[0].name = "data".to_owned(),
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:data on /dev/md125 with varlib, srv",
+            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:data on /dev/md125 (volumes: varlib, srv)",
         ),
         (
             "no group",
@@ -180,7 +180,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "no volume",
             |inventory| drop(inventory.groups[0].volumes.remove(0)),
-            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is missing: vg:vg00 on /dev/md125 with srv",
+            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is missing: vg:vg00 on /dev/md125 (volumes: srv)",
         ),
         (
             "another size",
