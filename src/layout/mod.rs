@@ -1,6 +1,7 @@
 //! What should be: the filesystem layout, read from every spelling in use, with all its problems at once.
 
 mod arrays;
+mod canonical;
 mod constraints;
 mod document;
 mod fields;
@@ -11,6 +12,7 @@ mod tests;
 mod types;
 mod validate;
 
+pub use canonical::canonical_yaml;
 pub use spellings::{Parsed, read_json, read_yaml};
 pub use types::*;
 pub use validate::validate;

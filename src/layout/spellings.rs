@@ -3,14 +3,15 @@
 //! Canonical are metal-api's names and kinds. What else is understood is in the tables of this file, and each use of
 //! it is a note, never silence.
 
+mod disks;
+mod filesystems;
+mod stacked;
+
 use super::constraints;
 use super::document::{self, Node, Value, marked};
 use super::fields::{Field, Fields, Places, Reader, quoted};
 use super::validate::validate_except;
-use super::{
-    Constraints, Disk, Filesystem, Format, Layout, LogicalVolume, LvmType, Partition, PartitionKind, Raid, RaidLevel,
-    VolumeGroup,
-};
+use super::{Constraints, Layout};
 use crate::problem::Problem;
 
 const fn only(name: &'static str) -> Field {
@@ -29,36 +30,7 @@ const LAYOUT: [Field; 9] = [
     only("constraints"),
 ];
 const CONSTRAINTS: [Field; 2] = [Field { name: "sizes", also: &["size"] }, only("images")];
-const FILESYSTEM: [Field; 6] = [
-    only("path"),
-    only("device"),
-    only("format"),
-    only("label"),
-    only("mountoptions"),
-    Field { name: "createoptions", also: &["options"] },
-];
-const DISK: [Field; 3] = [only("device"), Field { name: "wipeonreinstall", also: &["wipe"] }, only("partitions")];
-const PARTITION: [Field; 4] = [only("number"), only("label"), only("size"), Field { name: "gpttype", also: &["type"] }];
-const RAID: [Field; 5] = [
-    Field { name: "arrayname", also: &["name"] },
-    only("devices"),
-    only("level"),
-    Field { name: "createoptions", also: &["options"] },
-    only("spares"),
-];
-const VOLUME_GROUP: [Field; 3] = [only("name"), only("devices"), only("tags")];
-const LOGICAL_VOLUME: [Field; 4] = [only("name"), only("volumegroup"), only("size"), only("lvmtype")];
-
-const LEVELS: [&str; 2] = ["0", "1"];
-const LVM_TYPES: [&str; 3] = ["linear", "raid1", "striped"];
-
-/// Names for partition types in metal-stack's first proposal.
-const KIND_NAMES: [(&str, PartitionKind); 4] = [
-    ("gptboot", PartitionKind::Boot),
-    ("gptlinux", PartitionKind::Linux),
-    ("gptlinuxraid", PartitionKind::LinuxRaid),
-    ("gptlinuxlvm", PartitionKind::LinuxLvm),
-];
+const SIZE_MISSING: &str = "size is missing: MiB, or 0 for all that is left";
 
 /// A layout that can be worked with, and what was unusual about its spelling.
 #[derive(Debug, Clone)]
@@ -130,11 +102,11 @@ fn layout(reader: &mut Reader, root: &Node) -> Option<Layout> {
         id,
         name: reader.optional_text(&fields, "name"),
         description: reader.optional_text(&fields, "description"),
-        filesystems: reader.items(&fields, "filesystems", filesystem),
-        disks: reader.items(&fields, "disks", disk),
-        raid: reader.items(&fields, "raid", raid),
-        volumegroups: reader.items(&fields, "volumegroups", volume_group),
-        logicalvolumes: reader.items(&fields, "logicalvolumes", logical_volume),
+        filesystems: reader.items(&fields, "filesystems", filesystems::filesystem),
+        disks: reader.items(&fields, "disks", disks::disk),
+        raid: reader.items(&fields, "raid", stacked::raid),
+        volumegroups: reader.items(&fields, "volumegroups", stacked::volume_group),
+        logicalvolumes: reader.items(&fields, "logicalvolumes", stacked::logical_volume),
         constraints: match fields.get("constraints") {
             Some(node) => read_constraints(reader, node).unwrap_or_default(),
             None => {
@@ -182,35 +154,6 @@ fn image_constraint(reader: &mut Reader, node: &Node, place: &str) -> Option<Str
     })
 }
 
-fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Option<Filesystem> {
-    let fields = reader.fields(node, place, &FILESYSTEM)?;
-    let format = one_of(reader, &fields, "format", "format", &Format::ALL.map(|format| (format.name(), format)));
-    Some(Filesystem {
-        path: mount_path(reader, &fields, format),
-        device: reader.required_text(&fields, "device"),
-        // The stand-in that allows the most; the rules look at `unread` before they rely on it.
-        format: format.unwrap_or(Format::Ext4),
-        label: reader.optional_text(&fields, "label"),
-        mountoptions: match reader.one_string(&fields, "mountoptions", at_commas) {
-            Some(options) => options,
-            None => reader.texts(&fields, "mountoptions"),
-        },
-        createoptions: create_options(reader, &fields),
-    })
-}
-
-/// Swap areas are written with `path: none` where layouts grew out of fstab lines.
-fn mount_path(reader: &mut Reader, fields: &Fields, format: Option<Format>) -> Option<String> {
-    let path = reader.optional_text(fields, "path")?;
-    if path == "none" && matches!(format, Some(Format::Swap | Format::None)) {
-        if let Some(node) = fields.get("path") {
-            reader.note(node, "what is not mounted has no path: leave it out");
-        }
-        return None;
-    }
-    Some(path)
-}
-
 /// Since metal-hammer 0.11.7 each entry is one argument; before, `-F 32` in one entry was usual.
 fn create_options(reader: &mut Reader, fields: &Fields) -> Vec<String> {
     let options = match reader.one_string(fields, "createoptions", at_blanks) {
@@ -237,89 +180,6 @@ fn single_words(reader: &mut Reader, node: &Node, place: &str) -> Option<Vec<Str
 
 fn at_blanks(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
-}
-
-fn at_commas(text: &str) -> Vec<&str> {
-    text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect()
-}
-
-fn disk(reader: &mut Reader, node: &Node, place: &str) -> Option<Disk> {
-    let fields = reader.fields(node, place, &DISK)?;
-    Some(Disk {
-        hints: Default::default(),
-        device: reader.required_text(&fields, "device"),
-        partitions: reader.items(&fields, "partitions", partition),
-        wipeonreinstall: reader.flag(&fields, "wipeonreinstall"),
-    })
-}
-
-const SIZE_MISSING: &str = "size is missing: MiB, or 0 for all that is left";
-
-fn partition(reader: &mut Reader, node: &Node, place: &str) -> Option<Partition> {
-    let fields = reader.fields(node, place, &PARTITION)?;
-    Some(Partition {
-        number: reader.required_number(&fields, "number", "number is missing").unwrap_or_default(),
-        label: reader.optional_text(&fields, "label"),
-        size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
-        kind: partition_kind(reader, &fields),
-    })
-}
-
-fn partition_kind(reader: &mut Reader, fields: &Fields) -> Option<PartitionKind> {
-    let node = fields.get("gpttype")?;
-    let (text, plain) = reader.scalar(node, &fields.at("gpttype"))?;
-    let lower = text.to_ascii_lowercase();
-    let by_code = PartitionKind::ALL.into_iter().find(|kind| kind.code() == lower);
-    let named = || KIND_NAMES.into_iter().find(|(name, _)| *name == lower).map(|(_, kind)| kind);
-    let Some(kind) = by_code.or_else(named) else {
-        let codes = PartitionKind::ALL.map(PartitionKind::code).join(",");
-        let message = format!("given GPTType:{text} is not supported, but:{codes}");
-        reader.unreadable(node, &fields.at("gpttype"), message);
-        return None;
-    };
-    let number_to_others = plain && text.parse::<f64>().is_ok();
-    if text != kind.code() || number_to_others {
-        reader.note(node, format!("the canonical value is \"{}\"", kind.code()));
-    }
-    Some(kind)
-}
-
-fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid> {
-    let fields = reader.fields(node, place, &RAID)?;
-    let level = one_of(reader, &fields, "level", "raidlevel", &LEVELS.map(|level| (level, level)));
-    if let (Some(level), Some(node)) = (level, fields.get("level"))
-        && matches!(node.value, Value::Scalar { plain: true, .. })
-    {
-        reader.note(node, format!("this is text: write \"{level}\""));
-    }
-    let spares = fields.get("spares").and_then(|node| reader.number(node, &fields.at("spares")));
-    Some(Raid {
-        arrayname: reader.required_text(&fields, "arrayname"),
-        devices: reader.texts(&fields, "devices"),
-        level: RaidLevel::ALL.into_iter().find(|known| Some(known.number()) == level).unwrap_or_default(),
-        createoptions: create_options(reader, &fields),
-        spares: spares.unwrap_or(0),
-    })
-}
-
-fn volume_group(reader: &mut Reader, node: &Node, place: &str) -> Option<VolumeGroup> {
-    let fields = reader.fields(node, place, &VOLUME_GROUP)?;
-    Some(VolumeGroup {
-        name: reader.required_text(&fields, "name"),
-        devices: reader.texts(&fields, "devices"),
-        tags: reader.texts(&fields, "tags"),
-    })
-}
-
-fn logical_volume(reader: &mut Reader, node: &Node, place: &str) -> Option<LogicalVolume> {
-    let fields = reader.fields(node, place, &LOGICAL_VOLUME)?;
-    let lvmtype = one_of(reader, &fields, "lvmtype", "lvmtype", &LVM_TYPES.map(|name| (name, name)));
-    Some(LogicalVolume {
-        name: reader.required_text(&fields, "name"),
-        volumegroup: reader.required_text(&fields, "volumegroup"),
-        size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
-        lvmtype: LvmType::ALL.into_iter().find(|known| Some(known.name()) == lvmtype).unwrap_or_default(),
-    })
 }
 
 /// A required value out of a few; `called` is metal-api's word for it in the refusal.

@@ -5,7 +5,9 @@
 
 mod disks;
 mod filesystems;
-mod stacked;
+mod lvm;
+mod raid;
+mod sizes;
 
 use super::{Layout, constraints};
 use crate::problem::Problem;
@@ -23,8 +25,10 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem
         check.report("id", "id should not be empty");
     }
     disks::check(&mut check, &layout.disks);
-    stacked::check(&mut check, layout);
+    raid::check(&mut check, layout);
+    lvm::check(&mut check, layout);
     filesystems::check(&mut check, &layout.filesystems);
+    sizes::check(&mut check, layout);
     check_constraints(&mut check, layout);
     check.problems
 }
@@ -47,8 +51,9 @@ enum Provider {
     Disk,
     PartitionedDisk,
     Partition,
-    /// RAID array or logical volume.
-    Stacked,
+    Array,
+    /// Logical volume.
+    Volume,
 }
 
 impl Check<'_> {
@@ -72,6 +77,14 @@ impl Check<'_> {
         })
     }
 
+    /// Could all of the list `place` be read?
+    fn known_whole(&self, place: &str) -> bool {
+        !self
+            .unread
+            .iter()
+            .any(|unread| unread.is_empty() || is_within(unread.strip_suffix("[]").unwrap_or(unread), place))
+    }
+
     /// Are all devices known by name that the layout brings about?
     fn all_devices_known(&self) -> bool {
         self.all_known("disks", "device")
@@ -91,6 +104,44 @@ impl Check<'_> {
             self.report(place, message);
         } else if self.known(place) {
             self.used.insert(device.to_owned(), place.to_owned());
+        }
+    }
+
+    /// The same for each of the `devices` of something that is made of several; `not_provided` says what is wrong with
+    /// one that nobody provides.
+    fn occupy_all(&mut self, place: &str, devices: &[String], not_provided: impl Fn(&str) -> String) {
+        if devices.is_empty() {
+            self.report(&format!("{place}.devices"), "no devices are given");
+        }
+        for (index, device) in devices.iter().enumerate() {
+            let place = format!("{place}.devices[{index}]");
+            if self.provided.contains_key(device) {
+                self.occupy(&place, device);
+            } else if self.all_devices_known() {
+                let message = not_provided(device) + &self.hint(device);
+                self.report(&place, message);
+            }
+        }
+    }
+
+    /// There will be `device`.
+    fn provide(&mut self, device: &str, provider: Provider) {
+        self.provided.entry(device.to_owned()).or_insert(provider);
+    }
+
+    /// Arguments of a command, one word each.
+    fn words(&mut self, place: &str, words: &[String]) {
+        for word in words {
+            if word.is_empty() {
+                self.report(place, "a create option is empty");
+            } else if word.contains(char::is_whitespace) {
+                let message = format!(
+                    "the given createoption:\"{word}\" contains whitespace and must be split into separate options"
+                );
+                self.report(place, message);
+            } else if word.contains(char::is_control) {
+                self.report(place, format!("the create option {word} contains a control character"));
+            }
         }
     }
 

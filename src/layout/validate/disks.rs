@@ -1,7 +1,7 @@
 //! Rules for disks and their partitions.
 
 use super::{Check, Provider, is_device_path};
-use crate::layout::{Disk, Partition, partition_device};
+use crate::layout::{Disk, Partition, hints, partition_device};
 use std::collections::BTreeSet;
 
 /// Entries in a GPT as everybody makes it (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
@@ -16,32 +16,62 @@ pub(super) fn check(check: &mut Check, disks: &[Disk]) {
         let place = format!("disks[{index}]");
         let device = &disk.device;
         let device_place = format!("{place}.device");
-        if !is_device_path(device) {
-            check.report(&device_place, format!("device:{device} is not the full path of a device below /dev"));
+        let found_by_hints = !disk.hints.is_empty() || !check.known_whole(&format!("{place}.hints"));
+        if let Some(message) = name_error(device, found_by_hints) {
+            check.report(&device_place, message);
         } else if let Some(first) = disks[..index].iter().position(|other| other.device == *device) {
             check.report(&device_place, format!("device:{device} is already given as disks[{first}]"));
         } else if check.provided.get(device) == Some(&Provider::Partition) {
             check.report(&device_place, format!("device:{device} is a partition of another disk in this layout"));
+        }
+        if let Some(first) = disks[..index].iter().position(|other| !disk.hints.is_empty() && other.hints == disk.hints)
+        {
+            check.report(
+                &format!("{place}.hints"),
+                format!("disks[{first}] has the same hints: one disk cannot be both"),
+            );
+        }
+        for (hint, message) in hints::problems(&disk.hints) {
+            check.report(&format!("{place}.hints.{hint}"), message);
         }
         for (number, partition) in disk.partitions.iter().enumerate() {
             check_partition(check, &format!("{place}.partitions[{number}]"), device, partition);
         }
         check_numbers(check, &place, disk);
         check_sizes(check, &place, disk);
-        provide(check, disk);
+        provide(check, &place, disk);
     }
 }
 
-fn provide(check: &mut Check, disk: &Disk) {
+/// What is wrong with how the layout names a disk; with hints it may be any plain name.
+fn name_error(device: &str, found_by_hints: bool) -> Option<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let is_name = device.starts_with(|c: char| c.is_ascii_alphanumeric()) && device.chars().all(plain);
+    if is_device_path(device) {
+        None
+    } else if found_by_hints {
+        let usable = is_name && device != "tmpfs";
+        (!usable).then(|| format!("device:{device} is neither the full path of a device below /dev nor a plain name"))
+    } else {
+        let without = if is_name { "; any other name needs hints" } else { "" };
+        Some(format!("device:{device} is not the full path of a device below /dev{without}"))
+    }
+}
+
+fn provide(check: &mut Check, place: &str, disk: &Disk) {
     if disk.partitions.is_empty() {
         check.provided.entry(disk.device.clone()).or_insert(Provider::Disk);
     } else {
         check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
     }
-    for partition in &disk.partitions {
+    for (index, partition) in disk.partitions.iter().enumerate() {
         let right = partition_device(&disk.device, partition.number);
         for infix in ["", "p", "-part"] {
             check.misnamed.insert(format!("{}{infix}{}", disk.device, partition.number), right.clone());
+        }
+        if let Some(Provider::Disk | Provider::PartitionedDisk) = check.provided.get(&right) {
+            let message = format!("device:{right} is already given as a disk");
+            check.report(&format!("{place}.partitions[{index}].number"), message);
         }
         check.provided.insert(right, Provider::Partition);
     }

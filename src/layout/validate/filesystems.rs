@@ -1,6 +1,6 @@
 //! Rules for filesystems, swap areas and their mounts.
 
-use super::Check;
+use super::{Check, Provider};
 use crate::layout::{Filesystem, Format};
 
 /// PATH_MAX and NAME_MAX of the kernel, without the closing NUL.
@@ -44,8 +44,13 @@ fn check_device(check: &mut Check, place: &str, filesystem: &Filesystem) {
         if device != "tmpfs" {
             check.report(&place, format!("device:{device} cannot hold a tmpfs, which has none: write device: tmpfs"));
         }
-    } else if check.provided.contains_key(device) {
+    } else if let Some(provider) = check.provided.get(device).copied() {
         check.occupy(&place, device);
+        if provider == Provider::Volume
+            && let Some(path @ ("/boot/efi" | "/efi")) = filesystem.path.as_deref()
+        {
+            check.report(&place, format!("device:{device} for {path} is a logical volume, which no firmware reads"));
+        }
     } else if check.all_devices_known() {
         let name = mount_path(filesystem).unwrap_or(filesystem.format.name());
         let message = format!("device:{device} for filesystem:{name} is not configured{}", check.hint(device));
@@ -67,7 +72,7 @@ fn check_path(check: &mut Check, place: &str, filesystem: &Filesystem, format_kn
     } else if let Some(message) = path_error(path) {
         check.report(&path_place, message);
     } else if format_known && path == "/" && matches!(format, Format::Tmpfs | Format::Vfat) {
-        let message = format!("{format} cannot be the root filesystem: use ext4 or ext3");
+        let message = format!("{format} cannot be the root filesystem: use ext4, xfs, btrfs or ext3");
         check.report(&format!("{place}.format"), message);
     }
 }
@@ -126,17 +131,31 @@ fn check_options(check: &mut Check, place: &str, filesystem: &Filesystem) {
             check.report(&place, message);
         }
     }
+    let place = format!("{place}.createoptions");
+    check.words(&place, &filesystem.createoptions);
+    if let Some(first) = filesystem.createoptions.first().filter(|first| !first.starts_with('-')) {
+        check.report(&place, format!("{first} is no option: mkfs would take it for the device"));
+    }
     for option in &filesystem.createoptions {
-        let place = format!("{place}.createoptions");
-        if option.is_empty() {
-            check.report(&place, "a create option is empty");
-        } else if option.contains(char::is_whitespace) {
-            let message = format!(
-                "the given createoption:\"{option}\" contains whitespace and must be split into separate options"
-            );
-            check.report(&place, message);
-        } else if option.contains(char::is_control) {
-            check.report(&place, format!("the create option {option} contains a control character"));
+        if let Some(why) = refused_option(filesystem.format, option) {
+            check.report(&place, format!("the create option {option} is not for the layout to give: {why}"));
         }
     }
+}
+
+/// Create options that would fail when it is too late, or reach for what the layout does not speak of.
+fn refused_option(format: Format, option: &str) -> Option<&'static str> {
+    let uuid = "the plan chooses the UUID";
+    let nothing = "nothing would be made";
+    // Short options stand alone or with their value: `-U` and `-U1234…`.
+    let refused: &[(&str, &'static str)] = match format {
+        Format::Ext3 | Format::Ext4 => &[("-U", uuid), ("-n", nothing)],
+        Format::Vfat => &[("-i", uuid)],
+        Format::Xfs => &[("-N", nothing), ("uuid=", uuid), ("-muuid=", uuid)],
+        Format::Btrfs | Format::Swap => &[("-U", uuid), ("--uuid", uuid)],
+        Format::Tmpfs | Format::None => &[],
+    };
+    let refused = refused.iter().find(|(start, _)| option.starts_with(start)).map(|(_, why)| *why);
+    let device = option.contains("/dev/").then_some("it names a device that the layout does not speak of");
+    device.or(refused)
 }

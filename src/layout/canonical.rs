@@ -1,0 +1,166 @@
+//! Prints a layout as canonical YAML: metal-api's names, in the order in which disks become filesystems.
+//!
+//! serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor quotes what only
+//! YAML 1.1 takes for a number; a layout needs very little of YAML.
+
+use super::{Disk, Filesystem, Layout, LogicalVolume, Partition, Raid, VolumeGroup};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Text that reading gives back as an equal layout, without a note.
+pub fn canonical_yaml(layout: &Layout) -> String {
+    let mut yaml = format!("id: {}\n", scalar(&layout.id));
+    for (name, value) in [("name", &layout.name), ("description", &layout.description)] {
+        if let Some(value) = value {
+            line(&mut yaml, "", name, &scalar(value));
+        }
+    }
+    let constraints = &layout.constraints;
+    yaml += "constraints:\n";
+    line(&mut yaml, "  ", "sizes", &list(&constraints.sizes));
+    mapping(&mut yaml, "  ", "images", &constraints.images);
+    items(&mut yaml, "disks", &layout.disks, disk);
+    items(&mut yaml, "raid", &layout.raid, raid);
+    items(&mut yaml, "volumegroups", &layout.volumegroups, group);
+    items(&mut yaml, "logicalvolumes", &layout.logicalvolumes, volume);
+    items(&mut yaml, "filesystems", &layout.filesystems, filesystem);
+    yaml
+}
+
+/// The lines of one item, each with its name: what is empty is left out.
+type Lines = Vec<(&'static str, String)>;
+
+fn items<T>(yaml: &mut String, name: &str, items: &[T], print: fn(&mut String, &T)) {
+    if items.is_empty() {
+        return;
+    }
+    let _ = writeln!(yaml, "{name}:");
+    for item in items {
+        print(yaml, item);
+    }
+}
+
+/// One item of a list at the outermost level.
+fn item(yaml: &mut String, lines: Lines) {
+    let mut indent = "  - ";
+    for (name, value) in lines {
+        line(yaml, indent, name, &value);
+        indent = "    ";
+    }
+}
+
+fn line(yaml: &mut String, indent: &str, name: &str, value: &str) {
+    let _ = writeln!(yaml, "{indent}{name}: {value}");
+}
+
+fn mapping(yaml: &mut String, indent: &str, name: &str, map: &BTreeMap<String, String>) {
+    if map.is_empty() {
+        return line(yaml, indent, name, "{}");
+    }
+    let _ = writeln!(yaml, "{indent}{name}:");
+    for (key, value) in map {
+        line(yaml, &format!("{indent}  "), &scalar(key), &quoted(value));
+    }
+}
+
+fn disk(yaml: &mut String, disk: &Disk) {
+    let wipe = disk.wipeonreinstall.to_string();
+    item(yaml, vec![("device", scalar(&disk.device)), ("wipeonreinstall", wipe)]);
+    if !disk.hints.is_empty() {
+        mapping(yaml, "    ", "hints", &disk.hints);
+    }
+    if !disk.partitions.is_empty() {
+        *yaml += "    partitions:\n";
+    }
+    for partition in &disk.partitions {
+        let _ = writeln!(yaml, "      - {{ {} }}", in_one_line(partition));
+    }
+}
+
+fn in_one_line(partition: &Partition) -> String {
+    let mut fields = vec![format!("number: {}", partition.number)];
+    fields.extend(partition.label.as_ref().map(|label| format!("label: {}", scalar(label))));
+    fields.push(format!("size: {}", partition.size_mib));
+    fields.extend(partition.kind.map(|kind| format!("gpttype: {}", quoted(kind.code()))));
+    fields.join(", ")
+}
+
+fn raid(yaml: &mut String, raid: &Raid) {
+    let mut lines = vec![
+        ("arrayname", scalar(&raid.arrayname)),
+        ("level", quoted(raid.level.number())),
+        ("devices", list(&raid.devices)),
+    ];
+    if raid.spares > 0 {
+        lines.push(("spares", raid.spares.to_string()));
+    }
+    push_list(&mut lines, "createoptions", &raid.createoptions);
+    item(yaml, lines);
+}
+
+fn group(yaml: &mut String, group: &VolumeGroup) {
+    let mut lines = vec![("name", scalar(&group.name)), ("devices", list(&group.devices))];
+    push_list(&mut lines, "tags", &group.tags);
+    item(yaml, lines);
+}
+
+fn volume(yaml: &mut String, volume: &LogicalVolume) {
+    let lines = vec![
+        ("name", scalar(&volume.name)),
+        ("volumegroup", scalar(&volume.volumegroup)),
+        ("size", volume.size_mib.to_string()),
+        ("lvmtype", scalar(volume.lvmtype.name())),
+    ];
+    item(yaml, lines);
+}
+
+fn filesystem(yaml: &mut String, filesystem: &Filesystem) {
+    let mut lines = Lines::new();
+    lines.extend(filesystem.path.as_ref().map(|path| ("path", scalar(path))));
+    lines.push(("device", scalar(&filesystem.device)));
+    lines.push(("format", scalar(filesystem.format.name())));
+    lines.extend(filesystem.label.as_ref().map(|label| ("label", scalar(label))));
+    push_list(&mut lines, "createoptions", &filesystem.createoptions);
+    push_list(&mut lines, "mountoptions", &filesystem.mountoptions);
+    item(yaml, lines);
+}
+
+fn push_list(lines: &mut Lines, name: &'static str, words: &[String]) {
+    if !words.is_empty() {
+        lines.push((name, list(words)));
+    }
+}
+
+fn list(words: &[String]) -> String {
+    format!("[{}]", words.iter().map(|word| scalar(word)).collect::<Vec<_>>().join(", "))
+}
+
+/// Without quotes what is text to every YAML reader, 1.1 included, wherever it stands.
+fn scalar(text: &str) -> String {
+    // Words that YAML 1.1 or 1.2, or a careless reader, takes for something else.
+    const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));
+    if starts && plain && !OTHERS.contains(&text.to_ascii_lowercase().as_str()) {
+        text.to_owned()
+    } else {
+        quoted(text)
+    }
+}
+
+/// In double quotes, everything escaped that YAML or a terminal does not take as it is.
+fn quoted(text: &str) -> String {
+    let mut yaml = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => yaml.extend(['\\', c]),
+            ' '..='~' => yaml.push(c),
+            // Letters of all languages are printable in YAML.
+            c if c.is_alphanumeric() => yaml.push(c),
+            c => {
+                let _ = write!(yaml, "\\U{:08x}", u32::from(c));
+            }
+        }
+    }
+    yaml + "\""
+}

@@ -1,0 +1,78 @@
+//! Reads disks, the hints that find them, and their partitions.
+
+use super::{SIZE_MISSING, only};
+use crate::layout::document::{Node, Value, child};
+use crate::layout::fields::{Field, Fields, Reader};
+use crate::layout::{Disk, Partition, PartitionKind};
+use std::collections::BTreeMap;
+
+const DISK: [Field; 4] =
+    [only("device"), only("hints"), Field { name: "wipeonreinstall", also: &["wipe"] }, only("partitions")];
+const PARTITION: [Field; 4] = [only("number"), only("label"), only("size"), Field { name: "gpttype", also: &["type"] }];
+
+/// Names for partition types in metal-stack's first proposal.
+const KIND_NAMES: [(&str, PartitionKind); 4] = [
+    ("gptboot", PartitionKind::Boot),
+    ("gptlinux", PartitionKind::Linux),
+    ("gptlinuxraid", PartitionKind::LinuxRaid),
+    ("gptlinuxlvm", PartitionKind::LinuxLvm),
+];
+
+pub(super) fn disk(reader: &mut Reader, node: &Node, place: &str) -> Option<Disk> {
+    let fields = reader.fields(node, place, &DISK)?;
+    Some(Disk {
+        device: reader.required_text(&fields, "device"),
+        hints: hints(reader, &fields),
+        partitions: reader.items(&fields, "partitions", partition),
+        wipeonreinstall: reader.flag(&fields, "wipeonreinstall"),
+    })
+}
+
+/// Expressions are text; a bare number or truth value is the same as its text.
+fn hints(reader: &mut Reader, fields: &Fields) -> BTreeMap<String, String> {
+    let mut hints = BTreeMap::new();
+    let Some(node) = fields.get("hints") else { return hints };
+    let place = fields.at("hints");
+    let Value::Map(entries) = &node.value else {
+        let message = format!("must be a mapping of hint to expression, found {}", node.kind());
+        reader.unreadable(node, &place, message);
+        return hints;
+    };
+    for entry in entries {
+        let place = child(&place, &entry.key);
+        reader.place(&place, &entry.node);
+        if let Some((expression, _)) = reader.scalar(&entry.node, &place) {
+            hints.insert(entry.key.clone(), expression.to_owned());
+        }
+    }
+    hints
+}
+
+fn partition(reader: &mut Reader, node: &Node, place: &str) -> Option<Partition> {
+    let fields = reader.fields(node, place, &PARTITION)?;
+    Some(Partition {
+        number: reader.required_number(&fields, "number", "number is missing").unwrap_or_default(),
+        label: reader.optional_text(&fields, "label"),
+        size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
+        kind: partition_kind(reader, &fields),
+    })
+}
+
+fn partition_kind(reader: &mut Reader, fields: &Fields) -> Option<PartitionKind> {
+    let node = fields.get("gpttype")?;
+    let (text, plain) = reader.scalar(node, &fields.at("gpttype"))?;
+    let lower = text.to_ascii_lowercase();
+    let by_code = PartitionKind::ALL.into_iter().find(|kind| kind.code() == lower);
+    let named = || KIND_NAMES.into_iter().find(|(name, _)| *name == lower).map(|(_, kind)| kind);
+    let Some(kind) = by_code.or_else(named) else {
+        let codes = PartitionKind::ALL.map(PartitionKind::code).join(",");
+        let message = format!("given GPTType:{text} is not supported, but:{codes}");
+        reader.unreadable(node, &fields.at("gpttype"), message);
+        return None;
+    };
+    let number_to_others = plain && text.parse::<f64>().is_ok();
+    if text != kind.code() || number_to_others {
+        reader.note(node, format!("the canonical value is \"{}\"", kind.code()));
+    }
+    Some(kind)
+}

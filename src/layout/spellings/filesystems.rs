@@ -1,0 +1,48 @@
+//! Reads filesystems, swap areas and tmpfs.
+
+use super::{create_options, one_of, only};
+use crate::layout::document::Node;
+use crate::layout::fields::{Field, Fields, Reader};
+use crate::layout::{Filesystem, Format};
+
+const FILESYSTEM: [Field; 6] = [
+    only("path"),
+    only("device"),
+    only("format"),
+    only("label"),
+    only("mountoptions"),
+    Field { name: "createoptions", also: &["options"] },
+];
+
+pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Option<Filesystem> {
+    let fields = reader.fields(node, place, &FILESYSTEM)?;
+    let format = one_of(reader, &fields, "format", "format", &Format::ALL.map(|format| (format.name(), format)));
+    Some(Filesystem {
+        path: mount_path(reader, &fields, format),
+        device: reader.required_text(&fields, "device"),
+        // The stand-in that allows the most; the rules look at `unread` before they rely on it.
+        format: format.unwrap_or(Format::Ext4),
+        label: reader.optional_text(&fields, "label"),
+        mountoptions: match reader.one_string(&fields, "mountoptions", at_commas) {
+            Some(options) => options,
+            None => reader.texts(&fields, "mountoptions"),
+        },
+        createoptions: create_options(reader, &fields),
+    })
+}
+
+/// Swap areas are written with `path: none` where layouts grew out of fstab lines.
+fn mount_path(reader: &mut Reader, fields: &Fields, format: Option<Format>) -> Option<String> {
+    let path = reader.optional_text(fields, "path")?;
+    if path == "none" && matches!(format, Some(Format::Swap | Format::None)) {
+        if let Some(node) = fields.get("path") {
+            reader.note(node, "what is not mounted has no path: leave it out");
+        }
+        return None;
+    }
+    Some(path)
+}
+
+fn at_commas(text: &str) -> Vec<&str> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect()
+}

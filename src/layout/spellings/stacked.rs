@@ -1,0 +1,55 @@
+//! Reads what stands between disks and filesystems: arrays, volume groups, logical volumes.
+
+use super::{SIZE_MISSING, create_options, one_of, only};
+use crate::layout::document::{Node, Value};
+use crate::layout::fields::{Field, Reader};
+use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
+
+const RAID: [Field; 5] = [
+    Field { name: "arrayname", also: &["name"] },
+    only("devices"),
+    only("level"),
+    Field { name: "createoptions", also: &["options"] },
+    only("spares"),
+];
+const VOLUME_GROUP: [Field; 3] = [only("name"), only("devices"), only("tags")];
+const LOGICAL_VOLUME: [Field; 4] = [only("name"), only("volumegroup"), only("size"), only("lvmtype")];
+
+pub(super) fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid> {
+    let fields = reader.fields(node, place, &RAID)?;
+    let level = one_of(reader, &fields, "level", "raidlevel", &RaidLevel::ALL.map(|level| (level.number(), level)));
+    if let (Some(level), Some(node)) = (level, fields.get("level"))
+        && matches!(node.value, Value::Scalar { plain: true, .. })
+    {
+        reader.note(node, format!("this is text: write \"{}\"", level.number()));
+    }
+    let spares = fields.get("spares").and_then(|node| reader.number(node, &fields.at("spares")));
+    Some(Raid {
+        arrayname: reader.required_text(&fields, "arrayname"),
+        devices: reader.texts(&fields, "devices"),
+        // The stand-in that is right with the fewest members; the rules look at `unread` before they rely on it.
+        level: level.unwrap_or_default(),
+        createoptions: create_options(reader, &fields),
+        spares: spares.unwrap_or(0),
+    })
+}
+
+pub(super) fn volume_group(reader: &mut Reader, node: &Node, place: &str) -> Option<VolumeGroup> {
+    let fields = reader.fields(node, place, &VOLUME_GROUP)?;
+    Some(VolumeGroup {
+        name: reader.required_text(&fields, "name"),
+        devices: reader.texts(&fields, "devices"),
+        tags: reader.texts(&fields, "tags"),
+    })
+}
+
+pub(super) fn logical_volume(reader: &mut Reader, node: &Node, place: &str) -> Option<LogicalVolume> {
+    let fields = reader.fields(node, place, &LOGICAL_VOLUME)?;
+    let lvmtype = one_of(reader, &fields, "lvmtype", "lvmtype", &LvmType::ALL.map(|kind| (kind.name(), kind)));
+    Some(LogicalVolume {
+        name: reader.required_text(&fields, "name"),
+        volumegroup: reader.required_text(&fields, "volumegroup"),
+        size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
+        lvmtype: lvmtype.unwrap_or_default(),
+    })
+}

@@ -1,0 +1,214 @@
+//! What must hold for any layout and any text at all.
+
+use super::{SEEDS, said};
+use crate::layout::*;
+use crate::problem::lines;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-z][a-z0-9]{0,7}"
+}
+
+/// Disks with partitions, each partition with a filesystem or swap area of its own, the first one the root; and more
+/// disks under an array, a volume group and its volumes.
+fn valid_layout() -> impl Strategy<Value = Layout> {
+    let disks = vec((vec((partition(), filesystem()), 1..5), any::<bool>(), any::<bool>(), disk_name()), 1..4);
+    let sizes = prop::collection::btree_set("[a-z][0-9]-large", 0..3);
+    let images = prop::collection::btree_map(name(), "(>=|<|~>|=) [1-9][0-9]?(\\.[0-9]{1,8}){0,2}|\\*", 0..3);
+    (name(), option::of("[a-z]\\PC{0,20}"), disks, option::of(stack()), sizes, images).prop_map(
+        |(id, description, disks, stack, sizes, images)| {
+            let constraints = Constraints { sizes: sizes.into_iter().collect(), images };
+            let mut layout = Layout { id, description, constraints, ..Layout::default() };
+            for (index, (partitions, rest, wipeonreinstall, (device, mut hints))) in disks.into_iter().enumerate() {
+                if !hints.is_empty() {
+                    hints.insert("by_path".to_owned(), format!("<in> usb-{index}"));
+                }
+                let device = format!(
+                    "{device}{}",
+                    if device.ends_with("sd") { ["a", "b", "c"] } else { ["0", "1", "2"] }[index]
+                );
+                let disk = Disk { device, hints, partitions: Vec::new(), wipeonreinstall };
+                push_disk(&mut layout, disk, partitions, rest);
+            }
+            if let Some(stack) = stack {
+                push_stack(&mut layout, stack);
+            }
+            layout
+        },
+    )
+}
+
+/// The beginning of a name, and hints if it needs some.
+fn disk_name() -> impl Strategy<Value = (&'static str, BTreeMap<String, String>)> {
+    let expressions = vec![
+        ("size", "16"),
+        ("size", "smallest >= 8"),
+        ("size", "<range-in> ( 10 20 ]"),
+        ("serial", "<or> S45NNE0M01 <or> \"8e00\""),
+        ("model", "s!= samsung: \\ 960 #1"),
+        ("rotational", "true"),
+        ("hctl", "<in> :0:0:0"),
+        ("name", "<in> /dev/sd"),
+    ];
+    let hints = prop::collection::btree_map(name(), prop::sample::select(expressions), 1..3);
+    let hints = hints.prop_map(|hints| hints.into_values().map(|(hint, text)| (hint.into(), text.into())).collect());
+    prop_oneof![
+        3 => prop::sample::select(vec!["/dev/sd", "/dev/nvme0n", "/dev/mmcblk", "/dev/disk/by-path/pci-"])
+            .prop_map(|name| (name, BTreeMap::new())),
+        1 => hints.prop_map(|hints| ("disk-", hints)),
+    ]
+}
+
+fn partition() -> impl Strategy<Value = Partition> {
+    let label = option::of(prop_oneof![name(), "\\PC{1,18}"]);
+    (label, 1..u64::from(u32::MAX), option::of(prop::sample::select(&PartitionKind::ALL[..])))
+        .prop_map(|(label, size_mib, kind)| Partition { number: 0, label, size_mib, kind })
+}
+
+fn filesystem() -> impl Strategy<Value = Filesystem> {
+    let formats =
+        vec![Format::Ext3, Format::Ext4, Format::Xfs, Format::Btrfs, Format::Vfat, Format::Swap, Format::None];
+    let createoptions = vec("-[A-MO-TV-Za-hj-mo-z][A-Za-z0-9=^,]{0,5}", 0..3);
+    (prop::sample::select(formats), option::of(name()), vec(name(), 0..3), createoptions).prop_map(
+        |(format, label, mountoptions, createoptions)| {
+            let (path, device) = (None, String::new());
+            Filesystem { path, device, format, label, mountoptions, createoptions }
+        },
+    )
+}
+
+fn push_disk(layout: &mut Layout, mut disk: Disk, partitions: Vec<(Partition, Filesystem)>, rest: bool) {
+    let last = partitions.len();
+    for ((mut partition, mut filesystem), number) in partitions.into_iter().zip(1u32..) {
+        partition.number = number;
+        if rest && number as usize == last {
+            partition.size_mib = 0;
+        } else if matches!(filesystem.format, Format::Xfs | Format::Btrfs) {
+            partition.size_mib += 300;
+        }
+        filesystem.device = partition_device(&disk.device, number);
+        push_filesystem(layout, filesystem);
+        disk.partitions.push(partition);
+    }
+    layout.disks.push(disk);
+}
+
+fn push_filesystem(layout: &mut Layout, mut filesystem: Filesystem) {
+    if layout.filesystems.is_empty() {
+        filesystem.path = Some("/".to_owned());
+        filesystem.format = Format::Ext4;
+    } else if !matches!(filesystem.format, Format::Swap | Format::None) {
+        filesystem.path = Some(format!("/data/{}", layout.filesystems.len()));
+    }
+    layout.filesystems.push(filesystem);
+}
+
+/// An array over whole disks, and a group with volumes on it.
+#[derive(Debug, Clone)]
+struct Stack {
+    raid: Raid,
+    group: VolumeGroup,
+    volumes: Vec<(LogicalVolume, Filesystem)>,
+}
+
+fn stack() -> impl Strategy<Value = Stack> {
+    let raid = (
+        prop::sample::select(vec!["/dev/md0", "/dev/md/data", "/dev/md/x-1.y_z"]),
+        prop::sample::select(&RaidLevel::ALL[..]),
+        prop::sample::select(vec![&[][..], &["--metadata=1.0"], &["-e", "1.2", "--size=max"], &["--assume-clean"]]),
+        0..3u32,
+    );
+    let raid = raid.prop_map(|(arrayname, level, options, spares)| {
+        let spares = if level == RaidLevel::Raid0 { 0 } else { spares };
+        let devices = (0..4 + spares).map(|index| format!("/dev/nvme{index}n9")).collect();
+        let createoptions = options.iter().map(|word| word.to_string()).collect();
+        Raid { arrayname: arrayname.to_owned(), devices, level, createoptions, spares }
+    });
+    let tags = prop::collection::btree_set("[a-z0-9+=/&#][a-z0-9+=/&#-]{0,8}", 0..3);
+    let volume = (300..u64::from(u32::MAX), prop::sample::select(&LvmType::ALL[..]), filesystem());
+    let volumes = prop::collection::btree_map(name(), volume, 0..4);
+    (raid, "v[a-z0-9+_.-]{1,8}", tags, volumes, any::<bool>()).prop_map(|(raid, name, tags, volumes, rest)| {
+        let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".to_owned()];
+        let group = VolumeGroup { name: name.clone(), devices, tags: tags.into_iter().collect() };
+        let volumes = volumes.into_iter().map(|(volume, (size_mib, lvmtype, mut filesystem))| {
+            filesystem.device = format!("/dev/{name}/{volume}");
+            (LogicalVolume { name: volume, volumegroup: name.clone(), size_mib, lvmtype }, filesystem)
+        });
+        let mut volumes: Vec<_> = volumes.collect();
+        if let Some((volume, _)) = volumes.last_mut().filter(|_| rest) {
+            volume.size_mib = 0;
+        }
+        Stack { raid, group, volumes }
+    })
+}
+
+fn push_stack(layout: &mut Layout, stack: Stack) {
+    for device in stack.raid.devices.iter().chain(&stack.group.devices[1..]) {
+        let (device, hints, partitions) = (device.clone(), BTreeMap::new(), Vec::new());
+        layout.disks.push(Disk { device, hints, partitions, wipeonreinstall: false });
+    }
+    layout.raid.push(stack.raid);
+    layout.volumegroups.push(stack.group);
+    for (volume, filesystem) in stack.volumes {
+        layout.logicalvolumes.push(volume);
+        push_filesystem(layout, filesystem);
+    }
+}
+
+/// A seed with some of its bytes replaced, lines doubled, dropped or shifted.
+fn mutated_seed() -> impl Strategy<Value = String> {
+    let change = (any::<prop::sample::Index>(), 0..4u8, "[ -~\n]{0,3}");
+    (prop::sample::select(&SEEDS[..]), vec(change, 1..8)).prop_map(|(seed, changes)| {
+        let mut lines: Vec<String> = seed.lines().map(str::to_owned).collect();
+        for (index, kind, text) in changes {
+            let at = index.index(lines.len());
+            match kind {
+                0 => lines.insert(at, lines[at].clone()),
+                1 if lines.len() > 1 => drop(lines.remove(at)),
+                2 => lines[at].insert_str(0, &text),
+                _ => lines[at] = lines[at].replacen(['"', ':', '-', '1', '0', 'a'], &text, 1),
+            }
+        }
+        lines.join("\n")
+    })
+}
+
+fn never_panics(text: &str) -> Result<(), TestCaseError> {
+    if let Err(problems) = read_yaml(text) {
+        prop_assert!(!problems.is_empty());
+    }
+    if let Ok(value) = serde_json::from_str(text) {
+        let _ = read_json(&value);
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "(?s).*|[a-z0-9:,\\[\\]{}&*!|>'\"%@`#?\n -]{0,200}") {
+        never_panics(&text)?;
+    }
+
+    #[test]
+    fn any_change_to_a_seed_is_read_or_refused(text in mutated_seed()) {
+        never_panics(&text)?;
+    }
+
+    #[test]
+    fn a_valid_layout_survives_the_wire_unchanged(layout in valid_layout()) {
+        prop_assert_eq!(validate(&layout), Vec::new());
+        let wire = serde_json::to_value(&layout).unwrap();
+        let parsed = read_json(&wire).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
+        prop_assert_eq!(&parsed.layout, &layout);
+        // JSON is YAML.
+        let parsed = read_yaml(&wire.to_string()).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        prop_assert_eq!(&parsed.layout, &layout);
+        let parsed = read_yaml(&canonical_yaml(&layout)).map_err(|problems| TestCaseError::fail(lines(&problems)))?;
+        prop_assert_eq!(said(&parsed.notes), Vec::<String>::new());
+        prop_assert_eq!(&parsed.layout, &layout);
+    }
+}

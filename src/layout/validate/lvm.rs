@@ -1,0 +1,137 @@
+//! Rules for volume groups and logical volumes.
+
+use super::{Check, Provider};
+use crate::layout::{Layout, LogicalVolume, LvmType, VolumeGroup};
+
+/// NAME_LEN in LVM's metadata-exported.h and DM_NAME_LEN of the kernel, without the closing NUL.
+const MAX_NAME_BYTES: usize = 127;
+/// lvm(8), "Valid tags" and tags in lvm2's lib/metadata/tags.
+const MAX_TAG_BYTES: usize = 1024;
+/// lvm(8), "Valid names": LVM's own volumes begin with these …
+const RESERVED_STARTS: [&str; 2] = ["snapshot", "pvmove"];
+/// … or contain these (lvm2's lib/misc/lvm-string.c, _lvname_has_reserved_string).
+const RESERVED_PARTS: [&str; 19] = [
+    "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
+    "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_vpool", "_wcorig", "_dcow",
+];
+/// The folder of a group is /dev/NAME, and these are there already.
+const TAKEN: [&str; 17] = [
+    "block", "bsg", "bus", "char", "cpu", "disk", "dri", "fd", "input", "mapper", "md", "mqueue", "net", "pts", "shm",
+    "snd", "vfio",
+];
+
+/// Checks groups and volumes, and notes which devices they provide.
+pub(super) fn check(check: &mut Check, layout: &Layout) {
+    for (index, group) in layout.volumegroups.iter().enumerate() {
+        let place = format!("volumegroups[{index}]");
+        check_group(check, &place, group);
+        if layout.volumegroups[..index].iter().any(|other| other.name == group.name) {
+            check.report(&format!("{place}.name"), format!("vg:{} given more than once", group.name));
+        }
+    }
+    for (index, volume) in layout.logicalvolumes.iter().enumerate() {
+        check_volume(check, index, volume, layout);
+    }
+}
+
+fn check_group(check: &mut Check, place: &str, group: &VolumeGroup) {
+    let name = &group.name;
+    let name_place = format!("{place}.name");
+    let device = format!("/dev/{name}");
+    if !is_lvm_name(name) || name == "." || name == ".." {
+        check.report(&name_place, format!("vg:{name} is not a name that LVM takes: {NAME_RULE}"));
+    } else if TAKEN.contains(&name.as_str()) || check.provided.contains_key(&device) {
+        check.report(&name_place, format!("vg:{name} cannot have its volumes below {device}: something else is there"));
+    }
+    check.occupy_all(place, &group.devices, |device| format!("device:{device} not provided by machine for vg:{name}"));
+    for (index, tag) in group.tags.iter().enumerate() {
+        let place = format!("{place}.tags[{index}]");
+        if group.tags[..index].contains(tag) {
+            check.report(&place, format!("tag:{tag} of vg:{name} given more than once"));
+        } else if !is_tag(tag) {
+            let message = format!(
+                "tag:{tag} of vg:{name} is not one that LVM takes: letters, digits and _+.-/=!:#&, no - in front"
+            );
+            check.report(&place, message);
+        }
+    }
+}
+
+const NAME_RULE: &str = "letters, digits and +_.-, at most 127, no - in front";
+
+fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout: &Layout) {
+    let LogicalVolume { name, volumegroup, .. } = volume;
+    let place = format!("logicalvolumes[{index}]");
+    let name_place = format!("{place}.name");
+    if let Some(message) = name_error(volume) {
+        check.report(&name_place, message);
+    }
+    if volume.size_mib == 0 && index + 1 < layout.logicalvolumes.len() {
+        let message = format!("lv:{name} in vg:{volumegroup}, variable sized lv must be the last");
+        check.report(&format!("{place}.size"), message);
+    }
+    check_volume_group(check, &place, volume, layout);
+    let device = format!("/dev/{volumegroup}/{name}");
+    if check.provided.contains_key(&device) {
+        check.report(&name_place, format!("lv:{name} in vg:{volumegroup} given more than once: {device}"));
+    }
+    check.provide(&device, Provider::Volume);
+    check.misnamed.insert(format!("/dev/mapper/{}", mapper_name(volume)), device);
+}
+
+fn check_volume_group(check: &mut Check, place: &str, volume: &LogicalVolume, layout: &Layout) {
+    let LogicalVolume { name, volumegroup, lvmtype, .. } = volume;
+    let Some(group) = layout.volumegroups.iter().find(|group| group.name == *volumegroup) else {
+        if check.all_known("volumegroups", "name") {
+            let message = format!("volumegroup:{volumegroup} not configured for lv:{name}");
+            check.report(&format!("{place}.volumegroup"), message);
+        }
+        return;
+    };
+    let disks = group.devices.len();
+    if *lvmtype != LvmType::Linear && disks < 2 && check.all_known("volumegroups", "devices") {
+        let message = format!(
+            "fsl:\"{}\" lv:{name} in vg:{volumegroup} is configured for lvmtype:{lvmtype} but has only {disks} disk, consider linear instead",
+            layout.id,
+        );
+        check.report(&format!("{place}.lvmtype"), message);
+    }
+}
+
+fn name_error(volume: &LogicalVolume) -> Option<String> {
+    let LogicalVolume { name, volumegroup, lvmtype, .. } = volume;
+    if !is_lvm_name(name) || name == "." || name == ".." {
+        return Some(format!("lv:{name} is not a name that LVM takes: {NAME_RULE}"));
+    }
+    let reserved = RESERVED_STARTS.iter().find(|start| name.starts_with(**start));
+    let reserved = reserved.or_else(|| RESERVED_PARTS.iter().find(|part| name.contains(**part)));
+    if let Some(reserved) = reserved {
+        return Some(format!("lv:{name} has {reserved} in its name, which LVM keeps for its own volumes"));
+    }
+    // A mirror's halves have the longest names.
+    let suffix = if *lvmtype == LvmType::Raid1 { "_rimage_0".len() } else { 0 };
+    let length = mapper_name(volume).len() + suffix;
+    (length > MAX_NAME_BYTES).then(|| {
+        format!(
+            "lv:{name} in vg:{volumegroup} has {length} bytes in the device mapper, which has room for {MAX_NAME_BYTES}"
+        )
+    })
+}
+
+/// As in /dev/mapper: each hyphen of a name doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
+fn mapper_name(volume: &LogicalVolume) -> String {
+    format!("{}-{}", volume.volumegroup.replace('-', "--"), volume.name.replace('-', "--"))
+}
+
+fn is_lvm_name(name: &str) -> bool {
+    is_word(name, "+_.-", MAX_NAME_BYTES)
+}
+
+fn is_tag(tag: &str) -> bool {
+    is_word(tag, "_+.-/=!:#&", MAX_TAG_BYTES)
+}
+
+fn is_word(word: &str, also: &str, most: usize) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || also.contains(c);
+    !word.is_empty() && word.len() <= most && word.chars().all(known) && !word.starts_with('-')
+}

@@ -1,0 +1,185 @@
+//! Rules for RAID arrays.
+
+use super::{Check, Provider};
+use crate::layout::{Layout, Raid, RaidLevel};
+use std::collections::BTreeSet;
+
+/// mdadm looks for a free number here (find_free_devnm in mdadm's mdopen.c).
+const MAX_NUMBER: u32 = 511;
+/// The field `set_name` of a superblock 1.x.
+const MAX_NAME_BYTES: usize = 32;
+/// mdadm(8), --metadata: what a superblock 0.90 has room for.
+const MAX_MEMBERS_0_90: usize = 28;
+const METADATA: [&str; 4] = ["0.90", "1.0", "1.1", "1.2"];
+/// Those with the superblock at the end of the member.
+const METADATA_AT_END: [&str; 2] = ["0.90", "1.0"];
+
+/// Checks the arrays, and notes the devices that they provide.
+pub(super) fn check(check: &mut Check, layout: &Layout) {
+    let mut names = BTreeSet::new();
+    for (index, raid) in layout.raid.iter().enumerate() {
+        let place = format!("raid[{index}]");
+        check_name(check, &place, &raid.arrayname, &mut names);
+        check_devices(check, &place, raid, &layout.raid[index + 1..]);
+        check_count(check, &place, raid);
+        check_options(check, &place, raid);
+        check.provide(&raid.arrayname, Provider::Array);
+    }
+    check_named_and_numbered(check, &layout.raid);
+    check_esp(check, layout);
+}
+
+/// The number of an array that has no name: 7 of `/dev/md7`, none of `/dev/md/root`.
+fn read_name(arrayname: &str) -> Result<Option<u32>, String> {
+    let usage = || format!("array:{arrayname} is no name of an array: write /dev/md0 or /dev/md/NAME");
+    let Some(name) = arrayname.strip_prefix("/dev/md/") else {
+        let number = arrayname.strip_prefix("/dev/md").ok_or_else(usage)?;
+        return match number.parse::<u32>() {
+            Ok(value) if value.to_string() != number => Err(usage()),
+            Ok(value) if value > MAX_NUMBER => {
+                Err(format!("array:{arrayname} has a number above {MAX_NUMBER}, where mdadm's end"))
+            }
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(usage()),
+        };
+    };
+    let portable = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(portable) {
+        return Err(format!(
+            "array:{arrayname} has a name that mdadm refuses: letters, digits, '.', '_' and '-', the first no '.' or '-'"
+        ));
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(format!("array:{arrayname} has a name of {} bytes, md has room for {MAX_NAME_BYTES}", name.len()));
+    }
+    let number = ["md_d", "md", "d"].iter().find_map(|start| name.strip_prefix(start)).unwrap_or(name);
+    if !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit()) {
+        return Err(format!(
+            "array:{arrayname} has a name that mdadm takes for a number: write /dev/md0 or another name"
+        ));
+    }
+    Ok(None)
+}
+
+fn check_name<'a>(check: &mut Check, place: &str, arrayname: &'a str, names: &mut BTreeSet<&'a str>) {
+    let place = format!("{place}.arrayname");
+    if let Err(message) = read_name(arrayname) {
+        check.report(&place, message);
+    } else if !names.insert(arrayname) || check.provided.contains_key(arrayname) {
+        check.report(&place, format!("array:{arrayname} given more than once"));
+    }
+}
+
+fn check_devices(check: &mut Check, place: &str, raid: &Raid, later: &[Raid]) {
+    let name = &raid.arrayname;
+    check.occupy_all(place, &raid.devices, |device| {
+        let order = match later.iter().any(|other| other.arrayname == *device) {
+            true => ", but listed later: an array on arrays comes after them",
+            false => "",
+        };
+        format!("device:{device} not provided by disk for raid:{name}{order}")
+    });
+}
+
+/// mdadm(8): fewer than two members need --force where they are possible at all; 5 and 6 are mirrors with fewer.
+fn least_members(level: RaidLevel) -> usize {
+    match level {
+        RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
+        RaidLevel::Raid5 => 3,
+        RaidLevel::Raid6 => 4,
+    }
+}
+
+fn check_count(check: &mut Check, place: &str, raid: &Raid) {
+    let Raid { arrayname, devices, level, .. } = raid;
+    let (members, spares) = (devices.len(), raid.spares as usize);
+    let [devices_place, level_place, spares_place] =
+        ["devices", "level", "spares"].map(|name| format!("{place}.{name}"));
+    if members == 0 || !check.all_known(&devices_place, "devices") {
+        return;
+    }
+    if spares >= members {
+        let message =
+            format!("raid:{arrayname} has {members} devices, spares included: {spares} of them cannot be spare");
+        check.report(&spares_place, message);
+        return;
+    }
+    if !check.known(&level_place) || !check.known(&spares_place) {
+        return;
+    }
+    let (active, least) = (raid.active(), least_members(*level));
+    if active < least {
+        let without = if spares > 0 { " without the spares" } else { "" };
+        let message = format!("raid:{arrayname} has {active} of the {least} devices that {level} needs{without}");
+        check.report(&devices_place, message);
+    }
+    if spares > 0 && *level == RaidLevel::Raid0 {
+        check.report(&spares_place, format!("raid:{arrayname} has level 0, which cannot use a spare"));
+    }
+}
+
+fn check_options(check: &mut Check, place: &str, raid: &Raid) {
+    let name = &raid.arrayname;
+    let options_place = format!("{place}.createoptions");
+    check.words(&options_place, &raid.createoptions);
+    // What an option may be depends on the level and the number of members.
+    if ["level", "spares"].iter().all(|field| check.known(&format!("{place}.{field}"))) {
+        for message in raid.option_problems() {
+            check.report(&options_place, message);
+        }
+    }
+    match raid.metadata().as_deref() {
+        Some("0.90") if raid.devices.len() > MAX_MEMBERS_0_90 => {
+            let message =
+                format!("raid:{name} has more than the {MAX_MEMBERS_0_90} devices that metadata 0.90 has room for");
+            check.report(&format!("{place}.devices"), message);
+        }
+        Some(metadata) if !METADATA.contains(&metadata) => {
+            let message = format!("raid:{name} metadata {metadata} is not supported, but:{}", METADATA.join(","));
+            check.report(&options_place, message);
+        }
+        _ => {}
+    }
+}
+
+/// mdadm numbers arrays with names itself, from 127 down.
+fn check_named_and_numbered(check: &mut Check, arrays: &[Raid]) {
+    let named = arrays.iter().filter(|raid| matches!(read_name(&raid.arrayname), Ok(None))).count();
+    for (index, raid) in arrays.iter().enumerate() {
+        if let Ok(Some(number)) = read_name(&raid.arrayname)
+            && number <= 127
+            && number as usize + named > 127
+        {
+            let message = format!(
+                "array:{} can be taken: mdadm numbers arrays with names from 127 down; use a low number",
+                raid.arrayname
+            );
+            check.report(&format!("raid[{index}].arrayname"), message);
+        }
+    }
+}
+
+/// Firmware knows no arrays: it must find a FAT at the beginning of a member.
+fn check_esp(check: &mut Check, layout: &Layout) {
+    for (index, raid) in layout.raid.iter().enumerate() {
+        if !check.all_known("filesystems", "format") || !layout.is_esp(raid) {
+            continue;
+        }
+        let Raid { arrayname, level, .. } = raid;
+        if *level != RaidLevel::Raid1 {
+            let message = format!(
+                "raid:{arrayname} holds vfat, which firmware reads from a single member: only level 1 has all of it there, not {level}"
+            );
+            check.report(&format!("raid[{index}].level"), message);
+        }
+        if let Some(metadata) = raid.metadata()
+            && METADATA.contains(&metadata.as_str())
+            && !METADATA_AT_END.contains(&metadata.as_str())
+        {
+            let message = format!(
+                "raid:{arrayname} holds vfat, which firmware looks for at the beginning of a member, where metadata {metadata} has its superblock or a gap: use 1.0"
+            );
+            check.report(&format!("raid[{index}].createoptions"), message);
+        }
+    }
+}

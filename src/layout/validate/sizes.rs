@@ -1,0 +1,113 @@
+//! Rules for sizes that follow from the layout alone. Where a size depends on a disk, the plan checks it.
+//!
+//! What is computed here is the most that a device can have: metadata of arrays takes more than is deducted.
+
+use super::Check;
+use crate::layout::{Format, Layout, LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup, partition_device};
+use std::collections::BTreeMap;
+
+/// LVM's defaults: 1 MiB of metadata in front of each physical volume, then whole extents.
+const METADATA_MIB: u64 = 1;
+const EXTENT_MIB: u64 = 4;
+/// A smaller xfs is refused by mkfs.xfs since xfsprogs 5.19; a smaller btrfs with two copies of its metadata has no
+/// room for its first chunks.
+const LEAST_XFS_MIB: u64 = 300;
+const LEAST_BTRFS_MIB: u64 = 109;
+
+/// MiB by device, of those whose size does not depend on a disk.
+type Sizes = BTreeMap<String, u64>;
+
+pub(super) fn check(check: &mut Check, layout: &Layout) {
+    let known = ["disks", "raid", "volumegroups", "logicalvolumes"].iter().all(|list| check.known_whole(list));
+    if !known {
+        return;
+    }
+    let mut sizes = Sizes::new();
+    for disk in &layout.disks {
+        for partition in disk.partitions.iter().filter(|partition| partition.size_mib > 0) {
+            sizes.insert(partition_device(&disk.device, partition.number), partition.size_mib);
+        }
+    }
+    for raid in &layout.raid {
+        if let Some(size) = array_size(raid, &sizes) {
+            sizes.insert(raid.arrayname.clone(), size);
+        }
+    }
+    for group in &layout.volumegroups {
+        check_group(check, group, &layout.logicalvolumes, &sizes);
+    }
+    for volume in layout.logicalvolumes.iter().filter(|volume| volume.size_mib > 0) {
+        sizes.insert(format!("/dev/{}/{}", volume.volumegroup, volume.name), volume.size_mib);
+    }
+    check_filesystems(check, layout, &sizes);
+}
+
+/// `None` when a member's size is not known, or the create options may change it.
+fn array_size(raid: &Raid, sizes: &Sizes) -> Option<u64> {
+    if !raid.other_options().is_empty() {
+        return None;
+    }
+    let members: Vec<u64> = raid.devices.iter().map(|device| sizes.get(device).copied()).collect::<Option<_>>()?;
+    let active = raid.active() as u64;
+    let least = members.iter().min().copied()?;
+    match raid.level {
+        RaidLevel::Raid0 => members.iter().try_fold(0u64, |sum, size| sum.checked_add(*size)),
+        RaidLevel::Raid1 => Some(least),
+        RaidLevel::Raid5 => least.checked_mul(active.saturating_sub(1)),
+        RaidLevel::Raid6 => least.checked_mul(active.saturating_sub(2)),
+        RaidLevel::Raid10 => least.checked_mul(active).map(|both| both / 2),
+    }
+}
+
+fn check_group(check: &mut Check, group: &VolumeGroup, volumes: &[LogicalVolume], sizes: &Sizes) {
+    let extents = |device: &String| Some(sizes.get(device)?.saturating_sub(METADATA_MIB) / EXTENT_MIB);
+    let Some(extents) = group.devices.iter().map(extents).collect::<Option<Vec<u64>>>() else { return };
+    if extents.is_empty() {
+        return;
+    }
+    let all = extents.iter().fold(0, |sum: u64, extents| sum.saturating_add(*extents));
+    let mut left = all;
+    for (index, volume) in volumes.iter().enumerate().filter(|(_, volume)| volume.volumegroup == group.name) {
+        let needed = extents_of(volume, group.devices.len() as u64);
+        if needed > left {
+            let message = format!(
+                "lv:{} in vg:{} takes {} MiB, of at most {} MiB in the group {} are left",
+                volume.name,
+                group.name,
+                needed.saturating_mul(EXTENT_MIB),
+                all.saturating_mul(EXTENT_MIB),
+                left.saturating_mul(EXTENT_MIB)
+            );
+            check.report(&format!("logicalvolumes[{index}].size"), message);
+            return;
+        }
+        left -= needed;
+    }
+}
+
+/// At least one for each physical volume that it is on, however small.
+fn extents_of(volume: &LogicalVolume, devices: u64) -> u64 {
+    let extents = volume.size_mib.div_ceil(EXTENT_MIB).max(1);
+    match volume.lvmtype {
+        LvmType::Linear => extents,
+        LvmType::Striped => extents.div_ceil(devices).saturating_mul(devices),
+        // Each of the two copies has an extent for its metadata.
+        LvmType::Raid1 => extents.saturating_add(1).saturating_mul(2),
+    }
+}
+
+fn check_filesystems(check: &mut Check, layout: &Layout, sizes: &Sizes) {
+    for (index, filesystem) in layout.filesystems.iter().enumerate() {
+        let least = match filesystem.format {
+            Format::Xfs => LEAST_XFS_MIB,
+            // Other profiles and mixed groups need less.
+            Format::Btrfs if filesystem.createoptions.is_empty() => LEAST_BTRFS_MIB,
+            _ => continue,
+        };
+        if let Some(size) = sizes.get(&filesystem.device).filter(|size| **size < least) {
+            let (device, format) = (&filesystem.device, filesystem.format);
+            let message = format!("device:{device} has {size} MiB, {format} needs at least {least}");
+            check.report(&format!("filesystems[{index}].device"), message);
+        }
+    }
+}
