@@ -27,11 +27,8 @@ fn missing(wanted: &layout::Disk, inventory: &Inventory) -> String {
 }
 
 fn none_matches(wanted: &layout::Disk, inventory: &Inventory) -> String {
-    let tried = inventory.disks.iter().map(|disk| {
-        // Empty for a disk that only another one, smaller still, keeps from being the one.
-        let differs = hints::differs(&wanted.hints, disk);
-        format!("{} ({})", disk.device, differs.join(", "))
-    });
+    let differs = |disk: &inventory::Disk| hints::differs(&wanted.hints, disk).join(", ");
+    let tried = inventory.disks.iter().map(|disk| format!("{} ({})", disk.device, differs(disk)));
     let tried: Vec<String> = tried.collect();
     let tried = if tried.is_empty() { "it has no disks".to_owned() } else { tried.join("; ") };
     format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}", wanted.device)

@@ -225,15 +225,14 @@ fn physical_devices(group: &inventory::VolumeGroup) -> impl Iterator<Item = &str
     group.physical.iter().map(|physical| physical.device.as_str()).filter(|device| !device.is_empty())
 }
 
-/// `vg00 on /dev/sda with root, data`.
+/// `vg:vg00 on /dev/sda, a missing device (volumes: root, data)`.
 pub fn in_words(group: &inventory::VolumeGroup) -> String {
     let physical = |physical: &inventory::PhysicalVolume| match physical.device.as_str() {
-        "" => "one that is missing".to_owned(),
+        "" => "a missing device".to_owned(),
         device => device.to_owned(),
     };
     let on: Vec<String> = group.physical.iter().map(physical).collect();
     let volumes: Vec<&str> = group.volumes.iter().map(|volume| volume.name.as_str()).collect();
-    let volumes =
-        if volumes.is_empty() { "without volumes".to_owned() } else { format!("with {}", volumes.join(", ")) };
-    format!("vg:{} on {} {volumes}", group.name, on.join(", "))
+    let volumes = if volumes.is_empty() { "none".to_owned() } else { volumes.join(", ") };
+    format!("vg:{} on {} (volumes: {volumes})", group.name, on.join(", "))
 }

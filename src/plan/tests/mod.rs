@@ -5,8 +5,13 @@ use crate::inventory::{self, Signature, Table, Use};
 use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partition_device};
 use simulator::after;
 
+mod erasing;
+mod finding;
 mod properties;
+mod recorded;
 mod refusals;
+mod releases;
+mod room;
 mod simulator;
 mod stacks;
 mod table;

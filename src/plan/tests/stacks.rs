@@ -1,7 +1,7 @@
 //! Arrays, groups and volumes: made, kept, released.
 
 use super::*;
-use crate::inventory::{LogicalVolume as FoundVolume, MemberRole, PhysicalVolume, Stacked, StackedKind};
+use crate::inventory::{LogicalVolume as FoundVolume, MemberRole, PhysicalVolume};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
 pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> Raid {
@@ -30,7 +30,7 @@ fn system(device: &str) -> Disk {
     }
 }
 
-fn whole(device: &str) -> Disk {
+pub(super) fn whole(device: &str) -> Disk {
     Disk { device: device.to_owned(), hints: Default::default(), wipeonreinstall: false, partitions: Vec::new() }
 }
 
@@ -56,23 +56,23 @@ fn mirrored() -> Layout {
     }
 }
 
-fn five() -> Inventory {
+pub(super) fn five() -> Inventory {
     let names = ["sda", "sdb", "sdc", "sdd", "sde", "sdf"];
     Inventory { disks: names.map(|name| disk(name, 20_000)).into(), ..Inventory::default() }
 }
 
 /// The layout with xfs large enough.
-fn layout() -> Layout {
+pub(super) fn layout() -> Layout {
     let mut layout = mirrored();
     layout.logicalvolumes[0].size_mib = 400;
     layout
 }
 
-fn installed() -> Inventory {
+pub(super) fn installed() -> Inventory {
     after(&make(&layout(), &five(), Mode::Install).unwrap(), five())
 }
 
-fn operations(plan: &Plan, name: StepName) -> &[Operation] {
+pub(super) fn operations(plan: &Plan, name: StepName) -> &[Operation] {
     plan.steps.iter().find(|step| step.name == name).map(|step| step.operations.as_slice()).unwrap_or_default()
 }
 
@@ -160,17 +160,17 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
                 let more = PhysicalVolume { device: "/dev/sdf".to_owned(), ..PhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf with varlib, srv",
+            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",
         ),
         (
             "a physical volume is missing",
             |inventory| inventory.groups[0].physical.push(PhysicalVolume::default()),
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, one that is missing with varlib, srv",
+            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
         ),
         (
             "another name",
             |inventory| inventory.groups[0].name = "data".to_owned(),
-            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:data on /dev/md125 with varlib, srv",
+            "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:data on /dev/md125 (volumes: varlib, srv)",
         ),
         (
             "no group",
@@ -180,7 +180,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "no volume",
             |inventory| drop(inventory.groups[0].volumes.remove(0)),
-            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is missing: vg:vg00 on /dev/md125 with srv",
+            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is missing: vg:vg00 on /dev/md125 (volumes: srv)",
         ),
         (
             "another size",
@@ -243,265 +243,34 @@ fn a_kept_root_is_refused() {
     );
 }
 
-/// What runs on sda1 and the foreign sdf.
-fn foreign_array(inventory: &mut Inventory, assembled: bool) {
-    for index in [0, 5] {
-        let disk = &mut inventory.disks[index];
-        let part = inventory::Partition {
-            number: 1,
-            device: format!("{}1", disk.device),
-            start_bytes: MIB,
-            size_bytes: 100 * MIB,
-            uses: vec![Use::Holder("md9".to_owned())],
-            ..inventory::Partition::default()
-        };
-        disk.table = Some(Table { kind: "gpt".to_owned(), guid: None, partitions: vec![part] });
-    }
-    inventory.stacked.push(Stacked {
-        name: "md9".to_owned(),
-        device: "/dev/md9".to_owned(),
-        kind: StackedKind::Array,
-        below: vec!["sda1".to_owned(), "sdf1".to_owned()],
-        size_bytes: 99 * MIB,
-        assembled,
-        ..Stacked::default()
-    });
-    let member =
-        |device: &str, place| inventory::ArrayMember { device: device.to_owned(), role: MemberRole::Active(place) };
-    inventory.arrays.push(inventory::Array {
-        name: "old".to_owned(),
-        level: "raid1".to_owned(),
-        metadata: "1.2".to_owned(),
-        raid_devices: 2,
-        members: vec![member("/dev/sda1", 0), member("/dev/sdf1", 1)],
-        running: Some("md9".to_owned()),
-        ..inventory::Array::default()
-    });
-}
-
 #[test]
-fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
-    let mut inventory = five();
-    foreign_array(&mut inventory, false);
-    let plan = make(&layout(), &inventory, Mode::Install).unwrap();
-    let said = "TAKES sda1 OUT OF md9, whose other members on sdf are not ours and stay as they are";
-    assert!(plan.disks[0].now.contains(said), "{plan}");
-    let holder = Holder::Array { device: "/dev/md9".to_owned() };
-    assert_eq!(operations(&plan, StepName::StorageRelease)[0], Operation::Release(holder));
-
-    let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
-    assert!(reasons[0].starts_with("disks: md9 lies on sda1, which a reinstall wipes, and on sdf1"), "{reasons:#?}");
-}
-
-#[test]
-fn only_what_was_assembled_is_put_back_on_foreign_disks() {
-    for (assembled, expected) in [(true, 1), (false, 0)] {
-        let mut inventory = five();
-        foreign_array(&mut inventory, assembled);
-        inventory.disks[0].table = None;
-        inventory.stacked[0].below.remove(0);
-        inventory.arrays[0].members.remove(0);
-        let plan = make(&layout(), &inventory, Mode::Install).unwrap();
-        let release = operations(&plan, StepName::StorageRelease);
-        assert_eq!(release.len(), expected + 1, "{plan}");
-    }
-}
-
-#[test]
-fn what_cannot_be_taken_down_is_named() {
-    let cases: [(fn(&mut Inventory), &str); 4] = [
-        (
-            |inventory| inventory.stacked[0].uses.push(Use::Mounted("/mnt".to_owned())),
-            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
-        ),
-        (
-            |inventory| inventory.stacked[0].uses.push(Use::Holder("dm-7".to_owned())),
-            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
-        ),
-        (
-            |inventory| inventory.disks[1].uses.push(Use::Holder("dm-7".to_owned())),
-            "disks[1].device: /dev/sdb is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
-        ),
-        (
-            |inventory| {
-                let part = inventory::Partition {
-                    device: "/dev/md9p1".to_owned(),
-                    uses: vec![Use::Mounted("/part".to_owned())],
-                    ..inventory::Partition::default()
-                };
-                inventory.stacked[0].table = Some(Table { partitions: vec![part], ..Table::default() });
-            },
-            "disks[0].device: /dev/md9p1, which lies on /dev/sda, is in use (mounted at /part): unmount or stop it first; nothing here does that for you",
-        ),
-    ];
-    for (change, expected) in cases {
-        let mut inventory = five();
-        foreign_array(&mut inventory, false);
-        change(&mut inventory);
-        assert_eq!(reasons(make(&layout(), &inventory, Mode::Install)), [expected]);
-    }
-}
-
-#[test]
-fn what_is_kept_must_not_be_in_use() {
-    let cases = [
-        (
-            Use::Mounted("/mnt".to_owned()),
-            "disks[2].device: /dev/mapper/vg00-varlib, which lies on /dev/sdc, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
-        ),
-        (Use::Swap, "disks: /dev/mapper/vg00-varlib is to be kept and is in use (active swap): swapoff it first"),
-    ];
-    for (usage, expected) in cases {
-        let mut inventory = installed();
-        let varlib = inventory.stacked.iter_mut().find(|stacked| stacked.device.ends_with("varlib")).unwrap();
-        varlib.uses.push(usage);
-        assert_eq!(reasons(make(&layout(), &inventory, Mode::Reinstall)), [expected]);
-    }
-}
-
-#[test]
-fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
-    let mut inventory = five();
-    foreign_array(&mut inventory, false);
-    inventory.stacked[0].uses.push(Use::Holder("dm-3".to_owned()));
-    inventory.stacked.push(Stacked {
-        name: "dm-3".to_owned(),
-        device: "/dev/mapper/mpatha".to_owned(),
-        below: vec!["md9".to_owned(), "sdb".to_owned()],
-        uses: vec![Use::Swap],
-        ..Stacked::default()
-    });
-    let plan = make(&layout(), &inventory, Mode::Install).unwrap();
-    let mapping = "/dev/mapper/mpatha".to_owned();
-    let expected = [
-        Operation::Release(Holder::Swap { device: mapping.clone() }),
-        Operation::Release(Holder::Mapping { device: mapping }),
-        Operation::Release(Holder::Array { device: "/dev/md9".to_owned() }),
-    ];
-    assert_eq!(operations(&plan, StepName::StorageRelease)[..3], expected);
-}
-
-#[test]
-fn a_name_that_another_keeps_is_refused() {
-    let mut inventory = five();
-    foreign_array(&mut inventory, false);
-    inventory.disks[0].table = None;
-    inventory.stacked[0].below.remove(0);
-    inventory.arrays[0].members.remove(0);
+fn arrays_on_arrays_are_made_in_order_and_kept() {
     let mut layout = layout();
-    layout.raid[1].arrayname = "/dev/md9".to_owned();
-    layout.filesystems[2].device = "/dev/md9".to_owned();
-    assert_eq!(
-        reasons(make(&layout, &inventory, Mode::Install)),
-        [
-            "raid[1].arrayname: array:/dev/md9 is the name of another array, which runs on sdf1 and stays: choose another name"
-        ]
-    );
-
-    let mut inventory = five();
-    let physical = vec![PhysicalVolume { device: "/dev/sdf".to_owned(), ..PhysicalVolume::default() }];
-    let twin = inventory::VolumeGroup { name: "vg00".to_owned(), physical, ..inventory::VolumeGroup::default() };
-    inventory.groups.push(twin);
-    assert_eq!(
-        reasons(make(&super::stacks::layout(), &inventory, Mode::Install)),
-        [
-            "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdf, which stays: choose another name"
-        ]
-    );
-}
-
-#[test]
-fn what_does_not_fit_is_refused_with_numbers() {
-    let cases: [(fn(&mut Layout, &mut Inventory), &str); 7] = [
-        (
-            |layout, _| layout.logicalvolumes[0].size_mib = 30_000,
-            "logicalvolumes[0].size: vg:vg00 is not big enough for lv:varlib required:30000MiB, existing:19976MiB (linear: in extents of 4 MiB)",
-        ),
-        (
-            |layout, _| layout.logicalvolumes[0].size_mib = 19_976,
-            "logicalvolumes[1].size: vg:vg00 is not big enough for lv:srv required:4MiB, existing:0MiB (linear: in extents of 4 MiB)",
-        ),
-        (
-            |layout, _| layout.logicalvolumes[0].size_mib = 200,
-            "filesystems[0]: device:/dev/vg00/varlib is not big enough required:300MiB, existing:200MiB (xfs: mkfs.xfs refuses less)",
-        ),
-        (
-            |_, inventory| inventory.disks[4].size_bytes = MIB,
-            "raid[2].devices: device:/dev/sde is not big enough required:4MiB, existing:1MiB (for /dev/md/data with metadata 1.2)",
-        ),
-        (
-            |_, inventory| inventory.disks[4].size_bytes = 6 * MIB,
-            "volumegroups[0].devices[0]: device:/dev/md/data is not big enough required:5MiB, existing:3MiB (for an extent of vg:vg00 and its metadata)",
-        ),
-        (
-            |layout, inventory| {
-                layout.volumegroups[0].devices = vec!["/dev/sdc".to_owned(), "/dev/sdd".to_owned()];
-                layout.raid.pop();
-                inventory.disks[3].sector_bytes = 4096;
-            },
-            "volumegroups[0].devices: vg:vg00 cannot mix devices with different sectors, which LVM refuses: /dev/sdc 512, /dev/sdd 4096 bytes",
-        ),
-        (
-            |layout, inventory| {
-                inventory.disks[0].sector_bytes = 4096;
-                layout.disks[0].partitions[0].size_mib = 200;
-                layout.filesystems[1].createoptions = vec!["-F".to_owned(), "32".to_owned()];
-            },
-            "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: with sectors of 4096 bytes, firmware does not boot from a smaller FAT32)",
-        ),
+    layout.raid.truncate(2);
+    layout.raid.extend([
+        raid("/dev/md/left", &["/dev/sdc", "/dev/sdd"], RaidLevel::Raid1, 0),
+        raid("/dev/md7", &["/dev/sde", "/dev/sdf"], RaidLevel::Raid1, 0),
+        raid("/dev/md/data", &["/dev/md/left", "/dev/md7"], RaidLevel::Raid0, 0),
+    ]);
+    layout.disks.push(whole("/dev/sdf"));
+    let first = make(&layout, &five(), Mode::Install).unwrap();
+    let installed = after(&first, five());
+    let second = make(&layout, &installed, Mode::Reinstall).unwrap();
+    let assembled = operations(&second, StepName::StorageMountKept).iter().filter_map(|operation| match operation {
+        Operation::AssembleArray { device, members, .. } => Some((device.as_str(), members.join(" "))),
+        _ => None,
+    });
+    let expected = [
+        ("/dev/md/left", "/dev/sdc /dev/sdd".to_owned()),
+        ("/dev/md7", "/dev/sde /dev/sdf".to_owned()),
+        ("/dev/md/data", "/dev/md/left /dev/md7".to_owned()),
     ];
-    for (change, expected) in cases {
-        let (mut layout, mut inventory) = (layout(), five());
-        change(&mut layout, &mut inventory);
-        assert_eq!(reasons(make(&layout, &inventory, Mode::Install)), [expected]);
-    }
-}
-
-#[test]
-fn erase_decides_the_methods() {
-    use crate::inventory::EraseMethod::*;
-    let mut inventory = five();
-    inventory.disks[0].erase = vec![NvmeSanitizeCrypto, NvmeFormatCrypto, AtaErase, Discard];
-    let cases = [
-        (Erase::Quick, vec![NvmeFormatCrypto, Discard], false, 60, vec![]),
-        (
-            Erase::Secure,
-            vec![NvmeSanitizeCrypto, NvmeFormatCrypto, AtaErase, Discard, WriteZeroes],
-            true,
-            14400,
-            vec![WriteZeroes],
-        ),
-        (Erase::None, vec![Ends], false, 60, vec![Ends]),
-    ];
-    for (erase, methods, strict, budget_seconds, of_plain) in cases {
-        let request = Request { mode: Mode::Install, erase, subject: subject() };
-        let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();
-        let wipes: Vec<&WipeDisk> = operations(&plan, StepName::StorageWipe)
-            .iter()
-            .map(|operation| match operation {
-                Operation::WipeDisk(wipe) => wipe,
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!((&wipes[0].methods, wipes[0].strict, wipes[0].budget_seconds), (&methods, strict, budget_seconds));
-        assert_eq!(wipes[1].methods, of_plain);
-        assert!(wipes.iter().all(|wipe| wipe.zero[0].start == 0));
-    }
-}
-
-#[test]
-fn disks_are_found_by_hints() {
-    let mut inventory = five();
-    inventory.disks[2].serial = "S45N".to_owned();
-    inventory.disks[2].transport = "sata".to_owned();
-    let found = |hint: &str, value: &str| {
-        let wanted = Disk { hints: [(hint.to_owned(), value.to_owned())].into(), ..whole("/dev/os") };
-        find::disk(&wanted, &inventory).map(|disk| disk.name.clone())
-    };
-    assert_eq!(found("serial", "s45n"), Ok("sdc".to_owned()));
-    let none = found("serial", "other").unwrap_err();
-    assert!(none.starts_with("device:/dev/os does not exist on given hardware: no disk matches its hints: /dev/sda (serial other: it has none); "), "{none}");
-    let several = found("size", ">= 1").unwrap_err();
-    assert!(several.contains("its hints match 6 disks: /dev/sda (21.0 GB); "), "{several}");
-    assert!(several.contains("/dev/sdc (21.0 GB) serial S45N, tran sata; "), "{several}");
+    assert_eq!(assembled.collect::<Vec<_>>(), expected);
+    let stopped = operations(&second, StepName::StorageUnmount).iter().filter_map(|operation| match operation {
+        Operation::StopArray { device } => Some(device.as_str()),
+        _ => None,
+    });
+    assert_eq!(stopped.take(3).collect::<Vec<_>>(), ["/dev/md/data", "/dev/md7", "/dev/md/left"]);
+    let again = make(&layout, &installed, Mode::Install).unwrap();
+    after(&again, installed);
 }

@@ -1,0 +1,36 @@
+//! Which methods erase a disk.
+
+use super::stacks::{five, layout, operations};
+use super::*;
+
+#[test]
+fn erase_decides_the_methods() {
+    use crate::inventory::EraseMethod::*;
+    let mut inventory = five();
+    inventory.disks[0].erase = vec![NvmeSanitizeCrypto, NvmeFormatCrypto, AtaErase, Discard];
+    let cases = [
+        (Erase::Quick, vec![NvmeFormatCrypto, Discard], false, 60, vec![]),
+        (
+            Erase::Secure,
+            vec![NvmeSanitizeCrypto, NvmeFormatCrypto, AtaErase, Discard, WriteZeroes],
+            true,
+            14400,
+            vec![WriteZeroes],
+        ),
+        (Erase::None, vec![Ends], false, 60, vec![Ends]),
+    ];
+    for (erase, methods, strict, budget_seconds, of_plain) in cases {
+        let request = Request { mode: Mode::Install, erase, subject: subject() };
+        let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();
+        let wipes: Vec<&WipeDisk> = operations(&plan, StepName::StorageWipe)
+            .iter()
+            .map(|operation| match operation {
+                Operation::WipeDisk(wipe) => wipe,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!((&wipes[0].methods, wipes[0].strict, wipes[0].budget_seconds), (&methods, strict, budget_seconds));
+        assert_eq!(wipes[1].methods, of_plain);
+        assert!(wipes.iter().all(|wipe| wipe.zero[0].start == 0));
+    }
+}

@@ -1,0 +1,94 @@
+//! Plans for the machines in `testdata/inventories`.
+
+use super::*;
+use crate::layout::{LvmType, RaidLevel};
+use crate::plan::tests::stacks::{group, raid, volume};
+
+fn recorded(name: &str) -> Inventory {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/inventories/{name}.json"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn whole(device: &str) -> Disk {
+    Disk { device: device.to_owned(), hints: Default::default(), wipeonreinstall: true, partitions: Vec::new() }
+}
+
+/// Root on the first disk.
+fn plain(device: &str) -> Layout {
+    let filesystems = vec![filesystem("/", device, Format::Ext4, "root")];
+    Layout { id: "plain".to_owned(), filesystems, disks: vec![whole(device)], ..Layout::default() }
+}
+
+/// What is installed on `raid-lvm`, with a data volume on the same group.
+fn raid_lvm() -> Layout {
+    let parts = |device: &str| Disk {
+        partitions: vec![
+            partition(1, "efi", 512, PartitionKind::LinuxRaid),
+            partition(2, "system", 0, PartitionKind::LinuxRaid),
+        ],
+        ..whole(device)
+    };
+    Layout {
+        id: "raid-lvm".to_owned(),
+        disks: vec![parts("/dev/sda"), parts("/dev/sdb")],
+        raid: vec![
+            raid("/dev/md/efi", &["/dev/sda1", "/dev/sdb1"], RaidLevel::Raid1, 0),
+            raid("/dev/md/system", &["/dev/sda2", "/dev/sdb2"], RaidLevel::Raid1, 0),
+        ],
+        volumegroups: vec![group("vg00", &["/dev/md/system"])],
+        logicalvolumes: vec![volume("root", "vg00", 5120, LvmType::Linear), volume("data", "vg00", 0, LvmType::Linear)],
+        filesystems: vec![
+            filesystem("/", "/dev/vg00/root", Format::Ext4, "root"),
+            filesystem("/boot/efi", "/dev/md/efi", Format::Vfat, "EFI"),
+            filesystem("/data", "/dev/vg00/data", Format::Xfs, "data"),
+        ],
+        ..Layout::default()
+    }
+}
+
+#[test]
+fn raid_and_lvm_over_themselves() {
+    let plan = make(&raid_lvm(), &recorded("raid-lvm"), Mode::Install).unwrap();
+    assert_printed("raid-lvm-again", &plan);
+    after(&plan, recorded("raid-lvm"));
+}
+
+#[test]
+fn one_disk_of_a_mirror_is_taken_out_of_it() {
+    let plan = make(&plain("/dev/sdb"), &recorded("raid-lvm"), Mode::Install).unwrap();
+    assert_printed("torn-mirror", &plan);
+    let refusal = make(&plain("/dev/sdb"), &recorded("raid-lvm"), Mode::Reinstall).unwrap_err();
+    assert_printed("torn-mirror-refused", &refusal);
+}
+
+/// The root must be made, so the group that it is in cannot be kept.
+#[test]
+fn a_group_with_root_cannot_be_kept() {
+    let mut layout = raid_lvm();
+    layout.disks[0].wipeonreinstall = false;
+    let refusal = make(&layout, &recorded("raid-lvm"), Mode::Reinstall).unwrap_err();
+    assert_printed("half-kept-refused", &refusal);
+}
+
+#[test]
+fn orphans_are_shown_and_wiped() {
+    let mut layout = plain("/dev/sda");
+    layout.disks.push(whole("/dev/sdb"));
+    let plan = make(&layout, &recorded("orphans"), Mode::Install).unwrap();
+    assert_printed("orphans", &plan);
+}
+
+#[test]
+fn groups_of_the_same_name_on_foreign_disks_are_none_of_our_business() {
+    make(&plain("/dev/sdc"), &recorded("twin-groups"), Mode::Install).unwrap();
+    let mut layout = plain("/dev/sdc");
+    layout.disks.push(whole("/dev/sda"));
+    layout.volumegroups = vec![group("vg00", &["/dev/sda"])];
+    layout.logicalvolumes = vec![volume("data", "vg00", 0, LvmType::Linear)];
+    assert_eq!(
+        reasons(make(&layout, &recorded("twin-groups"), Mode::Install)),
+        [
+            "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdb, which stays: choose another name"
+        ]
+    );
+}

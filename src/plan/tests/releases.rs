@@ -1,0 +1,174 @@
+//! What is taken down, put back, or in the way.
+
+use super::stacks::{five, installed, layout, operations};
+use super::*;
+use crate::inventory::{MemberRole, PhysicalVolume, Stacked, StackedKind};
+
+/// What runs on sda1 and the foreign sdf.
+fn foreign_array(inventory: &mut Inventory, assembled: bool) {
+    for index in [0, 5] {
+        let disk = &mut inventory.disks[index];
+        let part = inventory::Partition {
+            number: 1,
+            device: format!("{}1", disk.device),
+            start_bytes: MIB,
+            size_bytes: 100 * MIB,
+            uses: vec![Use::Holder("md9".to_owned())],
+            ..inventory::Partition::default()
+        };
+        disk.table = Some(Table { kind: "gpt".to_owned(), guid: None, partitions: vec![part] });
+    }
+    inventory.stacked.push(Stacked {
+        name: "md9".to_owned(),
+        device: "/dev/md9".to_owned(),
+        kind: StackedKind::Array,
+        below: vec!["sda1".to_owned(), "sdf1".to_owned()],
+        size_bytes: 99 * MIB,
+        assembled,
+        ..Stacked::default()
+    });
+    let member =
+        |device: &str, place| inventory::ArrayMember { device: device.to_owned(), role: MemberRole::Active(place) };
+    inventory.arrays.push(inventory::Array {
+        name: "old".to_owned(),
+        level: "raid1".to_owned(),
+        metadata: "1.2".to_owned(),
+        raid_devices: 2,
+        members: vec![member("/dev/sda1", 0), member("/dev/sdf1", 1)],
+        running: Some("md9".to_owned()),
+        ..inventory::Array::default()
+    });
+}
+
+#[test]
+fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
+    let mut inventory = five();
+    foreign_array(&mut inventory, false);
+    let plan = make(&layout(), &inventory, Mode::Install).unwrap();
+    let said = "TAKES sda1 OUT OF md9, whose other members on sdf are not ours and stay as they are";
+    assert!(plan.disks[0].now.contains(said), "{plan}");
+    let holder = Holder::Array { device: "/dev/md9".to_owned() };
+    assert_eq!(operations(&plan, StepName::StorageRelease)[0], Operation::Release(holder));
+
+    let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+    assert!(reasons[0].starts_with("disks: md9 lies on sda1, which a reinstall wipes, and on sdf1"), "{reasons:#?}");
+}
+
+#[test]
+fn only_what_was_assembled_is_put_back_on_foreign_disks() {
+    for (assembled, expected) in [(true, 1), (false, 0)] {
+        let mut inventory = five();
+        foreign_array(&mut inventory, assembled);
+        inventory.disks[0].table = None;
+        inventory.stacked[0].below.remove(0);
+        inventory.arrays[0].members.remove(0);
+        let plan = make(&layout(), &inventory, Mode::Install).unwrap();
+        let release = operations(&plan, StepName::StorageRelease);
+        assert_eq!(release.len(), expected + 1, "{plan}");
+    }
+}
+
+type Change = fn(&mut Inventory);
+
+#[test]
+fn what_cannot_be_taken_down_is_named() {
+    let cases: [(Change, &str); 4] = [
+        (
+            |inventory| inventory.stacked[0].uses.push(Use::Mounted("/mnt".to_owned())),
+            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
+        ),
+        (
+            |inventory| inventory.stacked[0].uses.push(Use::Holder("dm-7".to_owned())),
+            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
+        ),
+        (
+            |inventory| inventory.disks[1].uses.push(Use::Holder("dm-7".to_owned())),
+            "disks[1].device: /dev/sdb is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
+        ),
+        (
+            |inventory| {
+                let part = inventory::Partition {
+                    device: "/dev/md9p1".to_owned(),
+                    uses: vec![Use::Mounted("/part".to_owned())],
+                    ..inventory::Partition::default()
+                };
+                inventory.stacked[0].table = Some(Table { partitions: vec![part], ..Table::default() });
+            },
+            "disks[0].device: /dev/md9p1, which lies on /dev/sda, is in use (mounted at /part): unmount or stop it first; nothing here does that for you",
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut inventory = five();
+        foreign_array(&mut inventory, false);
+        change(&mut inventory);
+        assert_eq!(reasons(make(&layout(), &inventory, Mode::Install)), [expected]);
+    }
+}
+
+#[test]
+fn what_is_kept_must_not_be_in_use() {
+    let cases = [
+        (
+            Use::Mounted("/mnt".to_owned()),
+            "disks[2].device: /dev/mapper/vg00-varlib, which lies on /dev/sdc, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
+        ),
+        (Use::Swap, "disks: /dev/mapper/vg00-varlib is to be kept and is in use (active swap): swapoff it first"),
+    ];
+    for (usage, expected) in cases {
+        let mut inventory = installed();
+        let varlib = inventory.stacked.iter_mut().find(|stacked| stacked.device.ends_with("varlib")).unwrap();
+        varlib.uses.push(usage);
+        assert_eq!(reasons(make(&layout(), &inventory, Mode::Reinstall)), [expected]);
+    }
+}
+
+#[test]
+fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
+    let mut inventory = five();
+    foreign_array(&mut inventory, false);
+    inventory.stacked[0].uses.push(Use::Holder("dm-3".to_owned()));
+    inventory.stacked.push(Stacked {
+        name: "dm-3".to_owned(),
+        device: "/dev/mapper/mpatha".to_owned(),
+        below: vec!["md9".to_owned(), "sdb".to_owned()],
+        uses: vec![Use::Swap],
+        ..Stacked::default()
+    });
+    let plan = make(&layout(), &inventory, Mode::Install).unwrap();
+    let mapping = "/dev/mapper/mpatha".to_owned();
+    let expected = [
+        Operation::Release(Holder::Swap { device: mapping.clone() }),
+        Operation::Release(Holder::Mapping { device: mapping }),
+        Operation::Release(Holder::Array { device: "/dev/md9".to_owned() }),
+    ];
+    assert_eq!(operations(&plan, StepName::StorageRelease)[..3], expected);
+}
+
+#[test]
+fn a_name_that_another_keeps_is_refused() {
+    let mut inventory = five();
+    foreign_array(&mut inventory, false);
+    inventory.disks[0].table = None;
+    inventory.stacked[0].below.remove(0);
+    inventory.arrays[0].members.remove(0);
+    let mut layout = layout();
+    layout.raid[1].arrayname = "/dev/md9".to_owned();
+    layout.filesystems[2].device = "/dev/md9".to_owned();
+    assert_eq!(
+        reasons(make(&layout, &inventory, Mode::Install)),
+        [
+            "raid[1].arrayname: array:/dev/md9 is the name of another array, which runs on sdf1 and stays: choose another name"
+        ]
+    );
+
+    let mut inventory = five();
+    let physical = vec![PhysicalVolume { device: "/dev/sdf".to_owned(), ..PhysicalVolume::default() }];
+    let twin = inventory::VolumeGroup { name: "vg00".to_owned(), physical, ..inventory::VolumeGroup::default() };
+    inventory.groups.push(twin);
+    assert_eq!(
+        reasons(make(&super::stacks::layout(), &inventory, Mode::Install)),
+        [
+            "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdf, which stays: choose another name"
+        ]
+    );
+}

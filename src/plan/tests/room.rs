@@ -1,0 +1,53 @@
+//! What does not fit.
+
+use super::stacks::{five, layout};
+use super::*;
+
+type Change = fn(&mut Layout, &mut Inventory);
+
+#[test]
+fn what_does_not_fit_is_refused_with_numbers() {
+    let cases: [(Change, &str); 7] = [
+        (
+            |layout, _| layout.logicalvolumes[0].size_mib = 30_000,
+            "logicalvolumes[0].size: vg:vg00 is not big enough for lv:varlib required:30000MiB, existing:19976MiB (linear: in extents of 4 MiB)",
+        ),
+        (
+            |layout, _| layout.logicalvolumes[0].size_mib = 19_976,
+            "logicalvolumes[1].size: vg:vg00 is not big enough for lv:srv required:4MiB, existing:0MiB (linear: in extents of 4 MiB)",
+        ),
+        (
+            |layout, _| layout.logicalvolumes[0].size_mib = 200,
+            "filesystems[0]: device:/dev/vg00/varlib is not big enough required:300MiB, existing:200MiB (xfs: mkfs.xfs refuses less)",
+        ),
+        (
+            |_, inventory| inventory.disks[4].size_bytes = MIB,
+            "raid[2].devices: device:/dev/sde is not big enough required:4MiB, existing:1MiB (for /dev/md/data with metadata 1.2)",
+        ),
+        (
+            |_, inventory| inventory.disks[4].size_bytes = 6 * MIB,
+            "volumegroups[0].devices[0]: device:/dev/md/data is not big enough required:5MiB, existing:3MiB (for an extent of vg:vg00 and its metadata)",
+        ),
+        (
+            |layout, inventory| {
+                layout.volumegroups[0].devices = vec!["/dev/sdc".to_owned(), "/dev/sdd".to_owned()];
+                layout.raid.pop();
+                inventory.disks[3].sector_bytes = 4096;
+            },
+            "volumegroups[0].devices: vg:vg00 cannot mix devices with different sectors, which LVM refuses: /dev/sdc 512, /dev/sdd 4096 bytes",
+        ),
+        (
+            |layout, inventory| {
+                inventory.disks[0].sector_bytes = 4096;
+                layout.disks[0].partitions[0].size_mib = 200;
+                layout.filesystems[1].createoptions = vec!["-F".to_owned(), "32".to_owned()];
+            },
+            "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: with sectors of 4096 bytes, firmware does not boot from a smaller FAT32)",
+        ),
+    ];
+    for (change, expected) in cases {
+        let (mut layout, mut inventory) = (layout(), five());
+        change(&mut layout, &mut inventory);
+        assert_eq!(reasons(make(&layout, &inventory, Mode::Install)), [expected]);
+    }
+}
