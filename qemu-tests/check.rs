@@ -3,6 +3,7 @@
 use crate::disks::kind_guid;
 use crate::facts::{Facts, fields_match, matches};
 use crate::scenario::{Expect, File, Inspect, Machine, Outcome, Partition, Tiny};
+use crate::stack;
 use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;
@@ -22,6 +23,8 @@ pub struct Seen {
     /// The installed system after the boot over the network, and after the one from disk.
     pub over_network: Option<Facts>,
     pub from_disk: Option<Facts>,
+    /// The same with a disk pulled, by its name.
+    pub without: Vec<(String, Facts)>,
     pub inspect: Option<Facts>,
     /// Disks that are no longer what they were before the run.
     pub changed_disks: Vec<String>,
@@ -55,6 +58,11 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
             tiny(&expect.tiny, facts, via, &mut found);
             failures.extend(found.into_iter().map(|failure| format!("installed system (boot by {via}): {failure}")));
         }
+    }
+    for (name, facts) in &seen.without {
+        let mut found = Vec::new();
+        stack::degraded(&expect.tiny, facts, &mut found);
+        failures.extend(found.into_iter().map(|failure| format!("installed system without {name}: {failure}")));
     }
     if let Some(facts) = &seen.inspect {
         let mut found = Vec::new();
@@ -116,13 +124,16 @@ fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     has_lines(facts, "mounts", &expect.mounts, failures);
     has_lines(facts, "fstab", &expect.fstab, failures);
     has_lines(facts, "swaps", &expect.swaps, failures);
+    for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
+        stack::all_lines(facts, section, lines.as_deref(), failures);
+    }
     for (section, lines) in &expect.facts {
         has_lines(facts, section, lines, failures);
     }
 }
 
 /// Each pattern must fit a line of the section.
-fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
+pub fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
     if patterns.is_empty() {
         return;
     }
@@ -137,6 +148,12 @@ fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut V
 }
 
 fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
+    for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
+        stack::all_lines(facts, section, lines.as_deref(), failures);
+    }
+    for (device, wanted) in &expect.signatures {
+        stack::signatures(device, wanted, facts, failures);
+    }
     for (disk, wanted) in &expect.partitions {
         table(disk, wanted, facts, failures);
     }
