@@ -48,7 +48,10 @@ arrays() {
 }
 
 # report COMMAND FIELDS: values separated by `|`; what LVM has to say about other people's groups is not asked for.
-report() { lvm "$1" --noheadings --separator '|' --units m --nosuffix -o "$2" 2>/dev/null | sed 's/^ *//'; }
+report() {
+	[ -d /sys/module/dm_mod ] || return 0
+	lvm "$1" --noheadings --separator '|' --units m --nosuffix -o "$2" 2>/dev/null | sed 's/^ *//'
+}
 
 # groups: NAME TAGS PVS
 groups() {
