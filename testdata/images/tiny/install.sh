@@ -49,7 +49,7 @@ arguments="root=UUID=$uuid console=${console:-ttyS0,115200n8} panic=-1"
 
 # What most machines can do without: into the root if there is anything for it, into the initrd if root is.
 parts=$(awk '$3 == "xfs" || $3 == "btrfs" { print $3 }' /proc/mounts | sort -u)
-ls -d /sys/block/md* /sys/block/dm-* >/dev/null 2>&1 || [ -n "$parts" ] && parts="stack $parts"
+if [ -n "$parts" ] || ls /sys/block | grep -q '^md\|^dm-'; then parts="stack $parts"; fi
 for part in $parts; do zcat /usr/lib/tiny/"$part".gz | (cd / && cpio -idu 2>/dev/null); done
 if [ "$type" != ext4 ] || [ ! -e "/sys/class/block/$(kernel_name "$root")/partition" ]; then
     for part in $parts; do cat /usr/lib/tiny/"$part".gz >> /boot/initrd; done

@@ -2,7 +2,7 @@
 # volumes. Sourced by the neutral looker's /init and by the tiny OS of the tests.
 
 # joined: lines to one word, `-` if there are none.
-joined() { paste -s -d, | sed 's/^$/-/'; }
+joined() { awk '{ line = line (NR > 1 ? "," : "") $0 } END { print line == "" ? "-" : line }'; }
 
 # array_name KERNEL_NAME: the name in the superblock without a host; metadata 0.90 has only the number.
 array_name() {
