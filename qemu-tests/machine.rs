@@ -224,19 +224,24 @@ fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
             drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
         }
         command.arg("-drive").arg(format!("{drive},file={}", file.display()));
-        let serial = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
         let boot_place = if index == first { 1 } else { index + 2 };
-        command.arg("-device").arg(format!("{model},drive=drive{index},serial={serial},bootindex={boot_place}"));
+        command.arg("-device").arg(format!("{model},drive=drive{index},bootindex={boot_place}"));
     }
 }
 
 fn model(disk: &Disk, sata_ports: &mut std::ops::Range<u32>) -> String {
     let sectors = format!("logical_block_size={0},physical_block_size={0}", disk.sector);
+    let serial = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
     match disk.bus {
-        Bus::Virtio => format!("virtio-blk-pci,{sectors}"),
-        Bus::Nvme => format!("nvme,{sectors}"),
-        Bus::Scsi => format!("scsi-hd,bus=scsi.0,{sectors}"),
-        Bus::Sata => format!("ide-hd,bus=ide.{}", sata_ports.next().unwrap_or(6)),
+        Bus::Virtio => format!("virtio-blk-pci,{sectors},serial={serial}"),
+        Bus::Nvme => match disk.name.rsplit_once('n') {
+            // A further namespace has its controller's serial number.
+            Some((controller, number)) if number != "1" => format!("nvme-ns,bus={controller},nsid={number},{sectors}"),
+            Some((controller, _)) => format!("nvme,id={controller},{sectors},serial={serial}"),
+            None => format!("nvme,{sectors},serial={serial}"),
+        },
+        Bus::Scsi => format!("scsi-hd,bus=scsi.0,{sectors},serial={serial}"),
+        Bus::Sata => format!("ide-hd,bus=ide.{},serial={serial}", sata_ports.next().unwrap_or(6)),
     }
 }
 
@@ -253,7 +258,8 @@ fn add_nics(command: &mut Command, chassis: &Chassis, tftp: &Path) {
 /// Which disk is plugged in where, and which not at all.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
-                - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: vda, bus: virtio, size_mib: 1}\n";
+                - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\
+                - {name: nvme0n2, bus: nvme, size_mib: 1}\n";
     let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
     let machine = &scenario.machine;
     let arguments = |order: &[&str], boot: &Boot| {
@@ -266,11 +272,12 @@ pub fn self_test() {
     };
     let as_listed = arguments(&[], &Boot::Disk);
     assert!(as_listed.contains("snapshot=off,throttling.bps-total=2097152,file=/f/sda.raw\n"), "{as_listed}");
-    assert!(as_listed.contains("bus=ide.1,drive=drive1,serial=DH-SDB,bootindex=1"), "{as_listed}");
+    assert!(as_listed.contains("bus=ide.1,serial=DH-SDB,drive=drive1,bootindex=1"), "{as_listed}");
+    assert!(as_listed.contains("nvme,id=nvme0,") && as_listed.contains("nvme-ns,bus=nvme0,nsid=2,"), "{as_listed}");
     let swapped = arguments(&["sdb", "sda"], &Boot::Disk);
-    assert!(swapped.contains("bus=ide.0,drive=drive0,serial=DH-SDB,bootindex=1"), "{swapped}");
-    assert!(swapped.contains("bus=ide.1,drive=drive1,serial=DH-SDA,bootindex=3"), "{swapped}");
+    assert!(swapped.contains("bus=ide.0,serial=DH-SDB,drive=drive0,bootindex=1"), "{swapped}");
+    assert!(swapped.contains("bus=ide.1,serial=DH-SDA,drive=drive1,bootindex=3"), "{swapped}");
     let pulled = arguments(&[], &Boot::DiskWithout("sda"));
-    assert!(!pulled.contains("SDA") && pulled.contains("bus=ide.1,drive=drive1,serial=DH-SDB"), "{pulled}");
+    assert!(!pulled.contains("SDA") && pulled.contains("bus=ide.1,serial=DH-SDB"), "{pulled}");
     assert!(pulled.contains("snapshot=on") && !pulled.contains("snapshot=off"), "{pulled}");
 }

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Trial::test("harness::check", || quiet(check::self_test)),
         Trial::test("harness::stack", || quiet(stack::self_test)),
         Trial::test("harness::machine", || quiet(machine::self_test)),
+        Trial::test("harness::disks", || quiet(disks::self_test)),
         Trial::test("harness::proxy", || quiet(proxy::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),

@@ -101,6 +101,11 @@ impl Stage<'_> {
         let names = self.scenario.machine.disks.iter().map(|disk| disk.name.clone());
         let changed = names.zip(before.iter().zip(&after)).filter(|(_, (before, after))| before != after);
         seen.changed_disks = changed.map(|(name, _)| name).collect();
+        for (name, text) in &self.run.expect.no_trace_of {
+            if disks::holds(&self.chassis.folder.join(format!("{name}.raw")), text)? {
+                seen.traces.push(name.clone());
+            }
+        }
         if self.run.expect.outcome == Outcome::Installed {
             seen.from_disk = Some(self.disk_boot("disk", &Boot::Disk)?);
         }

@@ -260,6 +260,12 @@ pub struct Expect {
     pub server_says: Vec<String>,
     #[serde(default)]
     pub untouched_disks: Vec<String>,
+    /// Disk to a text that is nowhere on it any more.
+    #[serde(default)]
+    pub no_trace_of: BTreeMap<String, String>,
+    /// Lines `DEVICE METHOD` of the report: how each disk was erased.
+    #[serde(default)]
+    pub erased: Vec<String>,
     /// After a failure: the firmware finds nothing to boot on the disks.
     #[serde(default)]
     pub nothing_bootable: bool,
