@@ -3,6 +3,7 @@
 use crate::disks::kind_guid;
 use crate::facts::{Facts, fields_match, matches};
 use crate::scenario::{Expect, File, Inspect, Machine, Outcome, Partition, Tiny};
+use crate::stack;
 use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;
@@ -22,9 +23,13 @@ pub struct Seen {
     /// The installed system after the boot over the network, and after the one from disk.
     pub over_network: Option<Facts>,
     pub from_disk: Option<Facts>,
+    /// The same with a disk pulled, by its name.
+    pub without: Vec<(String, Facts)>,
     pub inspect: Option<Facts>,
     /// Disks that are no longer what they were before the run.
     pub changed_disks: Vec<String>,
+    /// Disks that still hold the text that should be gone.
+    pub traces: Vec<String>,
 }
 
 /// Everything that is not as it should be.
@@ -48,6 +53,9 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
         }
     }
     untouched(machine, expect, seen, &mut failures);
+    for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
+        failures.push(format!("disk {disk} still holds {text:?}"));
+    }
     let via = if expect.outcome == Outcome::Local { "disk" } else { "kexec" };
     for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
         if let Some(facts) = facts {
@@ -55,6 +63,11 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
             tiny(&expect.tiny, facts, via, &mut found);
             failures.extend(found.into_iter().map(|failure| format!("installed system (boot by {via}): {failure}")));
         }
+    }
+    for (name, facts) in &seen.without {
+        let mut found = Vec::new();
+        stack::degraded(&expect.tiny, facts, &mut found);
+        failures.extend(found.into_iter().map(|failure| format!("installed system without {name}: {failure}")));
     }
     if let Some(facts) = &seen.inspect {
         let mut found = Vec::new();
@@ -84,11 +97,22 @@ fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
             failures.push(format!("the report does not contain {text:?}: {message}"));
         }
     }
+    let erased: Vec<String> = report["erased"].as_array().into_iter().flatten().map(spoken_erased).collect();
+    for pattern in &expect.erased {
+        if !erased.iter().any(|line| fields_match(pattern, line)) {
+            failures.push(format!("the report has no erased disk {pattern:?} among {erased:?}"));
+        }
+    }
     if let Some(step) = &expect.failed_step
         && report["step"].as_str() != Some(step)
     {
         failures.push(format!("the report names the failed step {}, expected {step}: {message}", report["step"]));
     }
+}
+
+fn spoken_erased(disk: &Value) -> String {
+    let text = |field: &str| disk[field].as_str().unwrap_or_default().to_owned();
+    format!("{} {}", text("device").trim_start_matches("/dev/"), text("method"))
 }
 
 fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
@@ -116,13 +140,16 @@ fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     has_lines(facts, "mounts", &expect.mounts, failures);
     has_lines(facts, "fstab", &expect.fstab, failures);
     has_lines(facts, "swaps", &expect.swaps, failures);
+    for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
+        stack::all_lines(facts, section, lines.as_deref(), failures);
+    }
     for (section, lines) in &expect.facts {
         has_lines(facts, section, lines, failures);
     }
 }
 
 /// Each pattern must fit a line of the section.
-fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
+pub fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
     if patterns.is_empty() {
         return;
     }
@@ -137,6 +164,12 @@ fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut V
 }
 
 fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
+    for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
+        stack::all_lines(facts, section, lines.as_deref(), failures);
+    }
+    for (device, wanted) in &expect.signatures {
+        stack::signatures(device, wanted, facts, failures);
+    }
     for (disk, wanted) in &expect.partitions {
         table(disk, wanted, facts, failures);
     }
@@ -254,17 +287,20 @@ a: text
     let machine = "about: x\nfirmware: bios\ndisks: [{name: sda, bus: sata, size_mib: 10000}]\nlayout: x\nexpect:\n";
     let found = |expect: &str, seen: &Seen| {
         let scenario = crate::reader::parse(&format!("{machine}{expect}"), "x".into(), ".".into()).expect("a scenario");
-        failures(&scenario.machine, &scenario.runs[0].expect, seen)
+        let expect = &scenario.runs[0].expect;
+        failures(&scenario.machine, expect, seen)
     };
     let seen = Seen {
-        report: Some(serde_json::json!({"success": false, "message": "digest differs", "step": "image.burn"})),
+        report: Some(serde_json::json!({"success": false, "message": "digest differs", "step": "image.burn",
+            "erased": [{"device": "/dev/sda", "method": "discard"}]})),
         events: ["Preparing", "Installing"].map(str::to_owned).to_vec(),
         requests: vec!["GET /images/a bytes=5-".to_owned()],
         inspect: Facts::read(text, "inspect"),
         changed_disks: vec!["sda".to_owned()],
+        traces: vec!["sda".to_owned()],
         ..Seen::default()
     };
-    let good = "  outcome: failed\n  failed_step: image.burn\n  report_contains: [digest]\n  events_in_order: [Installing]\n  \
+    let good = "  outcome: failed\n  erased: [sda disc*]\n  failed_step: image.burn\n  report_contains: [digest]\n  events_in_order: [Installing]\n  \
                 requests: ['GET * bytes=*']\n  inspect:\n    fsck_clean: [sda2]\n    partitions:\n      sda:\n      \
                 - {number: 1, label: efi, type: efi, start_mib: 1, size_mib: 500}\n      - {number: 2, to_end: true}\n    \
                 files:\n      /etc/metal/install.yaml: {mode: '0600', uid: '0', contains: ['a: t*t']}\n      /gone: {missing: true}\n";
@@ -279,6 +315,9 @@ a: text
         ("  outcome: failed\n  failed_step: image.reach\n", "failed step"),
         ("  outcome: failed\n  requests: ['GET * bytes=7*']\n", "no request"),
         ("  outcome: failed\n  console_contains: [kernel]\n", "console"),
+        ("  outcome: failed\n  erased: [sda zeros]\n", "no erased disk"),
+        ("  outcome: failed\n  no_trace_of: {sda: secret}\n", "still holds \"secret\""),
+        ("  outcome: failed\n  inspect: {arrays: [], signatures: {sda: [gpt]}}\n", "no section signatures"),
         ("  outcome: failed\n  server_says: [typo]\n", "the server does not say"),
         ("  outcome: waiting\n", "disk sda was written to"),
         ("  outcome: failed\n  inspect: {partitions: {sda: [{number: 1}]}}\n", "2 partitions, expected gpt with 1"),

@@ -118,13 +118,30 @@ pub fn has_boot_code(path: &Path) -> Result<bool> {
     Ok(code.iter().any(|byte| *byte != 0))
 }
 
-/// Digest of all that is not zero and where it is: reads only what the sparse file really holds, and a hole is the
-/// same as zeros written.
+/// Digest of all that is not zero and where it is: a hole is the same as zeros written.
 pub fn fingerprint(path: &Path) -> Result<String> {
+    let mut digest = Sha256::new();
+    each_block(path, |offset, block| {
+        if block.iter().any(|byte| *byte != 0) {
+            digest.update(offset.to_le_bytes());
+            digest.update(block);
+        }
+    })?;
+    Ok(format!("{:x}", digest.finalize()))
+}
+
+/// Whether the text is anywhere on the disk, as long as no block's end cuts all of its copies.
+pub fn holds(path: &Path, text: &str) -> Result<bool> {
+    let mut found = false;
+    each_block(path, |_, block| found |= block.windows(text.len()).any(|window| window == text.as_bytes()))?;
+    Ok(found)
+}
+
+/// Calls it with the offset and the content of every block that the sparse file really holds.
+fn each_block(path: &Path, mut call: impl FnMut(u64, &[u8])) -> Result<()> {
     const BLOCK: u64 = 64 * 1024;
     let mut file = File::open(path).context(path.display())?;
     let end = file.metadata().context(path.display())?.len() as i64;
-    let mut digest = Sha256::new();
     let mut block = vec![0; BLOCK as usize];
     let mut place = 0;
     while place < end {
@@ -138,12 +155,24 @@ pub fn fingerprint(path: &Path) -> Result<String> {
         for offset in (data..hole).step_by(BLOCK as usize) {
             let length = (end as u64 - offset).min(BLOCK) as usize;
             file.read_exact(&mut block[..length]).context(path.display())?;
-            if block[..length].iter().any(|byte| *byte != 0) {
-                digest.update(offset.to_le_bytes());
-                digest.update(&block[..length]);
-            }
+            call(offset, &block[..length]);
         }
         place = hole.next_multiple_of(BLOCK) as i64;
     }
-    Ok(format!("{:x}", digest.finalize()))
+    Ok(())
+}
+
+/// A text is found, and not where it is not; a fingerprint changes with what is on the disk, not with where holes are.
+pub fn self_test() {
+    let folder = std::env::temp_dir().join(format!("drophammer-disks-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("disk.raw");
+    File::create(&path).and_then(|file| file.set_len(4 * MIB)).expect("a file");
+    let empty = fingerprint(&path).expect("a fingerprint");
+    open(&path).and_then(|file| file.write_all_at(&[0; 4096], MIB).context("zeros")).expect("written");
+    assert_eq!(fingerprint(&path).expect("a fingerprint"), empty);
+    fill_pattern(&path, &Pattern { text: "secret ".to_owned(), at_mib: 2, mib: 1 }).expect("written");
+    assert_ne!(fingerprint(&path).expect("a fingerprint"), empty);
+    assert!(holds(&path, "secret").expect("read") && !holds(&path, "secrets").expect("read"));
+    fs::remove_dir_all(&folder).expect("removed");
 }

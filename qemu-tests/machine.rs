@@ -20,6 +20,15 @@ pub struct Chassis<'a> {
     pub mac: String,
     /// Holds the disks, the firmware's variables and all logs.
     pub folder: &'a Path,
+    /// In the order in which they are plugged in; see [`in_order`].
+    pub disks: Vec<&'a Disk>,
+}
+
+/// The disks as `names` orders them; those that it does not name follow.
+pub fn in_order<'a>(disks: &'a [Disk], names: &[String]) -> Vec<&'a Disk> {
+    let mut ordered: Vec<&Disk> = disks.iter().collect();
+    ordered.sort_by_key(|disk| names.iter().position(|name| *name == disk.name).unwrap_or(names.len()));
+    ordered
 }
 
 /// Where this boot comes from.
@@ -28,9 +37,10 @@ pub enum Boot<'a> {
     Network(&'a Path),
     /// The disks; there is no network card at all.
     Disk,
-    /// Kernel and ramdisk given to QEMU; no network card either, and nothing that is written reaches the disks: even
-    /// looking replays journals.
-    Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str },
+    /// The same with this disk pulled, and on a copy: what such a boot writes would be missing on the pulled one later.
+    DiskWithout(&'a str),
+    /// Kernel and ramdisk given to QEMU; no network card either. `on_copy`: nothing that is written reaches the disks.
+    Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool },
 }
 
 /// A running machine. Dropping it ends it.
@@ -63,11 +73,11 @@ impl Vm {
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { .. }) {
             uefi(&mut command, chassis.folder)?;
         }
-        add_disks(&mut command, chassis, matches!(boot, Boot::Direct { .. }));
+        add_disks(&mut command, chassis, boot);
         match boot {
             Boot::Network(tftp) => add_nics(&mut command, chassis, tftp),
-            Boot::Disk => drop(command.args(["-nic", "none"])),
-            Boot::Direct { kernel, initrd, cmdline } => {
+            Boot::Disk | Boot::DiskWithout(_) => drop(command.args(["-nic", "none"])),
+            Boot::Direct { kernel, initrd, cmdline, .. } => {
                 command.args(["-nic", "none"]).arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
                 command.args(["-append", cmdline]);
             }
@@ -194,34 +204,44 @@ fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn add_disks(command: &mut Command, chassis: &Chassis, throw_away: bool) {
-    let snapshot = if throw_away { "on" } else { "off" };
-    let disks = &chassis.machine.disks;
-    let first = disks.iter().position(|disk| disk.boot).unwrap_or(0);
-    if disks.iter().any(|disk| disk.bus == Bus::Scsi) {
+fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
+    let on_copy = matches!(boot, Boot::DiskWithout(_) | Boot::Direct { on_copy: true, .. });
+    let snapshot = if on_copy { "on" } else { "off" };
+    let first = chassis.disks.iter().position(|disk| disk.boot).unwrap_or(0);
+    if chassis.disks.iter().any(|disk| disk.bus == Bus::Scsi) {
         command.args(["-device", "virtio-scsi-pci,id=scsi"]);
     }
     let mut sata_ports = 0..6;
-    for (index, disk) in disks.iter().enumerate() {
-        let file = crate::disks::path(chassis.folder, disk);
-        command.arg("-drive").arg(format!(
-            "if=none,id=drive{index},format=raw,cache=unsafe,discard=unmap,snapshot={snapshot},file={}",
-            file.display()
-        ));
+    for (index, disk) in chassis.disks.iter().enumerate() {
         let model = model(disk, &mut sata_ports);
-        let serial = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
+        // Its port stays empty.
+        if matches!(boot, Boot::DiskWithout(name) if *name == disk.name) {
+            continue;
+        }
+        let file = crate::disks::path(chassis.folder, disk);
+        let mut drive = format!("if=none,id=drive{index},format=raw,cache=unsafe,discard=unmap,snapshot={snapshot}");
+        if let Some(mib) = disk.throttle_mib {
+            drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
+        }
+        command.arg("-drive").arg(format!("{drive},file={}", file.display()));
         let boot_place = if index == first { 1 } else { index + 2 };
-        command.arg("-device").arg(format!("{model},drive=drive{index},serial={serial},bootindex={boot_place}"));
+        command.arg("-device").arg(format!("{model},drive=drive{index},bootindex={boot_place}"));
     }
 }
 
 fn model(disk: &Disk, sata_ports: &mut std::ops::Range<u32>) -> String {
     let sectors = format!("logical_block_size={0},physical_block_size={0}", disk.sector);
+    let serial = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
     match disk.bus {
-        Bus::Virtio => format!("virtio-blk-pci,{sectors}"),
-        Bus::Nvme => format!("nvme,{sectors}"),
-        Bus::Scsi => format!("scsi-hd,bus=scsi.0,{sectors}"),
-        Bus::Sata => format!("ide-hd,bus=ide.{}", sata_ports.next().unwrap_or(6)),
+        Bus::Virtio => format!("virtio-blk-pci,{sectors},serial={serial}"),
+        Bus::Nvme => match disk.name.rsplit_once('n') {
+            // A further namespace has its controller's serial number.
+            Some((controller, number)) if number != "1" => format!("nvme-ns,bus={controller},nsid={number},{sectors}"),
+            Some((controller, _)) => format!("nvme,id={controller},{sectors},serial={serial}"),
+            None => format!("nvme,{sectors},serial={serial}"),
+        },
+        Bus::Scsi => format!("scsi-hd,bus=scsi.0,{sectors},serial={serial}"),
+        Bus::Sata => format!("ide-hd,bus=ide.{},serial={serial}", sata_ports.next().unwrap_or(6)),
     }
 }
 
@@ -233,4 +253,31 @@ fn add_nics(command: &mut Command, chassis: &Chassis, tftp: &Path) {
         let identity = if index == 0 { format!(",mac={},bootindex=0", chassis.mac) } else { String::new() };
         command.arg("-device").arg(format!("{model},id=nic{index},netdev=net{index}{identity}"));
     }
+}
+
+/// Which disk is plugged in where, and which not at all.
+pub fn self_test() {
+    let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
+                - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\
+                - {name: nvme0n2, bus: nvme, size_mib: 1}\n";
+    let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
+    let machine = &scenario.machine;
+    let arguments = |order: &[&str], boot: &Boot| {
+        let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
+        let disks = in_order(&machine.disks, &order);
+        let chassis = Chassis { machine, uuid: String::new(), mac: String::new(), folder: Path::new("/f"), disks };
+        let mut command = Command::new("qemu");
+        add_disks(&mut command, &chassis, boot);
+        command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
+    };
+    let as_listed = arguments(&[], &Boot::Disk);
+    assert!(as_listed.contains("snapshot=off,throttling.bps-total=2097152,file=/f/sda.raw\n"), "{as_listed}");
+    assert!(as_listed.contains("bus=ide.1,serial=DH-SDB,drive=drive1,bootindex=1"), "{as_listed}");
+    assert!(as_listed.contains("nvme,id=nvme0,") && as_listed.contains("nvme-ns,bus=nvme0,nsid=2,"), "{as_listed}");
+    let swapped = arguments(&["sdb", "sda"], &Boot::Disk);
+    assert!(swapped.contains("bus=ide.0,serial=DH-SDB,drive=drive0,bootindex=1"), "{swapped}");
+    assert!(swapped.contains("bus=ide.1,serial=DH-SDA,drive=drive1,bootindex=3"), "{swapped}");
+    let pulled = arguments(&[], &Boot::DiskWithout("sda"));
+    assert!(!pulled.contains("SDA") && pulled.contains("bus=ide.1,serial=DH-SDB"), "{pulled}");
+    assert!(pulled.contains("snapshot=on") && !pulled.contains("snapshot=off"), "{pulled}");
 }

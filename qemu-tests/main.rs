@@ -9,12 +9,14 @@ mod disks;
 mod facts;
 mod host;
 mod image;
+mod looker;
 mod machine;
 mod proxy;
 mod reader;
 mod run;
 mod scenario;
 mod server;
+mod stack;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
@@ -34,6 +36,9 @@ fn main() -> ExitCode {
     let mut trials = vec![
         Trial::test("harness::facts", || quiet(facts::self_test)),
         Trial::test("harness::check", || quiet(check::self_test)),
+        Trial::test("harness::stack", || quiet(stack::self_test)),
+        Trial::test("harness::machine", || quiet(machine::self_test)),
+        Trial::test("harness::disks", || quiet(disks::self_test)),
         Trial::test("harness::proxy", || quiet(proxy::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),

@@ -5,7 +5,8 @@ use crate::disks;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
 use crate::image::{self, TINY};
-use crate::machine::{Boot, Chassis, Vm};
+use crate::looker;
+use crate::machine::{Boot, Chassis, Vm, in_order};
 use crate::proxy::Proxy;
 use crate::scenario::{Act, Event, Firmware, Moment, Outcome, Run, Scenario};
 use crate::server::{self, Server};
@@ -27,7 +28,12 @@ const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Everything that is not as expected, and where the logs are.
 pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
-    let needed = [("ramdisk/vmlinuz", "build-ramdisk"), ("ramdisk/initrd", "build-ramdisk"), (TINY, "build-tiny")];
+    let needed = [
+        ("ramdisk/vmlinuz", "build-ramdisk"),
+        ("ramdisk/initrd", "build-ramdisk"),
+        ("ramdisk/inspect", "build-ramdisk"),
+        (TINY, "build-tiny"),
+    ];
     for (file, script) in needed {
         let path = artifacts.join(file);
         if !path.exists() {
@@ -54,12 +60,17 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
     let uuid = Uuid::new_v4();
     let [a, b, c, ..] = *uuid.as_bytes();
     let mac = format!("52:54:00:{a:02x}:{b:02x}:{c:02x}");
-    let chassis = Chassis { machine: &scenario.machine, uuid: uuid.to_string(), mac, folder };
+    let disks = in_order(&scenario.machine.disks, &[]);
+    let mut chassis = Chassis { machine: &scenario.machine, uuid: uuid.to_string(), mac, folder, disks };
+    if let Some(script) = &scenario.machine.prepare {
+        looker::prepare(&chassis, artifacts, script)?;
+    }
     let mut allocation = String::new();
     for (index, run) in scenario.runs.iter().enumerate() {
         if !run.same_allocation || allocation.is_empty() {
             allocation = Uuid::new_v4().to_string();
         }
+        chassis.disks = in_order(&scenario.machine.disks, &run.disks_order);
         let label = format!("run{}", index + 1);
         let stage = Stage { scenario, run, artifacts, chassis: &chassis, allocation: &allocation, label };
         let failures = stage.play().unwrap_or_else(|failure| vec![failure]);
@@ -90,14 +101,24 @@ impl Stage<'_> {
         let names = self.scenario.machine.disks.iter().map(|disk| disk.name.clone());
         let changed = names.zip(before.iter().zip(&after)).filter(|(_, (before, after))| before != after);
         seen.changed_disks = changed.map(|(name, _)| name).collect();
+        for (name, text) in &self.run.expect.no_trace_of {
+            if disks::holds(&self.chassis.folder.join(format!("{name}.raw")), text)? {
+                seen.traces.push(name.clone());
+            }
+        }
         if self.run.expect.outcome == Outcome::Installed {
-            seen.from_disk = Some(self.disk_boot()?);
+            seen.from_disk = Some(self.disk_boot("disk", &Boot::Disk)?);
+        }
+        for name in &self.run.expect.boots_without {
+            let facts = self.disk_boot(&format!("without-{name}"), &Boot::DiskWithout(name));
+            seen.without.push((name.clone(), facts.context(format!("without {name}"))?));
         }
         if self.run.expect.nothing_bootable {
             self.nothing_boots()?;
         }
         if !self.run.expect.inspect.asks_nothing() {
-            seen.inspect = Some(self.look()?);
+            let label = format!("{}-inspect", self.label);
+            seen.inspect = Some(looker::look(self.chassis, self.artifacts, &label, &self.run.expect.inspect)?);
         }
         Ok(check::failures(&self.scenario.machine, &self.run.expect, &seen))
     }
@@ -175,8 +196,8 @@ impl Stage<'_> {
     }
 
     /// After a power cut, without any network card: the installed system must come up by itself.
-    fn disk_boot(&self) -> Result<Facts> {
-        let mut vm = Vm::start(self.chassis, &format!("{}-disk", self.label), &Boot::Disk)?;
+    fn disk_boot(&self, label: &str, boot: &Boot) -> Result<Facts> {
+        let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
             if let Some(facts) = vm.facts("tiny") {
                 return Ok(facts);
@@ -211,27 +232,6 @@ impl Stage<'_> {
                 return Err(format!("the disk boots after a failed install{}", vm.last_lines()));
             }
             vm.check_alive().context("boot from a disk that must not boot")?;
-            std::thread::sleep(POLL);
-        }
-    }
-
-    fn look(&self) -> Result<Facts> {
-        let inspect = &self.run.expect.inspect;
-        let mounts: Vec<String> = inspect.mount.iter().map(|mount| format!("/dev/{mount}")).collect();
-        let files: Vec<&str> = inspect.files.keys().map(String::as_str).collect();
-        let [mounts, files, checks] = [mounts.join(","), files.join(","), inspect.fsck_clean.join(",")];
-        let cmdline =
-            format!("console=ttyS0 panic=-1 inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}");
-        let (kernel, initrd) = (self.artifacts.join("ramdisk/vmlinuz"), self.artifacts.join("ramdisk/inspect"));
-        let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline };
-        let mut vm = Vm::start(self.chassis, &format!("{}-inspect", self.label), &boot)?;
-        loop {
-            // It powers off when it has said everything: look once more after it is gone.
-            let alive = vm.check_alive();
-            if let Some(facts) = vm.facts("inspect") {
-                return Ok(facts);
-            }
-            alive.context("the neutral ramdisk")?;
             std::thread::sleep(POLL);
         }
     }

@@ -36,11 +36,23 @@ pub struct Machine {
     pub nics: Vec<String>,
     #[serde(default)]
     pub kernel_arguments: String,
+    /// A shell script that the neutral ramdisk runs before the first run, with all disks writable.
+    pub prepare: Option<String>,
 }
 
 /// Fields of [`Machine`]; every other field on top belongs to the runs.
-pub const MACHINE_FIELDS: [&str; 9] =
-    ["about", "firmware", "memory_mib", "processors", "deadline_seconds", "full", "disks", "nics", "kernel_arguments"];
+pub const MACHINE_FIELDS: [&str; 10] = [
+    "about",
+    "firmware",
+    "memory_mib",
+    "processors",
+    "deadline_seconds",
+    "full",
+    "disks",
+    "nics",
+    "kernel_arguments",
+    "prepare",
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,6 +74,8 @@ pub struct Disk {
     /// The firmware boots from this one; without any, from the first.
     #[serde(default)]
     pub boot: bool,
+    /// Reads and writes at most so many MiB a second.
+    pub throttle_mib: Option<u64>,
     #[serde(default)]
     pub before: Vec<Before>,
 }
@@ -143,6 +157,9 @@ pub struct Run {
     /// The allocation of the run before once more, not a new one.
     #[serde(default)]
     pub same_allocation: bool,
+    /// The disks in the order in which they are plugged in for this run; without it, as the machine lists them.
+    #[serde(default)]
+    pub disks_order: Vec<String>,
     #[serde(default)]
     pub events: Vec<Event>,
     pub expect: Expect,
@@ -243,9 +260,18 @@ pub struct Expect {
     pub server_says: Vec<String>,
     #[serde(default)]
     pub untouched_disks: Vec<String>,
+    /// Disk to a text that is nowhere on it any more.
+    #[serde(default)]
+    pub no_trace_of: BTreeMap<String, String>,
+    /// Lines `DEVICE METHOD` of the report: how each disk was erased.
+    #[serde(default)]
+    pub erased: Vec<String>,
     /// After a failure: the firmware finds nothing to boot on the disks.
     #[serde(default)]
     pub nothing_bootable: bool,
+    /// One more boot from disk for each of these, without it.
+    #[serde(default)]
+    pub boots_without: Vec<String>,
     #[serde(default)]
     pub tiny: Tiny,
     #[serde(default)]
@@ -278,6 +304,12 @@ pub struct Tiny {
     pub fstab: Vec<String>,
     #[serde(default)]
     pub swaps: Vec<String>,
+    /// All of them, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
+    pub arrays: Option<Vec<String>>,
+    /// All of them: `NAME TAGS PVS`.
+    pub groups: Option<Vec<String>>,
+    /// All of them: `GROUP/NAME TYPE STRIPES MIB`.
+    pub volumes: Option<Vec<String>>,
     /// Other sections by name.
     #[serde(default)]
     pub facts: BTreeMap<String, Vec<String>>,
@@ -290,6 +322,15 @@ pub struct Inspect {
     /// Mounted read-only, in this order: `sda2:/`.
     #[serde(default)]
     pub mount: Vec<String>,
+    /// All of them, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
+    pub arrays: Option<Vec<String>>,
+    /// All of them: `NAME TAGS PVS`.
+    pub groups: Option<Vec<String>>,
+    /// All of them: `GROUP/NAME TYPE STRIPES MIB`.
+    pub volumes: Option<Vec<String>>,
+    /// By device: the types of all signatures that are on it.
+    #[serde(default)]
+    pub signatures: BTreeMap<String, Vec<String>>,
     #[serde(default)]
     pub partitions: BTreeMap<String, Vec<Partition>>,
     #[serde(default)]
@@ -302,7 +343,13 @@ pub struct Inspect {
 
 impl Inspect {
     pub fn asks_nothing(&self) -> bool {
-        self.partitions.is_empty() && self.blkid.is_empty() && self.fsck_clean.is_empty() && self.files.is_empty()
+        let stack = [&self.arrays, &self.groups, &self.volumes];
+        stack.iter().all(|lines| lines.is_none())
+            && self.signatures.is_empty()
+            && self.partitions.is_empty()
+            && self.blkid.is_empty()
+            && self.fsck_clean.is_empty()
+            && self.files.is_empty()
     }
 }
 

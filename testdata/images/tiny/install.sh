@@ -25,7 +25,39 @@ uuid=$(value root_uuid)
 console=$(value console)
 [ -n "$uuid" ] || refuse "no root_uuid in /etc/metal/install.yaml"
 value hostname > /etc/hostname
+
+# mounted PATH: device and type of the filesystem that is mounted there.
+mounted() { awk -v path="$1" '$2 == path && $1 ~ "^/dev/" { found = $1 " " $3 } END { print found }' /proc/mounts; }
+# kernel_name DEVICE: as /sys names it; without udev nodes of the device mapper are not links to dm-N.
+kernel_name() { basename "$(readlink -f "/sys/dev/block/$(printf '%d:%d' "0x$(stat -Lc %t "$1")" "0x$(stat -Lc %T "$1")")")"; }
+# bottoms NAME: the partitions and disks below an array or a logical volume; a partition is its own.
+bottoms() {
+    local slave lowest=yes
+    for slave in /sys/class/block/"$1"/slaves/*; do
+        [ -e "$slave" ] || continue
+        lowest=
+        bottoms "${slave##*/}"
+    done
+    [ -z "$lowest" ] || echo "$1"
+}
+
+root=$(mounted /)
+[ -n "$root" ] || refuse "root is on no device: $(grep ' / ' /proc/mounts)"
+type=${root#* } root=${root% *}
 arguments="root=UUID=$uuid console=${console:-ttyS0,115200n8} panic=-1"
+[ "$type" = ext4 ] || arguments="$arguments rootfstype=$type"
+
+# What most machines can do without: into the root if there is anything for it, into the initrd if root is.
+parts=$(awk '$3 == "xfs" || $3 == "btrfs" { print $3 }' /proc/mounts | sort -u)
+if [ -n "$parts" ] || ls /sys/block | grep -q '^md\|^dm-'; then parts="stack $parts"; fi
+for part in $parts; do zcat /usr/lib/tiny/"$part".gz | (cd / && cpio -idu 2>/dev/null); done
+if [ "$type" != ext4 ] || [ ! -e "/sys/class/block/$(kernel_name "$root")/partition" ]; then
+    for part in $parts; do cat /usr/lib/tiny/"$part".gz >> /boot/initrd; done
+fi
+boot=$(mounted /boot)
+boot=${boot% *}
+# A filesystem of its own below /boot: GRUB finds the same paths in it.
+[ -z "$boot" ] || ln -sfn . /boot/boot
 
 mkdir -p /boot/grub
 cat > /boot/grub/grub.cfg <<END
@@ -40,28 +72,38 @@ bootable=
 if grep -q ' /boot/efi vfat ' /proc/mounts; then
     mkdir -p /boot/efi/EFI/BOOT
     cp /usr/lib/grub/BOOTX64.EFI /boot/efi/EFI/BOOT/BOOTX64.EFI
-    printf 'search --no-floppy --fs-uuid --set=root %s\nconfigfile /boot/grub/grub.cfg\n' "$uuid" > /boot/efi/EFI/BOOT/grub.cfg
+    printf 'search --no-floppy --fs-uuid --set=root %s\nconfigfile /boot/grub/grub.cfg\n' \
+        "$(blkid -c /dev/null -s UUID -o value "${boot:-$root}")" > /boot/efi/EFI/BOOT/grub.cfg
     echo "GRUB for UEFI is at /boot/efi/EFI/BOOT/BOOTX64.EFI"
     bootable=yes
 fi
 
-device=$(awk '$2 == "/" && $1 ~ "^/dev/" { print $1 }' /proc/mounts | tail -n 1)
-partition=/sys/class/block/$(basename "$(readlink -f "$device")")
-[ -e "$partition/partition" ] || refuse "root is on '$device', which is not a partition"
-disk=$(basename "$(dirname "$(readlink -f "$partition")")")
-core_end=$((34 * 512 + $(stat -c %s /usr/lib/grub/core.img)))
-first=$(cat /sys/class/block/"$disk"/*/start | sort -n | head -n 1)
-if [ "$(cat /sys/class/block/"$disk"/queue/logical_block_size)" != 512 ]; then
-    echo "/dev/$disk has no 512-byte sectors: no GRUB for BIOS, which cannot boot from it"
-elif [ $((first * 512)) -lt $core_end ]; then
-    echo "the first partition of /dev/$disk begins at sector $first: no room for GRUB for BIOS"
-else
-    # 440 bytes: what follows them is the disk's signature and the protective partition table.
-    dd if=/usr/lib/grub/boot.img of=/dev/"$disk" bs=440 count=1 conv=notrunc 2>/dev/null
-    dd if=/usr/lib/grub/core.img of=/dev/"$disk" bs=512 seek=34 conv=notrunc 2>/dev/null
-    echo "GRUB for BIOS is on /dev/$disk"
-    bootable=yes
-fi
+# grub_for_bios DISK: where a disk that carries a part of the system has room for it.
+grub_for_bios() {
+    core_end=$((34 * 512 + $(stat -c %s /usr/lib/grub/core.img)))
+    first=$(cat /sys/class/block/"$1"/*/start | sort -n | head -n 1)
+    if [ "$(cat /sys/class/block/"$1"/queue/logical_block_size)" != 512 ]; then
+        echo "/dev/$1 has no 512-byte sectors: no GRUB for BIOS, which cannot boot from it"
+    elif [ $((first * 512)) -lt $core_end ]; then
+        echo "the first partition of /dev/$1 begins at sector $first: no room for GRUB for BIOS"
+    else
+        # 440 bytes: what follows them is the disk's signature and the protective partition table.
+        dd if=/usr/lib/grub/boot.img of=/dev/"$1" bs=440 count=1 conv=notrunc 2>/dev/null
+        dd if=/usr/lib/grub/core.img of=/dev/"$1" bs=512 seek=34 conv=notrunc 2>/dev/null
+        echo "GRUB for BIOS is on /dev/$1"
+        bootable=yes
+    fi
+}
+
+disks=
+for name in $(for device in $boot $root; do bottoms "$(kernel_name "$device")"; done | sort -u); do
+    if [ -e "/sys/class/block/$name/partition" ]; then
+        disks="$disks $(basename "$(dirname "$(readlink -f "/sys/class/block/$name")")")"
+    else
+        echo "/dev/$name has no partitions: no room for GRUB for BIOS"
+    fi
+done
+for disk in $(printf '%s\n' $disks | sort -u); do grub_for_bios "$disk"; done
 [ -n "$bootable" ] || refuse "neither UEFI nor BIOS could boot this disk"
 
 if ! asked noboot; then

@@ -1,0 +1,70 @@
+# What lies between partitions and filesystems, in lines that are the same at every boot: arrays, volume groups, logical
+# volumes. Sourced by the neutral looker's /init and by the tiny OS of the tests.
+
+# joined: lines to one word, `-` if there are none.
+joined() { awk '{ line = line (NR > 1 ? "," : "") $0 } END { print line == "" ? "-" : line }'; }
+
+# array_name KERNEL_NAME: the name in the superblock without a host; metadata 0.90 has only the number.
+array_name() {
+	local name
+	name=$(mdadm --detail --export "/dev/$1" 2>/dev/null | sed -n 's/^MD_NAME=\([^:]*:\)\{0,1\}//p')
+	echo "${name:-${1#md}}"
+}
+
+# spoken KERNEL_NAME...: which of the arrays becomes md127 is a matter of luck, so they are called by their names.
+spoken() {
+	local device
+	for device; do
+		case $device in
+		md[0-9]*) echo "md/$(array_name "$device")" ;;
+		*) echo "$device" ;;
+		esac
+	done
+}
+
+# members MD_FOLDER: in the order of their places; `missing` for a place that nobody has.
+members() {
+	local slot member
+	slot=0
+	while [ "$slot" -lt "$(cat "$1/raid_disks")" ]; do
+		member=$(grep -lx "$slot" "$1"/dev-*/slot 2>/dev/null | sed 's|.*/dev-\(.*\)/slot|\1|')
+		spoken "${member:-missing}"
+		slot=$((slot + 1))
+	done | joined
+}
+
+spares() {
+	spoken $(grep -lx none "$1"/dev-*/slot 2>/dev/null | sed 's|.*/dev-\(.*\)/slot|\1|') | sort | joined
+}
+
+# arrays: NAME LEVEL METADATA PLACES MEMBERS SPARES
+arrays() {
+	local md device
+	for md in /sys/block/md*/md; do
+		[ -e "$md/level" ] || continue
+		device=$(basename "${md%/md}")
+		echo "$(array_name "$device") $(cat "$md/level" "$md/metadata_version" "$md/raid_disks" | xargs) $(members "$md") $(spares "$md")"
+	done | sort
+}
+
+# report COMMAND FIELDS: values separated by `|`; what LVM has to say about other people's groups is not asked for.
+report() {
+	[ -d /sys/module/dm_mod ] || return 0
+	lvm "$1" --noheadings --separator '|' --units m --nosuffix -o "$2" 2>/dev/null | sed 's/^ *//'
+}
+
+# groups: NAME TAGS PVS
+groups() {
+	local name uuid tags pv
+	report vgs vg_name,vg_uuid,vg_tags,pv_name | while IFS='|' read -r name uuid tags pv; do
+		echo "$uuid $name ${tags:--} $(spoken "${pv#/dev/}")"
+	done | sort | awk '
+		$1 == last { line = line "," $4; next }
+		{ if (line) print line; last = $1; line = $2 " " $3 " " $4 }
+		END { if (line) print line }' | sort
+}
+
+# volumes: GROUP/NAME TYPE STRIPES MIB
+volumes() {
+	report lvs vg_name,lv_name,segtype,stripes,lv_size | awk -F '|' '{ sub(/\.00$/, "", $5); print $1 "/" $2, $3, $4, $5 }' | sort
+}
