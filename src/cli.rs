@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, with an example each.
 
+use crate::plan::Erase;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -36,8 +37,13 @@ pub enum Command {
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n\n{EXIT_CODES}"
     ))]
     Plan(Plan),
-    /// Check layouts: all that is wrong with each, with its place.
-    #[command(after_help = format!("Example:\n  drophammer check layouts/*.yaml\n\n{EXIT_CODES}"))]
+    /// Check layouts: all that is wrong with each, and whether two of them are for the same size and image.
+    #[command(after_help = format!(
+        "Examples: a set, the layout that a machine would get, the canonical spelling\n  \
+        drophammer check layouts/\n  \
+        drophammer check layouts/ --select c1-large-x86 debian-12.0.20261101\n  \
+        drophammer check default.yaml --fix\n\n{EXIT_CODES}"
+    ))]
     Check(Check),
     /// Draw a layout: disks, partitions, arrays, groups, volumes, filesystems, mount points.
     #[cfg(feature = "desk")]
@@ -87,6 +93,9 @@ pub struct Plan {
     /// What `drophammer inventory` printed; without it, this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
+    /// How thoroughly disks are erased before they are made anew.
+    #[arg(long, value_enum, default_value_t)]
+    pub erase: Erase,
     /// Plan a reinstall: disks without wipeonreinstall are kept.
     #[arg(long)]
     pub reinstall: bool,
@@ -97,12 +106,21 @@ pub struct Plan {
 
 #[derive(Debug, Args)]
 pub struct Check {
-    /// Layouts, YAML or JSON.
-    #[arg(required = true, value_name = "FILE")]
+    /// Layouts, YAML or JSON; of a directory all *.yaml, *.yml and *.json. All of them are one set.
+    #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// The findings as JSON.
     #[arg(long)]
     pub json: bool,
+    /// Print the layout that is chosen for this size and image: id and file.
+    #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
+    pub select: Vec<String>,
+    /// Print the canonical form of one valid layout. Comments are lost.
+    #[arg(long, conflicts_with_all = ["json", "select"])]
+    pub fix: bool,
+    /// Put every valid layout that has notes into its canonical form, in its file. Comments are lost.
+    #[arg(long, requires = "fix")]
+    pub write: bool,
 }
 
 #[cfg(feature = "desk")]

@@ -5,6 +5,8 @@ mod canonical;
 mod constraints;
 mod document;
 mod fields;
+#[cfg(test)]
+mod fuzz;
 pub mod hints;
 pub mod set;
 mod spellings;

@@ -14,7 +14,7 @@ pub enum Mode {
 }
 
 /// How thoroughly a disk is erased before it is made anew.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Erase {

@@ -223,7 +223,7 @@ pub async fn machine(
     let described = directory.machine(&id).map(|machine| &machine.described);
     let allocation = match directory.assigned(&id) {
         Some(assigned) => {
-            let standing = app.state.handed_out(&id, &assigned.allocation.id).await?;
+            let standing = app.state.handed_out(&id, &assigned.allocation.id, &assigned.layout_id).await?;
             Some(on_the_wire(assigned, standing, &base))
         }
         None => None,
@@ -237,7 +237,7 @@ pub async fn machine(
 }
 
 fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocation::Allocation {
-    let Assigned { allocation, image, layout } = assigned;
+    let Assigned { allocation, image, layout, .. } = assigned;
     let passed_on = |name: &str| allocation.passed_on.get(name).cloned().unwrap_or_default();
     allocation::Allocation {
         id: allocation.id.to_string(),

@@ -4,9 +4,10 @@
 //! does not exist.
 
 use super::digest::{self, Digests};
-use super::input::{self, Image, Location, at, nearest};
-use super::state::FileStamp;
-use crate::layout;
+use super::input::{self, Image, Location};
+use super::resolve::{Known, resolve};
+use super::state::{FileStamp, State};
+use crate::layout::{self, Layout, set::Set};
 use crate::problem;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,6 +36,7 @@ pub struct Machine {
 pub struct Assigned {
     pub allocation: input::Allocation,
     pub image: Image,
+    pub layout_id: String,
     /// In metal-api's spelling.
     pub layout: Value,
 }
@@ -71,11 +73,9 @@ impl Directory {
     }
 }
 
-/// A layout file's id and its canonical form.
-fn read_layout(text: &str) -> Result<(String, Value), String> {
+fn read_layout(text: &str) -> Result<Layout, String> {
     let parsed = layout::read_yaml(text).map_err(|problems| problem::lines(&problems))?;
-    let value = serde_json::to_value(&parsed.layout).map_err(|error| error.to_string())?;
-    Ok((parsed.layout.id, value))
+    Ok(parsed.layout)
 }
 
 /// A YAML file and what it said.
@@ -139,11 +139,12 @@ impl<T: Clone> Folder<T> {
 pub struct Loader {
     images_dir: PathBuf,
     machines: Folder<input::Machine>,
-    layouts: Folder<(String, Value)>,
+    layouts: Folder<Layout>,
     images: Folder<Image>,
     /// Of the image files, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
+    state: State,
     /// Something else than a file has changed.
     stale: bool,
 }
@@ -155,7 +156,7 @@ pub struct Seen {
 }
 
 impl Loader {
-    pub fn new(dir: &Path, digests: Digests) -> Loader {
+    pub fn new(dir: &Path, digests: Digests, state: State) -> Loader {
         Loader {
             images_dir: dir.join("images"),
             machines: Folder::new(dir.join("machines"), input::machine),
@@ -163,6 +164,7 @@ impl Loader {
             images: Folder::new(dir.join("images"), input::image),
             stamps: Vec::new(),
             digests,
+            state,
             stale: true,
         }
     }
@@ -204,7 +206,9 @@ impl Loader {
     fn picture(&mut self) -> Seen {
         let mut problems = Vec::new();
         let layouts = self.layouts.in_force(&mut problems);
-        let layouts = unique("layout", layouts, |layout| &layout.0, &mut problems);
+        let layouts = unique("layout", layouts, |layout| &layout.id, &mut problems);
+        let set = Set::new(layouts.values().map(|(path, layout)| (path.as_path(), layout)));
+        problems.extend(set.collisions().iter().map(|collision| format!("layouts/: {collision}")));
         let images = self.images.in_force(&mut problems);
         let images = unique("image", images, |image| &image.id, &mut problems);
         let mut directory = Directory::default();
@@ -226,31 +230,26 @@ impl Loader {
             }
             ready.insert(id, usable.then_some(image));
         }
-        let layouts = layouts.into_iter().map(|(id, (_, (_, value)))| (id, value)).collect();
-        self.add_machines(&mut directory, &layouts, &ready, &mut problems);
+        let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
+        let known = Known { layouts, set, images: ready, state: self.state.clone() };
+        self.add_machines(&mut directory, &known, &mut problems);
         Seen { directory, problems }
     }
 
-    fn add_machines(
-        &mut self,
-        directory: &mut Directory,
-        layouts: &BTreeMap<String, Value>,
-        images: &BTreeMap<String, Option<Image>>,
-        problems: &mut Vec<String>,
-    ) {
+    fn add_machines(&mut self, directory: &mut Directory, known: &Known, problems: &mut Vec<String>) {
         let mut all = Vec::new();
         for (path, entry) in &mut self.machines.entries {
-            let newest = entry.newest.clone().and_then(|machine| resolve(machine, layouts, images));
+            let newest = entry.newest.clone().and_then(|machine| resolve(machine, known));
             let machine = match newest {
                 Ok(machine) => {
                     entry.in_force = Some(machine.described.clone());
                     Some(machine)
                 }
                 Err(why) => {
-                    let last = entry.in_force.clone().and_then(|last| resolve(last, layouts, images).ok());
+                    let last = entry.in_force.clone().and_then(|last| resolve(last, known).ok());
                     problems.push(say(path, &why, last.is_some()));
-                    let known = entry.newest.clone().ok().or_else(|| entry.in_force.clone());
-                    last.or(known.map(|described| Machine { described, assigned: None }))
+                    let described = entry.newest.clone().ok().or_else(|| entry.in_force.clone());
+                    last.or(described.map(|described| Machine { described, assigned: None }))
                 }
             };
             all.extend(machine.map(|machine| (path.clone(), machine)));
@@ -265,30 +264,6 @@ impl Loader {
             directory.machines.insert(id, machine);
         }
     }
-}
-
-/// Finds what the allocation refers to. An image whose digest is not there yet leaves the machine waiting.
-fn resolve(
-    described: input::Machine,
-    layouts: &BTreeMap<String, Value>,
-    images: &BTreeMap<String, Option<Image>>,
-) -> Result<Machine, String> {
-    let Some(allocation) = described.allocation.clone() else {
-        return Ok(Machine { described, assigned: None });
-    };
-    let layout = layouts.get(allocation.filesystemlayout.as_str()).ok_or_else(|| {
-        let others = nearest(&allocation.filesystemlayout, layouts.keys().map(String::as_str));
-        at(
-            &allocation.filesystemlayout,
-            &format!("there is no layout {:?} in layouts/{others}", *allocation.filesystemlayout),
-        )
-    })?;
-    let image = images.get(allocation.image.as_str()).ok_or_else(|| {
-        let others = nearest(&allocation.image, images.keys().map(String::as_str));
-        at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
-    })?;
-    let assigned = image.clone().map(|image| Assigned { allocation, image, layout: layout.clone() });
-    Ok(Machine { described, assigned })
 }
 
 /// By id; of two files with the same id the first one by name counts.

@@ -19,7 +19,8 @@ pub struct Machine {
     pub allocation: Option<Allocation>,
 }
 
-/// What a machine is to become. Image and layout are ids that the other folders must know.
+/// What a machine is to become. Image and layout are ids that the other folders must know; without a layout, the one
+/// whose constraints take the machine's size and the image.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {
@@ -32,7 +33,7 @@ pub struct Allocation {
     #[serde(default)]
     pub role: String,
     pub image: Spanned<String>,
-    pub filesystemlayout: Spanned<String>,
+    pub filesystemlayout: Option<Spanned<String>>,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
     #[serde(default)]
@@ -301,7 +302,7 @@ mod tests {
             (&format!("id: {ID}\nid: {ID}\n"), "Duplicate key \"id\""),
             (&format!("id: {ID}\nzzz: 1\n"), "2:1: there is no field \"zzz\"; there is id, name, macs"),
             (&format!("id: {ID}\nallocation: {{id: a, hostnam: h}}\n"), "did you mean \"hostname\"?"),
-            (&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i}}\n"), "missing field `filesystemlayout`"),
+            (&format!("id: {ID}\nallocation: {{id: a, hostname: h, filesystemlayout: l}}\n"), "missing field `image`"),
             (
                 &format!("id: {ID}\nallocation: {{id: ' ', hostname: h, image: i, filesystemlayout: l}}\n"),
                 "id is empty",

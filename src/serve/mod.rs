@@ -1,7 +1,7 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `directory` is what the operator wants, `state` what has happened, `api` and `ipxe` what machines ask, `files` what
-//! they load, `watch` what people see.
+//! `directory` is what the operator wants, `resolve` what an allocation refers to, `state` what has happened, `api` and
+//! `ipxe` what machines ask, `files` what they load, `watch` what people see.
 
 mod api;
 mod digest;
@@ -9,6 +9,7 @@ mod directory;
 mod files;
 mod input;
 mod ipxe;
+mod resolve;
 mod state;
 mod token;
 mod watch;
@@ -146,7 +147,7 @@ impl Server {
         let done = wake.clone();
         let digests = Digests::start(state.clone(), move |digest| drop(done.send(Wake::Digest(digest))));
         let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
-        let loader = Loader::new(&options.dir, digests);
+        let loader = Loader::new(&options.dir, digests, state.clone());
         let (publish, directory) = published::channel(Arc::default());
         let keeper = Keeper { loader, state: state.clone(), watch: watch.clone(), publish, said: BTreeSet::new() };
         let (ready, first_look) = tokio::sync::oneshot::channel();

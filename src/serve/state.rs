@@ -20,6 +20,8 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS allocations (
         machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
         reinstalled INTEGER NOT NULL DEFAULT 0, report TEXT, PRIMARY KEY (machine, id)) STRICT;
+    CREATE TABLE IF NOT EXISTS layouts (
+        machine TEXT NOT NULL, allocation TEXT NOT NULL, layout TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
     CREATE TABLE IF NOT EXISTS events (
         id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS events_of_machine ON events (machine, id);
@@ -200,13 +202,18 @@ impl State {
         .await
     }
 
-    /// Remembers when the allocation was first handed out, and says so.
+    /// Remembers when the allocation was first handed out, and with which layout last; says how far it is.
     ///
     /// # Errors
     /// The database's.
-    pub async fn handed_out(&self, machine: &str, allocation: &str) -> Result<Standing> {
+    pub async fn handed_out(&self, machine: &str, allocation: &str, layout: &str) -> Result<Standing> {
         let (owned_machine, owned_allocation) = (machine.to_owned(), allocation.to_owned());
+        let layout = layout.to_owned();
         self.run(move |connection| {
+            connection.execute(
+                "INSERT OR REPLACE INTO layouts (machine, allocation, layout) VALUES (?1, ?2, ?3)",
+                params![owned_machine, owned_allocation, layout],
+            )?;
             connection.execute(
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
                 params![owned_machine, owned_allocation, now()],
@@ -214,6 +221,19 @@ impl State {
         })
         .await?;
         self.standing(machine, allocation).await
+    }
+
+    /// The layout that the allocation has been installed with: the one that it was handed out with last.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn installed_layout(&self, machine: &str, allocation: &str) -> Result<Option<String>> {
+        let key = [machine.to_owned(), allocation.to_owned()];
+        self.run_blocking(move |connection| {
+            let select = "SELECT layout FROM layouts JOIN allocations USING (machine)
+                 WHERE machine = ?1 AND allocation = ?2 AND allocations.id = allocation AND succeeded";
+            connection.query_row(select, key, |row| row.get(0)).optional()
+        })
     }
 
     /// Keeps the report and, when it is a good one, that the allocation has succeeded: in one transaction that is on

@@ -103,6 +103,7 @@ mod tests {
     #[test]
     #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
     fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
+        crate::storage::vmdisks::assert_test_machine();
         let inventory = inventory::read().unwrap();
         let identities = inventory.disks.iter().map(|disk| DiskIdentity {
             device: disk.device.clone(),

@@ -1,7 +1,7 @@
 //! Which images a layout is for: version constraints, as metal-api understands them, as exact sets of versions.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod version;
 
 pub use version::{ImageId, Version, Written};

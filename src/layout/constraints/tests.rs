@@ -180,7 +180,7 @@ fn only_a_missing_blank_is_put_in() {
 }
 
 /// Is the constraint kept, by the rules as they are told for one version at a time?
-fn kept(operator: &str, written: &Written, version: Version) -> bool {
+pub(in crate::layout) fn kept(operator: &str, written: &Written, version: Version) -> bool {
     let Written { version: given, parts, prerelease } = *written;
     let begins_so = version.major == given.major && (parts < 2 || version.minor == given.minor);
     let begins_so = begins_so && (parts < 3 || (version.patch == given.patch && !prerelease));

@@ -128,6 +128,7 @@ fn create(name: &str, level: &str, options: &str, members: &[&str]) {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembling_arrays_changes_nothing() {
+    crate::storage::vmdisks::assert_test_machine();
     parts();
     create("clean", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
     ran("mkfs.ext4 -q -L clean /dev/md/clean");
@@ -155,6 +156,7 @@ fn vm_assembling_arrays_changes_nothing() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembling_damaged_arrays_changes_nothing() {
+    crate::storage::vmdisks::assert_test_machine();
     parts();
     // Without --assume-clean its resync is still to come.
     create("five", "5", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1", "/dev/vda2"]);
@@ -179,6 +181,7 @@ fn vm_assembling_damaged_arrays_changes_nothing() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_are_two_arrays_of_one_name() {
+    crate::storage::vmdisks::assert_test_machine();
     parts();
     create("root", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
     ran("mdadm --stop /dev/md/root");
@@ -192,6 +195,7 @@ fn vm_assembled_are_two_arrays_of_one_name() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_are_arrays_groups_and_what_lies_on_them() {
+    crate::storage::vmdisks::assert_test_machine();
     parts();
     create("below", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
     create("beside", "1", "--metadata=1.2", &["/dev/vda2", "/dev/vdb2"]);
@@ -222,6 +226,7 @@ fn vm_assembled_are_arrays_groups_and_what_lies_on_them() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_only_are_volumes_that_write_nothing() {
+    crate::storage::vmdisks::assert_test_machine();
     parts();
     ran("lvm vgcreate -y --addtag a --addtag b vg00 /dev/vda1 /dev/vdb1 /dev/vda2 /dev/vdb2");
     ran("lvm lvcreate -y -n linear -L 12m vg00");
@@ -248,6 +253,7 @@ fn vm_assembled_only_are_volumes_that_write_nothing() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
+    crate::storage::vmdisks::assert_test_machine();
     parts();
     for (part, volume) in [("/dev/vda1", "a"), ("/dev/vdb1", "b")] {
         ran(&format!("lvm vgcreate -y twin {part}"));
@@ -281,6 +287,7 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_only_is_not_what_ran_before() {
+    crate::storage::vmdisks::assert_test_machine();
     blank(GROUP);
     ran("lvm vgcreate -y vg00 /dev/nvme0n1 /dev/nvme1n1");
     ran("lvm lvcreate -y -n swap -L 64m vg00");

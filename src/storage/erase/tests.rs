@@ -230,6 +230,7 @@ fn offered(device: &str) -> Vec<EraseMethod> {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_formats_an_nvme_disk() {
+    crate::storage::vmdisks::assert_test_machine();
     let device = "/dev/nvme0n1";
     let size = fill(device);
     let methods = offered(device);
@@ -247,6 +248,7 @@ fn vm_erase_formats_an_nvme_disk() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
+    crate::storage::vmdisks::assert_test_machine();
     let device = "/dev/nvme1n1";
     let size = fill(device);
     let offered = offered(device);
@@ -263,6 +265,7 @@ fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
+    crate::storage::vmdisks::assert_test_machine();
     let device = "/dev/vda";
     assert_eq!(offered(device), [Discard]);
     for method in [Discard, WriteZeroes] {
@@ -277,6 +280,7 @@ fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {
+    crate::storage::vmdisks::assert_test_machine();
     let device = "/dev/sda";
     let size = fill(device);
     assert_eq!(offered(device), [Discard]);

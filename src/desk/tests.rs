@@ -1,0 +1,155 @@
+//! `check` over directories and files, as a person calls it.
+
+use super::{Outcome, check, checked};
+use crate::cli::{Cli, Command};
+use clap::Parser;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn seeds() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/layouts")
+}
+
+/// `drophammer check ARGUMENTS`.
+fn run(arguments: &[&str]) -> crate::error::Result<Outcome> {
+    let all = ["drophammer", "check"].iter().chain(arguments);
+    match Cli::try_parse_from(all).unwrap().command {
+        Command::Check(options) => check(&options),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn found(paths: &[PathBuf]) -> String {
+    checked(paths).unwrap()
+}
+
+fn directory(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+fn layout(id: &str, constraints: &str) -> String {
+    format!(
+        "# {id}, kept by hand\nid: {id}\ndisks: [{{device: /dev/sda, partitions: [{{number: 1, size: 0}}]}}]\n\
+         filesystems: [{{path: /, device: /dev/sda1, format: ext4}}]\nconstraints: {constraints}\n"
+    )
+}
+
+#[test]
+fn the_seeds_as_a_set() {
+    let said = found(&[seeds()]);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with("(note)")).collect();
+    let place = seeds();
+    let collision = |size: &str, os: &str, constraint: &str, example: &str, first: &str, second: &str| {
+        let claimant = |id: &str| format!("{id} ({}/{id}.yaml, \"{constraint}\")", place.display());
+        let (first, second) = (claimant(first), claimant(second));
+        format!(
+            "these combinations already exist:{size}->[{os} {constraint}]: {os}-{example} on {size} would get {first} or {second}"
+        )
+    };
+    let mut expected: Vec<String> = ["default", "firewall", "lvm", "s3-storage", "storage"]
+        .iter()
+        .map(|name| format!("{}/{name}.yaml: good", place.display()))
+        .collect();
+    for (size, first, second) in [("c1-large-x86", "default", "s3-storage"), ("s2-xlarge-x86", "lvm", "s3-storage")] {
+        for (os, constraint, example) in
+            [("centos", ">= 7", "7.0.0"), ("debian", ">= 10", "10.0.0"), ("ubuntu", ">= 20.04", "20.4.0")]
+        {
+            expected.push(collision(size, os, constraint, example, first, second));
+        }
+    }
+    expected.push("5 layouts, each of them valid, 6 collisions".to_owned());
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn a_directory_is_one_set_and_so_are_files() {
+    let all = "{sizes: [c1], images: {debian: \"*\"}}";
+    let dir = directory(&[
+        ("a.yaml", &layout("a", all)),
+        ("b.yml", &layout("b", "{sizes: [c1], images: {debian: \"< 9\"}}")),
+        ("c.json", r#"{"id": "a", "disks": [{"device": "/dev/sda"}], "filesystems": []}"#),
+        ("notes.txt", "no layout"),
+        (".d.yaml", "no layout either"),
+    ]);
+    fs::create_dir(dir.path().join("deeper.d")).unwrap();
+    fs::write(dir.path().join("deeper.d/e.yaml"), layout("a", all)).unwrap();
+    let said = found(&[dir.path().to_owned()]);
+    let said = said.replace(&format!("{}/", dir.path().display()), "");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..2], ["a.yaml: good", "b.yml: good"]);
+    assert!(lines[2].starts_with("c.json:1:"), "{said}");
+    assert_eq!(lines.last(), Some(&"3 layouts, 1 not valid and not compared with the others, 1 collision"), "{said}");
+    let again = [dir.path().join("a.yaml"), dir.path().join("deeper.d/e.yaml")];
+    let said = found(&again);
+    assert!(said.contains("e.yaml: id: filesystemlayout:a already exists, in "), "{said}");
+    assert!(said.ends_with("2 layouts, each of them valid, 1 id given twice\n"), "{said}");
+    assert!(found(&again[..1]).ends_with("1 layout, good\n"));
+    let good = [dir.path().join("a.yaml"), seeds().join("firewall.yaml")];
+    assert!(found(&good).ends_with("2 layouts, all good, at most one for every size and image\n"));
+}
+
+#[test]
+fn the_exit_status_says_whether_it_is_good() {
+    let dir = directory(&[
+        ("a.yaml", &layout("a", "{sizes: [c1], images: {debian: \">= 10\"}}")),
+        ("b.yaml", &layout("b", "{sizes: [c1], images: {debian: \"< 10\", suse: 7}}")),
+    ]);
+    let place = dir.path().to_str().unwrap();
+    for (arguments, outcome) in [
+        (&[place][..], Outcome::Good),
+        (&[place, "--json"], Outcome::Good),
+        (&[seeds().to_str().unwrap()], Outcome::Refused),
+        (&[place, "--select", "c1", "debian-9"], Outcome::Good),
+        (&[place, "--select", "c1", "debian-9", "--json"], Outcome::Good),
+        (&[place, "--select", "c1", "ubuntu-9"], Outcome::Refused),
+        (&[place, "--select", "c1", "debian", "--json"], Outcome::Refused),
+        (&[seeds().to_str().unwrap(), "--select", "c1-large-x86", "debian-12"], Outcome::Refused),
+        (&[&format!("{place}/a.yaml"), "--fix"], Outcome::Good),
+    ] {
+        assert_eq!(run(arguments).unwrap(), outcome, "{arguments:?}");
+    }
+    for (arguments, words) in [
+        (&[place, "--fix"][..], "--fix prints one layout, these are 2: give one file, or --write"),
+        (&["/nowhere/at-all.yaml"], "at-all.yaml"),
+    ] {
+        let error = run(arguments).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let error = run(&[tempfile::tempdir().unwrap().path().to_str().unwrap()]).unwrap_err().to_string();
+    assert!(error.contains("holds no layout"), "{error}");
+    for arguments in [&["--select", "c1"][..], &["--write"], &["--fix", "--json"], &[]] {
+        let all = ["drophammer", "check"].iter().chain(arguments);
+        assert!(Cli::try_parse_from(all).is_err(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn fixed_files_say_the_same_and_the_others_are_left_alone() {
+    let unusual = fs::read_to_string(seeds().join("s3-storage.yaml")).unwrap();
+    let json = serde_json::to_string(&crate::layout::read_yaml(&unusual).unwrap().layout).unwrap();
+    let canonical = layout("a", "{sizes: [c1], images: {debian: \">= 10\"}}");
+    let dir = directory(&[
+        ("a.yaml", &canonical),
+        ("b.yaml", &unusual),
+        ("c.json", &json.replace("createoptions", "options")),
+        ("d.yaml", "id: d\nwipe: true # kept\n"),
+    ]);
+    std::os::unix::fs::symlink("b.yaml", dir.path().join("e.yaml")).unwrap();
+    let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    assert_eq!(run(&[dir.path().to_str().unwrap(), "--fix", "--write"]).unwrap(), Outcome::Refused);
+    assert_eq!(read("a.yaml"), canonical, "with its comment");
+    assert_eq!(read("d.yaml"), "id: d\nwipe: true # kept\n");
+    let before = crate::layout::read_yaml(&unusual).unwrap();
+    for name in ["b.yaml", "c.json", "e.yaml"] {
+        let after = crate::layout::read_yaml(&read(name)).unwrap();
+        assert_eq!((&after.layout, after.notes.len()), (&before.layout, 0), "{name}");
+    }
+    assert!(read("c.json").starts_with('{'));
+    assert!(dir.path().join("e.yaml").is_symlink());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5, "nothing is left beside them");
+}

@@ -1,0 +1,128 @@
+//! Allocations that leave the choice of the layout to the machine's size and image.
+
+use super::*;
+
+fn layout(id: &str, constraint: &str) -> String {
+    LAYOUT.replace("id: default", &format!("id: {id}"))
+        + &format!("constraints: {{sizes: [c1], images: {{debian: {constraint:?}}}}}\n")
+}
+
+/// The machine's file of [`machine_file`] without a layout.
+fn without_layout(allocation: &str, image: &str) -> String {
+    let named = machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
+    named.replace("  filesystemlayout: default\n", "").replace("debian-12", image)
+}
+
+async fn layout_of(server: &Running, token: &str) -> Option<String> {
+    let answer = server.call(token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.json();
+    answer["allocation"]["filesystemlayout"]["id"].as_str().map(str::to_owned)
+}
+
+/// Until the machine's allocation has this layout, or none.
+async fn until_layout(server: &Running, token: &str, expected: Option<&str>) {
+    for _ in 0..500 {
+        if layout_of(server, token).await.as_deref() == expected {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("never {expected:?}: {}", server.heard.text());
+}
+
+fn with_images() -> TempDir {
+    let dir = directory();
+    for version in ["13", "14"] {
+        let text = format!("id: debian-{version}\nfile: deb/debian 12.tar.zst\n");
+        std::fs::write(dir.path().join(format!("images/{version}.yaml")), text).unwrap();
+    }
+    dir
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_layout_for_size_and_image_is_given_and_kept() {
+    let dir = with_images();
+    std::fs::write(dir.path().join("layouts/old.yaml"), layout("old", "< 13")).unwrap();
+    std::fs::write(dir.path().join("layouts/new.yaml"), layout("new", ">= 13")).unwrap();
+    std::fs::write(dir.path().join("machines/one.yaml"), without_layout("a1", "debian-12")).unwrap();
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
+    server.report(ONE, &token, "a1", true).await;
+
+    // A new image of the same allocation is a reinstallation: it keeps the layout, after a restart too.
+    server.write("machines/one.yaml", &(without_layout("a1", "debian-13") + "  reinstall: true\n"));
+    let reinstalls = async || {
+        let answer = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.json();
+        answer["allocation"]["reinstall"] == true
+    };
+    while !reinstalls().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
+    let server = Running::start_in(server.stop().await).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
+
+    // A new allocation chooses anew, and what is not installed yet too.
+    server.write("machines/one.yaml", &without_layout("a2", "debian-12"));
+    server.write("layouts/old.yaml", &layout("older", "< 13"));
+    until_layout(&server, &token, Some("older")).await;
+    server.write("machines/one.yaml", &without_layout("a2", "debian-13"));
+    until_layout(&server, &token, Some("new")).await;
+    server.report(ONE, &token, "a2", true).await;
+    std::fs::remove_file(server.dir.path().join("layouts/new.yaml")).unwrap();
+    server
+        .heard("one.yaml:6:7: this allocation is installed with layout \\\"new\\\", which is gone: put it back")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn layouts_that_collide_are_named_and_withhold_what_is_ambiguous() {
+    let dir = with_images();
+    std::fs::write(dir.path().join("layouts/a.yaml"), layout("a", "< 14")).unwrap();
+    std::fs::write(dir.path().join("layouts/b.yaml"), layout("b", ">= 13")).unwrap();
+    std::fs::write(dir.path().join("machines/one.yaml"), without_layout("a1", "debian-13")).unwrap();
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    server.heard("these combinations already exist:c1->[debian >= 13]: debian-13.0.0 on c1 would get a (").await;
+    server.heard("one.yaml:8:10: 2 layouts match size:c1 and image:debian-13: change their constraints").await;
+    until_layout(&server, &token, None).await;
+
+    // What is not ambiguous is served all the same, and what is named too.
+    server.write("machines/one.yaml", &without_layout("a2", "debian-14"));
+    until_layout(&server, &token, Some("b")).await;
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a3", "").replace("-12", "-13"));
+    until_layout(&server, &token, Some("default")).await;
+
+    // A set without collisions is good again.
+    server.write("machines/one.yaml", &without_layout("a4", "debian-13"));
+    server.write("layouts/b.yaml", &layout("b", "> 13"));
+    until_layout(&server, &token, Some("a")).await;
+    server.heard("every file is good again").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_no_layout_is_chosen_is_said() {
+    let server = Running::start_in(with_images()).await;
+    server.write("layouts/a.yaml", &layout("a", "> 13"));
+    for (text, expected) in [
+        (
+            without_layout("b1", "debian-13"),
+            "one.yaml:8:10: could not find a matching filesystemLayout for size:c1 and image:debian-13",
+        ),
+        (without_layout("b2", "debian-13"), "a.yaml) takes debian "),
+        (
+            without_layout("b3", "debian-13").replace("size: c1\n", ""),
+            "one.yaml:5:7: the allocation names no filesystemlayout, and the machine has no size",
+        ),
+        (
+            without_layout("b4", "debian"),
+            "invalid format for os image, expected <os>-<major>.<minor>[.<patch>]: debian",
+        ),
+    ] {
+        server.write("machines/one.yaml", &text);
+        server.heard(expected).await;
+    }
+}

@@ -1,0 +1,41 @@
+//! The operator's files, good and bad.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_files_are_named_and_the_last_good_version_counts() {
+    let server = Running::start().await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let good = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "");
+    let cases = [
+        (
+            format!("{good}  hostnam: x\n"),
+            "one.yaml:11:3: there is no field \\\"hostnam\\\"; did you mean \\\"hostname\\\"?",
+        ),
+        (
+            good.replace("debian-12", "debian-13"),
+            "there is no image \\\"debian-13\\\" in images/; did you mean \\\"debian-12\\\"?",
+        ),
+        (good.replace("default", "lvm"), "one.yaml:9:21: there is no layout \\\"lvm\\\" in layouts/; there is default"),
+        ("id: [".to_owned(), "one.yaml:"),
+    ];
+    for (text, expected) in cases {
+        server.write("machines/one.yaml", &text);
+        server.heard(expected).await;
+        assert!(server.heard.text().contains("(its last good version stays in force)"), "{}", server.heard.text());
+        assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().id, "a1", "{expected}");
+    }
+    server.write("machines/one.yaml", &good);
+    server.heard("every file is good again").await;
+
+    server.write("machines/copy.yaml", &good);
+    server.heard(&format!("one.yaml: machine {ONE} is in ")).await;
+    std::fs::remove_file(server.dir.path().join("machines/copy.yaml")).unwrap();
+    server.write("machines/three.yaml", &format!("id: {STRANGER}\nmacs: ['52:54:00:00:00:01']\n"));
+    server.heard(&format!("52:54:00:00:00:01 belongs to machine {ONE} already")).await;
+    server.write("images/gone.yaml", "id: gone\nfile: gone.tar\n");
+    server.heard("gone.tar: No such file").await;
+    server.write("layouts/bad.yaml", "id: bad\nfilesystem: []\n");
+    server.heard("layouts/bad.yaml:2:1: ").await;
+}
