@@ -19,3 +19,24 @@ fn disks_are_found_by_hints() {
     assert!(several.contains("its hints match 6 disks: /dev/sda (21.0 GB); "), "{several}");
     assert!(several.contains("/dev/sdc (21.0 GB) serial S45N, tran sata; "), "{several}");
 }
+
+#[test]
+fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
+    let mut inventory = five();
+    inventory.disks[4].serial = "S45N".to_owned();
+    let os = Disk {
+        device: "os".to_owned(),
+        hints: [("serial".to_owned(), "S45N".to_owned())].into(),
+        partitions: vec![partition(1, "root", 0, PartitionKind::Linux)],
+        wipeonreinstall: true,
+    };
+    let filesystems = vec![filesystem("/", &partition_device("os", 1), Format::Ext4, "root")];
+    let mut layout = Layout { filesystems, disks: vec![os], ..Layout::default() };
+    let plan = make(&layout, &inventory, Mode::Install).unwrap();
+    assert!(plan.to_string().contains("sde1 at /\n"), "{plan}");
+    assert_eq!(plan.disks[4].verdict, Verdict::Wipe);
+
+    layout.disks.push(whole("/dev/sde"));
+    let expected = "disks[1].device: /dev/sde is /dev/sde again, which the layout lists already";
+    assert_eq!(reasons(make(&layout, &inventory, Mode::Install)), [expected]);
+}

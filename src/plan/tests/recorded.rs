@@ -13,7 +13,13 @@ fn whole(device: &str) -> Disk {
     Disk { device: device.to_owned(), hints: Default::default(), wipeonreinstall: true, partitions: Vec::new() }
 }
 
-/// Root on the first disk.
+/// A layout of `testdata/layouts`, as it is read.
+fn read(name: &str) -> Layout {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/layouts/{name}.yaml"));
+    crate::layout::read_yaml(&std::fs::read_to_string(path).unwrap()).unwrap().layout
+}
+
+/// Root on that disk.
 fn plain(device: &str) -> Layout {
     let filesystems = vec![filesystem("/", device, Format::Ext4, "root")];
     Layout { id: "plain".to_owned(), filesystems, disks: vec![whole(device)], ..Layout::default() }
@@ -59,6 +65,18 @@ fn one_disk_of_a_mirror_is_taken_out_of_it() {
     assert_printed("torn-mirror", &plan);
     let refusal = make(&plain("/dev/sdb"), &recorded("raid-lvm"), Mode::Reinstall).unwrap_err();
     assert_printed("torn-mirror-refused", &refusal);
+}
+
+#[test]
+fn mirrored_esp_and_root_on_blank_disks() {
+    let plan = make(&read("storage"), &recorded("five-sata"), Mode::Install).unwrap();
+    assert_printed("storage", &plan);
+}
+
+#[test]
+fn a_device_that_nobody_has_is_refused_with_those_that_are_there() {
+    let refusal = make(&read("lvm"), &recorded("nvme-sata"), Mode::Install).unwrap_err();
+    assert_printed("lvm-misspelt-refused", &refusal);
 }
 
 /// The root must be made, so the group that it is in cannot be kept.
