@@ -193,13 +193,14 @@ fn require_tools() -> Result<()> {
     Err(Error::new(Phase::Settings, message))
 }
 
-/// The inventory, with everything assembled that the disks hold: what runs on a disk is only known when it runs.
+/// The inventory, with everything assembled that the disks hold: what lies in an array is only seen when it runs.
 fn inventory_with(layout: &Layout) -> Result<Inventory> {
     let disks: Vec<String> = late_disks(layout)?.disks.into_iter().map(|disk| disk.device).collect();
-    let assembled = assemble::assemble(&disks)?;
+    let mut assembled = assemble::assemble(&disks)?;
+    // Before it is read: a disk that this program has locked would pass for a write-protected one.
+    assembled.unlock()?;
     let mut inventory = inventory::read()?;
     assembled.mark(&mut inventory);
-    assembled.unlock()?;
     Ok(inventory)
 }
 

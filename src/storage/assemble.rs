@@ -63,7 +63,7 @@ impl Assembled {
     ///
     /// # Errors
     /// A disk refuses.
-    pub fn unlock(mut self) -> Result<()> {
+    pub fn unlock(&mut self) -> Result<()> {
         self.locks.unlock()
     }
 

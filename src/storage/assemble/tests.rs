@@ -69,7 +69,7 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     stop_all();
     let before = hash(parts);
     let names: Vec<String> = disks.iter().map(|disk| (*disk).to_owned()).collect();
-    let assembled = assemble(&names).unwrap();
+    let mut assembled = assemble(&names).unwrap();
     let mut inventory = inventory::read().unwrap();
     assembled.mark(&mut inventory);
     let notes = assembled.notes.clone();
@@ -292,10 +292,10 @@ fn vm_assembled_only_is_not_what_ran_before() {
     ran("lvm vgcreate -y vg00 /dev/nvme0n1 /dev/nvme1n1");
     ran("lvm lvcreate -y -n swap -L 64m vg00");
     ran("mkswap /dev/vg00/swap");
-    let assembled = assemble(&["/dev/nvme0n1".to_owned()]).unwrap();
+    let mut assembled = assemble(&["/dev/nvme0n1".to_owned()]).unwrap();
     assembled.unlock().unwrap();
     tried("swapon /dev/dm-0 || swapon /dev/vg00/swap");
-    let assembled = assemble(&[]).unwrap();
+    let mut assembled = assemble(&[]).unwrap();
     let mut inventory = inventory::read().unwrap();
     assembled.mark(&mut inventory);
     assembled.unlock().unwrap();
