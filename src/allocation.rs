@@ -11,7 +11,9 @@ use serde_json::Value;
 
 /// A machine as `GET /v1/machine/{id}` returns it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Machine {
+    /// The UUID of its firmware.
     pub id: String,
     #[serde(default)]
     pub name: String,
@@ -23,13 +25,16 @@ pub struct Machine {
 
 /// metal-api refers to things as objects with an id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Named {
     pub id: String,
 }
 
 /// What the machine is to become.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Allocation {
+    /// Written to the disks: a machine that has it there is installed already.
     #[serde(rename = "allocationuuid")]
     pub id: String,
     #[serde(default)]
@@ -44,7 +49,9 @@ pub struct Allocation {
     pub role: String,
     pub image: Image,
     /// As the control plane spells it; see [`Allocation::layout`].
+    #[cfg_attr(feature = "desk", schemars(with = "crate::layout::Layout", description = "What the disks become."))]
     pub filesystemlayout: Value,
+    /// For the image's installer, passed on as it is; so are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
     #[serde(default)]
     pub networks: Value,
     #[serde(default)]
@@ -73,7 +80,9 @@ pub struct Allocation {
     pub succeeded: bool,
 }
 
+/// The operating system, and where it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Image {
     /// `debian-12.0.20261101`.
     pub id: String,

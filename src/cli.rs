@@ -44,6 +44,14 @@ pub enum Command {
         drophammer check default.yaml --fix\n\n{EXIT_CODES}"
     ))]
     Check(Check),
+    /// Draw a layout: disks, partitions, arrays, groups, volumes, filesystems, mount points.
+    #[cfg(feature = "desk")]
+    #[command(after_help = format!("Example: a picture for the runbook\n  drophammer tree storage.yaml --svg=storage.svg\n\n{EXIT_CODES}"))]
+    Tree(Tree),
+    /// Print the JSON Schema of layouts or allocations, with which editors complete and check them.
+    #[cfg(feature = "desk")]
+    #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
+    Schema(Schema),
 }
 
 #[cfg(feature = "serve")]
@@ -109,4 +117,31 @@ pub struct Check {
     /// Put every valid layout that has notes into its canonical form, in its file. Comments are lost.
     #[arg(long, requires = "fix")]
     pub write: bool,
+}
+
+#[cfg(feature = "desk")]
+#[derive(Debug, Args)]
+pub struct Tree {
+    /// The layout, YAML or JSON.
+    #[arg(value_name = "LAYOUT")]
+    pub layout: PathBuf,
+    /// A picture instead: to FILE, or to standard output.
+    // With `=`, so that no layout is ever taken for the file to write.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub svg: Option<Option<PathBuf>>,
+}
+
+#[cfg(feature = "desk")]
+#[derive(Debug, Args)]
+pub struct Schema {
+    /// What the schema is of.
+    pub of: Document,
+}
+
+/// A document that people write.
+#[cfg(feature = "desk")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Document {
+    Layout,
+    Allocation,
 }

@@ -2,6 +2,7 @@
 
 use crate::allocation::Machine;
 use crate::layout;
+use crate::problem::lines;
 
 /// The fenced blocks of that language.
 pub fn blocks(text: &str, language: &str) -> Vec<String> {
@@ -10,11 +11,13 @@ pub fn blocks(text: &str, language: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_layout_in_the_docs_is_valid_and_canonical() {
+fn the_layouts_in_the_docs_are_valid_and_canonical() {
     let blocks = blocks(include_str!("../docs/layouts.md"), "yaml");
-    assert_eq!(blocks.len(), 1);
-    let parsed = layout::read_yaml(&blocks[0]).unwrap();
-    assert_eq!(parsed.notes, []);
+    assert_eq!(blocks.len(), 3);
+    for block in blocks {
+        let parsed = layout::read_yaml(&block).unwrap_or_else(|problems| panic!("{block}{}", lines(&problems)));
+        assert_eq!(parsed.notes, [], "{block}");
+    }
 }
 
 #[test]
@@ -26,6 +29,13 @@ fn the_spellings_in_the_docs_are_understood() {
         ("gpttype: ef00", "type: GPTBoot"),
         ("gpttype: \"8300\"", "type: GPTLinux"),
         ("createoptions: [\"-F\", \"32\"]", "options: \"-F 32\""),
+        ("createoptions: [\"-F\", \"32\"]", "createoptions: [\"-F 32\"]"),
+        (
+            "mountoptions: [noatime, nosuid, nodev, mode=1777, size=512M]",
+            "mountoptions: \"noatime, nosuid,nodev,mode=1777,size=512M\"",
+        ),
+        ("gpttype: \"8300\"", "gpttype: 8300"),
+        ("size: 500,", "size: \"500\","),
         ("sizes: [c1-large-x86]", "size: [c1-large-x86]"),
         ("\">= 12\"", "\">=12\""),
     ];
@@ -44,4 +54,24 @@ fn the_allocation_in_the_docs_is_one() {
     assert_eq!(blocks.len(), 1);
     let machine: Machine = serde_json::from_str(&blocks[0]).unwrap();
     assert_eq!(machine.allocation.unwrap().hostname, "storage-7");
+}
+
+/// Every expression in the table of hints.
+#[test]
+fn the_hints_in_the_docs_are_understood() {
+    let text = include_str!("../docs/layouts.md");
+    let mut of = "";
+    let mut found = 0;
+    let table = text.split("| of | expression | matches |").nth(1).unwrap().split("\n\n").next().unwrap();
+    for row in table.lines().filter(|row| row.contains('`')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        of = if cells[1].is_empty() { of } else { cells[1] };
+        let hint = if of == "numbers" { "size" } else { "model" };
+        for expression in cells[2].split('`').skip(1).step_by(2) {
+            let hints = [(hint.to_owned(), expression.to_owned())].into();
+            assert_eq!(layout::hints::problems(&hints), [], "{expression}");
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
 }

@@ -13,7 +13,7 @@ use crate::plan::{MakeFilesystem, Operation, Plan, Step, StepName};
 use crate::report::Reporter;
 use crate::storage::lock::Locks;
 use crate::storage::mount::{self, Mounts};
-use crate::storage::{filesystem, gpt, lvm, raid, release, wipe};
+use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release, wipe};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Run<'_> {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device } => self.locks.lock(device),
             Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
-            Operation::IdentifyDisk(_) => Ok(()),
+            Operation::IdentifyDisk(identity) => identify::identify(identity),
             Operation::Release(holder) => release::release(holder),
             Operation::AssertFree { disks } => release::assert_free(disks),
             Operation::CreateArray(array) => raid::create(array),
@@ -109,7 +109,7 @@ impl Run<'_> {
             Operation::StopArray { device } => raid::stop(device),
             Operation::WipeDisk(disk) => {
                 self.wiped.push(disk.device.clone());
-                wipe::wipe_disk(&disk.device, &disk.zero)
+                erase::wipe(disk).map(drop)
             }
             Operation::WriteTable(table) => gpt::write(table),
             Operation::MakeFilesystem(make) => self.make_filesystem(make),

@@ -36,5 +36,9 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Inventory => desk::inventory(),
         Command::Plan(options) => desk::plan(&options),
         Command::Check(options) => desk::check(&options),
+        #[cfg(feature = "desk")]
+        Command::Tree(options) => desk::tree(&options),
+        #[cfg(feature = "desk")]
+        Command::Schema(options) => desk::schema(&options),
     }
 }

@@ -3,12 +3,20 @@
 pub(crate) mod check;
 mod inventory;
 mod plan;
+#[cfg(feature = "desk")]
+mod schema;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "desk")]
+mod tree;
 
 pub use check::check;
 pub use inventory::inventory;
 pub use plan::plan;
+#[cfg(feature = "desk")]
+pub use schema::schema;
+#[cfg(feature = "desk")]
+pub use tree::tree;
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::{self, Parsed};

@@ -30,6 +30,7 @@ pub(super) fn read(roots: &Roots) -> Result<Vec<Disk>> {
         }
     }
     disks.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
+    super::erase::add_methods(roots, &mut disks);
     Ok(disks)
 }
 
@@ -89,6 +90,12 @@ fn serial(dir: &Path) -> String {
     let candidates = [attribute(&dir.join("serial")), attribute(&dir.join("device/serial"))];
     let vital = || unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());
     candidates.into_iter().find(|text| !text.is_empty()).unwrap_or_else(vital)
+}
+
+/// What tells the disk with this directory in sysfs from others of its kind: serial number and world wide name, each
+/// empty when unknown, exactly as [`Disk`] has them.
+pub fn serial_and_wwn(dir: &Path) -> (String, String) {
+    (serial(dir), wwn(dir))
 }
 
 /// VPD page 0x80 (SPC-5 7.7.20): four bytes of header with the length in the last two, then the text.
@@ -237,7 +244,7 @@ fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Ve
 }
 
 /// The file behind `/dev/NAME`.
-fn node(roots: &Roots, device: &str) -> PathBuf {
+pub(super) fn node(roots: &Roots, device: &str) -> PathBuf {
     roots.dev.join(device.strip_prefix("/dev/").unwrap_or(device))
 }
 

@@ -1,14 +1,18 @@
 //! What is there: disks, what is on them and who holds them, and the rest of the hardware. Reads only.
 
+pub mod ata;
 mod disks;
+mod erase;
 #[cfg(test)]
 mod fake;
 mod hardware;
 mod holders;
+pub mod nvme;
 mod paths;
 mod signatures;
 mod types;
 
+pub use disks::serial_and_wwn;
 pub use types::*;
 
 use crate::error::{Context, Phase, Result};

@@ -12,6 +12,8 @@ pub mod set;
 mod spellings;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "desk")]
+pub mod tree;
 mod types;
 mod validate;
 

@@ -9,23 +9,35 @@ use std::fmt;
 
 /// What the disks of a machine should become.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Layout {
+    /// What allocations name the layout by.
     pub id: String,
+    /// For people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// For people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// What is made on disks, partitions, arrays and volumes, and where it is mounted. One has the path `/`.
     pub filesystems: Vec<Filesystem>,
+    /// Every disk that drophammer may write to.
     pub disks: Vec<Disk>,
+    /// Arrays of mdadm.
     pub raid: Vec<Raid>,
+    /// Volume groups of LVM.
     pub volumegroups: Vec<VolumeGroup>,
+    /// Logical volumes of LVM.
     pub logicalvolumes: Vec<LogicalVolume>,
+    /// Which sizes and images the layout is chosen for when an allocation names none.
     pub constraints: Constraints,
 }
 
 /// Which sizes and images the layout is chosen for when an allocation names none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Constraints {
+    /// Exact ids of machine sizes.
     pub sizes: Vec<String>,
     /// OS to version constraint, as written in the layout (`>= 10`, `*`).
     pub images: BTreeMap<String, String>,
@@ -33,6 +45,7 @@ pub struct Constraints {
 
 /// One filesystem, swap area or tmpfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Filesystem {
     /// Mount point; without one the filesystem is made and not mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,78 +53,108 @@ pub struct Filesystem {
     /// Device path as the layout spells it; `tmpfs` for a tmpfs.
     pub device: String,
     pub format: Format,
+    /// Name of the filesystem, as `LABEL=` finds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// Options of mount, one each.
     pub mountoptions: Vec<String>,
     /// Arguments for mkfs, one word each.
     pub createoptions: Vec<String>,
 }
 
+/// One disk of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Disk {
     /// Kernel name or `/dev/disk/by-*` path; with `hints` any name, which the rest of the layout uses for it.
     pub device: String,
     /// How to find the disk, whatever the kernel calls it today: hint to expression, as Ironic's root device hints.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hints: BTreeMap<String, String>,
+    /// None: the disk is used as a whole, or only erased.
     pub partitions: Vec<Partition>,
     /// May a reinstall erase this disk? A fresh install erases every listed disk.
     pub wipeonreinstall: bool,
 }
 
+/// One partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Partition {
+    /// Place in the partition table; partitions lie on the disk in the order of their numbers, which may have gaps.
     pub number: u32,
+    /// Name in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// MiB; 0 is all that is left of the disk.
     #[serde(rename = "size")]
     pub size_mib: u64,
+    /// Type in the partition table; `8300` where nothing is said.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
     pub kind: Option<PartitionKind>,
 }
 
+/// One array of mdadm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Raid {
+    /// `/dev/md0`, or `/dev/md/NAME`.
     pub arrayname: String,
     /// Members and spares: disks, partitions or other arrays.
     pub devices: Vec<String>,
+    /// Level, as text.
     pub level: RaidLevel,
     /// Arguments for mdadm --create, one word each.
     pub createoptions: Vec<String>,
-    /// How many of `devices` are spares.
+    /// How many of `devices` are spares: the last ones.
     pub spares: u32,
 }
 
+/// One volume group of LVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct VolumeGroup {
+    /// Its volumes are `/dev/NAME/…`.
     pub name: String,
+    /// What becomes physical volumes: disks, partitions or arrays.
     pub devices: Vec<String>,
+    /// Tags of the group, for those who look for it.
     pub tags: Vec<String>,
 }
 
+/// One logical volume of LVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct LogicalVolume {
+    /// The rest of the layout calls it `/dev/GROUP/NAME`.
     pub name: String,
+    /// The group it is in.
     pub volumegroup: String,
     /// MiB; 0 is all that is left of the group.
     #[serde(rename = "size")]
     pub size_mib: u64,
+    /// How its data lie on the physical volumes.
     pub lvmtype: LvmType,
 }
 
+/// Levels of arrays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
 pub enum RaidLevel {
+    /// Striped over all members; one lost is all lost.
     #[serde(rename = "0")]
     Raid0,
-    /// What metal-stack takes where none is given.
+    /// Mirrored; what metal-stack takes where none is given.
     #[default]
     #[serde(rename = "1")]
     Raid1,
+    /// One member may be lost.
     #[serde(rename = "5")]
     Raid5,
+    /// Two members may be lost.
     #[serde(rename = "6")]
     Raid6,
+    /// Striped over pairs of mirrors.
     #[serde(rename = "10")]
     Raid10,
 }
@@ -138,7 +181,9 @@ impl fmt::Display for RaidLevel {
     }
 }
 
+/// Types of logical volumes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LvmType {
     /// One physical volume after the other.
@@ -168,7 +213,9 @@ impl fmt::Display for LvmType {
     }
 }
 
+/// What is made on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     Vfat,
@@ -177,7 +224,9 @@ pub enum Format {
     Xfs,
     Btrfs,
     Swap,
+    /// In memory; `device` is `tmpfs`.
     Tmpfs,
+    /// The device is left without a filesystem.
     None,
 }
 
@@ -216,13 +265,18 @@ impl fmt::Display for Format {
 
 /// Partition types by their four-digit `sgdisk` code, as metal-api writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
 pub enum PartitionKind {
+    /// EFI system partition.
     #[serde(rename = "ef00")]
     Boot,
+    /// Linux filesystem.
     #[serde(rename = "8300")]
     Linux,
+    /// Member of an array.
     #[serde(rename = "fd00")]
     LinuxRaid,
+    /// Physical volume of LVM.
     #[serde(rename = "8e00")]
     LinuxLvm,
 }

@@ -15,6 +15,7 @@ pub enum Mode {
 
 /// How thoroughly a disk is erased before it is made anew.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Erase {
     /// What takes seconds: throw away keys, discard. At least every place where signatures live is zero.

@@ -47,6 +47,7 @@ mod ioctl {
     nix::ioctl_write_ptr_bad!(blkpg, nix::request_code_none!(0x12, 105), BlkpgArg);
     nix::ioctl_read!(blkgetsize64, 0x12, 114, u64);
     nix::ioctl_write_ptr_bad!(blkdiscard, nix::request_code_none!(0x12, 119), [u64; 2]);
+    nix::ioctl_write_ptr_bad!(blkzeroout, nix::request_code_none!(0x12, 127), [u64; 2]);
 }
 
 /// A partition that the kernel knows.
@@ -102,6 +103,12 @@ pub fn flush_buffers(device: &File) -> nix::Result<()> {
 pub fn discard(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKDISCARD reads two u64 where the pointer says.
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
+}
+
+/// Makes this range zero: by the disk's own command where it has one, else the kernel writes. It must be whole sectors.
+pub fn zero_out(device: &File, start: u64, length: u64) -> nix::Result<()> {
+    // SAFETY: BLKZEROOUT reads two u64 where the pointer says.
+    unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
 /// Sets or clears the block layer's read-only flag.

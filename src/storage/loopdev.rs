@@ -13,7 +13,12 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     pub fn new(size_bytes: u64, sector_bytes: u32) -> LoopDevice {
-        let file = NamedTempFile::new().unwrap();
+        LoopDevice::within(&std::env::temp_dir(), size_bytes, sector_bytes)
+    }
+
+    /// As [`LoopDevice::new`], with its file in this directory.
+    pub fn within(dir: &Path, size_bytes: u64, sector_bytes: u32) -> LoopDevice {
+        let file = NamedTempFile::new_in(dir).unwrap();
         file.as_file().set_len(size_bytes).unwrap();
         let losetup = Command::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
         let device = losetup.arg(file.path()).run().unwrap().stdout.trim().to_owned();

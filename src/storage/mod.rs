@@ -5,6 +5,7 @@ pub mod busy;
 pub mod erase;
 pub mod filesystem;
 pub mod gpt;
+pub mod identify;
 pub mod kernel;
 pub mod lock;
 pub mod lvm;

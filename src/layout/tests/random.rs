@@ -22,7 +22,10 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
         |(id, description, disks, stack, sizes, images)| {
             let constraints = Constraints { sizes: sizes.into_iter().collect(), images };
             let mut layout = Layout { id, description, constraints, ..Layout::default() };
-            for (index, (partitions, rest, wipeonreinstall, (device, hints))) in disks.into_iter().enumerate() {
+            for (index, (partitions, rest, wipeonreinstall, (device, mut hints))) in disks.into_iter().enumerate() {
+                if !hints.is_empty() {
+                    hints.insert("by_path".to_owned(), format!("<in> usb-{index}"));
+                }
                 let device = format!(
                     "{device}{}",
                     if device.ends_with("sd") { ["a", "b", "c"] } else { ["0", "1", "2"] }[index]

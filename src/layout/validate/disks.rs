@@ -24,6 +24,13 @@ pub(super) fn check(check: &mut Check, disks: &[Disk]) {
         } else if check.provided.get(device) == Some(&Provider::Partition) {
             check.report(&device_place, format!("device:{device} is a partition of another disk in this layout"));
         }
+        if let Some(first) = disks[..index].iter().position(|other| !disk.hints.is_empty() && other.hints == disk.hints)
+        {
+            check.report(
+                &format!("{place}.hints"),
+                format!("disks[{first}] has the same hints: one disk cannot be both"),
+            );
+        }
         for (hint, message) in hints::problems(&disk.hints) {
             check.report(&format!("{place}.hints.{hint}"), message);
         }
@@ -32,7 +39,7 @@ pub(super) fn check(check: &mut Check, disks: &[Disk]) {
         }
         check_numbers(check, &place, disk);
         check_sizes(check, &place, disk);
-        provide(check, disk);
+        provide(check, &place, disk);
     }
 }
 
@@ -51,16 +58,20 @@ fn name_error(device: &str, found_by_hints: bool) -> Option<String> {
     }
 }
 
-fn provide(check: &mut Check, disk: &Disk) {
+fn provide(check: &mut Check, place: &str, disk: &Disk) {
     if disk.partitions.is_empty() {
         check.provided.entry(disk.device.clone()).or_insert(Provider::Disk);
     } else {
         check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
     }
-    for partition in &disk.partitions {
+    for (index, partition) in disk.partitions.iter().enumerate() {
         let right = partition_device(&disk.device, partition.number);
         for infix in ["", "p", "-part"] {
             check.misnamed.insert(format!("{}{infix}{}", disk.device, partition.number), right.clone());
+        }
+        if let Some(Provider::Disk | Provider::PartitionedDisk) = check.provided.get(&right) {
+            let message = format!("device:{right} is already given as a disk");
+            check.report(&format!("{place}.partitions[{index}].number"), message);
         }
         check.provided.insert(right, Provider::Partition);
     }

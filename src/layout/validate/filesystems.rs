@@ -133,6 +133,9 @@ fn check_options(check: &mut Check, place: &str, filesystem: &Filesystem) {
     }
     let place = format!("{place}.createoptions");
     check.words(&place, &filesystem.createoptions);
+    if let Some(first) = filesystem.createoptions.first().filter(|first| !first.starts_with('-')) {
+        check.report(&place, format!("{first} is no option: mkfs would take it for the device"));
+    }
     for option in &filesystem.createoptions {
         if let Some(why) = refused_option(filesystem.format, option) {
             check.report(&place, format!("the create option {option} is not for the layout to give: {why}"));

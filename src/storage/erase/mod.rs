@@ -1,9 +1,194 @@
-//! Makes a disk empty by the best method that it has.
+//! Makes a disk empty by the best method that it has, and proves it.
 
+mod ata;
+mod nvme;
+mod proof;
+#[cfg(test)]
+mod tests;
+pub(super) mod zero;
+
+use super::{kernel, wipe};
 use crate::control::wire::Erased;
-use crate::error::Result;
+use crate::error::{Context, Error, Phase, Result};
+use crate::inventory::{self, EraseMethod};
 use crate::plan::WipeDisk;
+use nix::errno::Errno;
+use proof::Before;
+use std::fs::File;
+use std::time::{Duration, Instant};
 
-pub fn wipe(_disk: &WipeDisk) -> Result<Erased> {
-    todo!()
+/// Tries the plan's methods until one succeeds and is proven, then zeroes the places where signatures live.
+///
+/// The disk is open exclusively all the time: nobody else mounts it or takes it up meanwhile.
+///
+/// # Errors
+/// The disk is in use (and by whom), a place cannot be zeroed or does not stay zero, or, when the plan is strict, no
+/// method succeeded (each with its reason).
+pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
+    let began = Instant::now();
+    let deadline = Deadline::after(Duration::from_secs(disk.budget_seconds));
+    let mut target = Target::open(&disk.device)?;
+    zero::check(&disk.device, target.size, &disk.zero)?;
+    wipe::forget_partitions(&target.file, &disk.device)?;
+    let outcome = target.climb(&disk.methods, deadline);
+    // Also where the methods have failed: what was there must not be found again.
+    let zeroed = zero::ranges(&target.file, &disk.device, target.size, &disk.zero);
+    let outcome = outcome?;
+    if let (Err(error), false) = (&zeroed, outcome.failures.is_empty()) {
+        let why = format!("{error}; before that, {}", reasons(&outcome.failures));
+        return Err(Error::new(Phase::Storage, why));
+    }
+    zeroed?;
+    let (method, mut proof) = match outcome.proven {
+        Some(proven) => proven,
+        None if disk.strict => {
+            let why = format!("{} could not be erased: {}", disk.device, reasons(&outcome.failures));
+            return Err(Error::new(Phase::Storage, why));
+        }
+        None => (EraseMethod::Ends, String::new()),
+    };
+    if !disk.zero.is_empty() {
+        let bytes: u64 = disk.zero.iter().map(|range| range.length).sum();
+        let size = crate::text::bytes(bytes);
+        let places = format!("{size} in {} places where signatures live read back as zero", disk.zero.len());
+        proof = if proof.is_empty() { places } else { format!("{proof}; {places}") };
+    }
+    let (serial, _) = inventory::serial_and_wwn(&kernel::sysfs(&disk.device)?);
+    Ok(Erased { device: disk.device.clone(), serial, method, proof, seconds: began.elapsed().as_secs_f64() })
+}
+
+/// Why a method did not erase the disk.
+enum Failure {
+    /// The next one may.
+    Next(String),
+    /// The disk is in a state that a person must know of.
+    Final(Error),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure::Next(why)
+    }
+}
+
+/// The end of the time for one disk.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    budget: Duration,
+    end: Instant,
+}
+
+impl Deadline {
+    fn after(budget: Duration) -> Deadline {
+        Deadline { budget, end: Instant::now() + budget }
+    }
+
+    /// What is left, or that nothing is, in words.
+    fn left(&self) -> Result<Duration, String> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(format!("the {} for it are over", crate::text::seconds(self.budget.as_secs_f64())))
+        } else {
+            Ok(left)
+        }
+    }
+}
+
+/// What became of the methods.
+struct Outcome {
+    proven: Option<(EraseMethod, String)>,
+    failures: Vec<(EraseMethod, String)>,
+}
+
+/// A disk that is ours alone.
+struct Target<'a> {
+    device: &'a str,
+    file: File,
+    size: u64,
+}
+
+impl Target<'_> {
+    fn open(device: &str) -> Result<Target<'_>> {
+        let file = wipe::open_exclusive(device)?;
+        let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
+        Ok(Target { device, file, size })
+    }
+
+    fn climb(&mut self, methods: &[EraseMethod], deadline: Deadline) -> Result<Outcome> {
+        let mut failures = Vec::new();
+        for &method in methods {
+            match self.erase(method, deadline) {
+                Ok(proof) => return Ok(Outcome { proven: Some((method, proof)), failures }),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Next(why)) => {
+                    tracing::warn!("{}: {} failed: {why}", self.device, name(method));
+                    failures.push((method, why));
+                }
+            }
+        }
+        Ok(Outcome { proven: None, failures })
+    }
+
+    /// Erases the disk by one method and proves it; the proof is a sentence for people.
+    fn erase(&mut self, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
+        deadline.left()?;
+        match method {
+            EraseMethod::Discard => zero::discard(&self.file, self.size, deadline)?,
+            EraseMethod::WriteZeroes => zero::write_zeroes(&self.file, self.device, self.size, deadline)?,
+            EraseMethod::Ends => return Ok(String::new()),
+            EraseMethod::AtaEnhancedErase | EraseMethod::AtaErase => {
+                let before = Before::read(&self.file, self.size);
+                let reported = ata::erase(self.device, method, deadline)?;
+                return Ok(format!("{reported}; {}", before.is_gone(&self.file)?));
+            }
+            EraseMethod::NvmeSanitizeCrypto
+            | EraseMethod::NvmeSanitizeBlock
+            | EraseMethod::NvmeFormatCrypto
+            | EraseMethod::NvmeFormat => {
+                let before = Before::read(&self.file, self.size);
+                let reported = nvme::erase(&self.file, method, deadline)?;
+                self.renew()?;
+                return Ok(format!("{reported}; {}", before.is_gone(&self.file)?));
+            }
+        }
+        Ok(proof::zeros(&self.file, self.size)?)
+    }
+
+    /// After a Format NVM the kernel looks at the namespace again. Where it took it for another one, the open file is of
+    /// a disk that is gone.
+    fn renew(&mut self) -> Result<(), Failure> {
+        if kernel::size_bytes(&self.file) == Ok(self.size) {
+            return Ok(());
+        }
+        let there = || std::fs::metadata(self.device).map_err(|error| kernel::errno(&error));
+        kernel::patiently(Errno::ENOENT, there).map_err(|error| error.to_string())?;
+        let renewed = Target::open(self.device).map_err(Failure::Final)?;
+        if renewed.size != self.size {
+            let what =
+                format!("{} had {} bytes before it was erased and has {} now", self.device, self.size, renewed.size);
+            return Err(Failure::Final(Error::new(Phase::Storage, what)));
+        }
+        self.file = renewed.file;
+        Ok(())
+    }
+}
+
+/// `discard: why; writing zeros: why`.
+fn reasons(failures: &[(EraseMethod, String)]) -> String {
+    let words: Vec<String> = failures.iter().map(|(method, why)| format!("{}: {why}", name(*method))).collect();
+    if words.is_empty() { "the plan has no method for it".to_owned() } else { words.join("; ") }
+}
+
+fn name(method: EraseMethod) -> &'static str {
+    match method {
+        EraseMethod::NvmeSanitizeCrypto => "NVMe crypto sanitize",
+        EraseMethod::NvmeSanitizeBlock => "NVMe block sanitize",
+        EraseMethod::NvmeFormatCrypto => "NVMe crypto format",
+        EraseMethod::NvmeFormat => "NVMe format",
+        EraseMethod::AtaEnhancedErase => "ATA enhanced erase",
+        EraseMethod::AtaErase => "ATA erase",
+        EraseMethod::Discard => "discard",
+        EraseMethod::WriteZeroes => "writing zeros",
+        EraseMethod::Ends => "zeros where signatures live",
+    }
 }

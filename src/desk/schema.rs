@@ -1,0 +1,63 @@
+//! `drophammer schema`: the JSON Schema (draft 2020-12) of what people write, for editors that complete and check it.
+//!
+//! Fields, kinds and descriptions come from the types themselves; what the types do not say (rules of the format,
+//! other spellings that are read) is in [`rules`].
+
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use super::Outcome;
+use crate::allocation::Machine;
+use crate::cli::{self, Document};
+use crate::error::Result;
+use crate::layout::Layout;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+/// Prints the schema.
+///
+/// # Errors
+/// It cannot be printed.
+pub fn schema(options: &cli::Schema) -> Result<Outcome> {
+    super::print(&(super::json(&of(options.of))? + "\n"))?;
+    Ok(Outcome::Good)
+}
+
+fn of(document: Document) -> Value {
+    let generator = SchemaSettings::draft2020_12().into_generator();
+    let schema = match document {
+        Document::Layout => generator.into_root_schema_for::<Layout>(),
+        Document::Allocation => generator.into_root_schema_for::<Machine>(),
+    };
+    let mut schema = schema.to_value();
+    without_widths(&mut schema);
+    match document {
+        Document::Layout => rules::layout(&mut schema),
+        Document::Allocation => {
+            if let Some(layout) = schema.pointer_mut("/$defs/Layout") {
+                rules::layout(layout);
+            }
+        }
+    }
+    if let Some(definitions) = schema.get_mut("$defs").and_then(Value::as_object_mut) {
+        rules::definitions(definitions);
+    }
+    schema
+}
+
+/// Takes out `format: uint32` and the like, which no standard knows, and `default: null`, which is no default.
+fn without_widths(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|name, value| match name.as_str() {
+                "format" => !value.as_str().is_some_and(|format| format.starts_with("uint")),
+                "default" => !value.is_null(),
+                _ => true,
+            });
+            fields.values_mut().for_each(without_widths);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_widths),
+        _ => {}
+    }
+}

@@ -1,0 +1,286 @@
+//! What the types of a layout do not say: which fields may be left out, what their text looks like, and which other
+//! spellings are read. The latter are marked as deprecated: `deprecated` is the standard's word, `deprecationMessage`
+//! the one that editors show (VS Code, JetBrains).
+
+use serde_json::{Map, Value, json};
+
+type Fields = Map<String, Value>;
+
+const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?";
+const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
+const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
+const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
+/// A word that reaches a command as it is: no shell reads quotes.
+const WORD: &str = r#"^[^\s"']+$"#;
+
+/// Names in metal-stack's first proposal, and the codes; in capitals or not.
+const KINDS: [&str; 7] = ["gptboot", "gptlinux", "gptlinuxraid", "gptlinuxlvm", "ef00", "fd00", "8e00"];
+
+/// The layout itself, which is the root of one schema and a definition in the other.
+pub(super) fn layout(layout: &mut Value) {
+    required(layout, &["id", "filesystems", "disks"]);
+    set(layout, "id", json!({"minLength": 1, "examples": ["storage"]}));
+}
+
+/// Everything below the layout.
+pub(super) fn definitions(definitions: &mut Fields) {
+    for (name, rules) in [
+        ("Constraints", constraints as fn(&mut Value)),
+        ("Filesystem", filesystem),
+        ("Disk", disk),
+        ("Partition", partition),
+        ("Raid", raid),
+        ("VolumeGroup", volume_group),
+        ("LogicalVolume", logical_volume),
+        ("Image", image),
+    ] {
+        if let Some(definition) = definitions.get_mut(name) {
+            rules(definition);
+        }
+    }
+}
+
+fn constraints(constraints: &mut Value) {
+    required(constraints, &[]);
+    set(constraints, "sizes", json!({"uniqueItems": true, "examples": [["c1-large-x86"]]}));
+    set_items(constraints, "sizes", json!({"pattern": r"^[^*]*[^*\s][^*]*$"}));
+    also(constraints, "sizes", "size");
+    let canonical = json!({"type": "string", "pattern": format!(r"^(\s*\*\s*|({OPERATORS} )?{VERSION})$")});
+    let without_blank = json!({"type": "string", "pattern": format!("^{OPERATORS}{VERSION}$")});
+    set(
+        constraints,
+        "images",
+        json!({
+            "propertyNames": {"pattern": r"\S", "not": {"const": "*"}},
+            "additionalProperties": {"anyOf": [
+                canonical,
+                deprecated(without_blank, "a blank belongs between operator and version"),
+                deprecated(json!({"type": "number"}), "this is text: write it in quotes"),
+            ]},
+            "examples": [{"debian": ">= 12", "ubuntu": "*"}],
+        }),
+    );
+    let none = deprecated(json!({"type": "array", "maxItems": 0}), "this is a mapping: write {}");
+    or(constraints, "images", none);
+}
+
+fn filesystem(filesystem: &mut Value) {
+    required(filesystem, &["device", "format"]);
+    set(filesystem, "path", json!({"pattern": "^(/.*)?$", "examples": ["/", "/boot/efi", "/var/lib"]}));
+    or(filesystem, "path", deprecated(json!({"const": "none"}), "what is not mounted has no path: leave it out"));
+    set(
+        filesystem,
+        "device",
+        json!({"minLength": 1, "examples": ["/dev/sda1", "/dev/md/root", "/dev/vg00/varlib", "tmpfs"]}),
+    );
+    set(filesystem, "label", json!({"maxLength": 255, "pattern": r"^\S*$", "examples": ["root"]}));
+    for (formats, label) in [
+        (json!(["ext3", "ext4"]), json!({"maxLength": 16})),
+        (json!(["vfat"]), json!({"maxLength": 11, "pattern": r#"^[^*?.,;:/\\|+=<>\[\]"]*$"#})),
+        (json!(["xfs"]), json!({"maxLength": 12})),
+        (json!(["swap"]), json!({"maxLength": 15})),
+    ] {
+        let of_format = json!({"properties": {"format": {"enum": formats}}, "required": ["format"]});
+        all_of(filesystem, json!({"if": of_format, "then": {"properties": {"label": label}}}));
+    }
+    set(filesystem, "mountoptions", json!({"examples": [["noatime", "nodev"]]}));
+    set_items(filesystem, "mountoptions", json!({"pattern": r"^[^\s,\\]+$"}));
+    or(filesystem, "mountoptions", deprecated(json!({"type": "string"}), "this is a list: one option an entry"));
+    createoptions(filesystem, json!([["-F", "32"]]));
+}
+
+fn createoptions(owner: &mut Value, examples: Value) {
+    set(owner, "createoptions", json!({"examples": examples}));
+    let several = json!({"type": "string", "pattern": r#"^\s*[^\s"']+(\s+[^\s"']+)*\s*$"#});
+    let word = json!({"type": "string", "pattern": WORD});
+    let item = json!({"anyOf": [word, deprecated(several, "one word an entry")]});
+    set(owner, "createoptions", json!({"items": item}));
+    let text = json!({"type": "string", "pattern": r#"^[^"']*$"#});
+    or(owner, "createoptions", deprecated(text, "this is a list: one word an entry"));
+    also(owner, "createoptions", "options");
+}
+
+fn disk(disk: &mut Value) {
+    required(disk, &["device"]);
+    set(
+        disk,
+        "device",
+        json!({"minLength": 1, "examples": ["/dev/sda", "/dev/nvme0n1", "/dev/disk/by-path/pci-0000:00:1f.2-ata-1"]}),
+    );
+    set(disk, "wipeonreinstall", json!({"default": false}));
+    set(
+        disk,
+        "hints",
+        json!({
+            "propertyNames": {"enum": [
+                "size", "model", "vendor", "serial", "wwn", "wwn_with_extension", "wwn_vendor_extension", "hctl",
+                "by_path", "name", "rotational", "tran",
+            ]},
+            "additionalProperties": {"type": ["string", "integer", "boolean"]},
+            "examples": [{"size": "<= 64", "tran": "sata"}],
+        }),
+    );
+    also(disk, "wipeonreinstall", "wipe");
+    // Only what hints find may have any name.
+    let named =
+        json!({"if": {"not": {"required": ["hints"]}}, "then": {"properties": {"device": {"pattern": r"^/dev/\S+$"}}}});
+    all_of(disk, named);
+}
+
+fn partition(partition: &mut Value) {
+    required(partition, &["number", "size"]);
+    set(partition, "number", json!({"minimum": 1, "maximum": 128}));
+    or(partition, "number", number_in_quotes("^([1-9]|[1-9][0-9]|1[01][0-9]|12[0-8])$"));
+    set(partition, "label", json!({"maxLength": 36, "examples": ["efi", "root"]}));
+    set(partition, "size", json!({"examples": [500, 0]}));
+    or(partition, "size", number_in_quotes(WHOLE_NUMBER));
+    let kinds = KINDS.map(|kind| kind.chars().map(either_case).collect::<String>()).join("|");
+    let name = json!({"type": "string", "pattern": format!("^({kinds})$")});
+    let unquoted =
+        |number: u32, text: &str| deprecated(json!({"const": number}), &format!("write \"{text}\" in quotes"));
+    or(partition, "gpttype", deprecated(name, "write \"ef00\", \"8300\", \"fd00\" or \"8e00\""));
+    or(partition, "gpttype", unquoted(8300, "8300"));
+    // To YAML, 8e00 without quotes is 8 times 10 to the power of 0.
+    or(partition, "gpttype", unquoted(8, "8e00"));
+    also(partition, "gpttype", "type");
+}
+
+fn either_case(c: char) -> String {
+    if c.is_ascii_alphabetic() { format!("[{c}{}]", c.to_ascii_uppercase()) } else { c.to_string() }
+}
+
+fn raid(raid: &mut Value) {
+    required(raid, &["arrayname", "devices", "level"]);
+    let name = r"^/dev/md([0-9]+|/[A-Za-z0-9_][A-Za-z0-9._-]*)$";
+    set(raid, "arrayname", json!({"pattern": name, "examples": ["/dev/md/root", "/dev/md0"]}));
+    also(raid, "arrayname", "name");
+    set(raid, "devices", json!({"minItems": 1, "uniqueItems": true, "examples": [["/dev/sda1", "/dev/sdb1"]]}));
+    or(raid, "level", deprecated(json!({"enum": [0, 1, 5, 6, 10]}), "this is text: write it in quotes"));
+    createoptions(raid, json!([["--metadata=1.0"]]));
+    set(raid, "spares", json!({"default": 0}));
+    or(raid, "spares", number_in_quotes(WHOLE_NUMBER));
+}
+
+fn volume_group(group: &mut Value) {
+    required(group, &["name", "devices"]);
+    set(group, "name", json!({"pattern": LVM_NAME, "maxLength": 127, "examples": ["vg00"]}));
+    set(group, "devices", json!({"minItems": 1, "uniqueItems": true, "examples": [["/dev/nvme0n1", "/dev/md/data"]]}));
+}
+
+fn logical_volume(volume: &mut Value) {
+    required(volume, &["name", "volumegroup", "size", "lvmtype"]);
+    set(volume, "name", json!({"pattern": LVM_NAME, "maxLength": 127, "examples": ["varlib"]}));
+    set(volume, "volumegroup", json!({"examples": ["vg00"]}));
+    set(volume, "size", json!({"examples": [10240, 0]}));
+    or(volume, "size", number_in_quotes(WHOLE_NUMBER));
+}
+
+fn image(image: &mut Value) {
+    set(image, "url", json!({"examples": ["http://10.0.0.1:8080/images/debian-12.tar.zst"]}));
+    set(image, "digest", json!({"pattern": "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$"}));
+}
+
+fn number_in_quotes(pattern: &str) -> Value {
+    deprecated(json!({"type": "string", "pattern": pattern}), "this is a number: write it without quotes")
+}
+
+fn deprecated(mut schema: Value, message: &str) -> Value {
+    schema["deprecated"] = json!(true);
+    schema["deprecationMessage"] = json!(message);
+    schema
+}
+
+/// Exactly these must be there; of the others null is as good as nothing.
+fn required(owner: &mut Value, names: &[&str]) {
+    owner["required"] = json!(names);
+    let optional: Vec<String> = match owner.get("properties").and_then(Value::as_object) {
+        Some(properties) => properties.keys().filter(|name| !names.contains(&name.as_str())).cloned().collect(),
+        None => Vec::new(),
+    };
+    for name in optional {
+        let nullable = property(owner, &name).is_some_and(|property| allows_null(property));
+        if !nullable {
+            or(owner, &name, json!({"type": "null"}));
+        }
+    }
+}
+
+fn allows_null(property: &Fields) -> bool {
+    let alternatives = property.get("anyOf").and_then(Value::as_array);
+    let null = json!("null");
+    property.get("type").and_then(Value::as_array).is_some_and(|kinds| kinds.contains(&null))
+        || alternatives.is_some_and(|schemas| schemas.iter().any(|schema| schema["type"] == null))
+}
+
+fn property<'a>(owner: &'a mut Value, name: &str) -> Option<&'a mut Fields> {
+    owner.get_mut("properties")?.get_mut(name)?.as_object_mut()
+}
+
+/// The canonical spelling among the alternatives of a property, or the property itself.
+fn canonical(property: &mut Fields) -> Option<&mut Fields> {
+    if property.contains_key("anyOf") {
+        property.get_mut("anyOf")?.as_array_mut()?.first_mut()?.as_object_mut()
+    } else {
+        Some(property)
+    }
+}
+
+/// Adds rules to the canonical spelling; words for people stand beside the alternatives.
+fn set(owner: &mut Value, name: &str, rules: Value) {
+    let (Some(property), Value::Object(rules)) = (property(owner, name), rules) else { return };
+    for (keyword, rule) in rules {
+        let beside = ["examples", "default"].contains(&keyword.as_str());
+        if let Some(schema) = if beside { Some(&mut *property) } else { canonical(property) } {
+            schema.insert(keyword, rule);
+        }
+    }
+}
+
+fn set_items(owner: &mut Value, name: &str, rules: Value) {
+    let items = property(owner, name).and_then(canonical).and_then(|schema| schema.get_mut("items")?.as_object_mut());
+    if let (Some(items), Value::Object(rules)) = (items, rules) {
+        items.extend(rules);
+    }
+}
+
+/// Another way to write a value.
+fn or(owner: &mut Value, name: &str, alternative: Value) {
+    let Some(property) = property(owner, name) else { return };
+    if !property.contains_key("anyOf") {
+        let words = ["description", "examples", "default", "title"];
+        let (words, rules): (Fields, Fields) =
+            std::mem::take(property).into_iter().partition(|(keyword, _)| words.contains(&keyword.as_str()));
+        *property = words;
+        property.insert("anyOf".to_owned(), json!([rules]));
+    }
+    if let Some(alternatives) = property.get_mut("anyOf").and_then(Value::as_array_mut) {
+        alternatives.push(alternative);
+    }
+}
+
+/// Another name of a field, which cannot stand beside the canonical one, but can stand for it where it is required.
+fn also(owner: &mut Value, name: &str, other: &str) {
+    let Some(property) = property(owner, name) else { return };
+    let mut copy = Value::Object(property.clone());
+    copy["description"] = json!(format!("Another name of {name}."));
+    owner["properties"][other] = deprecated(copy, &format!("the canonical name of this field is {name}"));
+    let mut required = false;
+    if let Some(names) = owner.get_mut("required").and_then(Value::as_array_mut) {
+        required = names.iter().any(|known| known == name);
+        names.retain(|known| known != name);
+    }
+    all_of(
+        owner,
+        match required {
+            true => json!({"oneOf": [{"required": [name]}, {"required": [other]}]}),
+            false => json!({"not": {"required": [name, other]}}),
+        },
+    );
+}
+
+fn all_of(owner: &mut Value, schema: Value) {
+    match owner.get_mut("allOf").and_then(Value::as_array_mut) {
+        Some(all) => all.push(schema),
+        None => owner["allOf"] = json!([schema]),
+    }
+}

@@ -1,0 +1,97 @@
+//! What stands in the boxes of the picture, line by line.
+
+use super::words;
+use crate::layout::tree::{Graph, Item};
+
+/// Characters in a line of a box; longer text goes on in the next.
+const LINE: usize = 30;
+
+/// A box before it has a place.
+pub(super) struct Face {
+    /// Device, group or mount point; usually one line.
+    pub name: Vec<String>,
+    pub lines: Vec<String>,
+    /// Of a disk: may a reinstall erase it?
+    pub wipe: Option<bool>,
+    /// All of it in one sentence, with the device's full path.
+    pub tooltip: String,
+}
+
+pub(super) fn face(graph: &Graph, node: usize) -> Face {
+    let item = graph.nodes[node].item;
+    let name = name(graph, node);
+    let mut details = words::details(graph, node);
+    let (wipe, unused) = match item {
+        Item::Disk(disk) => (Some(disk.wipeonreinstall), true),
+        Item::Filesystem(_) => (None, false),
+        _ => (None, true),
+    };
+    let mut tooltip = vec![graph.nodes[node].name.clone(), kind(item)];
+    tooltip.extend(wipe.map(|wipe| words::on_reinstall(wipe).to_owned()));
+    tooltip.extend(details.iter().cloned());
+    if unused && graph.nodes[node].above.is_empty() {
+        details.insert(0, "unused".to_owned());
+    }
+    let lines = std::iter::once(kind(item)).chain(joined(details)).filter(|line| !line.is_empty());
+    Face {
+        name: folded(&plain(&name)),
+        lines: lines.flat_map(|line| folded(&plain(&line))).collect(),
+        wipe,
+        tooltip: plain(&tooltip.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")),
+    }
+}
+
+fn name(graph: &Graph, node: usize) -> String {
+    let Item::Filesystem(filesystem) = graph.nodes[node].item else {
+        return words::short(&graph.nodes[node].name).to_owned();
+    };
+    match words::mount_point(filesystem) {
+        nowhere if nowhere.is_empty() => "not mounted".to_owned(),
+        point => point,
+    }
+}
+
+fn kind(item: Item) -> String {
+    match item {
+        // The column says it.
+        Item::Disk(_) | Item::Group(_) => String::new(),
+        Item::Partition(_) | Item::Volume(_) => format!("{} · {}", words::node_size(item), words::kind(item)),
+        _ => words::kind(item),
+    }
+}
+
+/// Short details side by side.
+fn joined(details: Vec<String>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for detail in details {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + detail.chars().count() + 3 <= LINE => {
+                line.push_str(" · ");
+                line.push_str(&detail);
+            }
+            _ => lines.push(detail),
+        }
+    }
+    lines
+}
+
+/// Lines of at most [`LINE`] characters, broken at a blank, else behind a part of a path or list, else anywhere.
+fn folded(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest: Vec<char> = text.chars().collect();
+    while rest.len() > LINE {
+        let blank = rest[1..=LINE].iter().rposition(|c| c.is_whitespace()).map(|at| at + 1);
+        let part = rest[1..LINE].iter().rposition(|c| matches!(c, ',' | '/' | '-' | ':' | '=')).map(|at| at + 2);
+        let next = rest.split_off(blank.or(part).unwrap_or(LINE));
+        lines.push(rest.iter().collect::<String>().trim().to_owned());
+        rest = next;
+    }
+    lines.push(rest.iter().collect::<String>().trim().to_owned());
+    lines
+}
+
+/// XML has no place for control characters, not even escaped (XML 1.0, 2.2).
+pub(super) fn plain(text: &str) -> String {
+    let known = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
+    text.chars().map(|c| if known(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}

@@ -1,0 +1,262 @@
+//! The picture of a layout: columns from the disks on the left to the mount points on the right.
+//!
+//! Colours are those of Okabe and Ito, which colour-blind people tell apart; nothing is said by colour alone.
+//! Text of the layout goes into text nodes only: the crate does not escape quotes in attributes.
+
+use super::faces::{Face, face, plain};
+use super::place::{Line, Rect, place};
+use super::words;
+use crate::layout::Format;
+use crate::layout::tree::{Graph, Item};
+use svg::Document;
+use svg::node::element::{Circle, Description, Group, Path, Rectangle, Text, Title};
+
+const SANS: &str = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif";
+const MONO: &str = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace";
+const INK: &str = "#1a1a1a";
+const FAINT: &str = "#595959";
+const MARGIN: f64 = 36.0;
+const LEAST_WIDTH: f64 = 620.0;
+/// Of a line of text in a box.
+const LINE_HEIGHT: f64 = 17.0;
+const PADDING: f64 = 9.0;
+const BADGE_HEIGHT: f64 = 18.0;
+/// Widths of a character: DejaVu's, which are wider than those of the other fonts.
+const MONO_WIDTH: f64 = 8.5;
+const SANS_WIDTH: f64 = 6.9;
+
+/// Heading, edge and fill of a kind of box.
+struct Look {
+    heading: &'static str,
+    edge: &'static str,
+    fill: &'static str,
+}
+
+const DISK: Look = Look { heading: "disks", edge: "#4d4d4d", fill: "#eeeeee" };
+
+fn look(item: Item) -> Look {
+    let (heading, edge, fill) = match item {
+        Item::Disk(_) => return DISK,
+        Item::Partition(_) => ("partitions", "#0072b2", "#e2f0fa"),
+        Item::Array(_) => ("arrays", "#c77700", "#fdf0d8"),
+        Item::Group(_) => ("volume groups", "#00795a", "#def3ea"),
+        Item::Volume(_) => ("logical volumes", "#a8477f", "#f8e7f1"),
+        Item::Filesystem(_) => ("filesystems", "#6b6100", "#fbf7d3"),
+        Item::Missing => ("missing", "#b23a00", "#ffffff"),
+    };
+    Look { heading, edge, fill }
+}
+
+/// The whole picture, as a file has it.
+pub(super) fn draw(graph: &Graph) -> String {
+    let faces: Vec<Face> = (0..graph.nodes.len()).map(|node| face(graph, node)).collect();
+    let sizes: Vec<(f64, f64)> = faces.iter().map(size).collect();
+    let placed = place(graph, &sizes);
+    let (head, top) = head(graph);
+    let foot = MARGIN + top + placed.height + 46.0;
+    let width = (placed.width.max(LEAST_WIDTH) + 2.0 * MARGIN).max(head_width(graph));
+    let height = foot + 56.0;
+
+    let mut drawing = Group::new().set("transform", format!("translate({MARGIN} {})", MARGIN + top));
+    for (x, _, node) in &placed.columns {
+        drawing = drawing.add(heading(*x, &look(graph.nodes[*node].item)));
+    }
+    for line in &placed.lines {
+        let spare = graph.is_spare(line.to, line.from);
+        drawing = drawing.add(connection(line, look(graph.nodes[line.from].item).edge, spare, "spare"));
+    }
+    for (node, face) in faces.iter().enumerate() {
+        drawing = drawing.add(filled_box(face, &placed.boxes[node], &look(graph.nodes[node].item)));
+    }
+    let document = Document::new()
+        .set("viewBox", format!("0 0 {width} {height}"))
+        .set("width", width)
+        .set("height", height)
+        .set("role", "img")
+        .set("aria-labelledby", "title description")
+        .set("font-family", SANS)
+        .set("fill", INK)
+        .add(Title::new(plain(&format!("Storage layout {}", graph.layout.id))).set("id", "title"))
+        .add(Description::new().set("id", "description").add(svg::node::Text::new(description(graph))))
+        .add(Rectangle::new().set("width", width).set("height", height).set("fill", "#ffffff"))
+        .add(head)
+        .add(drawing)
+        .add(legend(graph).set("transform", format!("translate({MARGIN} {foot})")));
+    document.to_string() + "\n"
+}
+
+fn text(x: f64, y: f64, size: f64, content: &str) -> Text {
+    Text::new(content).set("x", x).set("y", y).set("font-size", size)
+}
+
+fn size(face: &Face) -> (f64, f64) {
+    let widest =
+        |lines: &[String], width: f64| lines.iter().map(|line| line.chars().count() as f64 * width).fold(0.0, f64::max);
+    let badge = if face.wipe.is_some() { BADGE_HEIGHT + 5.0 } else { 0.0 };
+    let lines = (face.name.len() + face.lines.len()) as f64;
+    let width = widest(&face.name, MONO_WIDTH).max(widest(&face.lines, SANS_WIDTH)) + 2.0 * PADDING + 8.0;
+    (width.max(96.0 + badge * 2.0).round(), (lines * LINE_HEIGHT + badge + PADDING * 1.5).round())
+}
+
+/// Title, description and purpose, and how much room they and the headings take.
+fn head(graph: &Graph) -> (Group, f64) {
+    let mut group = Group::new().set("transform", format!("translate({MARGIN} {MARGIN})"));
+    let mut y = 16.0;
+    for (index, line) in head_lines(graph).iter().enumerate() {
+        let (size, weight, colour) = if index == 0 { (22.0, 700, INK) } else { (13.5, 400, FAINT) };
+        group = group.add(text(0.0, y, size, line).set("font-weight", weight).set("fill", colour));
+        y += 22.0;
+    }
+    (group, y + 42.0)
+}
+
+fn head_lines(graph: &Graph) -> Vec<String> {
+    let layout = graph.layout;
+    let mut lines = vec![format!("Layout {}", layout.id)];
+    lines.extend([&layout.name, &layout.description].into_iter().flatten().cloned());
+    lines.push(words::purpose(graph));
+    lines.iter().map(|line| plain(line)).collect()
+}
+
+fn head_width(graph: &Graph) -> f64 {
+    let lines = head_lines(graph).into_iter().enumerate();
+    let widths = lines.map(|(index, line)| line.chars().count() as f64 * if index == 0 { 14.0 } else { 7.2 });
+    widths.fold(0.0, f64::max) + 2.0 * MARGIN
+}
+
+fn heading(x: f64, look: &Look) -> Group {
+    Group::new()
+        .add(Rectangle::new().set("x", x).set("y", -31).set("width", 10).set("height", 10).set("fill", look.edge))
+        .add(text(x + 16.0, -22.0, 12.0, look.heading).set("font-weight", 600).set("fill", FAINT))
+}
+
+fn filled_box(face: &Face, rect: &Rect, look: &Look) -> Group {
+    let Rect { x, y, height, .. } = *rect;
+    let mut group = Group::new().add(Title::new(face.tooltip.as_str())).add(frame(rect, look, face.wipe));
+    let badge = if face.wipe.is_some() { BADGE_HEIGHT + 5.0 } else { 0.0 };
+    let content = (face.name.len() + face.lines.len()) as f64 * LINE_HEIGHT + badge;
+    let left = x + PADDING + 3.0;
+    let mut base = y + (height - content) / 2.0 + 13.0;
+    for line in &face.name {
+        group = group.add(text(left, base, 13.5, line).set("font-family", MONO).set("font-weight", 700));
+        base += LINE_HEIGHT;
+    }
+    for line in &face.lines {
+        group = group.add(text(left, base, 12.0, line));
+        base += LINE_HEIGHT;
+    }
+    match face.wipe {
+        Some(wipe) => group.add(verdict(left, base - 10.0, wipe)),
+        None => group,
+    }
+}
+
+/// What a reinstall erases has a dashed frame, what it keeps a double one.
+fn frame(rect: &Rect, look: &Look, wipe: Option<bool>) -> Group {
+    let outline = |inset: f64| {
+        Rectangle::new()
+            .set("x", rect.x + inset)
+            .set("y", rect.y + inset)
+            .set("width", rect.width - 2.0 * inset)
+            .set("height", rect.height - 2.0 * inset)
+            .set("rx", 5.0 - inset)
+            .set("stroke", look.edge)
+            .set("stroke-width", 1.2)
+    };
+    let outer = outline(0.0).set("fill", look.fill);
+    match wipe {
+        Some(false) => Group::new().add(outer).add(outline(3.0).set("fill", "none")),
+        Some(true) => Group::new().add(outer.set("stroke-dasharray", "5 3")),
+        None => Group::new().add(outer),
+    }
+}
+
+/// `WIPE on reinstall`, white on dark, or `keep on reinstall`, dark on white.
+fn verdict(x: f64, y: f64, wipe: bool) -> Group {
+    let (fill, ink) = if wipe { ("#a33500", "#ffffff") } else { ("#ffffff", INK) };
+    let pill = Rectangle::new()
+        .set("x", x)
+        .set("y", y)
+        .set("width", 118)
+        .set("height", BADGE_HEIGHT)
+        .set("rx", 9)
+        .set("fill", fill)
+        .set("stroke", if wipe { "#a33500" } else { INK });
+    let word = text(x + 59.0, y + 13.0, 11.0, words::on_reinstall(wipe));
+    Group::new().add(pill).add(word.set("fill", ink).set("font-weight", 600).set("text-anchor", "middle"))
+}
+
+fn connection(line: &Line, colour: &str, spare: bool, word: &str) -> Group {
+    let mut data = String::new();
+    for (index, (x, y)) in line.points.iter().enumerate() {
+        // Points come in pairs: a curve from each odd one to the next, straight in between.
+        data += &match index {
+            0 => format!("M{x} {y}"),
+            _ if index % 2 == 0 => format!(" L{x} {y}"),
+            _ => {
+                let (from_x, from_y) = line.points[index - 1];
+                let middle = (from_x + x) / 2.0;
+                format!(" C{middle} {from_y} {middle} {y} {x} {y}")
+            }
+        };
+    }
+    let mut path = Path::new().set("d", data).set("fill", "none").set("stroke", colour).set("stroke-width", 1.6);
+    if spare {
+        path = path.set("stroke-dasharray", "4 4");
+    }
+    let mut group = Group::new().add(path);
+    if let Some((x, y)) = line.points.last() {
+        group = group.add(Circle::new().set("cx", *x).set("cy", *y).set("r", 3).set("fill", colour));
+    }
+    if let ([(x, y), (_, next), ..], true) = (line.points.as_slice(), spare) {
+        let beside = if next < y { y + 13.0 } else { y - 5.0 };
+        group = group.add(text(x + 7.0, beside, 11.0, word).set("fill", FAINT));
+    }
+    group
+}
+
+fn legend(graph: &Graph) -> Group {
+    let mut entries = Vec::new();
+    for (wipe, words) in [(true, "a reinstall erases the disk"), (false, "a reinstall keeps the disk")] {
+        if graph.layout.disks.iter().any(|disk| disk.wipeonreinstall == wipe) {
+            entries.push((frame(&Rect { x: 0.0, y: 0.0, width: 26.0, height: 16.0 }, &DISK, Some(wipe)), words));
+        }
+    }
+    if graph.layout.raid.iter().any(|raid| raid.spares > 0) {
+        let line = Line { from: 0, to: 0, points: vec![(0.0, 8.0), (26.0, 8.0)] };
+        entries.push((connection(&line, DISK.edge, true, ""), "from a spare to its array"));
+    }
+    let mut group = Group::new();
+    let mut x = 0.0;
+    for (sample, words) in entries {
+        let entry = Group::new().set("transform", format!("translate({x} -12)"));
+        group = group.add(entry.add(sample).add(text(34.0, 12.0, 12.0, words).set("fill", FAINT)));
+        x += 58.0 + words.chars().count() as f64 * SANS_WIDTH;
+    }
+    group.add(text(0.0, 26.0, 12.0, "A fresh install erases every disk of the layout.").set("fill", FAINT))
+}
+
+/// The picture in words, for who cannot see it.
+fn description(graph: &Graph) -> String {
+    let count = |is: fn(&Item) -> bool| graph.nodes.iter().filter(|node| is(&node.item)).count();
+    let mut parts = vec![words::counted(count(|item| matches!(item, Item::Disk(_))), "disk", "disks")];
+    for (number, one, many) in [
+        (count(|item| matches!(item, Item::Partition(_))), "partition", "partitions"),
+        (count(|item| matches!(item, Item::Array(_))), "array", "arrays"),
+        (count(|item| matches!(item, Item::Group(_))), "volume group", "volume groups"),
+        (count(|item| matches!(item, Item::Volume(_))), "logical volume", "logical volumes"),
+    ] {
+        if number > 0 {
+            parts.push(words::counted(number, one, many));
+        }
+    }
+    let mounts = graph.layout.filesystems.iter().map(|filesystem| {
+        let what = format!("{} on {}", words::content(filesystem), words::short(&filesystem.device));
+        match (filesystem.format, words::mount_point(filesystem)) {
+            (Format::Swap | Format::None, _) => what,
+            (_, point) if point.starts_with('/') => format!("{what} at {point}"),
+            (_, otherwise) => format!("{what}, {otherwise}"),
+        }
+    });
+    plain(&format!("{}. {}.", parts.join(", "), mounts.collect::<Vec<_>>().join("; ")))
+}

@@ -1,0 +1,290 @@
+//! The tree of a layout for a terminal: a line for each device, 100 columns where names allow it.
+//!
+//! What stands on several devices is drawn under the first of them; the others name it.
+
+use super::words;
+use crate::layout::tree::{Graph, Item};
+use crate::layout::{Filesystem, Format};
+use std::fmt::Write as _;
+
+const COLUMNS: usize = 100;
+/// With less room than this beside the other columns, the details stand in lines of their own.
+const LEAST_DETAILS: usize = 26;
+/// A longer device name has its line to itself.
+const LONGEST_NAME: usize = 36;
+
+const HEADINGS: [&str; 4] = ["size", "type", "becomes", "mounted at"];
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const WIPED: &str = "1;31";
+const KEPT: &str = "1;32";
+const MOUNTED: &str = "36";
+
+/// The whole drawing; `colour` for a terminal.
+pub(super) fn draw(graph: &Graph, colour: bool) -> String {
+    let mut painter = Painter { graph, drawn: vec![false; graph.nodes.len()], rows: Vec::new() };
+    for root in graph.roots() {
+        painter.subtree(root);
+    }
+    let mut text = title(graph, colour);
+    text.push_str(&table(&painter.rows, colour));
+    if !graph.layout.disks.is_empty() {
+        text.push_str("\nA fresh install erases every disk named here, a reinstall those with WIPE.\n");
+    }
+    text
+}
+
+fn title(graph: &Graph, colour: bool) -> String {
+    let layout = graph.layout;
+    let mut text = paint(&plain(&format!("layout {}", layout.id)), BOLD, colour);
+    for more in [&layout.name, &layout.description].into_iter().flatten() {
+        let _ = write!(text, "  \"{}\"", plain(more));
+    }
+    let purpose = wrapped(&[plain(&words::purpose(graph))], COLUMNS - 4).join(
+        "
+    ",
+    );
+    format!("{text}\n{purpose}\n\n")
+}
+
+/// A device with what is known of it.
+struct Row {
+    /// Lines of the tree before the name, and before what continues below it.
+    lines: String,
+    lines_below: String,
+    name: String,
+    cells: [String; 4],
+    details: Vec<String>,
+}
+
+struct Painter<'a> {
+    graph: &'a Graph<'a>,
+    drawn: Vec<bool>,
+    rows: Vec<Row>,
+}
+
+/// A node that waits for its line: what leads to it, what to its children, and the disk that it is on.
+struct Open {
+    node: usize,
+    lines: String,
+    below: String,
+    disk: String,
+}
+
+impl Painter<'_> {
+    /// Draws a root and all that stands on it. Not by recursion: a layout may put a thousand arrays on each other.
+    fn subtree(&mut self, root: usize) {
+        let graph = self.graph;
+        let mut open = vec![Open { node: root, lines: String::new(), below: String::new(), disk: String::new() }];
+        while let Some(Open { node, lines, below, disk }) = open.pop() {
+            let becomes = self.becomes(node);
+            let above = graph.nodes[node].above.iter().copied();
+            let children: Vec<usize> = above.filter(|above| !self.drawn[*above] && !self.is_content(*above)).collect();
+            let continued = if children.is_empty() { format!("{below}   ") } else { format!("{below}│  ") };
+            self.rows.push(self.row(node, becomes, &lines, &continued, &disk));
+            let disk = match graph.nodes[node].item {
+                Item::Disk(_) => graph.nodes[node].name.as_str(),
+                _ => "",
+            };
+            for (index, child) in children.iter().enumerate().rev() {
+                self.drawn[*child] = true;
+                let (corner, line) =
+                    if index + 1 == children.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+                let (lines, below) = (format!("{below}{corner}"), format!("{below}{line}"));
+                open.push(Open { node: *child, lines, below, disk: disk.to_owned() });
+            }
+        }
+    }
+
+    /// Is this a filesystem that is said in the line of its device?
+    fn is_content(&self, node: usize) -> bool {
+        matches!(self.graph.nodes[node].item, Item::Filesystem(filesystem) if filesystem.format != Format::Tmpfs)
+    }
+
+    fn row(&self, node: usize, becomes: String, lines: &str, lines_below: &str, disk: &str) -> Row {
+        let item = self.graph.nodes[node].item;
+        let own = match item {
+            Item::Filesystem(filesystem) => Some(filesystem),
+            _ => None,
+        };
+        let contents: Vec<&Filesystem> = own.into_iter().chain(self.contents(node)).collect();
+        let joined =
+            |words: Vec<String>| words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" + ");
+        let mut details = words::details(self.graph, node);
+        if own.is_none() {
+            details.extend(contents.iter().flat_map(|filesystem| words::options(filesystem)));
+        }
+        let kind = if own.is_some() { "memory".to_owned() } else { words::kind(item) };
+        let mounted = joined(contents.iter().map(|filesystem| words::mount_point(filesystem)).collect());
+        Row {
+            lines: lines.to_owned(),
+            lines_below: lines_below.to_owned(),
+            name: plain(&name(&self.graph.nodes[node].name, item, disk)),
+            cells: [words::node_size(item), kind, becomes, mounted].map(|cell| plain(&cell)),
+            details: details.iter().map(|detail| plain(detail)).collect(),
+        }
+    }
+
+    fn contents(&self, node: usize) -> Vec<&Filesystem> {
+        let above = self.graph.nodes[node].above.iter();
+        let items = above.map(|above| self.graph.nodes[*above].item);
+        items.filter_map(|item| if let Item::Filesystem(filesystem) = item { Some(filesystem) } else { None }).collect()
+    }
+
+    fn becomes(&self, node: usize) -> String {
+        let items = || self.graph.nodes[node].above.iter().map(|above| self.graph.nodes[*above].item);
+        let partitions = items().filter(|item| matches!(item, Item::Partition(_))).count();
+        let volumes = items().filter(|item| matches!(item, Item::Volume(_))).count();
+        let mut words = Vec::new();
+        if let Item::Filesystem(filesystem) = self.graph.nodes[node].item {
+            words.push(words::content(filesystem));
+        }
+        if partitions > 0 {
+            words.push(words::counted(partitions, "partition", "partitions"));
+        }
+        if volumes > 0 {
+            words.push(words::counted(volumes, "volume", "volumes"));
+        }
+        words.extend(self.graph.nodes[node].above.iter().filter_map(|above| self.becomes_part_of(node, *above)));
+        if words.is_empty() { "unused".to_owned() } else { words.join(" + ") }
+    }
+
+    fn becomes_part_of(&self, node: usize, above: usize) -> Option<String> {
+        let name = words::short(&self.graph.nodes[above].name);
+        let elsewhere = if self.drawn[above] { ", above" } else { "" };
+        match self.graph.nodes[above].item {
+            Item::Array(_) if self.graph.is_spare(above, node) => Some(format!("spare of {name}{elsewhere}")),
+            Item::Array(_) => Some(format!("member of {name}{elsewhere}")),
+            Item::Group(_) => Some(format!("PV of {name}{elsewhere}")),
+            Item::Filesystem(filesystem) => Some(words::content(filesystem)),
+            _ => None,
+        }
+    }
+}
+
+/// A partition of a disk with a long path is named by what it adds to that.
+fn name(device: &str, item: Item, disk: &str) -> String {
+    match item {
+        Item::Filesystem(_) => "tmpfs".to_owned(),
+        Item::Partition(_) if disk.len() > 20 => match device.strip_prefix(disk) {
+            Some(rest) => format!("…{rest}"),
+            None => words::short(device).to_owned(),
+        },
+        _ => words::short(device).to_owned(),
+    }
+}
+
+fn table(rows: &[Row], colour: bool) -> String {
+    let long = |row: &Row| width(&row.lines) + width(&row.name) > LONGEST_NAME;
+    let names = rows.iter().filter(|row| !long(row)).map(|row| width(&row.lines) + width(&row.name));
+    let first = names.chain([width("device")]).max().unwrap_or_default();
+    let mut widths = HEADINGS.map(width);
+    for row in rows {
+        for (widest, cell) in widths.iter_mut().zip(&row.cells) {
+            *widest = (*widest).max(width(cell));
+        }
+    }
+    let left = first + 2 + widths.iter().map(|width| width + 2).sum::<usize>();
+    let beside = left + LEAST_DETAILS <= COLUMNS;
+    let details_at = if beside { left } else { first + 2 + widths[0] + 2 };
+    let table = Table { first, widths, beside, details_at, colour };
+    let mut text = table.headings();
+    for row in rows {
+        table.row(&mut text, row, long(row));
+    }
+    text
+}
+
+struct Table {
+    first: usize,
+    widths: [usize; 4],
+    /// Do the details stand beside the other columns?
+    beside: bool,
+    details_at: usize,
+    colour: bool,
+}
+
+impl Table {
+    fn headings(&self) -> String {
+        let mut line = format!("{:<1$}  ", "device", self.first);
+        for (heading, width) in HEADINGS.iter().zip(self.widths) {
+            let _ = write!(line, "{heading:<width$}  ");
+        }
+        if self.beside {
+            line.push_str("options");
+        }
+        paint(line.trim_end(), DIM, self.colour) + "\n"
+    }
+
+    fn row(&self, text: &mut String, row: &Row, long: bool) {
+        let name = paint(&row.name, BOLD, self.colour);
+        let mut line = format!("{}{name}", paint(&row.lines, DIM, self.colour));
+        let mut at = width(&row.lines) + width(&row.name);
+        if long {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line = paint(&row.lines_below, DIM, self.colour);
+            at = width(&row.lines_below);
+        }
+        let _ = write!(line, "{:1$}", "", (self.first + 2).saturating_sub(at));
+        for (index, (cell, width)) in row.cells.iter().zip(self.widths).enumerate() {
+            let style = match (index, cell.rsplit_once("  ")) {
+                (1, Some((_, "WIPE"))) => WIPED,
+                (1, Some((_, "keep"))) => KEPT,
+                (3, _) => MOUNTED,
+                _ => "",
+            };
+            let padding = " ".repeat(width + 2 - self::width(cell));
+            let _ = write!(line, "{}{padding}", paint(cell, style, self.colour));
+        }
+        let mut details = wrapped(&row.details, COLUMNS - self.details_at.min(COLUMNS - LEAST_DETAILS)).into_iter();
+        if self.beside
+            && let Some(first) = details.next()
+        {
+            line.push_str(&first);
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+        for more in details {
+            let padding = self.details_at.saturating_sub(width(&row.lines_below));
+            let line = format!("{}{:padding$}{}", paint(&row.lines_below, DIM, self.colour), "", more);
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+    }
+}
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+fn paint(text: &str, style: &str, colour: bool) -> String {
+    if !colour || style.is_empty() || text.is_empty() { text.to_owned() } else { format!("\x1b[{style}m{text}\x1b[0m") }
+}
+
+/// A label of somebody's layout must not move the cursor.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Lines of at most `most` characters: items side by side, one that is longer broken at blanks.
+fn wrapped(items: &[String], most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for item in items {
+        let mut separator = " · ";
+        let whole = [item.as_str()];
+        let words: Vec<&str> = item.split(' ').filter(|word| !word.is_empty()).collect();
+        for part in if width(item) <= most { &whole } else { words.as_slice() } {
+            match lines.last_mut() {
+                Some(line) if width(line) + width(separator) + width(part) <= most => {
+                    line.push_str(separator);
+                    line.push_str(part);
+                }
+                _ => lines.push((*part).to_owned()),
+            }
+            separator = " ";
+        }
+    }
+    lines
+}

@@ -1,0 +1,129 @@
+//! What the drawings say about a node, in the words of a person.
+
+use crate::layout::tree::{Graph, Item};
+use crate::layout::{Filesystem, Format, PartitionKind, Raid};
+
+/// Without the `/dev/` that every device has.
+pub(super) fn short(device: &str) -> &str {
+    device.strip_prefix("/dev/").unwrap_or(device)
+}
+
+/// MiB as the layout means them; whole GiB as such.
+pub(super) fn size(mib: u64) -> String {
+    match mib {
+        0 => "the rest".to_owned(),
+        _ if mib.is_multiple_of(1024) => format!("{} GiB", mib / 1024),
+        _ => format!("{mib} MiB"),
+    }
+}
+
+pub(super) fn node_size(item: Item) -> String {
+    match item {
+        Item::Partition(partition) => size(partition.size_mib),
+        Item::Volume(volume) => size(volume.size_mib),
+        _ => String::new(),
+    }
+}
+
+/// Level, type code or type of volume, with the name that stands in the partition table.
+pub(super) fn kind(item: Item) -> String {
+    match item {
+        Item::Disk(disk) => format!("disk  {}", if disk.wipeonreinstall { "WIPE" } else { "keep" }),
+        Item::Partition(partition) => {
+            let code = partition.kind.unwrap_or(PartitionKind::Linux).code();
+            format!("{code}{}", quoted(partition.label.as_deref()))
+        }
+        Item::Array(raid) => raid.level.to_string(),
+        Item::Group(_) => "group".to_owned(),
+        Item::Volume(volume) => volume.lvmtype.to_string(),
+        Item::Filesystem(filesystem) => content(filesystem),
+        Item::Missing => "missing".to_owned(),
+    }
+}
+
+fn quoted(label: Option<&str>) -> String {
+    label.map(|label| format!(" \"{label}\"")).unwrap_or_default()
+}
+
+/// Format and label.
+pub(super) fn content(filesystem: &Filesystem) -> String {
+    match filesystem.format {
+        Format::None => "no filesystem".to_owned(),
+        format => format!("{format}{}", quoted(filesystem.label.as_deref())),
+    }
+}
+
+/// Where it is mounted, or what it is instead.
+pub(super) fn mount_point(filesystem: &Filesystem) -> String {
+    match (&filesystem.path, filesystem.format) {
+        (_, Format::Swap) => "swap".to_owned(),
+        (Some(path), format) if format != Format::None => path.clone(),
+        (_, Format::None) => String::new(),
+        _ => "not mounted".to_owned(),
+    }
+}
+
+/// What else a person may want to know of a node, most important first.
+pub(super) fn details(graph: &Graph, node: usize) -> Vec<String> {
+    match graph.nodes[node].item {
+        Item::Disk(disk) => {
+            let hints: Vec<String> =
+                disk.hints.iter().map(|(hint, expression)| format!("{hint} {expression}")).collect();
+            if hints.is_empty() { Vec::new() } else { vec![format!("found by {}", hints.join(", "))] }
+        }
+        Item::Array(raid) => array(graph, raid),
+        Item::Group(group) => {
+            let volumes = counted(group.devices.len(), "PV", "PVs");
+            std::iter::once(volumes).chain(group.tags.iter().map(|tag| format!("tag {tag}"))).collect()
+        }
+        Item::Filesystem(filesystem) => options(filesystem),
+        Item::Missing => vec!["nothing in the layout brings it about".to_owned()],
+        Item::Partition(_) | Item::Volume(_) => Vec::new(),
+    }
+}
+
+pub(super) fn on_reinstall(wipe: bool) -> &'static str {
+    if wipe { "WIPE on reinstall" } else { "keep on reinstall" }
+}
+
+pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn array(graph: &Graph, raid: &Raid) -> Vec<String> {
+    let spares = raid.spares as usize;
+    let mut details = vec![counted(raid.devices.len().saturating_sub(spares), "member", "members")];
+    if spares > 0 {
+        details.push(counted(spares, "spare", "spares"));
+    }
+    details.push(format!("metadata {}", graph.layout.metadata(raid)));
+    let others = raid.other_options();
+    if !others.is_empty() {
+        details.push(format!("mdadm {}", others.join(" ")));
+    }
+    details
+}
+
+/// Arguments of mkfs and mount.
+pub(super) fn options(filesystem: &Filesystem) -> Vec<String> {
+    let tool = if filesystem.format == Format::Swap { "mkswap" } else { "mkfs" };
+    let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));
+    let mounted = (!filesystem.mountoptions.is_empty()).then(|| filesystem.mountoptions.join(", "));
+    made.into_iter().chain(mounted).collect()
+}
+
+/// Whom the layout is for.
+pub(super) fn purpose(graph: &Graph) -> String {
+    let constraints = &graph.layout.constraints;
+    if constraints.sizes.is_empty() && constraints.images.is_empty() {
+        return "for allocations that name it".to_owned();
+    }
+    let any = |list: Vec<String>, otherwise: &str| {
+        if list.is_empty() { otherwise.to_owned() } else { list.join(", ") }
+    };
+    let images = constraints.images.iter().map(|(os, version)| match version.trim() {
+        "*" => os.clone(),
+        version => format!("{os} {version}"),
+    });
+    format!("for {} with {}", any(constraints.sizes.clone(), "no size"), any(images.collect(), "no image"))
+}

@@ -1,0 +1,329 @@
+//! Layouts to draw, and what must hold for the graph of any layout at all.
+
+use super::*;
+use crate::layout::{Constraints, Format, LvmType, PartitionKind, RaidLevel, read_yaml};
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+pub(crate) fn seeds() -> Vec<(&'static str, Layout)> {
+    vec![
+        ("default", seed(include_str!("../../../testdata/layouts/default.yaml"))),
+        ("firewall", seed(include_str!("../../../testdata/layouts/firewall.yaml"))),
+        ("lvm", seed(include_str!("../../../testdata/layouts/lvm.yaml"))),
+        ("s3-storage", seed(include_str!("../../../testdata/layouts/s3-storage.yaml"))),
+        ("storage", seed(include_str!("../../../testdata/layouts/storage.yaml"))),
+    ]
+}
+
+fn seed(text: &str) -> Layout {
+    read_yaml(text).unwrap().layout
+}
+
+/// Layouts with everything that the seeds do not have.
+pub(crate) fn rich() -> Vec<(&'static str, Layout)> {
+    vec![("mirrored-lvm", mirrored_lvm()), ("nested", nested()), ("hints", hints()), ("twelve", twelve())]
+}
+
+pub(crate) fn disk(device: &str, wipe: bool, partitions: &[(u32, &str, u64, PartitionKind)]) -> Disk {
+    let partitions = partitions.iter().map(|(number, label, size_mib, kind)| Partition {
+        number: *number,
+        label: (!label.is_empty()).then(|| (*label).to_owned()),
+        size_mib: *size_mib,
+        kind: Some(*kind),
+    });
+    Disk {
+        device: device.to_owned(),
+        hints: Default::default(),
+        partitions: partitions.collect(),
+        wipeonreinstall: wipe,
+    }
+}
+
+pub(crate) fn raid(name: &str, level: RaidLevel, devices: &[&str], spares: u32, options: &[&str]) -> Raid {
+    Raid { arrayname: name.to_owned(), devices: words(devices), level, createoptions: words(options), spares }
+}
+
+pub(crate) fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesystem {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Filesystem {
+        path: text(path),
+        device: device.to_owned(),
+        format,
+        label: text(label),
+        mountoptions: Vec::new(),
+        createoptions: Vec::new(),
+    }
+}
+
+fn volume(group: &str, name: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {
+    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size_mib, lvmtype }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// ESP, root and data mirrored over two disks, with a swap area and data disks that a reinstall keeps.
+fn mirrored_lvm() -> Layout {
+    use PartitionKind::LinuxRaid;
+    let system = [(1, "efi", 512, LinuxRaid), (2, "root", 20480, LinuxRaid), (3, "data", 0, LinuxRaid)];
+    let mut tmp = filesystem("/tmp", "tmpfs", Format::Tmpfs, "");
+    tmp.mountoptions = words(&["defaults", "noatime", "nosuid", "nodev", "noexec", "mode=1777", "size=512M"]);
+    Layout {
+        id: "mirrored-lvm".to_owned(),
+        description: Some("Root and data on mirrors, the volumes for csi-lvm survive a reinstall".to_owned()),
+        filesystems: vec![
+            filesystem("/boot/efi", "/dev/md/efi", Format::Vfat, "efi"),
+            filesystem("/", "/dev/md/root", Format::Ext4, "root"),
+            filesystem("", "/dev/system/swap", Format::Swap, "swap"),
+            filesystem("/var", "/dev/system/var", Format::Xfs, "var"),
+            filesystem("/srv", "/dev/data/srv", Format::Btrfs, ""),
+            filesystem("", "/dev/data/raw", Format::None, ""),
+            tmp,
+        ],
+        disks: vec![
+            disk("/dev/sda", true, &system),
+            disk("/dev/sdb", true, &system),
+            disk("/dev/nvme0n1", false, &[]),
+            disk("/dev/nvme1n1", false, &[(1, "", 0, PartitionKind::LinuxLvm)]),
+            disk("/dev/sdc", false, &[]),
+        ],
+        raid: vec![
+            raid("/dev/md/efi", RaidLevel::Raid1, &["/dev/sda1", "/dev/sdb1"], 0, &["--metadata", "1.0"]),
+            raid("/dev/md/root", RaidLevel::Raid1, &["/dev/sda2", "/dev/sdb2"], 0, &[]),
+            raid("/dev/md/data", RaidLevel::Raid1, &["/dev/sda3", "/dev/sdb3"], 0, &["--bitmap=internal"]),
+        ],
+        volumegroups: vec![
+            VolumeGroup { name: "system".to_owned(), devices: words(&["/dev/md/data"]), tags: Vec::new() },
+            VolumeGroup {
+                name: "data".to_owned(),
+                devices: words(&["/dev/nvme0n1", "/dev/nvme1n1p1"]),
+                tags: words(&["csi", "keep"]),
+            },
+        ],
+        logicalvolumes: vec![
+            volume("system", "swap", 4096, LvmType::Linear),
+            volume("system", "var", 0, LvmType::Linear),
+            volume("data", "srv", 102_400, LvmType::Raid1),
+            volume("data", "raw", 1000, LvmType::Striped),
+        ],
+        constraints: Constraints {
+            sizes: words(&["c1-large-x86"]),
+            images: [("debian", ">= 12"), ("ubuntu", "*")].map(|(os, v)| (os.to_owned(), v.to_owned())).into(),
+        },
+        ..Layout::default()
+    }
+}
+
+/// A stripe over mirrors and a RAID 6 with spares over whole disks.
+fn nested() -> Layout {
+    let mut disks = vec![disk(
+        "/dev/vda",
+        true,
+        &[
+            (1, "efi", 500, PartitionKind::Boot),
+            (2, "swap", 2048, PartitionKind::Linux),
+            (15, "root", 0, PartitionKind::Linux),
+        ],
+    )];
+    disks.extend(["b", "c", "d", "e"].map(|letter| disk(&format!("/dev/vd{letter}"), true, &[])));
+    disks.extend((1..=6).map(|number| disk(&format!("/dev/nvme{number}n1"), false, &[])));
+    let whole: Vec<String> = (1..=6).map(|number| format!("/dev/nvme{number}n1")).collect();
+    let whole: Vec<&str> = whole.iter().map(String::as_str).collect();
+    let mut data = filesystem("/data", "/dev/md6", Format::Xfs, "data");
+    data.createoptions = words(&["-d", "su=64k,sw=2"]);
+    data.mountoptions = words(&["noatime", "inode64", "nofail"]);
+    Layout {
+        id: "nested".to_owned(),
+        filesystems: vec![
+            data,
+            filesystem("/", "/dev/vda15", Format::Ext4, "root"),
+            filesystem("/boot/efi", "/dev/vda1", Format::Vfat, "efi"),
+            filesystem("", "/dev/vda2", Format::Swap, ""),
+            filesystem("/scratch", "/dev/md/stripe", Format::Ext3, ""),
+        ],
+        disks,
+        raid: vec![
+            raid("/dev/md/left", RaidLevel::Raid1, &["/dev/vdb", "/dev/vdc"], 0, &[]),
+            raid("/dev/md/right", RaidLevel::Raid1, &["/dev/vdd", "/dev/vde"], 0, &[]),
+            raid("/dev/md/stripe", RaidLevel::Raid0, &["/dev/md/left", "/dev/md/right"], 0, &["--chunk=128"]),
+            raid("/dev/md6", RaidLevel::Raid6, &whole, 2, &["-e", "1.2"]),
+        ],
+        ..Layout::default()
+    }
+}
+
+/// Disks found by what they are, or by where they are plugged in.
+fn hints() -> Layout {
+    let mut system =
+        disk("/dev/os", true, &[(1, "efi", 500, PartitionKind::Boot), (2, "root", 0, PartitionKind::Linux)]);
+    system.hints = [("size", "<= 64"), ("rotational", "false"), ("tran", "sata")]
+        .map(|(hint, expression)| (hint.to_owned(), expression.to_owned()))
+        .into();
+    let path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1";
+    Layout {
+        id: "hints".to_owned(),
+        name: Some("SATA-DOM".to_owned()),
+        filesystems: vec![
+            filesystem("/boot/efi", "/dev/os1", Format::Vfat, ""),
+            filesystem("/", "/dev/os2", Format::Ext4, ""),
+            filesystem("/srv", &format!("{path}-part1"), Format::Xfs, "srv"),
+            filesystem("", &format!("{path}-part2"), Format::Ext4, ""),
+        ],
+        disks: vec![
+            system,
+            disk(path, false, &[(1, "srv", 1_048_576, PartitionKind::Linux), (2, "", 0, PartitionKind::Linux)]),
+        ],
+        ..Layout::default()
+    }
+}
+
+/// Twelve disks: an ESP on each of two, a RAID 10 with a spare under one volume group.
+fn twelve() -> Layout {
+    let letters: Vec<char> = ('a'..='l').collect();
+    let parts = [(1, "efi", 512, PartitionKind::LinuxRaid), (2, "data", 0, PartitionKind::LinuxRaid)];
+    let disks = letters
+        .iter()
+        .map(|letter| disk(&format!("/dev/sd{letter}"), *letter < 'c', &parts[usize::from(*letter > 'b')..]));
+    let members: Vec<String> = letters.iter().map(|letter| format!("/dev/sd{letter}2")).collect();
+    let members: Vec<&str> = members.iter().map(String::as_str).collect();
+    Layout {
+        id: "twelve".to_owned(),
+        filesystems: vec![
+            filesystem("/boot/efi", "/dev/md/efi", Format::Vfat, "efi"),
+            filesystem("/", "/dev/vg0/root", Format::Ext4, "root"),
+            filesystem("/var", "/dev/vg0/var", Format::Xfs, "var"),
+            filesystem("/home", "/dev/vg0/home", Format::Ext4, "home"),
+            filesystem("", "/dev/vg0/swap", Format::Swap, ""),
+        ],
+        disks: disks.collect(),
+        raid: vec![
+            raid("/dev/md/efi", RaidLevel::Raid1, &["/dev/sda1", "/dev/sdb1"], 0, &[]),
+            raid("/dev/md/data", RaidLevel::Raid10, &members, 1, &["--layout=n2"]),
+        ],
+        volumegroups: vec![VolumeGroup { name: "vg0".to_owned(), devices: words(&["/dev/md/data"]), tags: Vec::new() }],
+        logicalvolumes: vec![
+            volume("vg0", "root", 20480, LvmType::Linear),
+            volume("vg0", "var", 102_400, LvmType::Linear),
+            volume("vg0", "swap", 8192, LvmType::Linear),
+            volume("vg0", "home", 0, LvmType::Linear),
+        ],
+        ..Layout::default()
+    }
+}
+
+/// Layouts of a few names, so that they meet, and of any text; most of them break some rule.
+pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
+    let device = || {
+        let known = select(vec![
+            "/dev/a", "/dev/a1", "/dev/b", "/dev/b2", "/dev/md0", "/dev/md1", "/dev/md2", "/dev/g/l", "tmpfs",
+        ]);
+        prop_oneof![9 => known.prop_map(str::to_owned), 1 => any::<String>()]
+    };
+    let partition =
+        (0..4u32, option::of(any::<String>()), any::<u64>(), option::of(select(PartitionKind::ALL.to_vec())))
+            .prop_map(|(number, label, size_mib, kind)| Partition { number, label, size_mib, kind });
+    let disk = (device(), btree_map(".*", ".*", 0..3), vec(partition, 0..4), any::<bool>())
+        .prop_map(|(device, hints, partitions, wipeonreinstall)| Disk { device, hints, partitions, wipeonreinstall });
+    let raid = (device(), vec(device(), 0..4), select(RaidLevel::ALL.to_vec()), vec("-e|1.0|.*", 0..3), any::<u32>())
+        .prop_map(|(arrayname, devices, level, createoptions, spares)| Raid {
+            arrayname,
+            devices,
+            level,
+            createoptions,
+            spares,
+        });
+    let group = ("g|h|.*", vec(device(), 0..4), vec(any::<String>(), 0..2))
+        .prop_map(|(name, devices, tags)| VolumeGroup { name, devices, tags });
+    let volume = ("l|.*", "g|h|.*", any::<u64>(), select(LvmType::ALL.to_vec()))
+        .prop_map(|(name, volumegroup, size_mib, lvmtype)| LogicalVolume { name, volumegroup, size_mib, lvmtype });
+    let filesystem = (
+        option::of("/|none|.*"),
+        device(),
+        select(Format::ALL.to_vec()),
+        option::of(any::<String>()),
+        vec(any::<String>(), 0..3),
+        vec(any::<String>(), 0..3),
+    )
+        .prop_map(|(path, device, format, label, mountoptions, createoptions)| Filesystem {
+            path,
+            device,
+            format,
+            label,
+            mountoptions,
+            createoptions,
+        });
+    let named = (any::<String>(), option::of(any::<String>()));
+    (named, vec(disk, 0..4), vec(raid, 0..4), vec(group, 0..3), vec(volume, 0..3), vec(filesystem, 0..4)).prop_map(
+        |((id, description), disks, raid, volumegroups, logicalvolumes, filesystems)| Layout {
+            id,
+            description,
+            disks,
+            raid,
+            volumegroups,
+            logicalvolumes,
+            filesystems,
+            ..Layout::default()
+        },
+    )
+}
+
+#[test]
+fn the_graph_of_the_storage_layout() {
+    let seeds = seeds();
+    let (_, layout) = seeds.iter().find(|(name, _)| *name == "storage").unwrap();
+    let graph = Graph::of(layout);
+    let names: Vec<&str> = graph.nodes.iter().map(|node| node.name.as_str()).collect();
+    let devices = ["/dev/sda", "/dev/sdb", "/dev/sda1", "/dev/sda2", "/dev/sdb1", "/dev/sdb2", "/dev/md1", "/dev/md2"];
+    assert_eq!(names[..8], devices);
+    assert_eq!(names[8..], ["/boot/efi", "/"]);
+    assert_eq!(graph.nodes[6].below, [2, 4], "md1 of sda1 and sdb1");
+    assert_eq!(graph.nodes[6].above, [8], "/boot/efi on md1");
+    assert_eq!(graph.roots().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn spares_are_the_last_of_the_devices() {
+    let layout = nested();
+    let graph = Graph::of(&layout);
+    let node = |name: &str| graph.nodes.iter().position(|node| node.name == name).unwrap();
+    let md6 = node("/dev/md6");
+    let spares: Vec<usize> = (0..graph.nodes.len()).filter(|member| graph.is_spare(md6, *member)).collect();
+    assert_eq!(spares, [node("/dev/nvme5n1"), node("/dev/nvme6n1")]);
+}
+
+#[test]
+fn an_array_on_itself_is_cut() {
+    let layout = Layout {
+        raid: vec![
+            raid("/dev/md0", RaidLevel::Raid1, &["/dev/md1"], 0, &[]),
+            raid("/dev/md1", RaidLevel::Raid1, &["/dev/md0", "/dev/md1"], 0, &[]),
+        ],
+        ..Layout::default()
+    };
+    let graph = Graph::of(&layout);
+    assert_eq!(graph.nodes.iter().filter(|node| node.item == Item::Missing).count(), 2);
+    assert_eq!(graph.roots().count(), 2);
+}
+
+proptest! {
+    #[test]
+    fn every_node_is_reached_from_a_root(layout in any_layout()) {
+        let graph = Graph::of(&layout);
+        let mut reached = vec![false; graph.nodes.len()];
+        let mut open: Vec<usize> = graph.roots().collect();
+        while let Some(node) = open.pop() {
+            if !std::mem::replace(&mut reached[node], true) {
+                open.extend(&graph.nodes[node].above);
+            }
+        }
+        prop_assert!(reached.iter().all(|reached| *reached));
+        for (index, node) in graph.nodes.iter().enumerate() {
+            prop_assert!(node.above.iter().all(|above| graph.nodes[*above].below.contains(&index)));
+            prop_assert!(node.below.iter().all(|below| graph.nodes[*below].above.contains(&index)));
+            prop_assert!(!node.below.iter().any(|below| graph.stands_on(*below, index)), "no cycle");
+        }
+    }
+}

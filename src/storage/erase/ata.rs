@@ -1,0 +1,197 @@
+//! Erases a SATA disk by its own SECURITY ERASE UNIT (ACS-4 7.45), through hdparm.
+//!
+//! The command wants a password. A temporary one is set, the erase takes it away again, and where that does not happen
+//! it is cleared here: a disk that is left with a password is locked after its next power cycle.
+
+use super::{Deadline, Failure};
+use crate::command::Command;
+use crate::error::{Error, Phase};
+use crate::inventory::EraseMethod;
+use crate::inventory::ata::{self, Security};
+use std::path::Path;
+use std::time::Duration;
+
+/// Known to everybody, so that everybody can unlock a disk that lost power in the middle.
+const PASSWORD: &str = "drophammer";
+
+/// All but the erase itself.
+const SHORT: Duration = Duration::from_secs(30);
+
+/// A disk with these commands; tests have one of their own.
+trait AtaDisk {
+    fn security(&self) -> Result<Security, String>;
+    /// `hdparm --user-master u OPTION PASSWORD`.
+    fn hdparm(&self, option: &str, patience: Duration) -> Result<(), String>;
+}
+
+struct RealDisk<'a>(&'a str);
+
+impl AtaDisk for RealDisk<'_> {
+    fn security(&self) -> Result<Security, String> {
+        ata::security(Path::new(self.0))
+    }
+
+    fn hdparm(&self, option: &str, patience: Duration) -> Result<(), String> {
+        let command = Command::new("hdparm").args(["--user-master", "u", option, PASSWORD, self.0]);
+        command.deadline(patience).run().map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// Erases the disk and says what it reports.
+///
+/// # Errors
+/// The disk does not offer it now, refuses, or would not be ready in time. [`Failure::Final`] when it is left with the
+/// password.
+pub(super) fn erase(device: &str, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
+    erase_disk(&RealDisk(device), device, method, deadline)
+}
+
+fn erase_disk(disk: &dyn AtaDisk, device: &str, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
+    let before = disk.security()?;
+    if !before.methods().contains(&method) {
+        let why = before.obstacle().unwrap_or("the disk does not have it");
+        return Err(why.to_owned().into());
+    }
+    let enhanced = method == EraseMethod::AtaEnhancedErase;
+    let (option, minutes) = match enhanced {
+        true => ("--security-erase-enhanced", before.enhanced_minutes),
+        false => ("--security-erase", before.erase_minutes),
+    };
+    // An erase that runs cannot be stopped, and the disk does nothing else meanwhile.
+    let left = deadline.left()?;
+    if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
+        return Err(format!("the disk needs {minutes} min for it, {} min are left", left.as_secs() / 60).into());
+    }
+    let done = disk.hdparm("--security-set-pass", SHORT).and_then(|()| disk.hdparm(option, left));
+    // Whatever hdparm says: only a disk without the password has done it, or can be used further.
+    match disk.security() {
+        Ok(Security { enabled: false, .. }) => {}
+        _ => clear(disk, device)?,
+    }
+    done?;
+    Ok(format!("the disk reports the {}security erase done", if enhanced { "enhanced " } else { "" }))
+}
+
+fn clear(disk: &dyn AtaDisk, device: &str) -> Result<(), Failure> {
+    // Refused by a disk that is not locked.
+    let unlocked = disk.hdparm("--security-unlock", SHORT);
+    let disabled = disk.hdparm("--security-disable", SHORT);
+    match disk.security() {
+        Ok(Security { enabled: false, .. }) => Ok(()),
+        security => {
+            let words = [security.err(), unlocked.err(), disabled.err()].into_iter().flatten().collect::<Vec<_>>();
+            let what = format!(
+                "{device} keeps the password `{PASSWORD}` of a security erase that failed, and is locked after a power \
+                 cycle; `hdparm --user-master u --security-disable {PASSWORD} {device}` takes it away: {}",
+                words.join("; ")
+            );
+            Err(Failure::Final(Error::new(Phase::Storage, what)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// A disk that knows its state, and what it was asked for.
+    struct FakeDisk {
+        security: RefCell<Security>,
+        refuses: &'static [&'static str],
+        /// Reports success and keeps the password all the same.
+        lies: bool,
+        asked: RefCell<Vec<String>>,
+    }
+
+    impl FakeDisk {
+        fn new(refuses: &'static [&'static str]) -> FakeDisk {
+            let security = Security {
+                supported: true,
+                enhanced: true,
+                erase_minutes: Some(2),
+                enhanced_minutes: Some(300),
+                ..Security::default()
+            };
+            FakeDisk { security: RefCell::new(security), refuses, lies: false, asked: RefCell::default() }
+        }
+
+        fn erase(&self, method: EraseMethod) -> Result<String, String> {
+            let deadline = Deadline::after(Duration::from_secs(3600));
+            erase_disk(self, "/dev/sda", method, deadline).map_err(|failure| match failure {
+                Failure::Next(why) => why,
+                Failure::Final(error) => format!("final: {error}"),
+            })
+        }
+    }
+
+    impl AtaDisk for FakeDisk {
+        fn security(&self) -> Result<Security, String> {
+            Ok(self.security.borrow().clone())
+        }
+
+        fn hdparm(&self, option: &str, _patience: Duration) -> Result<(), String> {
+            self.asked.borrow_mut().push(option.to_owned());
+            if self.refuses.contains(&option) {
+                return Err(format!("{option} refused"));
+            }
+            self.security.borrow_mut().enabled = option == "--security-set-pass" || self.lies;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_disk_that_works() {
+        let disk = FakeDisk::new(&[]);
+        assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap(), "the disk reports the security erase done");
+        assert_eq!(*disk.asked.borrow(), ["--security-set-pass", "--security-erase"]);
+        disk.security.borrow_mut().enhanced_minutes = Some(2);
+        let reported = disk.erase(EraseMethod::AtaEnhancedErase).unwrap();
+        assert_eq!(reported, "the disk reports the enhanced security erase done");
+    }
+
+    #[test]
+    fn nothing_is_asked_of_a_disk_that_is_not_ready_for_it() {
+        type Change = fn(&mut Security);
+        let cases: [(Change, &str); 5] = [
+            (|security| security.frozen = true, "the firmware has frozen the disk's security"),
+            (|security| security.enabled = true, "the disk has a password"),
+            (|security| security.locked = true, "the disk is locked by a password"),
+            (|security| security.supported = false, "the disk has no ATA security"),
+            (|security| security.erase_minutes = Some(90), "the disk needs 90 min for it, 59 min are left"),
+        ];
+        for (change, expected) in cases {
+            let disk = FakeDisk::new(&[]);
+            change(&mut disk.security.borrow_mut());
+            assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), expected);
+            assert_eq!(*disk.asked.borrow(), [""; 0]);
+        }
+        let disk = FakeDisk::new(&[]);
+        disk.security.borrow_mut().enhanced = false;
+        assert_eq!(disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(), "the disk does not have it");
+    }
+
+    #[test]
+    fn the_password_is_taken_away_after_a_failure() {
+        let disk = FakeDisk::new(&["--security-erase", "--security-unlock"]);
+        assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), "--security-erase refused");
+        let asked = ["--security-set-pass", "--security-erase", "--security-unlock", "--security-disable"];
+        assert_eq!(*disk.asked.borrow(), asked);
+        assert!(!disk.security.borrow().enabled);
+
+        let disk = FakeDisk::new(&["--security-set-pass"]);
+        assert_eq!(disk.erase(EraseMethod::AtaErase).unwrap_err(), "--security-set-pass refused");
+        assert_eq!(*disk.asked.borrow(), ["--security-set-pass"]);
+    }
+
+    #[test]
+    fn a_disk_that_keeps_the_password_ends_it_all() {
+        let refusing = FakeDisk::new(&["--security-erase", "--security-unlock", "--security-disable"]);
+        let lying = FakeDisk { lies: true, ..FakeDisk::new(&[]) };
+        for disk in [refusing, lying] {
+            let error = disk.erase(EraseMethod::AtaErase).unwrap_err();
+            assert!(error.starts_with("final: /dev/sda keeps the password `drophammer`"), "{error}");
+            assert!(error.contains("hdparm --user-master u --security-disable drophammer /dev/sda"), "{error}");
+        }
+    }
+}

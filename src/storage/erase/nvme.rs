@@ -1,0 +1,170 @@
+//! Erases an NVMe namespace: Format NVM and Sanitize (NVM Express Base Specification 2.0c, 5.14 and 5.24).
+
+use super::Deadline;
+use crate::inventory::EraseMethod;
+use crate::inventory::nvme::{self, Admin};
+use std::fs::File;
+use std::thread;
+use std::time::Duration;
+
+const ALL_NAMESPACES: u32 = u32::MAX;
+
+/// The log page Sanitize Status (figure 257).
+const SANITIZE_STATUS: u32 = 0x81;
+const STATUS_BYTES: usize = 32;
+
+/// In that page: an estimate that the controller does not give.
+const UNKNOWN: u32 = u32::MAX;
+
+/// Sanitize actions, with "allow unrestricted exit": after a failure the disk can still be erased in another way.
+const EXIT_FAILURE_MODE: u32 = 1;
+const BLOCK_ERASE: u32 = 2 | UNRESTRICTED;
+const CRYPTO_ERASE: u32 = 4 | UNRESTRICTED;
+const UNRESTRICTED: u32 = 1 << 3;
+
+/// Commands that only start something, or ask.
+const SHORT: Duration = Duration::from_secs(30);
+
+const POLL: Duration = Duration::from_millis(500);
+
+/// Erases the namespace and says what the controller reports.
+///
+/// # Errors
+/// It is not offered for this namespace any more, the controller refuses, or the time is over: in words.
+pub(super) fn erase(device: &File, method: EraseMethod, deadline: Deadline) -> Result<String, String> {
+    let namespace = nvme::namespace(device).map_err(|error| error.to_string())?;
+    // Asked again, right before: another namespace may have come since the inventory.
+    if !namespace.methods.contains(&method) {
+        return Err("the controller does not offer it for this namespace alone".to_owned());
+    }
+    match method {
+        EraseMethod::NvmeFormatCrypto => format(device, &namespace, 2, deadline),
+        EraseMethod::NvmeFormat => format(device, &namespace, 1, deadline),
+        EraseMethod::NvmeSanitizeCrypto => sanitize(device, CRYPTO_ERASE, deadline),
+        EraseMethod::NvmeSanitizeBlock => sanitize(device, BLOCK_ERASE, deadline),
+        _ => Err("it is no method of NVMe".to_owned()),
+    }
+}
+
+/// Format NVM keeps the LBA format: the plan was made for its sectors.
+fn format(device: &File, namespace: &nvme::Namespace, erase: u32, deadline: Deadline) -> Result<String, String> {
+    let format = Admin {
+        opcode: nvme::FORMAT_NVM,
+        namespace: namespace.id,
+        dword10: namespace.format | erase << 9,
+        patience: deadline.left()?,
+    };
+    nvme::admin(device, format, &mut []).map_err(|error| format!("Format NVM: {error}"))?;
+    Ok("the controller reports the format done".to_owned())
+}
+
+fn sanitize(device: &File, action: u32, deadline: Deadline) -> Result<String, String> {
+    // One that runs cannot be stopped, not even by taking away the power.
+    let (needed, left) = (estimate(&status(device)?, action), deadline.left()?);
+    if let Some(needed) = needed.filter(|needed| *needed > left) {
+        return Err(format!("the controller needs {} s for it, {} s are left", needed.as_secs(), left.as_secs()));
+    }
+    start(device, action).map_err(|error| format!("Sanitize: {error}"))?;
+    loop {
+        match progress(&status(device)?) {
+            Sanitize::Done => return Ok("the controller reports the sanitize done".to_owned()),
+            Sanitize::Failed => {
+                // Until then the controller takes no other command that writes.
+                let exit = start(device, EXIT_FAILURE_MODE);
+                return Err(match exit {
+                    Ok(()) => "the controller reports that the sanitize failed".to_owned(),
+                    Err(error) => format!("the sanitize failed, and the disk cannot be used any more: {error}"),
+                });
+            }
+            Sanitize::Running { percent } => {
+                deadline.left().map_err(|error| format!("{error}, the sanitize runs on, at {percent} %"))?;
+                thread::sleep(POLL);
+            }
+        }
+    }
+}
+
+fn start(device: &File, action: u32) -> std::io::Result<()> {
+    let command = Admin { opcode: nvme::SANITIZE, namespace: 0, dword10: action, patience: SHORT };
+    nvme::admin(device, command, &mut [])
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Sanitize {
+    Running { percent: u32 },
+    Done,
+    Failed,
+}
+
+fn status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
+    let mut page = [0; STATUS_BYTES];
+    // The number of dwords, less one, is in the upper half.
+    let dword10 = SANITIZE_STATUS | (STATUS_BYTES as u32 / 4 - 1) << 16;
+    let command = Admin { opcode: nvme::GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword10, patience: SHORT };
+    nvme::admin(device, command, &mut page).map_err(|error| format!("ask how far the sanitize is: {error}"))?;
+    Ok(page)
+}
+
+/// SPROG counts to 65535; of SSTAT the low three bits tell. "Never sanitized" right after the start is a lie or a
+/// lost command: no success in either case.
+fn progress(page: &[u8; STATUS_BYTES]) -> Sanitize {
+    let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
+    match page[2] & 0b111 {
+        // Done; 4 is "done, and could not be told to leave the blocks allocated".
+        1 | 4 => Sanitize::Done,
+        2 => Sanitize::Running { percent: progress * 100 / 65536 },
+        _ => Sanitize::Failed,
+    }
+}
+
+/// How long the controller thinks that it takes, in seconds since the start.
+fn estimate(page: &[u8; STATUS_BYTES], action: u32) -> Option<Duration> {
+    let seconds = match action {
+        BLOCK_ERASE => [page[12], page[13], page[14], page[15]],
+        _ => [page[16], page[17], page[18], page[19]],
+    };
+    let seconds = u32::from_le_bytes(seconds);
+    (seconds != UNKNOWN).then(|| Duration::from_secs(u64::from(seconds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_page_tells_how_far_a_sanitize_is() {
+        let cases = [
+            ([0xff, 0xff, 0x01, 0x01], Sanitize::Done),
+            ([0xff, 0xff, 0x04, 0x01], Sanitize::Done),
+            ([0x00, 0x80, 0x02, 0x00], Sanitize::Running { percent: 50 }),
+            ([0xff, 0xff, 0x02, 0x00], Sanitize::Running { percent: 99 }),
+            ([0xff, 0xff, 0x03, 0x00], Sanitize::Failed),
+            ([0xff, 0xff, 0x00, 0x00], Sanitize::Failed),
+            // Bits 3 to 7 count the passes of an overwrite.
+            ([0x00, 0x00, 0x0a, 0x00], Sanitize::Running { percent: 0 }),
+        ];
+        for (start, expected) in cases {
+            let mut page = [0; STATUS_BYTES];
+            page[..4].copy_from_slice(&start);
+            assert_eq!(progress(&page), expected, "{start:?}");
+        }
+    }
+
+    #[test]
+    fn a_controller_may_say_how_long_it_takes() {
+        let mut page = [0xff; STATUS_BYTES];
+        assert_eq!(estimate(&page, BLOCK_ERASE), None);
+        assert_eq!(estimate(&page, CRYPTO_ERASE), None);
+        page[12..16].copy_from_slice(&3600u32.to_le_bytes());
+        page[16..20].copy_from_slice(&2u32.to_le_bytes());
+        assert_eq!(estimate(&page, BLOCK_ERASE), Some(Duration::from_secs(3600)));
+        assert_eq!(estimate(&page, CRYPTO_ERASE), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn another_kind_of_disk_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        let deadline = Deadline::after(SHORT);
+        assert!(erase(&file, EraseMethod::NvmeFormat, deadline).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! Proves by reading that a disk was erased: nobody's word is taken for it.
+
+use super::zero;
+use crate::plan::ByteRange;
+use crate::storage::kernel;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+const SAMPLES: u64 = 64;
+const SAMPLE_BYTES: u64 = 1 << 20;
+
+/// Of the samples that are compared; all of them are kept in memory.
+pub(super) const PIECE_BYTES: u64 = 4096;
+
+/// Reads samples spread over the whole disk, both ends among them: all must be zero.
+///
+/// # Errors
+/// Where it is not, in words.
+pub fn zeros(file: &File, size: u64) -> Result<String, String> {
+    kernel::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
+    all_zero(file, size)
+}
+
+fn all_zero(file: &File, size: u64) -> Result<String, String> {
+    let whole = size <= SAMPLES * SAMPLE_BYTES;
+    let ranges: Vec<ByteRange> = match whole {
+        true => vec![ByteRange { start: 0, length: size }],
+        false => places(size, SAMPLE_BYTES).map(|start| ByteRange { start, length: SAMPLE_BYTES }).collect(),
+    };
+    let mut buffer = zero::buffer();
+    for range in ranges {
+        let found = zero::first_nonzero(file, &range, &mut buffer);
+        if let Some(offset) = found.map_err(|error| format!("read it back: {error}"))? {
+            return Err(format!("did not read back as zero at byte {offset}"));
+        }
+    }
+    Ok(match whole {
+        true => "all of it reads back as zero".to_owned(),
+        false => format!("{SAMPLES} samples of 1 MiB, both ends among them, read back as zero"),
+    })
+}
+
+/// What was on the disk, in samples: for methods after which a disk need not be zero.
+pub struct Before(Vec<(u64, Vec<u8>)>);
+
+impl Before {
+    /// Samples that are blank, or cannot be read, can prove nothing and are left out.
+    pub fn read(file: &File, size: u64) -> Before {
+        let read = |start| {
+            let mut content = vec![0; PIECE_BYTES.min(size) as usize];
+            file.read_exact_at(&mut content, start).ok()?;
+            let blank = content.iter().all(|byte| *byte == content[0]);
+            (!blank).then_some((start, content))
+        };
+        Before(places(size, PIECE_BYTES).filter_map(|start| Some((start, read(start)?.1))).collect())
+    }
+
+    /// No sample may have its old content any more.
+    ///
+    /// # Errors
+    /// Where one has, in words.
+    pub fn is_gone(&self, file: &File) -> Result<String, String> {
+        kernel::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
+        self.differs(file)
+    }
+
+    fn differs(&self, file: &File) -> Result<String, String> {
+        for (start, old) in &self.0 {
+            let mut now = vec![0; old.len()];
+            file.read_exact_at(&mut now, *start).map_err(|error| format!("read it back: {error}"))?;
+            if now == *old {
+                return Err(format!("the old content is still there at byte {start}"));
+            }
+        }
+        Ok(match self.0.len() {
+            0 => format!("{SAMPLES} samples of 4 KiB were blank before"),
+            count => format!("{count} samples of 4 KiB that had content have lost it"),
+        })
+    }
+}
+
+/// Starts of samples of that length: evenly spread, the first and the last at the very ends.
+pub(super) fn places(size: u64, length: u64) -> impl Iterator<Item = u64> {
+    let last = size.saturating_sub(length);
+    // Whole pages in between; the product would overflow beyond 256 PiB otherwise.
+    (0..SAMPLES).map(move |index| match index {
+        _ if index == SAMPLES - 1 => last,
+        _ => last / (SAMPLES - 1) * index / PIECE_BYTES * PIECE_BYTES,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn samples_are_spread_over_the_disk_and_reach_both_ends() {
+        for size in [GIB, GIB + 512, 20_000_588_955_648, u64::MAX / 2] {
+            let starts: Vec<u64> = places(size, SAMPLE_BYTES).collect();
+            assert_eq!(starts.len(), 64);
+            assert_eq!((starts[0], starts[63]), (0, size - SAMPLE_BYTES));
+            assert!(starts.windows(2).all(|pair| pair[0] < pair[1] && pair[1] - pair[0] <= size / 62), "{size}");
+            assert!(starts[..63].iter().all(|start| start % 4096 == 0));
+        }
+        assert!(places(512, PIECE_BYTES).all(|start| start == 0));
+    }
+
+    #[test]
+    fn one_byte_at_either_end_is_enough_to_refuse() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(GIB).unwrap();
+        assert_eq!(all_zero(&file, GIB).unwrap(), "64 samples of 1 MiB, both ends among them, read back as zero");
+        for offset in [0, GIB - 1] {
+            file.write_all_at(&[1], offset).unwrap();
+            assert_eq!(all_zero(&file, GIB).unwrap_err(), format!("did not read back as zero at byte {offset}"));
+            file.write_all_at(&[0], offset).unwrap();
+        }
+        // Of a small disk nothing is left out.
+        file.set_len(3 << 20).unwrap();
+        assert_eq!(all_zero(&file, 3 << 20).unwrap(), "all of it reads back as zero");
+        file.write_all_at(&[1], 1_234_567).unwrap();
+        assert_eq!(all_zero(&file, 3 << 20).unwrap_err(), "did not read back as zero at byte 1234567");
+        assert!(all_zero(&file, GIB).unwrap_err().starts_with("read it back: "));
+    }
+
+    #[test]
+    fn old_content_must_be_gone_wherever_there_was_some() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(GIB).unwrap();
+        let blank = Before::read(&file, GIB);
+        assert_eq!(blank.differs(&file).unwrap(), "64 samples of 4 KiB were blank before");
+
+        let text: Vec<u8> = (0..4096u32).map(|index| index as u8).collect();
+        let last = GIB - PIECE_BYTES;
+        for start in [0, last] {
+            file.write_all_at(&text, start).unwrap();
+        }
+        let before = Before::read(&file, GIB);
+        file.write_all_at(&[0; 4096], 0).unwrap();
+        let error = before.differs(&file).unwrap_err();
+        assert_eq!(error, format!("the old content is still there at byte {last}"));
+        // A thrown away key gives noise, not zeros.
+        file.write_all_at(&[0x5a; 4096], last).unwrap();
+        assert_eq!(before.differs(&file).unwrap(), "2 samples of 4 KiB that had content have lost it");
+        file.set_len(4096).unwrap();
+        assert!(before.differs(&file).unwrap_err().starts_with("read it back: "));
+    }
+}

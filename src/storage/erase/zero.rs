@@ -1,0 +1,247 @@
+//! Zeros: over ranges, over a whole disk, and by discarding it. The kernel lets the disk do the work where it can.
+
+use super::Deadline;
+use crate::error::{Context, Error, Phase, Result};
+use crate::plan::ByteRange;
+use crate::storage::kernel;
+use nix::errno::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// Sixty disks at a time must fit into a small machine.
+const BUFFER_BYTES: u64 = 256 * 1024;
+
+/// Discards take about as long for much as for little, until a thin-provisioned disk has a lot to give back.
+const DISCARD_CHUNK_BYTES: u64 = 32 << 30;
+
+/// A disk that writes every zero itself takes some seconds for this, and the kernel does not stop before its end.
+const ZERO_CHUNK_BYTES: u64 = 1 << 30;
+
+/// How often the log says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(30);
+
+/// Writes zeros to these ranges and reads them back from the device.
+///
+/// # Errors
+/// A range is beyond the end (and nothing was written), the device cannot be written, or it gives back something else
+/// (and where).
+pub fn ranges(file: &File, device: &str, size: u64, ranges: &[ByteRange]) -> Result<()> {
+    check(device, size, ranges)?;
+    let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
+        for &ByteRange { start, length } in ranges {
+            zero(file, start, length)
+                .context(Phase::Storage, || format!("write {length} zeros at byte {start} of {device}"))?;
+        }
+        file.sync_data().context(Phase::Storage, || format!("flush the zeros to {device}"))?;
+        left_over(file, ranges).context(Phase::Storage, || format!("read {device} back after wiping"))
+    };
+    let mut left = zeroed(zero)?;
+    if left.is_some() {
+        // A disk that takes the command and does not do it may still take plain zeros.
+        left = zeroed(write)?;
+    }
+    let Some(offset) = left else { return Ok(()) };
+    let what = format!("{device} was wiped, yet byte {offset} is not zero: the disk does not keep what it is given");
+    Err(Error::new(Phase::Storage, what))
+}
+
+/// Where the device, not the page cache, has something else than zeros in these ranges.
+fn left_over(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u64>> {
+    kernel::flush_buffers(file)?;
+    let mut buffer = buffer();
+    for range in ranges {
+        if let Some(offset) = first_nonzero(file, range, &mut buffer)? {
+            return Ok(Some(offset));
+        }
+    }
+    Ok(None)
+}
+
+/// Are these ranges on the device?
+///
+/// # Errors
+/// One is beyond its end.
+pub(super) fn check(device: &str, size: u64, ranges: &[ByteRange]) -> Result<()> {
+    for range in ranges {
+        if range.start.checked_add(range.length).is_none_or(|end| end > size) {
+            let (start, length) = (range.start, range.length);
+            let what = format!("{device} has {size} bytes, so {length} bytes at {start} cannot be wiped");
+            return Err(Error::new(Phase::Storage, what));
+        }
+    }
+    Ok(())
+}
+
+/// Discards the whole disk.
+///
+/// # Errors
+/// The disk cannot, or not in time: in words.
+pub(super) fn discard(file: &File, size: u64, deadline: Deadline) -> Result<(), String> {
+    in_chunks(size, DISCARD_CHUNK_BYTES, deadline, |start, length| kernel::discard(file, start, length))
+}
+
+/// Writes zeros over the whole disk.
+///
+/// # Errors
+/// The disk cannot, or not in time: in words.
+pub(super) fn write_zeroes(file: &File, device: &str, size: u64, deadline: Deadline) -> Result<(), String> {
+    let began = Instant::now();
+    let mut told = began;
+    in_chunks(size, ZERO_CHUNK_BYTES, deadline, |start, length| {
+        zero(file, start, length).map_err(|error| kernel::errno(&error))?;
+        if told.elapsed() > PROGRESS_EVERY {
+            told = Instant::now();
+            let (done, seconds) = (start + length, began.elapsed().as_secs());
+            tracing::info!("{device}: {} % of it is zero after {seconds} s", done * 100 / size);
+        }
+        Ok(())
+    })?;
+    file.sync_data().map_err(|error| format!("flush: {error}"))
+}
+
+/// Calls `work` with one chunk after the other; gives up when the time is over, or when it will clearly not suffice.
+fn in_chunks(
+    size: u64,
+    chunk: u64,
+    deadline: Deadline,
+    mut work: impl FnMut(u64, u64) -> nix::Result<()>,
+) -> Result<(), String> {
+    let began = Instant::now();
+    for start in (0..size).step_by(chunk as usize) {
+        let left = deadline.left().map_err(|error| format!("{error}, at {} % of the disk", start * 100 / size))?;
+        if let Some(needed) = too_slow(began.elapsed(), start, size, left) {
+            return Err(format!("it would take about {} min more, {} min are left", minutes(needed), minutes(left)));
+        }
+        work(start, chunk.min(size - start)).map_err(|error| format!("at byte {start}: {}", error.desc()))?;
+    }
+    Ok(())
+}
+
+/// How long the rest takes at this pace, if that is more than twice what is left: a large slow disk says so after
+/// minutes and not after hours.
+fn too_slow(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
+    if done == 0 || elapsed < left / 20 {
+        return None;
+    }
+    let needed = elapsed.mul_f64((size - done) as f64 / done as f64);
+    (needed > left * 2).then_some(needed)
+}
+
+fn minutes(duration: Duration) -> u64 {
+    duration.as_secs().div_ceil(60)
+}
+
+/// Zeros by the disk itself, or by the kernel; where neither takes the range (BLKZEROOUT knows whole sectors only, and a
+/// plain file nothing of it), written from here.
+fn zero(file: &File, start: u64, length: u64) -> io::Result<()> {
+    match kernel::zero_out(file, start, length) {
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOTTY) => write(file, start, length),
+        done => Ok(done?),
+    }
+}
+
+fn write(file: &File, start: u64, length: u64) -> io::Result<()> {
+    let zeros = vec![0; BUFFER_BYTES as usize];
+    chunks(&ByteRange { start, length }).try_for_each(|(offset, length)| file.write_all_at(&zeros[..length], offset))
+}
+
+/// Where the first byte that is not zero is.
+pub(super) fn first_nonzero(file: &File, range: &ByteRange, buffer: &mut [u8]) -> io::Result<Option<u64>> {
+    for (offset, length) in chunks(range) {
+        file.read_exact_at(&mut buffer[..length], offset)?;
+        if let Some(index) = buffer[..length].iter().position(|byte| *byte != 0) {
+            return Ok(Some(offset + index as u64));
+        }
+    }
+    Ok(None)
+}
+
+/// What [`first_nonzero`] reads into.
+pub(super) fn buffer() -> Vec<u8> {
+    vec![0; BUFFER_BYTES as usize]
+}
+
+fn chunks(range: &ByteRange) -> impl Iterator<Item = (u64, usize)> {
+    let end = range.start + range.length;
+    let starts = (range.start..end).step_by(BUFFER_BYTES as usize);
+    starts.map(move |offset| (offset, BUFFER_BYTES.min(end - offset) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn ranges_are_cut_into_chunks() {
+        let range = ByteRange { start: 512, length: 2 * BUFFER_BYTES + 1 };
+        let length = BUFFER_BYTES as usize;
+        let expected = [(512, length), (512 + BUFFER_BYTES, length), (512 + 2 * BUFFER_BYTES, 1)];
+        assert_eq!(chunks(&range).collect::<Vec<_>>(), expected);
+        assert_eq!(chunks(&ByteRange { start: 5, length: 0 }).count(), 0);
+    }
+
+    #[test]
+    fn the_first_byte_that_is_not_zero_is_found() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * MIB).unwrap();
+        let found = |start, length| first_nonzero(&file, &ByteRange { start, length }, &mut buffer()).unwrap();
+        assert_eq!(found(0, 3 * MIB), None);
+        file.write_all_at(&[1], 2 * MIB + 7).unwrap();
+        assert_eq!(found(0, 3 * MIB), Some(2 * MIB + 7));
+        assert_eq!(found(0, 2 * MIB), None);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_zero_is_written() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[0xaa; 1000], 0).unwrap();
+        zero(&file, 7, 900).unwrap();
+        let mut content = [0; 1000];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(content.iter().position(|byte| *byte == 0), Some(7));
+        assert_eq!(content.iter().filter(|byte| **byte == 0).count(), 900);
+    }
+
+    #[test]
+    fn chunks_cover_the_disk_and_end_with_the_time() {
+        let mut seen = Vec::new();
+        let all = in_chunks(10, 4, Deadline::after(LONG), |start, length| {
+            seen.push((start, length));
+            Ok(())
+        });
+        assert_eq!((all, seen), (Ok(()), vec![(0, 4), (4, 4), (8, 2)]));
+
+        let deadline = Deadline::after(Duration::from_millis(80));
+        let error = in_chunks(1000, 100, deadline, |_, _| {
+            std::thread::sleep(Duration::from_millis(50));
+            Ok(())
+        });
+        let error = error.unwrap_err();
+        assert!(error.contains("left") || error.contains("at 20 % of the disk"), "{error}");
+
+        let error = in_chunks(10, 4, Deadline::after(LONG), |_, _| Err(Errno::EIO)).unwrap_err();
+        assert_eq!(error, "at byte 0: I/O error");
+    }
+
+    #[test]
+    fn a_disk_that_is_too_slow_is_noticed_early() {
+        let seconds = Duration::from_secs;
+        let cases = [
+            // 20 TB at 200 MB/s, a quarter of an hour after the start of four hours.
+            (900, 180, 20_000, 13_500, Some(99_100)),
+            (600, 120, 20_000, 13_800, None),
+            // Half of it is done, as much is to come as is left.
+            (7200, 500, 1000, 7200, None),
+            (10, 0, 1000, 100, None),
+        ];
+        for (elapsed, done, size, left, expected) in cases {
+            let found = too_slow(seconds(elapsed), done, size, seconds(left));
+            assert_eq!(found.map(|needed| needed.as_secs()), expected, "{elapsed}");
+        }
+    }
+}
