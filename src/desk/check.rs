@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// What was found in all files.
 #[derive(Serialize)]
-pub(super) struct Checked {
+pub(crate) struct Checked {
     layouts: Vec<CheckedFile>,
     duplicates: Vec<Duplicate>,
     collisions: Vec<Collision>,
@@ -40,6 +40,13 @@ struct CheckedFile {
 /// # Errors
 /// A file or directory cannot be read or written, or a directory holds no layout.
 pub fn check(options: &cli::Check) -> Result<Outcome> {
+    let (text, outcome) = answer(options)?;
+    print(&text)?;
+    Ok(outcome)
+}
+
+/// What is printed, and how it ends.
+pub(super) fn answer(options: &cli::Check) -> Result<(String, Outcome)> {
     let checked = Checked::read(&options.files)?;
     if options.fix {
         return fix::fix(&checked, options.write);
@@ -49,13 +56,12 @@ pub fn check(options: &cli::Check) -> Result<Outcome> {
         _ if options.json => (json(&checked)? + "\n", checked.is_good()),
         _ => (checked.to_string(), checked.is_good()),
     };
-    print(&text)?;
-    Ok(Outcome::good_if(good))
+    Ok((text, Outcome::good_if(good)))
 }
 
 impl Checked {
     /// Reads all files, and the layouts in directories, as one set.
-    pub(super) fn read(paths: &[PathBuf]) -> Result<Checked> {
+    pub(crate) fn read(paths: &[PathBuf]) -> Result<Checked> {
         let files = paths.iter().map(|path| layouts_at(path)).collect::<Result<Vec<_>>>()?.concat();
         let mut layouts = Vec::new();
         for file in files {

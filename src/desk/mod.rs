@@ -1,6 +1,6 @@
 //! The desk tools, one file each. They read and print; only `check --fix --write` changes a file.
 
-mod check;
+pub(crate) mod check;
 mod inventory;
 mod plan;
 #[cfg(feature = "desk")]
@@ -24,12 +24,6 @@ use crate::problem::Problem;
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
-
-/// What `check` prints about these files and directories.
-#[cfg(test)]
-pub(crate) fn checked(paths: &[std::path::PathBuf]) -> Result<String> {
-    check::Checked::read(paths).map(|checked| checked.to_string())
-}
 
 /// Was the input good?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! `check` over directories and files, as a person calls it.
 
-use super::{Outcome, check, checked};
+use super::Outcome;
+use super::check::{Checked, answer};
 use crate::cli::{Cli, Command};
 use clap::Parser;
 use std::fs;
@@ -11,17 +12,17 @@ fn seeds() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/layouts")
 }
 
-/// `drophammer check ARGUMENTS`.
-fn run(arguments: &[&str]) -> crate::error::Result<Outcome> {
+/// What `drophammer check ARGUMENTS` prints, and how it ends.
+fn run(arguments: &[&str]) -> crate::error::Result<(String, Outcome)> {
     let all = ["drophammer", "check"].iter().chain(arguments);
     match Cli::try_parse_from(all).unwrap().command {
-        Command::Check(options) => check(&options),
+        Command::Check(options) => answer(&options),
         other => panic!("{other:?}"),
     }
 }
 
 fn found(paths: &[PathBuf]) -> String {
-    checked(paths).unwrap()
+    Checked::read(paths).unwrap().to_string()
 }
 
 fn directory(files: &[(&str, &str)]) -> TempDir {
@@ -39,31 +40,16 @@ fn layout(id: &str, constraints: &str) -> String {
     )
 }
 
+/// What the documentation shows is what is printed, but for the notes.
 #[test]
-fn the_seeds_as_a_set() {
-    let said = found(&[seeds()]);
+fn the_documentation_shows_the_seeds_as_a_set() {
+    let blocks = crate::docs::blocks(include_str!("../../docs/checking.md"), "text");
+    let here = |text: String| text.replace(&format!("{}/", seeds().display()), "layouts/");
+    let said = here(found(&[seeds()]));
     let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with("(note)")).collect();
-    let place = seeds();
-    let collision = |size: &str, os: &str, constraint: &str, example: &str, first: &str, second: &str| {
-        let claimant = |id: &str| format!("{id} ({}/{id}.yaml, \"{constraint}\")", place.display());
-        let (first, second) = (claimant(first), claimant(second));
-        format!(
-            "these combinations already exist:{size}->[{os} {constraint}]: {os}-{example} on {size} would get {first} or {second}"
-        )
-    };
-    let mut expected: Vec<String> = ["default", "firewall", "lvm", "s3-storage", "storage"]
-        .iter()
-        .map(|name| format!("{}/{name}.yaml: good", place.display()))
-        .collect();
-    for (size, first, second) in [("c1-large-x86", "default", "s3-storage"), ("s2-xlarge-x86", "lvm", "s3-storage")] {
-        for (os, constraint, example) in
-            [("centos", ">= 7", "7.0.0"), ("debian", ">= 10", "10.0.0"), ("ubuntu", ">= 20.04", "20.4.0")]
-        {
-            expected.push(collision(size, os, constraint, example, first, second));
-        }
-    }
-    expected.push("5 layouts, each of them valid, 6 collisions".to_owned());
-    assert_eq!(lines, expected);
+    assert_eq!(lines, blocks[0].lines().collect::<Vec<_>>());
+    let (said, _) = run(&[seeds().to_str().unwrap(), "--select", "c1-xlarge-x86", "debian-9.0.20261101"]).unwrap();
+    assert_eq!(here(said).trim_end(), blocks[1]);
 }
 
 #[test]
@@ -100,18 +86,23 @@ fn the_exit_status_says_whether_it_is_good() {
         ("b.yaml", &layout("b", "{sizes: [c1], images: {debian: \"< 10\", suse: 7}}")),
     ]);
     let place = dir.path().to_str().unwrap();
-    for (arguments, outcome) in [
-        (&[place][..], Outcome::Good),
-        (&[place, "--json"], Outcome::Good),
-        (&[seeds().to_str().unwrap()], Outcome::Refused),
-        (&[place, "--select", "c1", "debian-9"], Outcome::Good),
-        (&[place, "--select", "c1", "debian-9", "--json"], Outcome::Good),
-        (&[place, "--select", "c1", "ubuntu-9"], Outcome::Refused),
-        (&[place, "--select", "c1", "debian", "--json"], Outcome::Refused),
-        (&[seeds().to_str().unwrap(), "--select", "c1-large-x86", "debian-12"], Outcome::Refused),
-        (&[&format!("{place}/a.yaml"), "--fix"], Outcome::Good),
+    let seeds = seeds();
+    let (seeds, file) = (seeds.to_str().unwrap(), format!("{place}/a.yaml"));
+    for (arguments, outcome, words) in [
+        (&[place][..], Outcome::Good, "2 layouts, all good"),
+        (&[place, "--json"], Outcome::Good, "\"collisions\": []"),
+        (&[seeds], Outcome::Refused, "6 collisions"),
+        (&[seeds, "--json"], Outcome::Refused, "\"example\": \"ubuntu-20.4.0\""),
+        (&[place, "--select", "c1", "debian-9"], Outcome::Good, "b  "),
+        (&[place, "--select", "c1", "debian-9", "--json"], Outcome::Good, "\"id\": \"b\""),
+        (&[place, "--select", "c1", "ubuntu-9"], Outcome::Refused, "takes no ubuntu, but debian \"< 10\", suse \"7\""),
+        (&[place, "--select", "c1", "debian", "--json"], Outcome::Refused, "\"message\": \"invalid format"),
+        (&[seeds, "--select", "c1-large-x86", "debian-12"], Outcome::Refused, "2 layouts match"),
+        (&[&file, "--fix"], Outcome::Good, "images:\n    debian: \">= 10\"\n"),
     ] {
-        assert_eq!(run(arguments).unwrap(), outcome, "{arguments:?}");
+        let (said, found) = run(arguments).unwrap();
+        assert_eq!(found, outcome, "{arguments:?}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
     }
     for (arguments, words) in [
         (&[place, "--fix"][..], "--fix prints one layout, these are 2: give one file, or --write"),
@@ -141,7 +132,19 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
     ]);
     std::os::unix::fs::symlink("b.yaml", dir.path().join("e.yaml")).unwrap();
     let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
-    assert_eq!(run(&[dir.path().to_str().unwrap(), "--fix", "--write"]).unwrap(), Outcome::Refused);
+    let (said, outcome) = run(&[dir.path().to_str().unwrap(), "--fix", "--write"]).unwrap();
+    assert_eq!(outcome, Outcome::Refused);
+    let said = said.replace(&format!("{}/", dir.path().display()), "");
+    assert_eq!(
+        said.lines().filter(|line| !line.starts_with("d.yaml:")).collect::<Vec<_>>(),
+        [
+            "a.yaml: canonical already",
+            "b.yaml: written anew in the canonical form, without its comments",
+            "c.json: written anew in the canonical form, without its comments",
+            "e.yaml: written anew in the canonical form, without its comments",
+        ]
+    );
+    assert!(said.contains("d.yaml: not valid, left as it is\n"), "{said}");
     assert_eq!(read("a.yaml"), canonical, "with its comment");
     assert_eq!(read("d.yaml"), "id: d\nwipe: true # kept\n");
     let before = crate::layout::read_yaml(&unusual).unwrap();

@@ -1,7 +1,7 @@
 //! `drophammer check --fix`: layouts in their canonical form.
 
 use super::{Checked, CheckedFile};
-use crate::desk::{Outcome, json, print, problem_lines};
+use crate::desk::{Outcome, json, problem_lines};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::{Layout, canonical_yaml};
 use std::ffi::OsString;
@@ -9,14 +9,17 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::path::Path;
 
-/// Prints the canonical form of the one file, or puts each file into it.
-pub(super) fn fix(checked: &Checked, write: bool) -> Result<Outcome> {
+/// The canonical form of the one file to print, or what was done with each of the files.
+pub(super) fn fix(checked: &Checked, write: bool) -> Result<(String, Outcome)> {
     match &checked.layouts[..] {
-        all if write => fix_all(all),
-        [one] => match &one.layout {
-            Some(layout) => print(&canonical(&one.file, layout)?).map(|()| Outcome::Good),
-            None => print(&problem_lines(&one.file, &one.problems)).map(|()| Outcome::Refused),
-        },
+        all if write => {
+            let said = all.iter().map(fix_file).collect::<Result<String>>()?;
+            Ok((said, Outcome::good_if(all.iter().all(|one| one.valid))))
+        }
+        [one] => Ok(match &one.layout {
+            Some(layout) => (canonical(&one.file, layout)?, Outcome::Good),
+            None => (problem_lines(&one.file, &one.problems), Outcome::Refused),
+        }),
         all => {
             let what = format!("--fix prints one layout, these are {}: give one file, or --write", all.len());
             Err(Error::new(Phase::Settings, what))
@@ -24,20 +27,17 @@ pub(super) fn fix(checked: &Checked, write: bool) -> Result<Outcome> {
     }
 }
 
-/// Files that are not valid, and those that need nothing, stay as they are.
-fn fix_all(all: &[CheckedFile]) -> Result<Outcome> {
-    for one in all {
-        let file = one.file.display();
-        match &one.layout {
-            None => print(&format!("{}{file}: not valid, left as it is\n", problem_lines(&one.file, &one.problems)))?,
-            Some(_) if one.notes.is_empty() => print(&format!("{file}: canonical already\n"))?,
-            Some(layout) => {
-                replace(&one.file, &canonical(&one.file, layout)?)?;
-                print(&format!("{file}: written anew in the canonical form, without its comments\n"))?;
-            }
-        }
+/// A file that is not valid, or needs nothing, stays as it is.
+fn fix_file(one: &CheckedFile) -> Result<String> {
+    let file = one.file.display();
+    let Some(layout) = &one.layout else {
+        return Ok(format!("{}{file}: not valid, left as it is\n", problem_lines(&one.file, &one.problems)));
+    };
+    if one.notes.is_empty() {
+        return Ok(format!("{file}: canonical already\n"));
     }
-    Ok(Outcome::good_if(all.iter().all(|one| one.valid)))
+    replace(&one.file, &canonical(&one.file, layout)?)?;
+    Ok(format!("{file}: written anew in the canonical form, without its comments\n"))
 }
 
 /// A `.json` file stays JSON.

@@ -110,6 +110,34 @@ fn common_versions_are_found_exactly() {
     }
 }
 
+/// The table in docs/checking.md, by what its words say.
+#[test]
+fn the_documented_constraints_mean_what_is_said() {
+    let text = include_str!("../../../docs/checking.md");
+    let rows: Vec<(&str, &str)> =
+        text.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | ")).collect();
+    assert_eq!(rows.len(), 12);
+    let span = |low: &str, high: Option<Version>| span(Some(version(low)), high);
+    let end = |major, minor| Some(Version::new(major, minor, u64::MAX));
+    for (constraints, words) in rows {
+        let expected = match words {
+            "all" => span("0", Some(Version::MAX)),
+            "10.anything" => span("10", end(10, u64::MAX)),
+            "10.0.anything" => span("10", end(10, 0)),
+            "this one" => span("10.0.20261101", Some(version("10.0.20261101"))),
+            "all of 10 and before" => span("0", end(10, u64::MAX)),
+            "before 10.0.0" => span("0", end(9, u64::MAX)),
+            "all but 10.anything" => [span("0", end(9, u64::MAX)), span("11", Some(Version::MAX))].concat(),
+            "10.0.20261101 and later ones of 10.0" => span("10.0.20261101", end(10, 0)),
+            "10.0.20261101 and later ones of 10" => span("10.0.20261101", end(10, u64::MAX)),
+            other => span(other.strip_suffix(" and later").unwrap(), Some(Version::MAX)),
+        };
+        for constraint in constraints.split("`, `") {
+            assert_eq!(Accepted::by(constraint), Ok(Accepted(expected.clone())), "{constraint}");
+        }
+    }
+}
+
 #[test]
 fn versions_have_neighbours() {
     assert_eq!(Version::MAX.next(), None);

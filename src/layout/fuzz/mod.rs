@@ -7,7 +7,7 @@ mod mutate;
 use super::constraints::{Accepted, Version, Written, tests::kept};
 use super::set::Set;
 use super::{Layout, canonical_yaml, read_json, read_yaml, validate};
-use crate::desk;
+use crate::desk::check::Checked;
 use crate::problem::{Problem, lines};
 use mutate::{Mutator, Random};
 use std::panic::catch_unwind;
@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Inputs of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
-const FEW: u64 = 1500;
-/// More for one input is too slow: 20 times what the largest good one takes without optimisation.
+const FEW: u64 = 600;
+/// More processor time for one input is too slow.
 const SLOW: Duration = Duration::from_secs(2);
 /// An input that takes so long never comes to an end, however busy the machine is.
 const HANGS: Duration = Duration::from_secs(30);
@@ -35,44 +35,47 @@ fn fuzz_layouts_and_constraints() {
     let worker = {
         let current = current.clone();
         std::thread::spawn(move || {
-            let inputs = run(seed, seconds.map(Duration::from_secs), &current);
+            let counts = run(seed, seconds.map(Duration::from_secs), &current);
             let _ = end.send(());
-            inputs
+            counts
         })
     };
     while ended.recv_timeout(Duration::from_millis(250)) == Err(mpsc::RecvTimeoutError::Timeout) {
         let (number, input, began) = &*current.lock().unwrap();
         assert!(began.elapsed() < HANGS, "input {number} hangs: {}", keep(input).display());
     }
-    println!("{} inputs", worker.join().unwrap());
+    let (inputs, accepted) = worker.join().unwrap();
+    println!("{inputs} documents, {accepted} of them accepted");
 }
 
-/// Checks input after input; gives their number.
-fn run(seed: u64, time: Option<Duration>, current: &Mutex<(u64, String, Instant)>) -> u64 {
+/// Checks input after input; gives their number, and how many documents were accepted.
+fn run(seed: u64, time: Option<Duration>, current: &Mutex<(u64, String, Instant)>) -> (u64, u64) {
     let corpus = corpus();
     let mut random = Random(seed);
     let began = Instant::now();
     let goes_on = |number| time.map_or(number < FEW, |time| began.elapsed() < time);
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/fuzz");
     let mut inputs = texts(&fuzz).into_iter();
-    let mut number = 0;
+    let (mut number, mut accepted) = (0, 0);
     while goes_on(number) {
         let input = inputs.next().unwrap_or_else(|| Mutator { random: &mut random, corpus: &corpus }.document());
         *current.lock().unwrap() = (number, input.clone(), Instant::now());
-        judge(&input);
+        accepted += u64::from(judge(&input));
         check_constraint(&Mutator { random: &mut random, corpus: &corpus }.constraint());
         if number % 16 == 0 {
             check_command(&Mutator { random: &mut random, corpus: &corpus }.bytes(&input));
         }
         number += 1;
     }
-    number
+    (number, accepted)
 }
 
-/// Every document in `testdata/layouts`, good and bad.
+/// Every document in `testdata/layouts`; the good ones several times, or most of what comes of it would be bad.
 fn corpus() -> Vec<String> {
     let layouts = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/layouts");
-    ["", "good", "bad"].iter().flat_map(|folder| texts(&layouts.join(folder))).collect()
+    let good = ["", "good"].map(|folder| texts(&layouts.join(folder))).concat();
+    let times = std::iter::repeat_n(good, 10).flatten();
+    times.chain(texts(&layouts.join("bad"))).collect()
 }
 
 fn texts(folder: &Path) -> Vec<String> {
@@ -83,34 +86,41 @@ fn texts(folder: &Path) -> Vec<String> {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
 }
 
-/// Fails with the shortest input that fails like this one.
-fn judge(input: &str) {
-    if !fails(input) {
-        return;
-    }
-    let mut shortest: Vec<&str> = input.lines().collect();
-    let mut at = shortest.len();
-    while at > 0 {
-        at -= 1;
-        let mut shorter = shortest.clone();
-        shorter.remove(at);
-        if fails(&shorter.join("\n")) {
-            shortest = shorter;
-        }
-    }
-    let shortest = shortest.join("\n");
-    let kept = keep(if fails(&shortest) { &shortest } else { input });
-    panic!("{} breaks what must hold for every document; the reason is above", kept.display());
+/// Was the input accepted? Fails with it, made as short as it can be, when it panics or takes too long.
+fn judge(input: &str) -> bool {
+    let began = processor_time();
+    let Ok(accepted) = catch_unwind(|| check_document(input)) else {
+        panic!("a panic, see above: {}", keep(&shortened(input)).display());
+    };
+    let took = processor_time() - began;
+    assert!(took < SLOW, "it takes {took:?}: {}", keep(input).display());
+    accepted
 }
 
-fn fails(input: &str) -> bool {
-    let takes = || {
-        let began = Instant::now();
-        check_document(input);
-        began.elapsed()
-    };
-    // A busy machine is slow once, a slow input always.
-    catch_unwind(|| (0..3).all(|_| takes() > SLOW)).unwrap_or(true)
+/// Without the lines that the panic does not need.
+fn shortened(input: &str) -> String {
+    let mut lines: Vec<&str> = input.lines().collect();
+    let began = Instant::now();
+    let mut at = lines.len();
+    while at > 0 && began.elapsed() < HANGS / 2 {
+        at -= 1;
+        let line = lines.remove(at);
+        if !panics(&lines.join("\n")) {
+            lines.insert(at, line);
+        }
+    }
+    let short = lines.join("\n");
+    if panics(&short) { short } else { input.to_owned() }
+}
+
+fn panics(input: &str) -> bool {
+    catch_unwind(|| check_document(input)).is_err()
+}
+
+/// Of this thread: what the machine does besides does not count.
+fn processor_time() -> Duration {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(statistics.split(' ').next().unwrap().parse().unwrap())
 }
 
 fn keep(input: &str) -> PathBuf {
@@ -120,20 +130,23 @@ fn keep(input: &str) -> PathBuf {
     file
 }
 
-fn check_document(text: &str) {
-    match read_yaml(text) {
+/// Was it accepted?
+fn check_document(text: &str) -> bool {
+    let read = read_yaml(text);
+    match &read {
         Ok(parsed) => {
             notes_are_fit_to_print(&parsed.notes);
             check_layout(&parsed.layout);
         }
         Err(problems) => {
             assert!(!problems.is_empty(), "refused without a reason");
-            notes_are_fit_to_print(&problems);
+            notes_are_fit_to_print(problems);
         }
     }
     if let Ok(value) = serde_json::from_str(text) {
         let _ = read_json(&value);
     }
+    read.is_ok()
 }
 
 fn notes_are_fit_to_print(problems: &[Problem]) {
@@ -186,6 +199,7 @@ fn check_command(bytes: &[u8]) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.yaml"), include_str!("../../../testdata/layouts/default.yaml")).unwrap();
     std::fs::write(dir.path().join("b.json"), bytes).unwrap();
-    let said = desk::checked(&[dir.path().to_owned()]).unwrap_or_else(|error| panic!("{error}: {bytes:?}"));
+    let said = Checked::read(&[dir.path().to_owned()]).map(|checked| checked.to_string());
+    let said = said.unwrap_or_else(|error| panic!("{error}: {bytes:?}"));
     assert!(said.contains("a.yaml: good") && said.lines().last().unwrap().starts_with("2 layouts, "), "{said}");
 }

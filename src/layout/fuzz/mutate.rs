@@ -101,7 +101,7 @@ impl Mutator<'_> {
     /// A document of the corpus with some changes.
     pub fn document(&mut self) -> String {
         let mut lines = self.some_lines();
-        for _ in 0..=self.random.below(5) {
+        for _ in 0..self.random.below(4) {
             self.change(&mut lines);
         }
         let mut text = lines.join("\n");
@@ -120,7 +120,7 @@ impl Mutator<'_> {
         let at = self.random.below(lines.len());
         let end = (at + 1 + self.random.below(8)).min(lines.len());
         let block = lines.get(at..end).unwrap_or_default().to_vec();
-        match self.random.below(24) {
+        match self.random.below(60) {
             0..2 => drop(lines.splice(at..end.max(at), [])),
             2..4 => drop(lines.splice(at..at, block)),
             4 => lines.reverse(),
