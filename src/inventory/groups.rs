@@ -74,6 +74,8 @@ struct Volume {
     lv_uuid: String,
     lv_name: String,
     lv_size: String,
+    #[serde(default)]
+    origin: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,7 +92,7 @@ fn report() -> Result<Report, String> {
     let fields = [
         ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags"],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size"],
-        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size"],
+        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin"],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes"],
         ["--configreport", "pvseg", "-o", "pv_uuid"],
     ];
@@ -113,12 +115,15 @@ fn groups(
             // One that was extended may have several.
             let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
             let widest = segments.max_by_key(|segment| number::<u32>(&segment.stripes));
+            let kind = widest.map(|segment| segment.segtype.as_str()).unwrap_or_default();
+            // lvm tells how a snapshot's own space is laid out, which is not what it is.
+            let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
             LogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
                 name: volume.lv_name,
                 uuid: volume.lv_uuid,
                 size_bytes: number(&volume.lv_size),
-                kind: widest.map(|segment| segment.segtype.clone()).unwrap_or_default(),
+                kind: if snapshot { "snapshot" } else { kind }.to_owned(),
                 stripes: widest.map(|segment| number(&segment.stripes)).unwrap_or_default(),
             }
         };

@@ -159,6 +159,40 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_answers_to_all_its_names() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories/nvme-sata.json");
+        let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let found = |inventory: &Inventory, name: &str| inventory.disk(name).map(|disk| disk.name.clone());
+        let names = [
+            ("/dev/sda", Some("sda")),
+            ("/dev/disk/by-path/pci-0000:00:1f.2-ata-1", Some("sda")),
+            ("/dev/disk/by-id/ata-QEMU_HARDDISK_QM00001", Some("sda")),
+            ("/dev/disk/by-id/nvme-eui.5254000000000001", Some("nvme0n1")),
+            ("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_nvme-1", Some("nvme0n1")),
+            ("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_nvme-2", None),
+            ("sda", None),
+            ("", None),
+        ];
+        for (name, disk) in names {
+            assert_eq!(found(&inventory, name).as_deref(), disk, "{name}");
+        }
+        let twin = Disk { name: "sdb".into(), device: "/dev/sdb".into(), ..inventory.disks[0].clone() };
+        inventory.disks.push(twin);
+        assert_eq!(found(&inventory, "/dev/disk/by-id/ata-QEMU_HARDDISK_QM00001"), None, "two have that name");
+        assert_eq!(found(&inventory, "/dev/sdb").as_deref(), Some("sdb"));
+    }
+
+    #[test]
+    fn devices_are_found_by_what_is_on_them() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories/raid-lvm.json");
+        let inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!(inventory.devices_with(&arrays::MEMBERS), ["/dev/sda1", "/dev/sda2", "/dev/sdb1", "/dev/sdb2"]);
+        assert_eq!(inventory.devices_with(&[groups::MEMBER]), ["/dev/md127"]);
+        let names = ["/dev/mapper/vg00-root", "/dev/md127", "/dev/sda1"].map(|device| inventory.kernel_name(device));
+        assert_eq!(names, ["dm-0", "md127", "sda1"]);
+    }
+
+    #[test]
     fn text_of_devices_is_made_printable() {
         let cases: [(&[u8], &str); 4] =
             [(b"  QEMU HARDDISK \n", "QEMU HARDDISK"), (b"S45N\x00\x00", "S45N"), (b"\x1b[2Jred", "[2Jred"), (b"", "")];

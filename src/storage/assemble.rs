@@ -25,6 +25,10 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// superblocks, mirrors their log, thin pools their transaction.
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
+/// No origin of a snapshot, which a merge that is due would write to, and not being moved, which would go on: both look
+/// linear otherwise (lv_attr in lvs(8): type `-`, and a small letter where a lock would make it a capital).
+const PLAIN: &str = "lv_attr=~^-.[a-z]";
+
 /// What [`assemble`] did.
 #[derive(Debug)]
 pub struct Assembled {
@@ -77,23 +81,29 @@ impl Assembled {
         Ok(())
     }
 
-    /// Starts what is there, and again, as long as that brings something new to light.
+    /// Starts what is there, and again, as long as that brings something new to light. Arrays first: a group may lie on
+    /// one of them and on a disk.
     fn build(&mut self) -> Result<()> {
         let mut tried = HashSet::new();
         for _ in 0..ROUNDS {
             let inventory = inventory::read()?;
             let arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
-            let arrays: Vec<&Array> = arrays.filter(|array| tried.insert(array.uuid.to_string())).collect();
-            let groups: Vec<&VolumeGroup> =
-                inventory.groups.iter().filter(|group| tried.insert(group.uuid.clone())).collect();
-            if arrays.is_empty() && groups.is_empty() {
-                break;
-            }
-            for array in arrays {
+            let arrays: Vec<&Array> =
+                arrays.filter(|array| tried.insert((array.uuid.to_string(), array.members.len()))).collect();
+            for array in &arrays {
                 self.note(&format!("array {}", array.uuid), start(array));
             }
-            for group in groups {
+            if !arrays.is_empty() {
+                continue;
+            }
+            let groups = inventory.groups.iter();
+            let groups: Vec<&VolumeGroup> =
+                groups.filter(|group| tried.insert((group.uuid.clone(), present(group)))).collect();
+            for group in &groups {
                 self.note(&format!("volume group {}", group.name), activate(group));
+            }
+            if groups.is_empty() {
+                break;
             }
         }
         Ok(())
@@ -145,6 +155,11 @@ fn free_name() -> Result<String, String> {
     Ok(format!("/dev/md{number}"))
 }
 
+/// How many of its physical volumes are there.
+fn present(group: &VolumeGroup) -> usize {
+    group.physical.iter().filter(|physical| !physical.device.is_empty()).count()
+}
+
 /// By UUID: two groups may have one name.
 fn activate(group: &VolumeGroup) -> Result<(), String> {
     let idle = group.volumes.iter().filter(|volume| volume.running.is_none());
@@ -156,7 +171,7 @@ fn activate(group: &VolumeGroup) -> Result<(), String> {
         return Ok(());
     }
     let config = format!("{LVM_LOOKS} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
-    let select = format!("vg_uuid={} && ({})", group.uuid, harmless.join(" || "));
+    let select = format!("vg_uuid={} && {PLAIN} && ({})", group.uuid, harmless.join(" || "));
     let lvm = Command::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
     let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
     lvm.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())

@@ -22,7 +22,7 @@ fn stop_all() {
         tried("dmsetup remove_all; for md in /sys/block/md*; do mdadm -q --stop /dev/${md##*/}; done");
     }
     // dmsetup leaves the links of volumes behind, and lvm makes no group whose directory is there.
-    tried("rm -rf /dev/vg00 /dev/twin /dev/half");
+    tried("rm -rf /dev/vg00 /dev/vg01 /dev/twin /dev/half");
 }
 
 /// Stops all and empties these disks.
@@ -112,7 +112,7 @@ fn parts() {
         cut(disk, 32, 4);
     }
     for part in PARTS {
-        ran(&format!("dd if=/dev/zero of={part} bs=1M status=none count=32"));
+        crate::storage::wipe::wipe_ends(part).unwrap();
     }
 }
 
@@ -130,7 +130,7 @@ fn create(name: &str, level: &str, options: &str, members: &[&str]) {
 fn vm_assembling_arrays_changes_nothing() {
     crate::storage::vmdisks::assert_test_machine();
     parts();
-    create("clean", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
+    create("clean", "1", "--metadata=1.2 --bitmap=internal", &["/dev/vda1", "/dev/vdb1"]);
     ran("mkfs.ext4 -q -L clean /dev/md/clean");
     create("half", "1", "--metadata=1.0", &["/dev/vda2", "missing"]);
     ran("mkfs.ext4 -q -L half /dev/md/half");
@@ -200,9 +200,10 @@ fn vm_assembled_are_arrays_groups_and_what_lies_on_them() {
     create("below", "1", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1"]);
     create("beside", "1", "--metadata=1.2", &["/dev/vda2", "/dev/vdb2"]);
     create("above", "0", "--metadata=1.2", &["/dev/md/below", "/dev/md/beside"]);
-    ran("lvm vgcreate -y vg00 /dev/md/above");
-    ran("lvm lvcreate -y -n root -L 16m vg00");
+    ran("lvm vgcreate -y vg00 /dev/vda3 /dev/md/above");
+    ran("lvm lvcreate -y -n root -L 16m vg00 /dev/md/above");
     ran("mkfs.ext4 -q /dev/vg00/root");
+    ran("lvm lvcreate -y -n wide -i 2 -L 16m vg00");
     ran("lvm lvcreate -y -n part -L 12m vg00");
     ran("lvm lvcreate -y -n part2 -L 12m vg00");
     create("onvolumes", "1", "--metadata=1.0", &["/dev/vg00/part", "/dev/vg00/part2"]);
@@ -215,10 +216,9 @@ fn vm_assembled_are_arrays_groups_and_what_lies_on_them() {
     assert_eq!(root.below, [above.running.clone().unwrap()]);
     assert_eq!(inside(&inventory, array(&inventory, "onvolumes")), ["ext4"]);
     let group = &inventory.groups[0];
-    assert_eq!(
-        (group.name.as_str(), group.physical[0].device.as_str()),
-        ("vg00", &*format!("/dev/{}", above.running.clone().unwrap()))
-    );
+    let mut devices: Vec<&str> = group.physical.iter().map(|physical| physical.device.as_str()).collect();
+    devices.sort_unstable();
+    assert_eq!(devices, [&*format!("/dev/{}", above.running.clone().unwrap()), "/dev/vda3"]);
     assert!(group.volumes.iter().all(|volume| volume.running.is_some()), "{group:?}");
     blank(&DISKS);
 }
@@ -235,7 +235,7 @@ fn vm_assembled_only_are_volumes_that_write_nothing() {
     ran("lvm lvcreate -y --type raid1 -m 1 -n mirrored -L 12m vg00");
     ran("lvm lvcreate -y --type thin-pool -Zn -n pool -L 16m vg00");
     ran("lvm lvcreate -y -n origin -L 12m vg00");
-    ran("lvm lvcreate -y -s -n snapshot -L 8m vg00/origin");
+    ran("lvm lvcreate -y -s -n copy -L 8m vg00/origin");
     let (inventory, notes) = looked(&DISKS, &PARTS);
     assert_eq!(notes, Vec::<String>::new());
     let group = &inventory.groups[0];
@@ -243,9 +243,15 @@ fn vm_assembled_only_are_volumes_that_write_nothing() {
     let mut volumes: Vec<_> =
         group.volumes.iter().map(|it| (it.name.as_str(), it.kind.as_str(), it.stripes, it.running.is_some())).collect();
     volumes.sort_unstable();
-    println!("{volumes:?}");
-    assert_eq!(volumes[..2], [("linear", "linear", 1, true), ("mirrored", "raid1", 2, false)]);
-    assert!(volumes.contains(&("striped", "striped", 2, true)) && volumes.contains(&("pool", "thin-pool", 1, false)));
+    let expected = [
+        ("copy", "snapshot", 1, false),
+        ("linear", "linear", 1, true),
+        ("mirrored", "raid1", 2, false),
+        ("origin", "linear", 1, false),
+        ("pool", "thin-pool", 1, false),
+        ("striped", "striped", 2, true),
+    ];
+    assert_eq!(volumes, expected);
     assert_eq!(seen(&inventory, "/dev/mapper/vg00-linear").signatures[0].kind, "ext4");
     blank(&DISKS);
 }
@@ -289,18 +295,18 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
 fn vm_assembled_only_is_not_what_ran_before() {
     crate::storage::vmdisks::assert_test_machine();
     blank(GROUP);
-    ran("lvm vgcreate -y vg00 /dev/nvme0n1 /dev/nvme1n1");
-    ran("lvm lvcreate -y -n swap -L 64m vg00");
-    ran("mkswap /dev/vg00/swap");
+    ran("lvm vgcreate -y vg01 /dev/nvme0n1 /dev/nvme1n1");
+    ran("lvm lvcreate -y -n swap -L 64m vg01");
+    ran("mkswap /dev/vg01/swap");
     let mut assembled = assemble(&["/dev/nvme0n1".to_owned()]).unwrap();
     assembled.unlock().unwrap();
-    tried("swapon /dev/dm-0 || swapon /dev/vg00/swap");
+    tried("swapon /dev/dm-0 || swapon /dev/vg01/swap");
     let mut assembled = assemble(&[]).unwrap();
     let mut inventory = inventory::read().unwrap();
     assembled.mark(&mut inventory);
     assembled.unlock().unwrap();
     tried("swapoff -a; swapoff /dev/dm-0");
-    let swap = seen(&inventory, "/dev/mapper/vg00-swap");
+    let swap = seen(&inventory, "/dev/mapper/vg01-swap");
     assert_eq!((swap.assembled, &swap.uses[..]), (false, &[inventory::Use::Swap][..]));
     blank(GROUP);
 }
