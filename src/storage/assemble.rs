@@ -12,8 +12,6 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-pub const TOOLS: &[&str] = &["mdadm", "lvm"];
-
 /// Arrays on volumes on arrays: nobody builds higher.
 const ROUNDS: usize = 8;
 
