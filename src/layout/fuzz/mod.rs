@@ -124,8 +124,9 @@ fn processor_time() -> Duration {
 }
 
 fn keep(input: &str) -> PathBuf {
-    let name = uuid::Uuid::new_v4().simple();
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/fuzz/{name}.yaml"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/fuzz");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join(format!("{}.yaml", uuid::Uuid::new_v4().simple()));
     std::fs::write(&file, input).unwrap();
     file
 }
