@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(200);
+const CMDLINE: &str = "console=ttyS0 panic=-1 no_timer_check";
 /// What the ramdisk says after the script, with its exit code.
 const PREPARED: &str = "drophammer-prepare: status ";
 
@@ -21,7 +22,7 @@ pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect)
     let mounts: Vec<String> = inspect.mount.iter().map(|mount| format!("/dev/{mount}")).collect();
     let files: Vec<&str> = inspect.files.keys().map(String::as_str).collect();
     let [mounts, files, checks] = [mounts.join(","), files.join(","), inspect.fsck_clean.join(",")];
-    let cmdline = format!("console=ttyS0 panic=-1 inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}");
+    let cmdline = format!("{CMDLINE} inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}");
     let (kernel, initrd) = (artifacts.join("ramdisk/vmlinuz"), artifacts.join("ramdisk/inspect"));
     let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline, on_copy: true };
     let mut vm = Vm::start(chassis, label, &boot)?;
@@ -36,7 +37,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<()> 
     let initrd = chassis.folder.join("prepare.initrd");
     write(&initrd, with_script(chassis.folder, &artifacts.join("ramdisk/inspect"), script)?)?;
     let kernel = artifacts.join("ramdisk/vmlinuz");
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: "console=ttyS0 panic=-1", on_copy: false };
+    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: CMDLINE, on_copy: false };
     let mut vm = Vm::start(chassis, "prepare", &boot)?;
     let code = until(&mut vm, |vm| status(&vm.console())).context("prepare")?;
     // The disks belong to the machine until it is off.
