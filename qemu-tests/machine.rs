@@ -71,7 +71,7 @@ impl Vm {
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The neutral look is at the disks alone: the quicker firmware will do.
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { .. }) {
-            uefi(&mut command, chassis.folder)?;
+            uefi(&mut command, chassis.folder, matches!(boot, Boot::Network(_)))?;
         }
         add_disks(&mut command, chassis, boot);
         match boot {
@@ -194,9 +194,11 @@ fn base(command: &mut Command, machine: &Machine) {
     command.args(["-smp", &machine.processors.to_string()]);
 }
 
-fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
+fn uefi(command: &mut Command, folder: &Path, over_network: bool) -> Result<()> {
     let vars = folder.join("efivars.fd");
-    if !vars.exists() {
+    // A boot without a network card makes the firmware put the disk first for good. The machine's keeper puts the network
+    // back, as a BMC would.
+    if over_network || !vars.exists() {
         fs::copy(OVMF_VARS, &vars).context(format!("{OVMF_VARS} (package ovmf)"))?;
     }
     command.arg("-drive").arg(format!("if=pflash,format=raw,unit=0,readonly=on,file={OVMF_CODE}"));

@@ -66,5 +66,5 @@ groups() {
 
 # volumes: GROUP/NAME TYPE STRIPES MIB
 volumes() {
-	report lvs vg_name,lv_name,segtype,stripes,lv_size | awk -F '|' '{ sub(/\.00$/, "", $5); print $1 "/" $2, $3, $4, $5 }' | sort
+	report lvs vg_name,lv_name,segtype,stripes,lv_size | awk -F '|' '{ sub(/\.00$/, "", $5); print $1 "/" $2, $3, $4, $5 }' | sort -u
 }
