@@ -3,6 +3,7 @@
 use super::{busy, kernel, wipe};
 use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
+use crate::layout::RaidLevel;
 use crate::plan::CreateArray;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -97,6 +98,11 @@ fn argv(array: &CreateArray) -> Vec<String> {
     args.push(format!("--metadata={}", array.metadata));
     args.push(format!("--level={}", array.level.number()));
     args.push(format!("--raid-devices={active}"));
+    // Without it mdadm makes a RAID 5 degraded and rebuilds its last member, which is quicker. A power cut in that time
+    // leaves an array both dirty and degraded, which the kernel does not start any more (raid5_run in drivers/md/raid5.c).
+    if array.level == RaidLevel::Raid5 {
+        args.push("--force".to_owned());
+    }
     if array.spares > 0 {
         args.push(format!("--spare-devices={}", array.spares));
     }

@@ -50,7 +50,7 @@ fn command_lines() {
         ),
         (
             array("/dev/md/data", Raid5, "1.2", &words("/dev/sda /dev/sdb /dev/sdc /dev/sdd"), 1, "--assume-clean"),
-            "/dev/md/data --run --homehost=any --metadata=1.2 --level=5 --raid-devices=3 --spare-devices=1 ID --name=data \
+            "/dev/md/data --run --homehost=any --metadata=1.2 --level=5 --raid-devices=3 --force --spare-devices=1 ID --name=data \
              --assume-clean /dev/sda /dev/sdb /dev/sdc /dev/sdd",
         ),
         (

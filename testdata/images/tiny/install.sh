@@ -41,6 +41,9 @@ bottoms() {
     [ -z "$lowest" ] || echo "$1"
 }
 
+# filesystem_uuid DEVICE: busybox's blkid has no options.
+filesystem_uuid() { blkid "$1" | sed -n 's/.* UUID="\([^"]*\)".*/\1/p'; }
+
 root=$(mounted /)
 [ -n "$root" ] || refuse "root is on no device: $(grep ' / ' /proc/mounts)"
 type=${root#* } root=${root% *}
@@ -74,7 +77,7 @@ if grep -q ' /boot/efi vfat ' /proc/mounts; then
     mkdir -p /boot/efi/EFI/BOOT
     cp /usr/lib/grub/BOOTX64.EFI /boot/efi/EFI/BOOT/BOOTX64.EFI
     printf 'search --no-floppy --fs-uuid --set=root %s\nconfigfile /boot/grub/grub.cfg\n' \
-        "$(blkid -c /dev/null -s UUID -o value "${boot:-$root}")" > /boot/efi/EFI/BOOT/grub.cfg
+        "$(filesystem_uuid "${boot:-$root}")" > /boot/efi/EFI/BOOT/grub.cfg
     echo "GRUB for UEFI is at /boot/efi/EFI/BOOT/BOOTX64.EFI"
     bootable=yes
 fi
