@@ -71,7 +71,7 @@ impl Vm {
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The neutral look is at the disks alone: the quicker firmware will do.
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { .. }) {
-            uefi(&mut command, chassis.folder, matches!(boot, Boot::Network(_)))?;
+            uefi(&mut command, chassis.folder)?;
         }
         add_disks(&mut command, chassis, boot);
         match boot {
@@ -194,11 +194,9 @@ fn base(command: &mut Command, machine: &Machine) {
     command.args(["-smp", &machine.processors.to_string()]);
 }
 
-fn uefi(command: &mut Command, folder: &Path, over_network: bool) -> Result<()> {
+fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
     let vars = folder.join("efivars.fd");
-    // A boot without a network card makes the firmware put the disk first for good. The machine's keeper puts the network
-    // back, as a BMC would.
-    if over_network || !vars.exists() {
+    if !vars.exists() {
         fs::copy(OVMF_VARS, &vars).context(format!("{OVMF_VARS} (package ovmf)"))?;
     }
     command.arg("-drive").arg(format!("if=pflash,format=raw,unit=0,readonly=on,file={OVMF_CODE}"));
@@ -226,8 +224,13 @@ fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
             drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
         }
         command.arg("-drive").arg(format!("{drive},file={}", file.display()));
-        let boot_place = if index == first { 1 } else { index + 2 };
-        command.arg("-device").arg(format!("{model},drive=drive{index},bootindex={boot_place}"));
+        let mut device = format!("{model},drive=drive{index}");
+        // OVMF takes no order at all, network first, when it cannot read one place of it; it has no words for these.
+        if !model.starts_with("nvme-ns") {
+            let boot_place = if index == first { 1 } else { index + 2 };
+            device += &format!(",bootindex={boot_place}");
+        }
+        command.arg("-device").arg(device);
     }
 }
 
