@@ -3,7 +3,7 @@
 
 use super::{Inventory, LogicalVolume, PhysicalVolume, Roots, VolumeGroup, attribute, link_name, names};
 use crate::command::{self, Command};
-use crate::storage::kernel::number_text;
+use crate::inventory::number_text;
 use serde::Deserialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use super::{Roots, Use, attribute, names, proc_text};
 use crate::error::{Context, Phase, Result};
-use crate::storage::kernel::number_text;
+use crate::inventory::number_text;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;

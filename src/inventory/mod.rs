@@ -89,6 +89,11 @@ fn device_path(name: &str) -> String {
     format!("/dev/{}", name.replace('!', "/"))
 }
 
+/// `8:1`, as sysfs and mountinfo write a device number.
+pub fn number_text(dev: u64) -> String {
+    format!("{}:{}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev))
+}
+
 /// A file of procfs that is always there.
 fn proc_text(roots: &Roots, name: &str) -> Result<String> {
     let path = roots.proc.join(name);

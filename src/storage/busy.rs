@@ -119,7 +119,7 @@ fn processes() -> impl Iterator<Item = Process> {
 fn is_device(path: &str, number: &str) -> bool {
     fs::metadata(path).is_ok_and(|metadata| {
         metadata.mode() & nix::libc::S_IFMT == nix::libc::S_IFBLK
-            && kernel::number_text(metadata.rdev()) == number.trim()
+            && crate::inventory::number_text(metadata.rdev()) == number.trim()
     })
 }
 

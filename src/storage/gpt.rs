@@ -220,7 +220,7 @@ fn wait_for_node(table: &PartitionTable, partition: &NewPartition) -> Result<()>
     loop {
         let number = fs::read_to_string(format!("/sys/class/block/{name}/dev")).unwrap_or_default();
         let node = fs::metadata(&partition.device);
-        if node.as_ref().is_ok_and(|node| kernel::number_text(node.rdev()) == number.trim()) {
+        if node.as_ref().is_ok_and(|node| crate::inventory::number_text(node.rdev()) == number.trim()) {
             return Ok(());
         }
         if Instant::now() > end {

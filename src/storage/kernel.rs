@@ -1,6 +1,7 @@
 //! Block device ioctls, and what sysfs says of a disk and its partitions. There is no udev to ask or to wait for.
 
 use crate::error::{Context, Phase, Result};
+use crate::inventory::number_text;
 use nix::errno::Errno;
 use nix::libc::{c_int, c_longlong, c_void};
 use std::fs::{self, File};
@@ -157,11 +158,6 @@ pub fn sysfs(device: &str) -> Result<PathBuf> {
         return Err(std::io::Error::other("it is not a block device")).context(Phase::Storage, what);
     }
     fs::canonicalize(format!("/sys/dev/block/{}", number_text(metadata.rdev()))).context(Phase::Storage, what)
-}
-
-/// `8:1`, as sysfs and mountinfo write a device number.
-pub fn number_text(dev: u64) -> String {
-    format!("{}:{}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev))
 }
 
 /// The partitions of a disk that the kernel knows, by number.
