@@ -132,7 +132,7 @@ impl Agent {
             image: allocation.image.id.clone(),
             url: allocation.image.url.clone(),
         };
-        let request = Request { mode: Mode::Install, erase: allocation.erase, subject };
+        let request = Request { mode: Mode::Install, erase: allocation.erase, subject, claim: None };
         let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
         let plan = plan.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))?;
         Ok((inventory, plan))

@@ -4,6 +4,7 @@
 //! `allocation.image.digest`, `allocation.erase`.
 
 use crate::layout::{self, Parsed};
+use crate::marker::Marker;
 use crate::plan::Erase;
 use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
@@ -72,12 +73,34 @@ pub struct Allocation {
     /// Renew the image, keep the data.
     #[serde(default)]
     pub reinstall: bool,
+    /// The order that `reinstall` comes from; ours, as is `installed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// What the control plane remembers of the last finished installation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installed: Option<Marker>,
     /// How thoroughly disks are erased before they are made anew; ours, not metal-api's.
     #[serde(default)]
     pub erase: Erase,
     /// The machine has reported a finished installation of this allocation.
     #[serde(default)]
     pub succeeded: bool,
+}
+
+/// A reinstall that an operator has ordered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Order {
+    pub id: String,
+    /// Which attempt this is, from 1, and the last one there will be.
+    pub attempt: u32,
+    pub attempts: u32,
+    /// An earlier attempt has passed the point of no return: the marker may be gone already.
+    #[serde(default)]
+    pub begun: bool,
+    /// The operator knows that the disk with the marker was replaced.
+    #[serde(default)]
+    pub without_marker: bool,
 }
 
 /// The operating system, and where it is.

@@ -149,7 +149,7 @@ impl Run<'_> {
             Operation::LockDisk { device } => self.locks.lock(device),
             Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
             Operation::Mount(filesystem) => self.mounts.mount(filesystem),
-            Operation::BurnImage { name } => self.burn_image(name),
+            Operation::BurnImage { name, .. } => self.burn_image(name),
             Operation::WriteMachineFiles => self.write_machine_files(),
             Operation::RunInstaller => {
                 installer::run(&self.root()?, installer::DEADLINE, &|line| self.installation.reporter.say(line))
@@ -160,6 +160,9 @@ impl Run<'_> {
             Operation::FlushDisks { disks } => self.flush(disks),
             Operation::Report => self.report(),
             Operation::Kexec => self.kexec(),
+            Operation::TellPointOfNoReturn | Operation::ProveKept(_) | Operation::WriteMarker(_) => {
+                Err(Error::new(Phase::Plan, "this operation is not built yet"))
+            }
             on_a_device => {
                 self.erased.extend(on_device(on_a_device, self.installation)?);
                 Ok(())
@@ -232,7 +235,9 @@ impl Run<'_> {
             plan: plan_text.to_owned(),
             peak_rss_bytes: peak_rss_bytes(),
             erased: self.erased.clone(),
-        })
+            ..Report::default()
+        })?;
+        Ok(())
     }
 
     fn kexec(&self) -> Result<()> {

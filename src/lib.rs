@@ -23,6 +23,7 @@ pub mod http;
 pub mod image;
 pub mod inventory;
 pub mod layout;
+pub mod marker;
 pub mod plan;
 pub mod problem;
 #[cfg(feature = "agent")]

@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::retry::{Attempt, BRIEF, PATIENT, Retries};
-use super::wire::{ErrorBody, Event, Register, Report};
+use super::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Report};
 use crate::allocation::Machine;
 use crate::error::{Error, Phase, Result};
 use crate::http;
@@ -104,10 +104,18 @@ impl Control for HttpControl {
         if response.status().is_success() { Ok(()) } else { Err(self.refused("event", response)) }
     }
 
-    fn report(&self, report: &Report) -> Result<()> {
+    fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()> {
+        let path = self.of_machine("/point-of-no-return");
+        self.ask(BRIEF, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(notice))?;
+        Ok(())
+    }
+
+    fn report(&self, report: &Report) -> Result<Acknowledged> {
         // A failed machine waits for a person: it must not first wait ten minutes for its server.
         let retries = if report.success { PATIENT } else { BRIEF };
-        self.ask(retries, "report", ANSWER, || self.request(Method::POST, &self.of_machine("/report")).json(report))?;
-        Ok(())
+        let request = || self.request(Method::POST, &self.of_machine("/report")).json(report);
+        let response = self.ask(retries, "report", ANSWER, request)?;
+        // Acknowledged it is, whatever a control plane of another kind writes into its answer.
+        Ok(response.json().unwrap_or_default())
     }
 }

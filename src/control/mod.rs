@@ -12,7 +12,7 @@ pub use http::HttpControl;
 use crate::allocation::Machine;
 use crate::error::Result;
 use std::time::Duration;
-use wire::{Event, Register, Report};
+use wire::{Acknowledged, Event, PointOfNoReturn, Register, Report};
 
 /// A control plane, seen from one machine.
 pub trait Control: Send + Sync {
@@ -40,9 +40,15 @@ pub trait Control: Send + Sync {
     /// It did not arrive. The caller drops it.
     fn event(&self, event: &Event) -> Result<()>;
 
+    /// Tells that a reinstall is about to destroy, and returns when the control plane still wants that.
+    ///
+    /// # Errors
+    /// As [`Control::register`]; the order is no longer in force.
+    fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()>;
+
     /// Delivers the final report and returns when it is acknowledged.
     ///
     /// # Errors
     /// It was not acknowledged within bounded retries.
-    fn report(&self, report: &Report) -> Result<()>;
+    fn report(&self, report: &Report) -> Result<Acknowledged>;
 }

@@ -6,14 +6,17 @@
 //! | `GET /v1/machine/{id}/wait?seconds=N` | | 200 when allocated, 204 when not yet |
 //! | `GET /v1/machine/{id}` | | [`crate::allocation::Machine`] |
 //! | `POST /v1/machine/{id}/event` | [`Event`] | 200 |
-//! | `POST /v1/machine/{id}/report` | [`Report`] | 200 |
+//! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
+//! | `POST /v1/machine/{id}/report` | [`Report`] | 200 [`Acknowledged`] |
 //!
 //! Every call carries `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`.
 //! Names are metal-api's; what drophammer adds is optional for the reader.
 
 use crate::inventory::{EraseMethod, Inventory};
+use crate::marker::Marker;
 use crate::text;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// metal-api's `v1.MachineRegisterRequest`, and the whole inventory beside it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -202,6 +205,63 @@ pub struct Report {
     /// How each disk was erased, and what proves it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<Erased>,
+    /// Id of the order that a reinstall carried out; empty for an install.
+    #[serde(default)]
+    pub order: String,
+    /// Of a failure: every disk is as it was before, and the machine goes back to what it had.
+    #[serde(default)]
+    pub untouched: bool,
+    /// Of a success: the marker that is on the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marker: Option<Marker>,
+    /// What a reinstall kept: the same before and after, or the install has failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptProof>,
+    /// Files of the image that lie beneath kept filesystems, where nobody sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<Hidden>,
+}
+
+/// What identified a kept object, read before the first step and after the last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptProof {
+    /// `disk /dev/sdb`, `array /dev/md/data`, `volume group csi-lvm`, `filesystem at /var/lib`.
+    pub object: String,
+    /// GUIDs, UUIDs, bounds, members, labels, by name.
+    pub before: BTreeMap<String, String>,
+    pub after: BTreeMap<String, String>,
+}
+
+/// Files of the image below a mount point that a kept filesystem covers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hidden {
+    pub path: String,
+    pub files: u64,
+}
+
+/// A reinstall is about to destroy: acknowledged before it does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointOfNoReturn {
+    pub allocationuuid: String,
+    pub order: String,
+}
+
+/// The answer to a report.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// Of a failed reinstall: boot over PXE at once for another attempt.
+    #[serde(default)]
+    pub retry: bool,
+}
+
+/// What a running machine boots to carry out a reinstall without its firmware: the answer to
+/// `GET /boot.json?uuid=UUID&mac=MAC`, 409 when nothing is ordered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextBoot {
+    /// URLs.
+    pub kernel: String,
+    pub initrd: String,
+    pub cmdline: String,
 }
 
 /// One disk that was made empty.

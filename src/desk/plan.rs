@@ -31,7 +31,7 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
         url: "the image's server".to_owned(),
         ..Subject::default()
     };
-    let request = Request { mode, erase: options.erase, subject };
+    let request = Request { mode, erase: options.erase, subject, claim: None };
     match plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4) {
         Ok(plan) => {
             print(&if options.json { json(&plan)? + "\n" } else { plan.to_string() })?;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::allocation::Machine;
-use crate::control::wire::{Event, Register};
+use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Register};
 use crate::plan::{ByteRange, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk};
 use crate::storage::busy;
 use crate::storage::loopdev::LoopDevice;
@@ -35,9 +35,16 @@ impl Control for Fake {
         Ok(())
     }
 
-    fn report(&self, report: &Report) -> Result<()> {
+    fn point_of_no_return(&self, _: &PointOfNoReturn) -> Result<()> {
+        Ok(())
+    }
+
+    fn report(&self, report: &Report) -> Result<Acknowledged> {
         self.reports.lock().unwrap().push(report.clone());
-        if self.refuses.load(Ordering::Relaxed) { Err(Error::new(Phase::Control, "not acknowledged")) } else { Ok(()) }
+        match self.refuses.load(Ordering::Relaxed) {
+            true => Err(Error::new(Phase::Control, "not acknowledged")),
+            false => Ok(Acknowledged::default()),
+        }
     }
 }
 
@@ -84,6 +91,8 @@ fn plan(steps: Vec<(StepName, Vec<Operation>)>) -> Plan {
         steps,
         fstab: vec![entry],
         root_uuid: UUID.into(),
+        already: None,
+        warnings: vec![],
     }
 }
 

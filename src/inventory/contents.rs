@@ -116,6 +116,7 @@ fn table(
             label: found.name,
             signatures,
             uses: known.map(|partition| partition.uses).unwrap_or_default(),
+            blank: false,
         }
     });
     let mut partitions: Vec<Partition> = partitions.collect();

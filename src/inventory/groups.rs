@@ -1,7 +1,7 @@
 //! LVM volume groups by what is written on their physical volumes: one `lvm fullreport`. Nothing has to be active for
 //! that, and nothing is activated.
 
-use super::{Inventory, LogicalVolume, PhysicalVolume, Roots, VolumeGroup, attribute, link_name, names};
+use super::{Health, Inventory, LogicalVolume, PhysicalVolume, Roots, VolumeGroup, attribute, link_name, names};
 use crate::command::{self, Command};
 use crate::inventory::number_text;
 use serde::Deserialize;
@@ -125,6 +125,7 @@ fn groups(
                 size_bytes: number(&volume.lv_size),
                 kind: if snapshot { "snapshot" } else { kind }.to_owned(),
                 stripes: widest.map(|segment| number(&segment.stripes)).unwrap_or_default(),
+                health: Health::Whole,
             }
         };
         let volumes = row.lv.into_iter().map(volume).collect();

@@ -59,7 +59,7 @@ fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedK
     let mut uses = users.of(dir, &device)?;
     uses.extend(of_partitions);
     let name = name.to_owned();
-    Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false }))
+    Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank: false }))
 }
 
 #[cfg(test)]

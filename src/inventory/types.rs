@@ -1,5 +1,6 @@
 //! What is there, as data. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
+use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -19,6 +20,21 @@ pub struct Inventory {
     /// LVM volume groups by what their physical volumes say, active or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<VolumeGroup>,
+    /// Filesystems whose inside was seen, because they are mounted or were mounted read-only to look.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filesystems: Vec<Filesystem>,
+}
+
+/// What the inside of a filesystem tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filesystem {
+    /// `/dev/sda2`, `/dev/md127`, `/dev/mapper/vg00-varlib`: as the disk, partition or stacked device spells it.
+    pub device: String,
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    /// Of the installation whose root this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marker: Option<Marker>,
 }
 
 /// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
@@ -121,6 +137,9 @@ pub struct Disk {
     /// a table or signature proves nothing, and the disk must not be taken for blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
+    /// Nothing is known on it, and samples from all over it are zero.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
 }
 
 /// A partition table as it is on the disk.
@@ -153,6 +172,9 @@ pub struct Partition {
     pub signatures: Vec<Signature>,
     #[serde(default)]
     pub uses: Vec<Use>,
+    /// As [`Disk::blank`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
 }
 
 /// A running block device that is made of others, as sysfs shows it: md array, device-mapper device, bcache.
@@ -175,6 +197,9 @@ pub struct Stacked {
     /// It was not running before the agent assembled what it found, to see what is on it.
     #[serde(default)]
     pub assembled: bool,
+    /// As [`Disk::blank`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,9 +281,29 @@ pub struct LogicalVolume {
     /// LVM's segment type: `linear`, `striped`, `raid1`, `thin-pool`.
     pub kind: String,
     pub stripes: u32,
-    /// Kernel name when it is active.
+    /// Kernel name when it is active, or of a read-only mapping that shows its content.
     #[serde(default)]
     pub running: Option<String>,
+    #[serde(default, skip_serializing_if = "Health::is_whole")]
+    pub health: Health,
+}
+
+/// Are all the data of a volume there?
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    #[default]
+    Whole,
+    /// A copy is missing, another one is there.
+    Degraded,
+    /// Some of it lies on a missing physical volume and nowhere else.
+    Lost,
+}
+
+impl Health {
+    fn is_whole(&self) -> bool {
+        *self == Health::Whole
+    }
 }
 
 /// A way to make all of a disk unreadable or zero.

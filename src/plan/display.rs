@@ -62,6 +62,7 @@ fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
         let verdict = match disk.verdict {
             Verdict::Wipe => "WIPE",
             Verdict::Keep => "keep",
+            Verdict::Make => "make",
             Verdict::NotOurs => "not ours",
         };
         let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };

@@ -23,7 +23,10 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
             filesystems.iter().filter_map(make_filesystem).map(Operation::MakeFilesystem).collect(),
         ),
         (StepName::StorageMount, mounts(&filesystems, false)),
-        (StepName::ImageBurn, vec![Operation::BurnImage { name: subject.image.clone() }]),
+        (
+            StepName::ImageBurn,
+            vec![Operation::BurnImage { name: subject.image.clone(), hidden: vec![], merged: vec![] }],
+        ),
         (StepName::StorageMountKept, kept(&decided, &filesystems)),
         (StepName::TargetFiles, vec![Operation::WriteMachineFiles]),
         (StepName::TargetInstaller, vec![Operation::RunInstaller]),
@@ -39,7 +42,18 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
         .map(|(name, operations)| Step { name, operations })
         .collect();
     let point_of_no_return = steps.iter().position(|step| step.name.is_destructive()).unwrap_or(steps.len());
-    Plan { mode, subject, layout: layout.id.clone(), disks: decided.disks, steps, point_of_no_return, fstab, root_uuid }
+    Plan {
+        mode,
+        subject,
+        layout: layout.id.clone(),
+        disks: decided.disks,
+        steps,
+        point_of_no_return,
+        fstab,
+        root_uuid,
+        already: None,
+        warnings: vec![],
+    }
 }
 
 impl StepName {

@@ -2,7 +2,9 @@
 
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel};
+use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// Fresh install, or a new image on a machine that keeps its data.
@@ -33,6 +35,29 @@ pub struct Request {
     pub mode: Mode,
     pub erase: Erase,
     pub subject: Subject,
+    /// Whose installation this is; nobody's on a desk.
+    pub claim: Option<Claim>,
+}
+
+/// What the control plane says about the machine's installation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claim {
+    pub machine: String,
+    pub allocation: String,
+    /// Of a reinstall; empty for an install.
+    pub order: String,
+    /// The last finished installation, as the control plane remembers it.
+    pub installed: Option<Marker>,
+    pub waiver: Option<Waiver>,
+}
+
+/// Why a reinstall may go on without a marker on the disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiver {
+    /// The operator has replaced the disk that had it.
+    Operator,
+    /// An earlier attempt has passed the point of no return.
+    Begun,
 }
 
 /// Which machine gets which image; for the title of the plan and for the image's steps.
@@ -58,6 +83,10 @@ pub struct Plan {
     pub fstab: Vec<FstabEntry>,
     /// UUID of the filesystem with `path: /`.
     pub root_uuid: String,
+    /// The installation that is on the disks already: then nothing is destroyed, and it is booted.
+    pub already: Option<Marker>,
+    /// What a person must not overlook: a degraded array, a replaced disk.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -65,6 +94,8 @@ pub struct Plan {
 pub enum Verdict {
     Wipe,
     Keep,
+    /// To be kept, but there is nothing on it, as on a disk that was replaced: made anew.
+    Make,
     /// Not named by the layout: never written, in any mode.
     NotOurs,
 }
@@ -102,6 +133,8 @@ pub enum StepName {
     StorageLock,
     #[serde(rename = "storage.release")]
     StorageRelease,
+    #[serde(rename = "report.begin")]
+    ReportBegin,
     #[serde(rename = "storage.wipe")]
     StorageWipe,
     #[serde(rename = "storage.partition")]
@@ -126,6 +159,10 @@ pub enum StepName {
     TargetFstab,
     #[serde(rename = "boot.load")]
     BootLoad,
+    #[serde(rename = "storage.prove_kept")]
+    StorageProveKept,
+    #[serde(rename = "target.marker")]
+    TargetMarker,
     #[serde(rename = "storage.unmount")]
     StorageUnmount,
     #[serde(rename = "report.final")]
@@ -141,6 +178,7 @@ impl StepName {
             StepName::StorageIdentify => "storage.identify",
             StepName::StorageLock => "storage.lock",
             StepName::StorageRelease => "storage.release",
+            StepName::ReportBegin => "report.begin",
             StepName::StorageWipe => "storage.wipe",
             StepName::StoragePartition => "storage.partition",
             StepName::StorageRaid => "storage.raid",
@@ -153,6 +191,8 @@ impl StepName {
             StepName::TargetInstaller => "target.installer",
             StepName::TargetFstab => "target.fstab",
             StepName::BootLoad => "boot.load",
+            StepName::StorageProveKept => "storage.prove_kept",
+            StepName::TargetMarker => "target.marker",
             StepName::StorageUnmount => "storage.unmount",
             StepName::ReportFinal => "report.final",
             StepName::BootKexec => "boot.kexec",
@@ -191,6 +231,8 @@ pub enum Operation {
     AssertFree {
         disks: Vec<String>,
     },
+    /// Tell the control plane that a reinstall is about to destroy, and hear that it still should.
+    TellPointOfNoReturn,
     WipeDisk(WipeDisk),
     WriteTable(PartitionTable),
     CreateArray(CreateArray),
@@ -212,6 +254,10 @@ pub enum Operation {
     /// Stream the image below the mounted root.
     BurnImage {
         name: String,
+        /// Mount points of kept filesystems that will cover what the image brings there.
+        hidden: Vec<String>,
+        /// Mount points of kept filesystems that the image's files are added to.
+        merged: Vec<String>,
     },
     /// `/etc/metal/install.yaml`, `/etc/metal/userdata`.
     WriteMachineFiles,
@@ -220,6 +266,10 @@ pub enum Operation {
     WriteFstab,
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
     LoadKernel,
+    /// Read again what identifies everything that is kept: it must be as it was.
+    ProveKept(Vec<Kept>),
+    /// `/etc/metal/drophammer.json`, last of all: who has it is whole.
+    WriteMarker(Marker),
     /// Unmount everything, strictly.
     Unmount,
     /// Take down a group of this run, so that its arrays can be stopped.
@@ -237,6 +287,29 @@ pub enum Operation {
     },
     Report,
     Kexec,
+}
+
+/// Something that a reinstall keeps, and what identifies it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    pub object: KeptObject,
+    /// By name: `guid`, `partition 1`, `members`, `label`.
+    pub identity: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeptObject {
+    /// By kernel name, which does not change while the agent runs.
+    Disk(String),
+    Array(Uuid),
+    /// By LVM's UUID.
+    Group(String),
+    /// The device of the plan, mounted or not, and where it is mounted.
+    Filesystem {
+        device: String,
+        path: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -290,7 +363,7 @@ pub struct CreateArray {
     /// `1.2`, or what the layout asks for.
     pub metadata: String,
     pub uuid: Uuid,
-    /// Members first, then the spares.
+    /// Members first, then the spares; `missing` for one that is not there.
     pub devices: Vec<String>,
     /// How many of `devices` are spares.
     pub spares: u32,

@@ -149,7 +149,7 @@ impl<'a> Deciding<'a> {
         for (index, listed) in self.layout.disks.iter().enumerate() {
             let Ok(disk) = find::disk(listed, self.inventory) else { continue };
             let refused = match self.verdict(&disk.name) {
-                Verdict::Wipe => release.disk(disk),
+                Verdict::Wipe | Verdict::Make => release.disk(disk),
                 Verdict::Keep => kept.disk(disk),
                 Verdict::NotOurs => Vec::new(),
             };

@@ -134,7 +134,7 @@ impl Reporter {
 mod tests {
     use super::*;
     use crate::allocation::Machine;
-    use crate::control::wire::{Register, Report};
+    use crate::control::wire::{Acknowledged, PointOfNoReturn, Register, Report};
     use crate::error::{Error, Phase};
 
     /// A control plane that hears events and nothing else, each after a delay.
@@ -158,7 +158,10 @@ mod tests {
             self.heard.lock().unwrap().push(event.clone());
             Ok(())
         }
-        fn report(&self, _: &Report) -> Result<()> {
+        fn point_of_no_return(&self, _: &PointOfNoReturn) -> Result<()> {
+            Ok(())
+        }
+        fn report(&self, _: &Report) -> Result<Acknowledged> {
             Err(Error::new(Phase::Control, "not listening"))
         }
     }

@@ -265,6 +265,8 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
         firewall_rules: passed_on("firewall_rules"),
         vpn: passed_on("vpn"),
         reinstall: allocation.reinstall && !standing.reinstalled,
+        order: None,
+        installed: None,
         erase: allocation.erase,
         succeeded: standing.succeeded,
     }

@@ -124,6 +124,8 @@ mod tests {
             point_of_no_return: 0,
             fstab: vec![],
             root_uuid: "r-uuid".into(),
+            already: None,
+            warnings: vec![],
         }
     }
 

@@ -235,6 +235,7 @@ fn partitions_with_signatures_and_uses() {
         label: "efi".into(),
         signatures: Vec::new(),
         uses: vec![Use::Mounted("/boot/efi".into()), Use::Holder("md127".into())],
+        blank: false,
     };
     assert_eq!(table.partitions[0], efi);
     let root = &table.partitions[1];

@@ -71,11 +71,16 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
             alone(format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid))
         }
         Operation::Mount(mount) => alone(format!("{} at {}", short(&mount.device), mount.path)),
-        Operation::BurnImage { name } => alone(format!("{name}, digest checked before anything of it runs")),
+        Operation::BurnImage { name, .. } => alone(format!("{name}, digest checked before anything of it runs")),
         Operation::WriteMachineFiles => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
         Operation::RunInstaller => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
         Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
         Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
+        Operation::TellPointOfNoReturn => {
+            alone("the control plane still wants it, and knows that disks are about to change".to_owned())
+        }
+        Operation::ProveKept(kept) => alone(format!("{} kept objects are what they were", kept.len())),
+        Operation::WriteMarker(_) => alone("/etc/metal/drophammer.json".to_owned()),
         Operation::Unmount => alone("everything".to_owned()),
         Operation::DeactivateGroup { name, .. } => (Some(name), Said::before("deactivate ")),
         Operation::StopArray { device } => (Some(short(device)), Said::before("stop ")),

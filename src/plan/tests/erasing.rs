@@ -20,7 +20,7 @@ fn erase_decides_the_methods() {
         (Erase::None, vec![Ends], false, 60, vec![Ends]),
     ];
     for (erase, methods, strict, budget_seconds, of_plain) in cases {
-        let request = Request { mode: Mode::Install, erase, subject: subject() };
+        let request = Request { mode: Mode::Install, erase, subject: subject(), claim: None };
         let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();
         let wipes: Vec<&WipeDisk> = operations(&plan, StepName::StorageWipe)
             .iter()

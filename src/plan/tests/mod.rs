@@ -99,7 +99,12 @@ fn subject() -> Subject {
 }
 
 fn make(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<Refusal>> {
-    super::make(layout, inventory, Request { mode, erase: Erase::Quick, subject: subject() }, &mut counting())
+    super::make(
+        layout,
+        inventory,
+        Request { mode, erase: Erase::Quick, subject: subject(), claim: None },
+        &mut counting(),
+    )
 }
 
 /// Compares with `testdata/plans/NAME.txt`; with UPDATE_PLANS in the environment, writes it.
