@@ -17,7 +17,7 @@ mod testing;
 mod tests;
 mod untar;
 
-use crate::control::wire::Progress;
+use crate::control::wire::{Hidden, Progress};
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
 use decode::Decoder;
@@ -51,6 +51,13 @@ pub struct Reached {
     pub digest: String,
 }
 
+// STUB for the merge: helper "image" writes these.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beneath<'a> {
+    pub hidden: &'a [String],
+    pub merged: &'a [String],
+}
+
 /// What arrived.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Burned {
@@ -61,6 +68,7 @@ pub struct Burned {
     pub entries: u64,
     /// How often the connection was taken up again.
     pub resumed: u32,
+    pub hidden: Vec<Hidden>,
 }
 
 /// Asks the image's server for size, ETag and digest; writes nothing.
@@ -78,7 +86,7 @@ pub fn reach(source: &Source) -> Result<Reached> {
 ///
 /// # Errors
 /// The first of fetch, decoder, tar, write and digest that is not content, by name.
-pub fn burn(image: &Reached, root: &Path, watch: &(dyn Fn(Progress) + Sync)) -> Result<Burned> {
+pub fn burn(image: &Reached, root: &Path, _beneath: &Beneath, watch: &(dyn Fn(Progress) + Sync)) -> Result<Burned> {
     burn_at_pace(image, root, watch, &Pace::default())
 }
 
@@ -130,5 +138,5 @@ fn burn_once(
         let text = format!("digest of {}: {expected} was expected, {digest} came", image.url);
         return Err(Error::new(Phase::Image, text));
     }
-    Ok(End::Whole(Burned { bytes, tar_bytes: unpacked.tar_bytes, entries: unpacked.entries, resumed }))
+    Ok(End::Whole(Burned { bytes, tar_bytes: unpacked.tar_bytes, entries: unpacked.entries, resumed, hidden: vec![] }))
 }

@@ -44,8 +44,14 @@ fn an_image_in_each_format_arrives_and_is_counted() {
                 etag: Some("\"one\"".into()),
                 digest: digest(kind, &image),
             };
-            let burned = burn(&reached, root.path(), &|progress| told.lock().unwrap().push(progress)).unwrap();
-            assert_eq!(burned, Burned { bytes: size, tar_bytes: total, entries: 3, resumed: 0 }, "{format}");
+            let burned =
+                burn(&reached, root.path(), &Beneath::default(), &|progress| told.lock().unwrap().push(progress))
+                    .unwrap();
+            assert_eq!(
+                burned,
+                Burned { bytes: size, tar_bytes: total, entries: 3, resumed: 0, hidden: vec![] },
+                "{format}"
+            );
         }
         assert_eq!(fs::read_to_string(root.path().join("etc/hostname")).unwrap(), "server");
         assert!(fs::read(root.path().join("link")).unwrap() == noise(200_000));
@@ -158,7 +164,7 @@ fn starting_over_ends() {
 fn a_root_that_is_none_is_named() {
     let reached =
         Reached { url: "http://127.0.0.1:1/".into(), size_bytes: None, etag: None, digest: digest(Kind::Md5, b"") };
-    let error = burn(&reached, Path::new("/no/such/root"), &|_| ()).unwrap_err().to_string();
+    let error = burn(&reached, Path::new("/no/such/root"), &Beneath::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("open /no/such/root"), "{error}");
 }
 
