@@ -5,7 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
-Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage.";
+Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,
+75 (agent only) failed, and the machine is to boot again at once.";
 
 /// Install agent for bare-metal servers.
 #[derive(Debug, Parser)]
