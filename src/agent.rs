@@ -201,6 +201,7 @@ fn inventory_with(layout: &Layout) -> Result<Inventory> {
     assembled.unlock()?;
     let mut inventory = inventory::read()?;
     assembled.mark(&mut inventory);
+    assembled.look(&mut inventory)?;
     Ok(inventory)
 }
 
