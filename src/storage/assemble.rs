@@ -6,7 +6,7 @@ use super::lock::Locks;
 use super::{kernel, look};
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Array, Inventory, LVM_LOOKS, VolumeGroup};
+use crate::inventory::{self, Array, Inventory, LVM_LOOKS, MemberRole, VolumeGroup};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -156,6 +156,10 @@ fn is_read_only(disk: &str) -> Result<bool> {
 fn start(array: &Array) -> Result<(), String> {
     if array.level == "container" {
         return Err(format!("it is a RAID of the firmware ({}), which stays as it is", array.metadata));
+    }
+    // mdadm would take one of two that went on without each other, the first.
+    if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
+        return Err("none of its members is known to be whole and up to date".to_owned());
     }
     let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
