@@ -218,5 +218,6 @@ fn assembled_inventory() -> Result<Inventory> {
     assembled.unlock()?;
     let mut inventory = inventory::read()?;
     assembled.mark(&mut inventory);
+    assembled.look(&mut inventory)?;
     Ok(inventory)
 }

@@ -3,6 +3,7 @@
 mod arrays;
 pub mod ata;
 mod ata_identity;
+mod blank;
 mod by_id;
 mod contents;
 mod disks;
@@ -12,6 +13,7 @@ mod fake;
 mod groups;
 mod hardware;
 mod holders;
+mod inside;
 pub mod nvme;
 mod paths;
 mod signatures;
@@ -20,6 +22,7 @@ mod types;
 
 pub use disks::serial_and_wwn;
 pub use groups::LOOK as LVM_LOOKS;
+pub use inside::filesystem;
 pub use types::*;
 
 use crate::error::{Context, Phase, Result};
@@ -72,6 +75,7 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
     };
     inventory.arrays = arrays::read(roots, &inventory);
     inventory.groups = groups::read(roots, &inventory);
+    inventory.filesystems = inside::read(&users, &inventory);
     Ok(inventory)
 }
 

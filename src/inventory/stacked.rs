@@ -48,18 +48,19 @@ fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedK
     let mapped = attribute(&dir.join("dm/name"));
     let device = if mapped.is_empty() { device_path(name) } else { format!("/dev/mapper/{mapped}") };
     let sector_bytes = attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
-    let target = Target { name, device: &device, sector_bytes };
+    let target = Target { name, device: &device, sector_bytes, size_bytes };
     // To read from a suspended device is to wait for ever.
-    let Contents { table, signatures, uses: of_partitions, .. } =
+    let Contents { table, signatures, uses: of_partitions, blank, .. } =
         if size_bytes == 0 || attribute(&dir.join("dm/suspended")) == "1" {
             Contents::default()
         } else {
             contents::read(&target, roots, users)?
         };
     let mut uses = users.of(dir, &device)?;
+    let blank = blank && uses.is_empty();
     uses.extend(of_partitions);
     let name = name.to_owned();
-    Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank: false }))
+    Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank }))
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! the disks refuse writes by programs, arrays are started read-only, and of the logical volumes only those are activated
 //! that write nothing by themselves.
 
-use super::kernel;
 use super::lock::Locks;
+use super::{kernel, look};
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Array, Inventory, LVM_LOOKS, VolumeGroup};
+use crate::inventory::{self, Array, Inventory, LVM_LOOKS, MemberRole, VolumeGroup};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -32,6 +32,8 @@ const PLAIN: &str = "lv_attr=~^-.[a-z]";
 pub struct Assembled {
     /// Kernel names of what was running before.
     before: Vec<String>,
+    /// All that was asked for.
+    disks: Vec<String>,
     locks: Locks,
     /// What could not be assembled and why: the disks keep that secret, which is no error.
     pub notes: Vec<String>,
@@ -42,8 +44,9 @@ pub struct Assembled {
 /// # Errors
 /// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
 pub fn assemble(disks: &[String]) -> Result<Assembled> {
-    let mut assembled = Assembled { before: running()?, locks: Locks::default(), notes: Vec::new() };
-    match assembled.lock(disks).and_then(|()| assembled.build()) {
+    let (disks, locks) = (disks.to_vec(), Locks::default());
+    let mut assembled = Assembled { before: running()?, disks, locks, notes: Vec::new() };
+    match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
             // The first error tells more than that of the way back.
@@ -69,8 +72,23 @@ impl Assembled {
         self.locks.unlock()
     }
 
-    fn lock(&mut self, disks: &[String]) -> Result<()> {
-        for disk in disks {
+    /// Adds to the inventory what is in the filesystems on these disks and on what lies on them, while the disks refuse
+    /// writes.
+    ///
+    /// # Errors
+    /// A disk cannot be locked or unlocked, or a filesystem stays mounted.
+    pub fn look(&mut self, inventory: &mut Inventory) -> Result<()> {
+        let looked = self.lock().and_then(|()| look::look(inventory));
+        let unlocked = self.unlock();
+        for note in looked? {
+            tracing::warn!("{note}");
+            self.notes.push(note);
+        }
+        unlocked
+    }
+
+    fn lock(&mut self) -> Result<()> {
+        for disk in &self.disks {
             // One with a write-protect switch is not ours to make writable afterwards.
             if !is_read_only(disk)? {
                 self.locks.lock(disk)?;
@@ -138,6 +156,10 @@ fn is_read_only(disk: &str) -> Result<bool> {
 fn start(array: &Array) -> Result<(), String> {
     if array.level == "container" {
         return Err(format!("it is a RAID of the firmware ({}), which stays as it is", array.metadata));
+    }
+    // mdadm would take one of two that went on without each other, the first.
+    if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
+        return Err("none of its members is known to be whole and up to date".to_owned());
     }
     let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
