@@ -251,11 +251,12 @@ impl<'a> Run<'a> {
         Err(Error::new(Phase::Storage, format!("what was to be kept HAS CHANGED: {}", changed.join("; "))))
     }
 
-    /// All else must be on the disks before it: who has the marker is whole, also after a power cut.
+    /// All else must be on the disks before it: who has the marker is whole, also after a power cut, and is booted without
+    /// replaying a journal.
     fn write_marker(&mut self, marker: &Marker) -> Result<()> {
         self.mounts.write_back()?;
         self.marker = Some(target::marker::write(&self.root()?, marker, OffsetDateTime::now_utc())?);
-        Ok(())
+        self.mounts.write_back()
     }
 
     fn flush(&mut self, disks: &[String]) -> Result<()> {

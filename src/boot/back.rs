@@ -4,13 +4,13 @@
 use super::{BootInfo, kexec, source};
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{Filesystem, Inventory};
-use crate::layout::Format;
 use crate::marker::{self, Marker};
-use crate::plan::MountFilesystem;
+use crate::storage::look;
 use crate::storage::mount::Mounts;
 use crate::target::Root;
 use crate::target::fstab::{self, Line};
 use std::io::ErrorKind;
+use sys_mount::MountFlags;
 
 /// Where the old system is mounted while its kernel is loaded.
 pub const OLD: &str = "/run/drophammer/old";
@@ -86,23 +86,12 @@ fn boot_lines(fstab: &str, boot: &BootInfo) -> Vec<Line> {
 
 fn mount(mounts: &mut Mounts, device: &str, path: &str, inventory: &Inventory) -> Result<()> {
     let kinds = source::kinds(device, inventory);
-    let format = Format::ALL.into_iter().find(|format| kinds == [format.name()]);
-    let format = format.ok_or_else(|| {
+    let how = if let [kind] = kinds.as_slice() { look::how(kind) } else { None };
+    let (fstype, options) = how.ok_or_else(|| {
         let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };
         Error::new(Phase::Boot, format!("{device}: a filesystem was expected there, and libblkid sees {is}"))
     })?;
-    let options = without_replay(format).into_iter().map(str::to_owned).collect();
-    mounts.mount_read_only(&MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options })
-}
-
-/// Read-only is not enough: a journal that a power cut has left would be replayed all the same.
-fn without_replay(format: Format) -> Option<&'static str> {
-    match format {
-        Format::Ext3 | Format::Ext4 => Some("noload"),
-        Format::Xfs => Some("norecovery"),
-        Format::Btrfs => Some("rescue=nologreplay"),
-        Format::Vfat | Format::Swap | Format::Tmpfs | Format::None => None,
-    }
+    mounts.mount_at(device, path, fstype, MountFlags::RDONLY, options)
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl Control for HttpControl {
 
     fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()> {
         let path = self.of_machine("/point-of-no-return");
-        self.ask(BRIEF, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(notice))?;
+        self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(notice))?;
         Ok(())
     }
 

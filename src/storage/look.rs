@@ -12,7 +12,7 @@ use sys_mount::{Mount, MountFlags};
 
 /// The filesystem to mount as, and what keeps it from writing: also an ext4 that was cut off, or that its owner has told
 /// to panic at the first error. Two XFS of one UUID are copies, and both may be looked at.
-fn how(kind: &str) -> Option<(&'static str, &'static str)> {
+pub fn how(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
         "xfs" => Some(("xfs", "norecovery,nouuid")),

@@ -102,12 +102,16 @@ impl Mounts {
         Ok(point)
     }
 
-    /// Writes everything back; it stays mounted.
+    /// Writes everything back, so that it is there even for who replays no journal; it stays mounted.
     ///
     /// # Errors
     /// Data could not be written.
     pub fn write_back(&self) -> Result<()> {
-        self.mounted.iter().rev().try_for_each(|point| sync(point))
+        self.mounted.iter().rev().try_for_each(|point| {
+            sync(point)?;
+            let settled = File::open(point).and_then(|dir| Ok(kernel::settle(&dir)?));
+            settled.context(Phase::Storage, || format!("empty the journal of the filesystem at {}", point.display()))
+        })
     }
 
     /// Writes everything back and unmounts, youngest first.

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::inventory::{Disk, Partition, Signature, Table};
-use crate::plan::MakeFilesystem;
+use crate::layout::Format;
+use crate::plan::{MakeFilesystem, MountFilesystem};
 use crate::storage::loopdev::LoopDevice;
-use crate::storage::{busy, filesystem, gpt, mount as storage_mount};
+use crate::storage::vmdisks::Disks;
+use crate::storage::{assemble, busy, filesystem, gpt, mount as storage_mount};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -87,11 +89,10 @@ fn loop_looking_at_a_filesystem_that_was_cut_off_changes_nothing() {
         let mut mounts = Mounts::new(dir.path());
         mounts.mount(&plain(live.path(), format)).unwrap();
         fs::write(dir.path().join("file"), "content").unwrap();
-        mounts.finish().unwrap();
-        mounts.mount(&plain(live.path(), format)).unwrap();
-        fs::write(dir.path().join("another"), "content").unwrap();
+        // As the marker is written: seen without a replay from here on.
         mounts.write_back().unwrap();
-        // As it is while it is mounted: the journal is not empty.
+        fs::write(dir.path().join("another"), "content").unwrap();
+        nix::unistd::syncfs(File::open(dir.path()).unwrap()).unwrap();
         copy(live.image(), Path::new(cut.path()));
         mounts.finish().unwrap();
         storage_mount::flush_disk(cut.path()).unwrap();
@@ -116,7 +117,7 @@ fn loop_what_is_no_filesystem_is_not_mounted() {
     for (inventory, expected) in [
         (of_disks(&[]), "libblkid sees nothing"),
         (of_disks(&[(disk.path(), Format::Ext4), (disk.path(), Format::Xfs)]), "libblkid sees ext4 and xfs"),
-        (of_disks(&[(disk.path(), Format::Swap)]), "swap cannot be mounted"),
+        (of_disks(&[(disk.path(), Format::Swap)]), "libblkid sees swap"),
         (of_disks(&[(disk.path(), Format::Ext4)]), "Invalid argument"),
     ] {
         let error = mount(&mut mounts, disk.path(), "/", &inventory).unwrap_err().to_string();
@@ -174,4 +175,59 @@ fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
         assert!(busy::mounts_below(Path::new(OLD)).is_empty());
         assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
     }
+}
+
+fn ran(line: &str) {
+    let mut words = line.split(' ');
+    let command = crate::command::Command::new(words.next().unwrap()).args(words);
+    command.env("MDADM_NO_UDEV", "1").env("DM_DISABLE_UDEV", "1").run().unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
+    let disks = Disks::take("vda vdb");
+    let parts = disks.partition(&[32, 64]);
+    for (name, metadata, members) in [("boot", "1.0", &parts[0]), ("data", "1.2", &parts[1])] {
+        members.iter().for_each(|member| crate::storage::wipe::wipe_ends(member).unwrap());
+        let members = members.join(" ");
+        ran(&format!(
+            "mdadm --create /dev/md/{name} --run --homehost=any --level=1 --raid-devices=2 --metadata={metadata} {members}"
+        ));
+    }
+    ran("lvm vgcreate -y vg00 /dev/md/data");
+    ran("lvm lvcreate -y -n root -L 32m vg00");
+    let dir = tempfile::tempdir().unwrap();
+    let mut mounts = Mounts::new(dir.path());
+    for (device, path) in [("/dev/vg00/root", "/"), ("/dev/md/boot", "/boot")] {
+        ran(&format!("mkfs.ext4 -q {device}"));
+        mounts.mount(&MountFilesystem { path: path.into(), ..plain(device, Format::Ext4) }).unwrap();
+    }
+    let tree = Root::open(dir.path()).unwrap();
+    let marker = Marker { machine: "m-1".into(), allocation: "a-1".into(), ..Marker::default() };
+    tree.write(marker::PATH, 0o600, serde_json::to_string(&marker).unwrap().as_bytes()).unwrap();
+    let info = b"kernel: /boot/vmlinuz\ninitrd: ''\ncmdline: ro\nbootloader_id: b\n";
+    tree.write("/etc/metal/boot-info.yaml", 0o644, info).unwrap();
+    tree.write("/etc/fstab", 0o644, b"/dev/md/boot /boot ext4\n").unwrap();
+    tree.write("/boot/vmlinuz", 0o644, b"no kernel").unwrap();
+    drop(tree);
+    mounts.finish().unwrap();
+    ran("lvm vgchange -y -a n vg00");
+    ran("mdadm --stop /dev/md/data");
+    ran("mdadm --stop /dev/md/boot");
+    let digests = || {
+        let members = parts.iter().flatten();
+        members.clone().for_each(|member| storage_mount::flush_disk(member).unwrap());
+        crate::command::Command::new("md5sum").args(members).run().unwrap().stdout
+    };
+    let before = digests();
+
+    let mut assembled = assemble::assemble(disks.all()).unwrap();
+    let mut inventory = crate::inventory::read().unwrap();
+    assembled.mark(&mut inventory);
+    assembled.look(&mut inventory).unwrap();
+    let error = load(&inventory, "m-1", "a-1").unwrap_err().to_string();
+    assert!(error.starts_with("load /boot/vmlinuz for kexec: "), "{error}");
+    assert!(busy::mounts_below(Path::new(OLD)).is_empty());
+    assert_eq!(digests(), before);
 }

@@ -337,7 +337,11 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
         assemble("/dev/md/root", UUID, &all[1..]).unwrap();
         write_ones("/dev/md/root", 12 << 20, 4096);
         stop("/dev/md/root").unwrap();
-        assert_eq!((roles(UUID)[0].1, roles(UUID)[1].1), (Faulty, Faulty), "each went on without the other: {metadata}");
+        assert_eq!(
+            (roles(UUID)[0].1, roles(UUID)[1].1),
+            (Faulty, Faulty),
+            "each went on without the other: {metadata}"
+        );
         let mut looked = crate::storage::assemble::assemble(all).unwrap();
         looked.unlock().unwrap();
         assert!(looked.notes[0].contains("none of its members"), "{:?}", looked.notes);
