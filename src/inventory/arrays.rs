@@ -157,7 +157,9 @@ fn settle(members: &mut [(String, Superblock)]) {
         let rival = active.iter().find(|(other, ..)| without(*other, own) && without(own, *other));
         let left = active.iter().any(|(other, events, _)| *events >= superblock.events && without(*other, own));
         let why = match rival {
-            Some((other, ..)) => format!("it and member {other} were each used without the other: a person must choose one"),
+            Some((other, ..)) => {
+                format!("it and member {other} were each used without the other: a person must choose one")
+            }
             None if superblock.events.saturating_add(1) < latest => "it has missed changes".to_owned(),
             None if left => "the others were used without it".to_owned(),
             None => continue,
@@ -182,7 +184,8 @@ fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
 /// What the latest member says, of the first that are.
 fn array(mut members: Vec<(String, Superblock)>) -> Option<Array> {
     settle(&mut members);
-    let role = |(device, superblock): &(String, Superblock)| ArrayMember { device: device.clone(), role: superblock.role };
+    let role =
+        |(device, superblock): &(String, Superblock)| ArrayMember { device: device.clone(), role: superblock.role };
     let roles = members.iter().map(role).collect();
     let (_, latest) = members.into_iter().rev().max_by_key(|(_, superblock)| superblock.events)?;
     let Superblock { uuid, name, level, metadata, raid_devices, .. } = latest;
