@@ -14,6 +14,7 @@ mod groups;
 mod hardware;
 mod holders;
 mod inside;
+mod legs;
 pub mod nvme;
 mod paths;
 mod signatures;
@@ -21,8 +22,9 @@ mod stacked;
 mod types;
 
 pub use disks::serial_and_wwn;
-pub use groups::LOOK as LVM_LOOKS;
+pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
 pub use inside::filesystem;
+pub use legs::Piece;
 pub use types::*;
 
 use crate::error::{Context, Phase, Result};

@@ -32,7 +32,7 @@ fn kind(name: &str, dir: &Path) -> Option<StackedKind> {
     // The tool that makes a device puts its own prefix into the UUID (dmsetup(8)).
     let uuid = attribute(&dir.join("dm/uuid"));
     Some(match uuid.split_once('-') {
-        Some(("LVM", _)) => StackedKind::Volume,
+        Some(("LVM" | "drophammer", _)) => StackedKind::Volume,
         Some(("CRYPT", _)) => StackedKind::Crypt,
         _ => StackedKind::Other,
     })
@@ -131,6 +131,7 @@ mod tests {
         let tree = Tree::new();
         let cases = [
             ("LVM-x", StackedKind::Volume),
+            ("drophammer-x", StackedKind::Volume),
             ("CRYPT-LUKS2-x", StackedKind::Crypt),
             ("mpath-x", StackedKind::Other),
             ("", StackedKind::Other),

@@ -6,7 +6,7 @@ use super::lock::Locks;
 use super::{kernel, look};
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Array, Inventory, LVM_LOOKS, MemberRole, VolumeGroup};
+use crate::inventory::{self, Array, Inventory, LVM_COPY, LVM_LOOKS, MemberRole, Piece, VolumeGroup};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -116,7 +116,7 @@ impl Assembled {
             let groups: Vec<&VolumeGroup> =
                 groups.filter(|group| tried.insert((group.uuid.clone(), present(group)))).collect();
             for group in &groups {
-                self.note(&format!("volume group {}", group.name), activate(group));
+                self.note(&format!("volume group {}", group.name), activate(group).and_then(|()| show_copies(group)));
             }
             if groups.is_empty() {
                 break;
@@ -195,6 +195,35 @@ fn activate(group: &VolumeGroup) -> Result<(), String> {
     let lvm = Command::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
     let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
     lvm.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
+}
+
+/// Shows the content of raid1 volumes through a read-only mapping of one of their copies each.
+fn show_copies(group: &VolumeGroup) -> Result<(), String> {
+    let mut hidden = group.volumes.iter().filter(|volume| volume.kind == "raid1" && volume.running.is_none());
+    let copies = inventory::copies(group)?;
+    for copy in &copies {
+        let name = format!("{}-{}", group.name.replace('-', "--"), copy.name.replace('-', "--"));
+        let concise = format!("{name},{LVM_COPY}{},,ro,{}", copy.uuid, table(&copy.pieces));
+        let create = Command::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
+        create.env("DM_DISABLE_UDEV", "1").run().map_err(|error| error.to_string())?;
+    }
+    match hidden.find(|volume| !copies.iter().any(|copy| copy.name == volume.name)) {
+        Some(volume) => Err(format!("no copy of the raid1 volume {} is known to be whole and up to date", volume.name)),
+        None => Ok(()),
+    }
+}
+
+/// A line for each piece, with commas between them (dmsetup(8), "CONCISE FORMAT").
+fn table(pieces: &[Piece]) -> String {
+    let mut start = 0;
+    let line = |piece: &Piece| {
+        let sectors = |bytes: u64| bytes / kernel::SYSFS_SECTOR_BYTES;
+        let (length, offset) = (sectors(piece.size_bytes), sectors(piece.start_bytes));
+        let line = format!("{start} {length} linear {} {offset}", piece.device);
+        start += length;
+        line
+    };
+    pieces.iter().map(line).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

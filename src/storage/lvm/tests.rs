@@ -282,3 +282,53 @@ fn vm_lvm_refuses_with_the_tools_words() {
     assert!(error.contains("open /dev/vda for writing, used by: vda is held by dm-0 (vg00-root)"), "{error}");
     assert!(activate("no-such", all).unwrap_err().to_string().contains("\"no-such\" not found"));
 }
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
+    let disks = Disks::take("vda vdb vdc");
+    let all = disks.all();
+    create_group(&group("vg-0", all, "")).unwrap();
+    let safe = volume("vg-0/safe", &all[..2], 100, LvmType::Raid1);
+    create_volume(&safe).unwrap();
+    put("/dev/vg-0/safe", 8 << 20, &[7; 4096]);
+    deactivate("vg-0", all).unwrap();
+    for gone in 0..2 {
+        let saved = get(&all[gone], 0, 2 << 20);
+        wipe::wipe_ends(&all[gone]).unwrap();
+        let left: Vec<String> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
+        // Somebody has looked before.
+        let mut assembled = crate::storage::assemble::assemble(&left).unwrap();
+        assembled.unlock().unwrap();
+        assert_eq!(assembled.notes, Vec::<String>::new());
+        assert_eq!(get("/dev/mapper/vg--0-safe", 8 << 20, 4096), [7; 4096]);
+        activate("vg-0", &left).unwrap();
+        let expected = [" DA ", " AD "][gone];
+        assert!(status("/dev/vg-0/safe").contains(expected), "{}", status("/dev/vg-0/safe"));
+        assert_eq!(get("/dev/vg-0/safe", 8 << 20, 4096), [7; 4096]);
+        put("/dev/vg-0/safe", 16 << 20, &[8; 4096]);
+        deactivate("vg-0", &left).unwrap();
+        assert_free(&left).unwrap();
+        put(&all[gone], 0, &saved);
+        activate("vg-0", all).unwrap();
+        // Made equal again, for the next one.
+        for _ in 0..100 {
+            if status("/dev/vg-0/safe").contains(" AA 204800/204800 ") {
+                break;
+            }
+            let _ = Command::new("lvm").args(["lvchange", "--refresh", "vg-0/safe"]).env("DM_DISABLE_UDEV", "1").run();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert!(status("/dev/vg-0/safe").contains(" AA 204800/204800 "), "{}", status("/dev/vg-0/safe"));
+        assert_eq!(get("/dev/vg-0/safe", 16 << 20, 4096), [8; 4096]);
+        deactivate("vg-0", all).unwrap();
+    }
+    activate("vg-0", all).unwrap();
+    create_volume(&volume("vg-0/only", &all[1..2], 100, LvmType::Linear)).unwrap();
+    deactivate("vg-0", all).unwrap();
+    wipe::wipe_ends(&all[1]).unwrap();
+    let left = [all[0].clone(), all[2].clone()];
+    let error = activate("vg-0", &left).unwrap_err().to_string();
+    assert!(error.starts_with("activate volume group vg-0: ") && error.contains("only"), "{error}");
+    deactivate("vg-0", &left).unwrap();
+}

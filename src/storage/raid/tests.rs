@@ -289,16 +289,18 @@ fn vm_raid_is_made_with_a_member_missing() {
     ];
     for (level, members) in cases {
         for metadata in ["1.2", "0.90"] {
-            let array = array("/dev/md/half", level, metadata, &words(members), 0, "");
+            // Others lie on disks that earlier tests have used.
+            let uuid = Uuid::new_v4();
+            let array = CreateArray { uuid, ..array("/dev/md/half", level, metadata, &words(members), 0, "") };
             create(&array).unwrap_or_else(|error| panic!("{members}: {error}"));
             assert_eq!(read("/dev/md/half", 0, 1 << 20), vec![0; 1 << 20], "{members}");
             write_ones("/dev/md/half", 4 << 20, 4096);
             stop("/dev/md/half").unwrap();
             let there: Vec<String> = there(&array.devices).cloned().collect();
-            assemble("/dev/md/half", UUID, &there).unwrap();
+            assemble("/dev/md/half", uuid, &there).unwrap();
             assert_eq!(read("/dev/md/half", 4 << 20, 4096), vec![1; 4096], "{members}");
             stop("/dev/md/half").unwrap();
-            let roles = roles(UUID);
+            let roles = roles(uuid);
             assert_eq!(roles.len(), there.len());
             for (device, role) in roles {
                 let place = array.devices.iter().position(|member| *member == device).unwrap();
@@ -318,27 +320,29 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
     let disks = Disks::take("vda vdb");
     let all = disks.all();
     for metadata in ["1.2", "0.90"] {
-        create(&array("/dev/md/root", RaidLevel::Raid1, metadata, all, 0, "")).unwrap();
+        let uuid = Uuid::new_v4();
+        let root = array("/dev/md/root", RaidLevel::Raid1, metadata, all, 0, "");
+        create(&CreateArray { uuid, ..root }).unwrap();
         write_ones("/dev/md/root", 4 << 20, 4096);
         stop("/dev/md/root").unwrap();
         let expected = [("/dev/vda".to_owned(), Active(0)), ("/dev/vdb".to_owned(), Active(1))];
-        assert_eq!(roles(UUID), expected, "{metadata}");
+        assert_eq!(roles(uuid), expected, "{metadata}");
 
-        assemble("/dev/md/root", UUID, &all[..1]).unwrap();
+        assemble("/dev/md/root", uuid, &all[..1]).unwrap();
         write_ones("/dev/md/root", 8 << 20, 4096);
         stop("/dev/md/root").unwrap();
-        assert_eq!(roles(UUID)[1].1, Faulty, "{metadata}");
+        assert_eq!(roles(uuid)[1].1, Faulty, "{metadata}");
         // Both are there: what was written last is what one reads.
-        assemble("/dev/md/root", UUID, all).unwrap();
+        assemble("/dev/md/root", uuid, all).unwrap();
         assert_eq!(read("/dev/md/root", 8 << 20, 4096), vec![1; 4096], "{metadata}");
         stop("/dev/md/root").unwrap();
-        assert_eq!((roles(UUID)[0].1, roles(UUID)[1].1), (Active(0), Faulty), "{metadata}");
+        assert_eq!((roles(uuid)[0].1, roles(uuid)[1].1), (Active(0), Faulty), "{metadata}");
 
-        assemble("/dev/md/root", UUID, &all[1..]).unwrap();
+        assemble("/dev/md/root", uuid, &all[1..]).unwrap();
         write_ones("/dev/md/root", 12 << 20, 4096);
         stop("/dev/md/root").unwrap();
         assert_eq!(
-            (roles(UUID)[0].1, roles(UUID)[1].1),
+            (roles(uuid)[0].1, roles(uuid)[1].1),
             (Faulty, Faulty),
             "each went on without the other: {metadata}"
         );
