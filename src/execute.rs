@@ -6,7 +6,7 @@ use crate::boot::{BootInfo, kexec};
 use crate::control::Control;
 use crate::control::wire::{Erased, EventName, Report, StepTime};
 use crate::error::{Error, Phase, Result};
-use crate::image;
+use crate::image::{self, Beneath};
 use crate::inventory::Inventory;
 use crate::layout::Format;
 use crate::plan::{CreateArray, CreateGroup, Operation, Plan, Step, StepName};
@@ -191,7 +191,8 @@ impl Run<'_> {
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
         let reached = self.image.as_ref().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
-        let burned = image::burn(reached, self.mounts.root(), &|progress| reporter.progress(progress))?;
+        let burned =
+            image::burn(reached, self.mounts.root(), &Beneath::default(), &|progress| reporter.progress(progress))?;
         let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
         self.say(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
         Ok(())
