@@ -6,7 +6,7 @@ use crate::boot::{BootInfo, kexec};
 use crate::control::Control;
 use crate::control::wire::{Erased, EventName, Hidden, KeptProof, PointOfNoReturn, Report, StepTime};
 use crate::error::{Error, Phase, Result};
-use crate::image::{self, Beneath};
+use crate::image::{self, Beneath, Conflicts};
 use crate::inventory::{self, Inventory};
 use crate::layout::Format;
 use crate::marker::Marker;
@@ -221,6 +221,13 @@ impl<'a> Run<'a> {
         self.say(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
         for Hidden { path, files } in &burned.hidden {
             self.say(&format!("{path}: {files} files of the image will lie hidden beneath the kept filesystem"));
+        }
+        let Conflicts { files, first } = burned.conflicts;
+        if files > 0 {
+            let places = first.join(", ");
+            self.say(&format!(
+                "{files} files of the image were left out, where a kept directory has their name: {places}"
+            ));
         }
         self.hidden = burned.hidden;
         target::marker::forget(&self.root()?)
