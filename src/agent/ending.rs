@@ -94,21 +94,21 @@ impl Agent {
         let answer = self.tell(&failure);
         match failure.way(&answer) {
             Way::Hold => return Err(failure.error),
-            Way::Again => println!("The control plane wants another attempt: this machine boots over PXE again."),
-            Way::Complete => {
-                println!("The installation is complete: this machine reboots, and boots it from its disk.")
-            }
+            Way::Again => self.say_reboot("over PXE, since the control plane wants another attempt"),
+            Way::Complete => self.say_reboot("into the new system, which is complete, from its disk"),
             Way::Back => {
                 let Err(error) = self.go_back(&failure.allocation);
-                let message = format!("the installed system cannot be booted from here: {error}");
-                println!(
-                    "{message}\nNo disk was written. This machine reboots, and its firmware boots what is installed."
-                );
-                self.reporter.phase(EventName::PlannedReboot, &message);
-                self.reporter.flush(LAST_WORDS);
+                self.say_reboot(&format!(
+                    "the installed system cannot be booted from here: {error}. No disk was written, and the firmware is to boot it"
+                ));
             }
         }
         Ok(BootAgain)
+    }
+
+    fn say_reboot(&self, why: &str) {
+        self.reporter.phase(EventName::PlannedReboot, why);
+        self.reporter.flush(LAST_WORDS);
     }
 
     /// That it cannot be told changes nothing for the machine: then nobody has asked for another attempt.
@@ -142,8 +142,7 @@ impl Agent {
         let installed = back::load(&assembled_inventory()?, &self.machine, &allocation.id)?;
         let back::Installed { device, marker, boot } = installed;
         println!("{} of {} on {device}: {} {}", marker.image, marker.time, boot.kernel, boot.cmdline);
-        self.reporter.phase(EventName::PlannedReboot, &format!("back into the installed system, {}", marker.image));
-        self.reporter.flush(LAST_WORDS);
+        self.say_reboot(&format!("back into the installed system, {}", marker.image));
         kexec::start()
     }
 }
