@@ -3,6 +3,7 @@
 
 use super::Roots;
 use super::groups::{Row, Segment, number};
+use std::cmp::Reverse;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -55,24 +56,22 @@ pub(super) fn legs(row: &Row, name: &str) -> Vec<Leg> {
     images.iter().map(leg).collect()
 }
 
-/// The places of the copies that hold the volume's data of today. Of two that went on without each other none does: a person
+/// The places of the copies that hold the volume's data of today, the best first. Of two that went on without each other none does: a person
 /// must say which of them is right.
 pub(super) fn whole(legs: &[Leg], superblocks: &[Option<Superblock>]) -> Vec<usize> {
+    // A bit for each place: more than 64 copies nobody has.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
-    let failed = |one: Superblock, place: usize| one.failed >> place & 1 == 1;
     let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
+    let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
     let good = known().filter(|(place, own)| {
         // The change of a stop may have come to one of them only.
-        own.recovered
-            && own.events.saturating_add(1) >= latest
-            && known().all(|(_, other)| !failed(other, *place))
-            && legs.get(*place).is_some_and(|leg| leg.data.is_some())
+        let up_to_date = own.recovered && own.events.saturating_add(1) >= latest;
+        up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });
-    let good: Vec<(usize, Superblock)> = good.collect();
+    let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
     // The latest, and of equal ones the first, from which the kernel would copy to the others.
-    let mut places: Vec<usize> = good.iter().map(|(place, _)| *place).collect();
-    places.sort_by_key(|place| (latest - superblocks[*place].map_or(0, |own| own.events), *place));
-    places
+    good.sort_by_key(|(place, events)| (Reverse(*events), *place));
+    good.into_iter().map(|(place, _)| place).collect()
 }
 
 /// What the superblocks say, at their copies' places.

@@ -2,12 +2,11 @@
 //!
 //! Every call sees the group's own devices only, so that a group of the same name on other disks does not exist for it.
 
-use super::{busy, kernel, release, wipe};
+use super::{busy, release, wipe};
 use crate::command::Command;
 use crate::error::{Context, Error, Phase, Result};
-use crate::inventory::LVM_COPY;
 use crate::layout::LvmType;
-use crate::plan::{CreateGroup, CreateVolume, Holder};
+use crate::plan::{CreateGroup, CreateVolume};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
@@ -65,51 +64,28 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_ends(&volume.device)
 }
 
-/// Activates all volumes of a kept group, writable. Those that were activated to look at them start anew, since that was on
+/// Activates all volumes of a kept group, writable. What was assembled of it to look inside starts anew, since that was on
 /// read-only disks. Physical volumes may be missing as long as every volume can do without.
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
 pub fn activate(name: &str, devices: &[String]) -> Result<()> {
-    deactivate(name, devices)?;
+    devices.iter().try_for_each(|device| release::release_above(device))?;
     let activated = lvm("vgchange", devices, ["--activate", "y", "--activationmode", "degraded", name]);
     activated.map(drop).context(Phase::Storage, || format!("activate volume group {name}"))
 }
 
-/// Deactivates all volumes of a group, and takes down what only shows the content of one.
+/// Deactivates all volumes of a group.
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
 pub fn deactivate(name: &str, devices: &[String]) -> Result<()> {
-    remove_copies(name, devices)?;
     lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
         let volumes = fs::read_dir(format!("/dev/{name}")).into_iter().flatten().flatten();
         let users: Vec<_> = volumes.flat_map(|volume| busy::device_users(&volume.path().to_string_lossy())).collect();
         let what = format!("deactivate volume group {name}{}", busy::in_words(&users));
         Error::with_source(Phase::Storage, what, error)
     })
-}
-
-/// The mappings through which raid1 volumes were looked at: they have the names that the volumes need.
-fn remove_copies(group: &str, devices: &[String]) -> Result<()> {
-    let prefix = format!("{}-", group.replace('-', "--"));
-    let below: Vec<_> =
-        devices.iter().filter_map(|device| Some(kernel::sysfs(device).ok()?.file_name()?.to_owned())).collect();
-    for mapping in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let dm = mapping.path().join("dm");
-        let is =
-            |file: &str, prefix: &str| fs::read_to_string(dm.join(file)).is_ok_and(|text| text.starts_with(prefix));
-        if !is("uuid", LVM_COPY) || !is("name", &prefix) {
-            continue;
-        }
-        // Of another group of that name it is none of ours.
-        let mut slaves = fs::read_dir(mapping.path().join("slaves")).into_iter().flatten().flatten();
-        if slaves.all(|slave| below.contains(&slave.file_name())) {
-            let device = format!("/dev/{}", mapping.file_name().to_string_lossy());
-            release::release(&Holder::Mapping { device })?;
-        }
-    }
-    Ok(())
 }
 
 fn group_args(group: &CreateGroup) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! mdadm: arrays as the plan says. Their first synchronisation waits for the installed system.
 
-use super::{busy, kernel, wipe};
+use super::{busy, kernel, release, wipe};
 use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::RaidLevel;
@@ -53,9 +53,10 @@ pub fn create(array: &CreateArray) -> Result<()> {
 /// The array runs already and is in use (and by whom), or mdadm's own words.
 pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
     let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
-    // It may run read-only and under another name, since it was looked at before.
+    // It may run read-only and under another name, with more on it, since it was looked at before.
     for running in arrays_on(members)? {
         if Found::read(&running).is_ok_and(|found| found.uuid == Some(uuid)) {
+            release::release_above(&running)?;
             stop(&running)?;
         }
     }

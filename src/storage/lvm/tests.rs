@@ -332,3 +332,58 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     assert!(error.starts_with("activate volume group vg-0: ") && error.contains("only"), "{error}");
     deactivate("vg-0", &left).unwrap();
 }
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
+    let disks = Disks::take("vda vdb vdc");
+    let all = disks.all();
+    let uuid = uuid::Uuid::new_v4();
+    let below = crate::plan::CreateArray {
+        device: "/dev/md/below".into(),
+        level: crate::layout::RaidLevel::Raid1,
+        metadata: "1.2".into(),
+        uuid,
+        devices: all[..2].to_vec(),
+        spares: 0,
+        createoptions: vec![],
+    };
+    raid::create(&below).unwrap();
+    let physical = [below.device.clone(), all[2].clone()];
+    create_group(&group("vg00", &physical, "")).unwrap();
+    for (name, kind) in
+        [("vg00/safe", LvmType::Raid1), ("vg00/fast", LvmType::Striped), ("vg00/plain", LvmType::Linear)]
+    {
+        create_volume(&volume(name, &physical, 64, kind)).unwrap();
+        put(&format!("/dev/{name}"), 8 << 20, &[7; 4096]);
+    }
+    let above = crate::plan::CreateArray {
+        device: "/dev/md/above".into(),
+        uuid: uuid::Uuid::new_v4(),
+        devices: words("/dev/vg00/plain missing"),
+        ..below.clone()
+    };
+    raid::create(&above).unwrap();
+    raid::stop("/dev/md/above").unwrap();
+    deactivate("vg00", &physical).unwrap();
+    raid::stop("/dev/md/below").unwrap();
+
+    let mut looked = crate::storage::assemble::assemble(all).unwrap();
+    looked.unlock().unwrap();
+    let found = crate::inventory::read().unwrap();
+    assert!(
+        found.arrays.iter().filter(|array| [uuid, above.uuid].contains(&array.uuid)).all(|it| it.running.is_some())
+    );
+    assert!(found.groups[0].volumes.iter().all(|volume| volume.running.is_some()), "{:?}", found.groups);
+    raid::assemble("/dev/md/below", uuid, &below.devices).unwrap();
+    activate("vg00", &physical).unwrap();
+    raid::assemble("/dev/md/above", above.uuid, &above.devices[..1]).unwrap();
+    for name in ["safe", "fast"] {
+        assert_eq!(get(&format!("/dev/vg00/{name}"), 8 << 20, 4096), [7; 4096], "{name}");
+        put(&format!("/dev/vg00/{name}"), 8 << 20, &[9; 4096]);
+    }
+    raid::stop("/dev/md/above").unwrap();
+    deactivate("vg00", &physical).unwrap();
+    raid::stop("/dev/md/below").unwrap();
+    assert_free(all).unwrap();
+}
