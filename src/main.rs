@@ -31,6 +31,8 @@ fn run(command: Command) -> Result<Outcome> {
     match command {
         #[cfg(feature = "agent")]
         Command::Agent => drophammer::agent::run().map(|()| Outcome::Good),
+        #[cfg(feature = "agent")]
+        Command::Reinstall(options) => drophammer::reinstall::run(&options.into()),
         #[cfg(feature = "serve")]
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
         Command::Inventory => desk::inventory(),

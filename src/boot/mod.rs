@@ -1,5 +1,6 @@
 //! From the installed tree into the installed system.
 
+pub mod efi;
 mod info;
 pub mod kexec;
 

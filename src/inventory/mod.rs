@@ -20,6 +20,7 @@ mod types;
 
 pub use disks::serial_and_wwn;
 pub use groups::LOOK as LVM_LOOKS;
+pub use holders::unescaped;
 pub use types::*;
 
 use crate::error::{Context, Phase, Result};
@@ -73,6 +74,14 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
     inventory.arrays = arrays::read(roots, &inventory);
     inventory.groups = groups::read(roots, &inventory);
     Ok(inventory)
+}
+
+/// Who this machine is, without a look at its disks: what SMBIOS says, and its network cards.
+///
+/// # Errors
+/// A directory of sysfs cannot be read.
+pub fn identity(sys: &Path) -> Result<(System, Vec<Nic>)> {
+    Ok((hardware::system(sys), hardware::nics(sys)?))
 }
 
 /// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is
