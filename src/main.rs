@@ -33,6 +33,8 @@ fn run(command: Command) -> Result<Outcome> {
     match command {
         #[cfg(feature = "agent")]
         Command::Agent => drophammer::agent::run().map(|_| Outcome::BootAgain),
+        #[cfg(feature = "agent")]
+        Command::Reinstall(options) => drophammer::reinstall::run(&options.into()),
         #[cfg(feature = "serve")]
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
         Command::Inventory => desk::inventory(),

@@ -1,6 +1,7 @@
 //! From the installed tree into the installed system.
 
 pub mod back;
+pub mod efi;
 mod info;
 pub mod kexec;
 mod source;

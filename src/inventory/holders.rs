@@ -101,7 +101,7 @@ impl Mount {
 }
 
 /// The kernel writes space, tab, newline and backslash as `\040` and the like (mangle_path in fs/seq_file.c).
-fn unescaped(text: &str) -> String {
+pub fn unescaped(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
     let mut at = 0;

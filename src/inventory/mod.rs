@@ -23,6 +23,7 @@ mod types;
 
 pub use disks::serial_and_wwn;
 pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
+pub use holders::unescaped;
 pub use inside::filesystem;
 pub use legs::Piece;
 pub use types::*;
@@ -79,6 +80,14 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
     inventory.groups = groups::read(roots, &inventory);
     inventory.filesystems = inside::read(&users, &inventory);
     Ok(inventory)
+}
+
+/// Who this machine is, without a look at its disks: what SMBIOS says, and its network cards.
+///
+/// # Errors
+/// A directory of sysfs cannot be read.
+pub fn identity(sys: &Path) -> Result<(System, Vec<Nic>)> {
+    Ok((hardware::system(sys), hardware::nics(sys)?))
 }
 
 /// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is
