@@ -73,9 +73,10 @@ impl Failure {
         if self.step == StepName::BootKexec.as_str() {
             return Way::Complete;
         }
-        match self.is_untouched() {
-            true if self.allocation.reinstall => Way::Back,
-            false if answer.retry => Way::Again,
+        match self.allocation.reinstall {
+            // Even when nothing was written: the control plane has heard that it begins, and the machine not the answer.
+            true if answer.retry => Way::Again,
+            true if self.is_untouched() => Way::Back,
             _ => Way::Hold,
         }
     }
@@ -167,8 +168,7 @@ mod tests {
         let (retry, enough) = (Acknowledged { retry: true }, Acknowledged::default());
         for (past, begun, answer, way, words) in [
             (false, false, &enough, Way::Back, "every disk is as it was"),
-            // Whatever the control plane says: the old system is whole.
-            (false, false, &retry, Way::Back, "every disk is as it was"),
+            (false, false, &retry, Way::Again, "every disk is as it was"),
             (false, true, &retry, Way::Again, "an earlier one had begun"),
             (false, true, &enough, Way::Hold, "an earlier one had begun"),
             (true, false, &retry, Way::Again, "no answer"),
@@ -176,7 +176,7 @@ mod tests {
         ] {
             let failure = failure(past, begun);
             assert_eq!(failure.way(answer), way, "{failure:?}");
-            assert_eq!(failure.is_untouched(), way == Way::Back, "{failure:?}");
+            assert_eq!(failure.is_untouched(), !past && !begun, "{failure:?}");
             assert!(failure.error.to_string().contains(words), "{failure:?}");
         }
     }
