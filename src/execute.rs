@@ -17,7 +17,6 @@ use crate::storage::mount::{self, Mounts};
 use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
-use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -250,7 +249,7 @@ impl<'a> Run<'a> {
 
     fn prove_kept(&mut self, kept: &[Kept]) -> Result<()> {
         self.kept = plan::kept::compare(kept, &inventory::read()?);
-        let changed: Vec<String> = self.kept.iter().filter(|proof| proof.before != proof.after).map(changed).collect();
+        let changed = plan::kept::differences(&self.kept);
         if changed.is_empty() {
             self.say(&format!("{} kept objects are what they were", self.kept.len()));
             return Ok(());
@@ -334,16 +333,6 @@ fn on_device(operation: &Operation, installation: &Installation) -> Result<Optio
         other => return Err(Error::new(Phase::Storage, format!("{other:?} is not about a device alone"))),
     }
     Ok(None)
-}
-
-/// What was to be kept, and which of its identities is another now.
-fn changed(proof: &KeptProof) -> String {
-    let names: BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).collect();
-    let value = |of: &BTreeMap<String, String>, name: &String| of.get(name).map_or("none", String::as_str).to_owned();
-    let sides = names.into_iter().map(|name| (name, value(&proof.before, name), value(&proof.after, name)));
-    let sides = sides.filter(|(_, before, after)| before != after);
-    let sides: Vec<String> = sides.map(|(name, before, after)| format!("{name} was {before}, is {after}")).collect();
-    format!("{}: {}", proof.object, sides.join(", "))
 }
 
 fn panicked() -> Error {

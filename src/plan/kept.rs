@@ -14,3 +14,8 @@ pub fn compare(kept: &[Kept], inventory: &Inventory) -> Vec<KeptProof> {
     };
     kept.iter().map(proof).collect()
 }
+
+pub fn differences(proofs: &[KeptProof]) -> Vec<String> {
+    let changed = proofs.iter().filter(|proof| proof.before != proof.after);
+    changed.map(|proof| format!("{} was {:?} and is {:?}", proof.object, proof.before, proof.after)).collect()
+}
