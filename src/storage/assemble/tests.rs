@@ -128,6 +128,17 @@ fn create(name: &str, level: &str, options: &str, members: &[&str]) {
 }
 
 #[test]
+fn pieces_become_a_table() {
+    let piece = |device: &str, first: u64, count: u64| Piece {
+        device: device.into(),
+        start_bytes: (1 << 20) + first * (4 << 20),
+        size_bytes: count * (4 << 20),
+    };
+    let expected = "0 24576 linear /dev/vda 26624,24576 16384 linear /dev/vdb 67584";
+    assert_eq!(table(&[piece("/dev/vda", 3, 3), piece("/dev/vdb", 8, 2)]), expected);
+}
+
+#[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembling_arrays_changes_nothing() {
     crate::storage::vmdisks::assert_test_machine();
