@@ -1,6 +1,6 @@
 //! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk changes:
-//! the disks refuse writes by programs, arrays are started read-only, and of the logical volumes only those are activated
-//! that write nothing by themselves.
+//! the disks refuse writes by programs, arrays are started read-only, of the logical volumes only those are activated that
+//! write nothing by themselves, and those of LVM's raid1 are seen through a mapping of one of their copies.
 
 use super::lock::Locks;
 use super::{kernel, look};

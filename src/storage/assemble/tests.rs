@@ -128,6 +128,17 @@ fn create(name: &str, level: &str, options: &str, members: &[&str]) {
 }
 
 #[test]
+fn pieces_become_a_table() {
+    let piece = |device: &str, first: u64, count: u64| Piece {
+        device: device.into(),
+        start_bytes: (1 << 20) + first * (4 << 20),
+        size_bytes: count * (4 << 20),
+    };
+    let expected = "0 24576 linear /dev/vda 26624,24576 16384 linear /dev/vdb 67584";
+    assert_eq!(table(&[piece("/dev/vda", 3, 3), piece("/dev/vdb", 8, 2)]), expected);
+}
+
+#[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembling_arrays_changes_nothing() {
     crate::storage::vmdisks::assert_test_machine();
@@ -319,6 +330,8 @@ fn mark(image: &str) {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_raid1_volumes_show_their_latest_copy() {
     crate::storage::vmdisks::assert_test_machine();
+    // Hashing takes long.
+    const USED: [&str; 3] = ["/dev/vda1", "/dev/vdb1", "/dev/vda2"];
     parts();
     ran("lvm vgcreate -y vg00 /dev/vda1 /dev/vdb1 /dev/vda2");
     ran("lvm lvcreate -y --type raid1 -m 1 -n sa-fe -L 12m vg00 /dev/vda1 /dev/vdb1");
@@ -328,20 +341,20 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
     ran("lvm lvremove -y vg00/between");
     ran("mkfs.ext4 -q /dev/vg00/sa-fe");
     mark("one");
-    let (inventory, notes) = looked(&DISKS, &PARTS);
+    let (inventory, notes) = looked(&DISKS, &USED);
     assert_eq!((told(&inventory), notes), (("one".to_owned(), Health::Whole), vec![]));
 
     for (part, text) in [("/dev/vda1", "two"), ("/dev/vdb1", "three")] {
         ran(&format!("dd if={part} of=/tmp/part bs=1M count=1 status=none"));
         ran(&format!("dd if=/dev/zero of={part} bs=1M count=1 status=none"));
-        let (inventory, notes) = looked(&DISKS, &PARTS);
+        let (inventory, notes) = looked(&DISKS, &USED);
         assert_eq!((told(&inventory).1, notes), (Health::Degraded, vec![]), "{part} is missing");
         // Used without it, and then it is back, with a copy that is behind.
         ran("lvm vgchange -ay --activationmode degraded vg00");
         mark(text);
         stop_all();
         ran(&format!("dd if=/tmp/part of={part} bs=1M status=none"));
-        let (inventory, notes) = looked(&DISKS, &PARTS);
+        let (inventory, notes) = looked(&DISKS, &USED);
         assert_eq!((told(&inventory), notes), ((text.to_owned(), Health::Degraded), vec![]), "{part} is behind");
         if part == "/dev/vda1" {
             ran("lvm vgchange -ay vg00");
@@ -353,7 +366,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
                 }
                 std::thread::sleep(Duration::from_millis(200));
             }
-            let (inventory, _) = looked(&DISKS, &PARTS);
+            let (inventory, _) = looked(&DISKS, &USED);
             assert_eq!(told(&inventory), (text.to_owned(), Health::Whole));
         }
     }
@@ -364,7 +377,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
     mark("four");
     stop_all();
     ran("dd if=/tmp/part of=/dev/vda1 bs=1M status=none");
-    let (inventory, notes) = looked(&DISKS, &PARTS);
+    let (inventory, notes) = looked(&DISKS, &USED);
     let volume = &inventory.groups[0].volumes[0];
     assert_eq!((volume.running.as_ref(), volume.health), (None, Health::Lost));
     assert!(notes.len() == 1 && notes[0].contains("no copy of the raid1 volume sa-fe"), "{notes:?}");
