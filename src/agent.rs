@@ -1,21 +1,23 @@
-//! The whole install, top to bottom, and what happens when it fails.
+//! The whole install, top to bottom. What happens when it fails is in `ending`.
 //!
 //! Before the plan's point of no return a failure leaves every disk as it was. After it, the executor makes sure that
-//! nothing half-written can boot. In both cases the failure is reported, and the ramdisk's init takes over: it offers a
-//! shell and reboots after a bounded time.
+//! nothing half-written can boot.
 
-use crate::allocation::{Allocation, Machine};
-use crate::control::wire::{EventName, Register, Report, StepTime};
+mod ending;
+
+use crate::allocation::{Allocation, Machine, Order};
+use crate::control::wire::{EventName, Register};
 use crate::control::{Control, HttpControl};
 use crate::error::{Context, Error, Phase, Result};
 use crate::execute::{self, Installation};
 use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
-use crate::plan::{self, Mode, Plan, Request, StepName, Subject};
+use crate::plan::{self, Claim, Mode, Plan, Request, StepName, Subject, Waiver};
 use crate::report::Reporter;
 use crate::settings::Settings;
 use crate::storage::{self, assemble};
 use crate::{command, problem};
+use ending::Failure;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,11 +29,16 @@ const WAIT: Duration = Duration::from_secs(60);
 /// Disks behind slow controllers spin up late; a layout that names one is given this long.
 const LATE_DISKS: Duration = Duration::from_secs(30);
 
-/// Installs this machine by what its control plane says, and boots the result.
+/// Why this program returns at all: the machine is to boot again at once, over PXE first.
+#[derive(Debug)]
+pub struct BootAgain;
+
+/// Installs this machine by what its control plane says, and boots the result. Success does not return, and neither does a
+/// failed reinstall that leads back into the installed system.
 ///
 /// # Errors
-/// The installation failed, and the control plane was told so if it could be. Success does not return.
-pub fn run() -> Result<()> {
+/// The installation failed, and the control plane was told so if it could be: the machine waits for a person.
+pub fn run() -> Result<BootAgain> {
     let settings = Settings::from_cmdline(
         &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,
     )?;
@@ -42,11 +49,10 @@ pub fn run() -> Result<()> {
     agent.reporter.phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
 
     let failure = match agent.prepare(inventory) {
-        Ok(ready) => agent.install(&ready),
-        Err(failure) => failure,
+        Ok(ready) => agent.install(ready),
+        Err(failure) => *failure,
     };
-    agent.tell(&failure);
-    Err(failure.error)
+    agent.end(failure)
 }
 
 fn machine_id(settings: &Settings, inventory: &Inventory) -> Result<String> {
@@ -73,29 +79,21 @@ struct Ready {
     text: String,
 }
 
-/// Where the installation ended.
-struct Failure {
-    step: String,
-    error: Error,
-    allocation: String,
-    plan: String,
-}
-
 impl Agent {
     /// Register, wait, fetch, plan: nothing is written here.
-    fn prepare(&self, inventory: Inventory) -> Result<Ready, Failure> {
-        let at = |step: &'static str| {
-            move |error| Failure { step: step.to_owned(), error, allocation: String::new(), plan: String::new() }
-        };
+    fn prepare(&self, inventory: Inventory) -> Result<Ready, Box<Failure>> {
+        let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         require_tools().map_err(at("tools"))?;
         self.reporter.phase(EventName::Registering, &self.machine);
         let register = Register::new(self.machine.clone(), inventory);
         self.control.register(&register).map_err(at("control.register"))?;
         self.reporter.phase(EventName::Waiting, "for an allocation");
         let (machine, allocation) = self.await_allocation().map_err(at("control.wait"))?;
-        self.reporter.phase(EventName::Installing, &format!("{} as {}", allocation.image.id, allocation.hostname));
-        let planned = |error| Failure { allocation: allocation.id.clone(), ..at("plan")(error) };
-        let (inventory, plan) = self.plan(&machine, &allocation).map_err(planned)?;
+        self.reporter.phase(EventName::Installing, &purpose(&allocation));
+        let (inventory, plan) = match self.plan(&machine, &allocation) {
+            Ok(planned) => planned,
+            Err(error) => return Err(Box::new(Failure { allocation, ..Failure::before_the_plan("plan", error) })),
+        };
         let text = plan.to_string();
         println!("\n{text}");
         Ok(Ready { allocation, inventory, plan, text })
@@ -114,10 +112,6 @@ impl Agent {
     }
 
     fn plan(&self, machine: &Machine, allocation: &Allocation) -> Result<(Inventory, Plan)> {
-        if allocation.reinstall {
-            let message = "reinstall is not built yet: nothing was touched; boot the machine from its disk";
-            return Err(Error::new(Phase::Plan, message));
-        }
         let parsed = allocation.layout().map_err(|problems| {
             let message = format!("the layout cannot be used, nothing was written:\n{}", problem::lines(&problems));
             Error::new(Phase::Layout, message)
@@ -125,61 +119,71 @@ impl Agent {
         for note in &parsed.notes {
             tracing::info!("layout: {note}");
         }
-        let inventory = inventory_with(&parsed.layout)?;
-        let subject = Subject {
-            machine: self.machine.clone(),
-            name: machine.name.clone(),
-            image: allocation.image.id.clone(),
-            url: allocation.image.url.clone(),
-        };
-        let request = Request { mode: Mode::Install, erase: allocation.erase, subject, claim: None };
+        late_disks(&parsed.layout)?;
+        let inventory = assembled_inventory()?;
+        let request = request(machine, &self.machine, allocation);
         let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
         let plan = plan.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))?;
         Ok((inventory, plan))
     }
 
-    fn install(&self, ready: &Ready) -> Failure {
+    fn install(&self, ready: Ready) -> Failure {
+        let Ready { allocation, inventory, plan, text } = ready;
         let installation = Installation {
-            plan: &ready.plan,
-            plan_text: &ready.text,
-            allocation: &ready.allocation,
+            plan: &plan,
+            plan_text: &text,
+            allocation: &allocation,
             machine: &self.machine,
-            inventory: &ready.inventory,
+            inventory: &inventory,
             consoles: &self.settings.consoles,
             reporter: &self.reporter,
             control: &*self.control,
         };
-        let (step, error) = match execute::execute(&installation) {
-            Err(failure) if failure.past_point_of_no_return => (failure.step, failure.error),
-            Err(execute::Failure { step, error, .. }) => (
-                step,
-                Error::new(error.phase, format!("{error} (before the point of no return: every disk is as it was)")),
-            ),
-            Ok(()) => {
-                (StepName::BootKexec, Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"))
-            }
-        };
-        Failure { step: step.to_string(), error, allocation: ready.allocation.id.clone(), plan: ready.text.clone() }
+        let failure = execute::execute(&installation).err().unwrap_or_else(|| execute::Failure {
+            step: StepName::BootKexec,
+            past_point_of_no_return: true,
+            error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
+        });
+        Failure::of_the_plan(failure, allocation, text)
     }
+}
 
-    /// Tells people and the control plane. That it cannot be told changes nothing for the machine.
-    fn tell(&self, failure: &Failure) {
-        let message = format!("{}: {}", failure.step, failure.error);
-        let timings = self.reporter.timings();
-        println!("\n{}", StepTime::table(&timings));
-        self.reporter.phase(EventName::Crashed, &message);
-        let report = Report {
-            success: false,
-            message,
-            allocationuuid: failure.allocation.clone(),
-            step: Some(failure.step.clone()),
-            timings,
-            plan: failure.plan.clone(),
-            ..Report::default()
-        };
-        if let Err(error) = self.control.report(&report) {
-            println!("the failure could not be reported: {error}");
+/// What the allocation asks for, for a person.
+fn purpose(allocation: &Allocation) -> String {
+    let install = format!("{} as {}", allocation.image.id, allocation.hostname);
+    match &allocation.order {
+        Some(Order { attempt, attempts, .. }) if allocation.reinstall => {
+            format!("{install}: reinstall, attempt {attempt} of {attempts}")
         }
+        _ if allocation.reinstall => format!("{install}: reinstall"),
+        _ => install,
+    }
+}
+
+fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
+    let subject = Subject {
+        machine: id.to_owned(),
+        name: machine.name.clone(),
+        image: allocation.image.id.clone(),
+        url: allocation.image.url.clone(),
+    };
+    let claim = Claim {
+        machine: id.to_owned(),
+        allocation: allocation.id.clone(),
+        order: allocation.order_id().to_owned(),
+        installed: allocation.installed.clone(),
+        waiver: allocation.order.as_ref().and_then(waiver),
+    };
+    let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
+    Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
+}
+
+/// An attempt that has begun says more than the operator, who has not seen what it left.
+fn waiver(order: &Order) -> Option<Waiver> {
+    match order {
+        Order { begun: true, .. } => Some(Waiver::Begun),
+        Order { without_marker: true, .. } => Some(Waiver::Operator),
+        _ => None,
     }
 }
 
@@ -193,26 +197,27 @@ fn require_tools() -> Result<()> {
     Err(Error::new(Phase::Settings, message))
 }
 
-/// The inventory, with everything assembled that the disks hold: what lies in an array is only seen when it runs.
-fn inventory_with(layout: &Layout) -> Result<Inventory> {
-    let disks: Vec<String> = late_disks(layout)?.disks.into_iter().map(|disk| disk.device).collect();
-    let mut assembled = assemble::assemble(&disks)?;
-    // Before it is read: a disk that this program has locked would pass for a write-protected one.
-    assembled.unlock()?;
-    let mut inventory = inventory::read()?;
-    assembled.mark(&mut inventory);
-    Ok(inventory)
-}
-
-/// The inventory, read again until the layout's disks are there or have had their time.
-fn late_disks(layout: &Layout) -> Result<Inventory> {
+/// Waits until the layout's disks are there or have had their time.
+fn late_disks(layout: &Layout) -> Result<()> {
     let end = Instant::now() + LATE_DISKS;
     loop {
         let inventory = inventory::read()?;
         let complete = layout.disks.iter().all(|disk| plan::find::disk(disk, &inventory).is_ok());
         if complete || Instant::now() >= end {
-            return Ok(inventory);
+            return Ok(());
         }
         thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// The inventory, with everything assembled that the disks hold: what lies in an array is only seen when it runs.
+fn assembled_inventory() -> Result<Inventory> {
+    let disks: Vec<String> = inventory::read()?.disks.into_iter().map(|disk| disk.device).collect();
+    let mut assembled = assemble::assemble(&disks)?;
+    // Before it is read: a disk that this program has locked would pass for a write-protected one.
+    assembled.unlock()?;
+    let mut inventory = inventory::read()?;
+    assembled.mark(&mut inventory);
+    assembled.look(&mut inventory)?;
+    Ok(inventory)
 }

@@ -125,4 +125,9 @@ impl Allocation {
     pub fn layout(&self) -> Result<Parsed, Vec<Problem>> {
         layout::read_json(&self.filesystemlayout)
     }
+
+    /// Id of the order; empty for an install.
+    pub fn order_id(&self) -> &str {
+        self.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default()
+    }
 }

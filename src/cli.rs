@@ -5,7 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
-Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage.";
+Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,
+75 (agent only) failed, and the machine is to boot again at once.";
 
 /// Install agent for bare-metal servers.
 #[derive(Debug, Parser)]
@@ -24,6 +25,15 @@ pub enum Command {
     #[command(after_help = "Example: the kernel command line of the ramdisk\n  \
         drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8")]
     Agent,
+    /// Carry out the reinstall that is ordered for this running machine: into the agent by kexec, without its firmware.
+    ///
+    /// Asks nothing. Where kexec is not possible the machine reboots over PXE.
+    #[cfg(feature = "agent")]
+    #[command(after_help = format!(
+        "Example: after `drophammer machine reinstall ID --image IMAGE`, on the machine\n  \
+        drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
+    ))]
+    Reinstall(Reinstall),
     /// Be the control plane of a desk or a rack.
     #[cfg(feature = "serve")]
     #[command(after_help = "Example:\n  drophammer serve /srv/drophammer --listen 10.0.0.1:8080")]
@@ -53,6 +63,28 @@ pub enum Command {
     #[cfg(feature = "desk")]
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
     Schema(Schema),
+}
+
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct Reinstall {
+    /// The control plane.
+    #[arg(long, value_name = "URL")]
+    pub server: String,
+    /// The machine's id [default: its SMBIOS UUID].
+    #[arg(long, value_name = "UUID")]
+    pub machine: Option<uuid::Uuid>,
+    /// Only print what would happen.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[cfg(feature = "agent")]
+impl From<Reinstall> for crate::reinstall::Options {
+    fn from(reinstall: Reinstall) -> Self {
+        let Reinstall { server, machine, dry_run } = reinstall;
+        crate::reinstall::Options { server, machine, dry_run }
+    }
 }
 
 #[cfg(feature = "serve")]

@@ -4,24 +4,27 @@
 use crate::allocation::Allocation;
 use crate::boot::{BootInfo, kexec};
 use crate::control::Control;
-use crate::control::wire::{Erased, EventName, Report, StepTime};
+use crate::control::wire::{Erased, EventName, Hidden, KeptProof, PointOfNoReturn, Report, StepTime};
 use crate::error::{Error, Phase, Result};
-use crate::image;
-use crate::inventory::Inventory;
+use crate::image::{self, Beneath, Conflicts};
+use crate::inventory::{self, Inventory};
 use crate::layout::Format;
-use crate::plan::{CreateArray, CreateGroup, Operation, Plan, Step, StepName};
+use crate::marker::Marker;
+use crate::plan::{self, CreateArray, CreateGroup, Kept, Operation, Plan, Step, StepName};
 use crate::report::Reporter;
 use crate::storage::lock::Locks;
 use crate::storage::mount::{self, Mounts};
-use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release, wipe};
+use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::thread;
 use std::time::Duration;
 use time::OffsetDateTime;
 
+mod cleanup;
+
 /// Events that still wait get so long before kexec.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+pub const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Where the target is mounted while it is made.
 pub const TARGET: &str = "/run/drophammer/target";
@@ -56,17 +59,7 @@ pub struct Failure {
 /// The first operation that fails; everything is unmounted and unlocked then as far as possible, and what was made
 /// is not bootable unless it was complete.
 pub fn execute(installation: &Installation) -> Result<(), Failure> {
-    let mut run = Run {
-        installation,
-        locks: Locks::default(),
-        mounts: Mounts::new(TARGET),
-        image: None,
-        boot: None,
-        wiped: Vec::new(),
-        made: Vec::new(),
-        running: Vec::new(),
-        erased: Vec::new(),
-    };
+    let mut run = Run::new(installation, Mounts::new(TARGET));
     for (index, step) in installation.plan.steps.iter().enumerate() {
         if let Err(error) = installation.reporter.step(step.name.as_str(), || run.step(step)) {
             run.clean_up(step.name);
@@ -91,9 +84,30 @@ struct Run<'a> {
     /// How to take down the arrays and groups that this run has started, oldest first.
     running: Vec<Operation>,
     erased: Vec<Erased>,
+    hidden: Vec<Hidden>,
+    kept: Vec<KeptProof>,
+    /// As it is on the disk.
+    marker: Option<Marker>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(installation: &'a Installation<'a>, mounts: Mounts) -> Run<'a> {
+        Run {
+            installation,
+            locks: Locks::default(),
+            mounts,
+            image: None,
+            boot: None,
+            wiped: Vec::new(),
+            made: Vec::new(),
+            running: Vec::new(),
+            erased: Vec::new(),
+            hidden: Vec::new(),
+            kept: Vec::new(),
+            marker: installation.plan.already.clone(),
+        }
+    }
+
     fn step(&mut self, step: &Step) -> Result<()> {
         if step.name.runs_side_by_side() {
             return self.side_by_side(&step.operations);
@@ -148,21 +162,25 @@ impl Run<'_> {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device } => self.locks.lock(device),
             Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
+            Operation::TellPointOfNoReturn => self.tell_point_of_no_return(),
+            // What is booted as it is, is not written either.
+            Operation::Mount(filesystem) if self.installation.plan.already.is_some() => {
+                self.mounts.mount_read_only(filesystem)
+            }
             Operation::Mount(filesystem) => self.mounts.mount(filesystem),
-            Operation::BurnImage { name, .. } => self.burn_image(name),
+            Operation::BurnImage { name, hidden, merged } => self.burn_image(name, &Beneath { hidden, merged }),
             Operation::WriteMachineFiles => self.write_machine_files(),
             Operation::RunInstaller => {
                 installer::run(&self.root()?, installer::DEADLINE, &|line| self.installation.reporter.say(line))
             }
             Operation::WriteFstab => fstab::write(&self.root()?, &self.installation.plan.fstab),
             Operation::LoadKernel => self.load_kernel(),
+            Operation::ProveKept(kept) => self.prove_kept(kept),
+            Operation::WriteMarker(marker) => self.write_marker(marker),
             Operation::Unmount => self.mounts.finish(),
             Operation::FlushDisks { disks } => self.flush(disks),
             Operation::Report => self.report(),
             Operation::Kexec => self.kexec(),
-            Operation::TellPointOfNoReturn | Operation::ProveKept(_) | Operation::WriteMarker(_) => {
-                Err(Error::new(Phase::Plan, "this operation is not built yet"))
-            }
             on_a_device => {
                 self.erased.extend(on_device(on_a_device, self.installation)?);
                 Ok(())
@@ -187,14 +205,31 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn burn_image(&self, name: &str) -> Result<()> {
+    fn tell_point_of_no_return(&self) -> Result<()> {
+        let Installation { allocation, control, .. } = *self.installation;
+        let (allocationuuid, order) = (allocation.id.clone(), allocation.order_id().to_owned());
+        control.point_of_no_return(&PointOfNoReturn { allocationuuid, order })
+    }
+
+    fn burn_image(&mut self, name: &str, beneath: &Beneath) -> Result<()> {
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
         let reached = self.image.as_ref().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
-        let burned = image::burn(reached, self.mounts.root(), &|progress| reporter.progress(progress))?;
+        let burned = image::burn(reached, self.mounts.root(), beneath, &|progress| reporter.progress(progress))?;
         let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
         self.say(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
-        Ok(())
+        for Hidden { path, files } in &burned.hidden {
+            self.say(&format!("{path}: {files} files of the image will lie hidden beneath the kept filesystem"));
+        }
+        let Conflicts { files, first } = burned.conflicts;
+        if files > 0 {
+            let places = first.join(", ");
+            self.say(&format!(
+                "{files} files of the image were left out, where a kept directory has their name: {places}"
+            ));
+        }
+        self.hidden = burned.hidden;
+        target::marker::forget(&self.root()?)
     }
 
     fn write_machine_files(&self) -> Result<()> {
@@ -212,6 +247,24 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn prove_kept(&mut self, kept: &[Kept]) -> Result<()> {
+        self.kept = plan::kept::compare(kept, &inventory::read()?);
+        let changed = plan::kept::differences(&self.kept);
+        if changed.is_empty() {
+            self.say(&format!("{} kept objects are what they were", self.kept.len()));
+            return Ok(());
+        }
+        Err(Error::new(Phase::Storage, format!("what was to be kept HAS CHANGED: {}", changed.join("; "))))
+    }
+
+    /// All else must be on the disks before it: who has the marker is whole, also after a power cut, and is booted without
+    /// replaying a journal.
+    fn write_marker(&mut self, marker: &Marker) -> Result<()> {
+        self.mounts.write_back()?;
+        self.marker = Some(target::marker::write(&self.root()?, marker, OffsetDateTime::now_utc())?);
+        self.mounts.write_back()
+    }
+
     fn flush(&mut self, disks: &[String]) -> Result<()> {
         disks.iter().try_for_each(|disk| mount::flush_disk(disk))?;
         self.locks.unlock()
@@ -221,9 +274,13 @@ impl Run<'_> {
         let Installation { plan_text, allocation, reporter, control, .. } = *self.installation;
         let boot = self.boot.clone();
         let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "the plan reports success without a loaded kernel"))?;
+        let message = match &self.installation.plan.already {
+            Some(marker) => format!("{} is installed already; nothing was written", marker.image),
+            None => format!("{} is installed", allocation.image.id),
+        };
         control.report(&Report {
             success: true,
-            message: format!("{} is installed", allocation.image.id),
+            message,
             allocationuuid: allocation.id.clone(),
             step: None,
             console_password: allocation.console_password.clone(),
@@ -235,7 +292,11 @@ impl Run<'_> {
             plan: plan_text.to_owned(),
             peak_rss_bytes: peak_rss_bytes(),
             erased: self.erased.clone(),
-            ..Report::default()
+            order: allocation.order_id().to_owned(),
+            untouched: false,
+            marker: self.marker.clone(),
+            kept: self.kept.clone(),
+            hidden: self.hidden.clone(),
         })?;
         Ok(())
     }
@@ -246,44 +307,6 @@ impl Run<'_> {
         reporter.phase(EventName::BootingNewKernel, "leaving the ramdisk");
         reporter.flush(LAST_WORDS);
         match kexec::start()? {}
-    }
-
-    /// Best effort, after a failure: each thing that does not work is said, and the next one is tried.
-    fn clean_up(&mut self, failed: StepName) {
-        if self.boot.is_some() {
-            kexec::unload();
-        }
-        installer::end_processes(self.mounts.root(), &|line| self.say(line));
-        for error in self.mounts.abandon() {
-            self.say(&format!("clean up: {error}"));
-        }
-        // A report or a kexec that fails leaves a complete system on the disks; what goes before it does not.
-        let half_made = failed < StepName::ReportFinal;
-        if half_made {
-            self.make_unbootable(&self.made, wipe::wipe_ends);
-        }
-        while let Some(operation) = self.running.pop() {
-            if let Err(error) = on_device(&operation, self.installation) {
-                self.say(&format!("clean up: {error}"));
-            }
-        }
-        // After the arrays: a disk cannot be opened for writing while something holds it.
-        if half_made {
-            self.make_unbootable(&self.wiped, wipe::wipe_boot_code);
-        }
-        if let Err(error) = self.locks.unlock() {
-            self.say(&format!("clean up: {error}"));
-        }
-    }
-
-    /// Only what this run has made: no firmware finds a boot loader there any more, no boot loader a filesystem.
-    fn make_unbootable(&self, devices: &[String], wipe: fn(&str) -> Result<()>) {
-        for device in devices {
-            match wipe(device) {
-                Ok(()) => self.say(&format!("{device}: wiped, so that nothing half-installed can boot")),
-                Err(error) => self.say(&format!("{device} MAY STILL BE BOOTABLE: {error}")),
-            }
-        }
     }
 }
 

@@ -27,6 +27,8 @@ pub mod marker;
 pub mod plan;
 pub mod problem;
 #[cfg(feature = "agent")]
+pub mod reinstall;
+#[cfg(feature = "agent")]
 pub mod report;
 #[cfg(feature = "serve")]
 pub mod serve;

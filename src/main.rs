@@ -20,6 +20,8 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Refused) => ExitCode::from(2),
+        // EX_TEMPFAIL of sysexits.h.
+        Ok(Outcome::BootAgain) => ExitCode::from(75),
         Err(error) => {
             eprintln!("drophammer: {error}");
             ExitCode::FAILURE
@@ -30,7 +32,9 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Outcome> {
     match command {
         #[cfg(feature = "agent")]
-        Command::Agent => drophammer::agent::run().map(|()| Outcome::Good),
+        Command::Agent => drophammer::agent::run().map(|_| Outcome::BootAgain),
+        #[cfg(feature = "agent")]
+        Command::Reinstall(options) => drophammer::reinstall::run(&options.into()),
         #[cfg(feature = "serve")]
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
         Command::Inventory => desk::inventory(),

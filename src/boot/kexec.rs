@@ -21,10 +21,19 @@ pub fn load(root: &Root, boot: &BootInfo) -> Result<()> {
     };
     let kernel = open(&boot.kernel)?;
     let initrd = if boot.initrd.is_empty() { None } else { Some(open(&boot.initrd)?) };
-    let cmdline = CString::new(boot.cmdline.as_str()).context(Phase::Boot, || "the command line in boot-info.yaml")?;
-    free_page_cache(root)?;
-    file_load(&kernel, initrd.as_ref(), &cmdline).map_err(|error| {
-        let what = format!("load {} for kexec: {}", boot.kernel, meaning(error));
+    nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "write back the target before loading its kernel")?;
+    load_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
+}
+
+/// Loads these files into memory; they are not needed afterwards. `name` is the kernel's, for errors.
+///
+/// # Errors
+/// The kernel refuses them (and what that means).
+pub fn load_files(name: &str, kernel: &File, initrd: Option<&File>, cmdline: &str) -> Result<()> {
+    let cmdline = CString::new(cmdline).context(Phase::Boot, || format!("the command line for {name}"))?;
+    drop_page_cache();
+    file_load(kernel, initrd, &cmdline).map_err(|error| {
+        let what = format!("load {name} for kexec: {}", meaning(error));
         Error::with_source(Phase::Boot, what, error)
     })
 }
@@ -51,12 +60,10 @@ pub fn start() -> Result<Infallible> {
 
 /// Right after an image the memory is full of page cache, and kexec wants its pages in places of its own: loading
 /// has been seen to take 50 s instead of 2 s. Clean pages can go.
-fn free_page_cache(root: &Root) -> Result<()> {
-    nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "write back the target before loading its kernel")?;
+fn drop_page_cache() {
     if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "3") {
         tracing::warn!("drop the page cache: {error}");
     }
-    Ok(())
 }
 
 fn file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> nix::Result<()> {
@@ -84,7 +91,7 @@ fn meaning(error: Errno) -> &'static str {
     match error {
         Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",
         Errno::ENOEXEC => "it is no kernel for this machine's architecture, or damaged",
-        Errno::ENOSYS => "the ramdisk's kernel has no CONFIG_KEXEC_FILE",
+        Errno::ENOSYS => "this kernel has no CONFIG_KEXEC_FILE",
         Errno::EBUSY => "another kexec is under way",
         Errno::ENOMEM => "not enough memory for kernel and initrd",
         Errno::EKEYREJECTED | Errno::ENOKEY | Errno::ENODATA | Errno::ENOPKG => {

@@ -1,6 +1,9 @@
 //! From the installed tree into the installed system.
 
+pub mod back;
+pub mod efi;
 mod info;
 pub mod kexec;
+mod source;
 
 pub use info::BootInfo;

@@ -106,7 +106,7 @@ impl Control for HttpControl {
 
     fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()> {
         let path = self.of_machine("/point-of-no-return");
-        self.ask(BRIEF, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(notice))?;
+        self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(notice))?;
         Ok(())
     }
 
@@ -117,5 +117,63 @@ impl Control for HttpControl {
         let response = self.ask(retries, "report", ANSWER, request)?;
         // Acknowledged it is, whatever a control plane of another kind writes into its answer.
         Ok(response.json().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// A control plane that gives these answers, one a call, and what it was asked: request line and body.
+    fn control(answers: &'static [(u16, &'static str)]) -> (HttpControl, Receiver<(String, String)>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, asked) = channel();
+        std::thread::spawn(move || {
+            for (status, answer) in answers {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                let mut lines = (&mut stream).lines().map(Result::unwrap).take_while(|line| !line.is_empty());
+                let request = lines.next().unwrap();
+                let length =
+                    lines.filter_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+                let mut body = vec![0; length.last().unwrap_or(0)];
+                stream.read_exact(&mut body).unwrap();
+                let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {}", answer.len());
+                write!(stream.get_mut(), "{head}\r\n\r\n{answer}").unwrap();
+                sender.send((request, String::from_utf8(body).unwrap())).unwrap();
+            }
+        });
+        let settings = Settings { url, token: "t".into(), machine: None, consoles: vec![] };
+        (HttpControl::new(&settings, "m-1").unwrap(), asked)
+    }
+
+    #[test]
+    fn a_reinstall_begins_only_when_the_control_plane_says_so() {
+        const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
+        let (control, asked) = control(const { &[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)] });
+        let notice = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into() };
+        control.point_of_no_return(&notice).unwrap();
+        control.point_of_no_return(&notice).unwrap();
+        let error = control.point_of_no_return(&notice).unwrap_err().to_string();
+        assert!(error.starts_with("begin the reinstall: http://127.0.0.1:"), "{error}");
+        assert!(error.contains("409") && error.ends_with(": order o-1 was cancelled"), "{error}");
+        let asked: Vec<_> = asked.iter().collect();
+        assert_eq!(asked.len(), 4, "a refusal is not asked again");
+        for (request, body) in asked {
+            assert_eq!(request, "POST /v1/machine/m-1/point-of-no-return HTTP/1.1");
+            assert_eq!(body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
+        }
+    }
+
+    #[test]
+    fn another_attempt_is_only_made_when_it_is_asked_for() {
+        let answers = &[(200, r#"{"retry": true}"#), (200, r#"{"retry": false}"#), (200, "{}"), (200, "thanks")];
+        let (control, _asked) = control(answers);
+        for ((_, answer), retry) in answers.iter().zip([true, false, false, false]) {
+            assert_eq!(control.report(&Report::default()).unwrap(), Acknowledged { retry }, "{answer}");
+        }
     }
 }

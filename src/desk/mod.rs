@@ -30,6 +30,8 @@ use std::path::Path;
 pub enum Outcome {
     Good,
     Refused,
+    /// Of the agent: the machine is to boot again at once.
+    BootAgain,
 }
 
 impl Outcome {

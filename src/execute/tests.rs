@@ -2,20 +2,33 @@
 
 use super::*;
 use crate::allocation::Machine;
+use crate::allocation::Order;
 use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Register};
+use crate::plan::KeptObject;
 use crate::plan::{ByteRange, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk};
-use crate::storage::busy;
 use crate::storage::loopdev::LoopDevice;
+use crate::storage::{busy, wipe};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Keeps the reports, or refuses them.
+/// Keeps what it is told, or refuses it.
 #[derive(Default)]
 struct Fake {
     refuses: AtomicBool,
+    begun: Mutex<Vec<PointOfNoReturn>>,
     reports: Mutex<Vec<Report>>,
+}
+
+impl Fake {
+    fn answer(&self) -> Result<()> {
+        match self.refuses.load(Ordering::Relaxed) {
+            true => Err(Error::new(Phase::Control, "not acknowledged")),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Control for Fake {
@@ -35,16 +48,14 @@ impl Control for Fake {
         Ok(())
     }
 
-    fn point_of_no_return(&self, _: &PointOfNoReturn) -> Result<()> {
-        Ok(())
+    fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()> {
+        self.begun.lock().unwrap().push(notice.clone());
+        self.answer()
     }
 
     fn report(&self, report: &Report) -> Result<Acknowledged> {
         self.reports.lock().unwrap().push(report.clone());
-        match self.refuses.load(Ordering::Relaxed) {
-            true => Err(Error::new(Phase::Control, "not acknowledged")),
-            false => Ok(Acknowledged::default()),
-        }
+        self.answer().map(|()| Acknowledged::default())
     }
 }
 
@@ -99,18 +110,7 @@ fn plan(steps: Vec<(StepName, Vec<Operation>)>) -> Plan {
 const UUID: &str = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
 
 fn run<'a>(installation: &'a Installation<'a>, made: Vec<String>, boot: Option<BootInfo>) -> Run<'a> {
-    let (locks, mounts) = (Locks::default(), Mounts::new("/nonexistent/target"));
-    Run {
-        installation,
-        locks,
-        mounts,
-        image: None,
-        boot,
-        wiped: Vec::new(),
-        made,
-        running: Vec::new(),
-        erased: Vec::new(),
-    }
+    Run { made, boot, ..Run::new(installation, Mounts::new("/nonexistent/target")) }
 }
 
 fn wipe_operation(device: String, zero: Vec<ByteRange>) -> Operation {
@@ -148,6 +148,8 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     let bench = Bench::new();
     let mut steps = prepare(&disk, &kept);
     steps.push((StepName::TargetFstab, vec![Operation::WriteFstab]));
+    let marker = Marker { machine: "m-1".into(), allocation: "a-1".into(), ..Marker::default() };
+    steps.push((StepName::TargetMarker, vec![Operation::WriteMarker(marker.clone())]));
     steps.push((
         StepName::StorageUnmount,
         vec![Operation::Unmount, Operation::FlushDisks { disks: vec![disk.path().into()] }],
@@ -163,6 +165,10 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     let fstab = fs::read_to_string(mounts.root().join("etc/fstab")).unwrap();
     assert!(fstab.contains(&format!("UUID={UUID}")), "{fstab}");
     assert!(fs::read_to_string(mounts.root().join("etc/metal/install.yaml")).unwrap().contains("web-1"));
+    let text = fs::read_to_string(mounts.root().join(&crate::marker::PATH[1..])).unwrap();
+    let found: Marker = serde_json::from_str(&text).unwrap();
+    assert!(found.time.ends_with('Z'), "{found:?}");
+    assert_eq!(found, Marker { time: found.time.clone(), ..marker });
     mounts.finish().unwrap();
     let timed: Vec<String> = bench.reporter.timings().into_iter().map(|timing| timing.step).collect();
     assert_eq!(timed, whole.steps.iter().map(|step| step.name.to_string()).collect::<Vec<_>>());
@@ -212,6 +218,86 @@ fn a_failure_before_the_first_write_says_so() {
 }
 
 #[test]
+fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
+    let mut bench = Bench::new();
+    bench.allocation.order = Some(Order { id: "o-1".into(), ..Order::default() });
+    let plan = plan(vec![
+        (StepName::ReportBegin, vec![Operation::TellPointOfNoReturn]),
+        (StepName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    for (refuses, failed) in [(true, StepName::ReportBegin), (false, StepName::StorageWipe)] {
+        bench.control.refuses.store(refuses, Ordering::Relaxed);
+        let failure = execute(&bench.installation(&plan)).unwrap_err();
+        assert_eq!((failure.step, failure.past_point_of_no_return), (failed, !refuses));
+    }
+    let expected = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into() };
+    assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
+}
+
+#[test]
+fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
+    let identity = BTreeMap::from([("guid".to_owned(), "c0ffee".to_owned())]);
+    let gone = Kept { object: KeptObject::Disk("no-such-disk".into()), identity };
+    let marker = Operation::WriteMarker(Marker::default());
+    let plan = plan(vec![
+        (StepName::StorageWipe, vec![]),
+        (StepName::StorageProveKept, vec![Operation::ProveKept(vec![gone])]),
+        (StepName::TargetMarker, vec![marker]),
+    ]);
+    let bench = Bench::new();
+    let failure = execute(&bench.installation(&plan)).unwrap_err();
+    assert_eq!((failure.step, failure.past_point_of_no_return), (StepName::StorageProveKept, true));
+    let text = failure.error.to_string();
+    assert!(text.contains("HAS CHANGED: ") && text.contains("no-such-disk"), "{text}");
+}
+
+/// A whole disk with an ext4 that has these files.
+fn installed(files: &[(&str, &str)]) -> LoopDevice {
+    let disk = LoopDevice::new(16 << 20, 512);
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut mounts = Mounts::new(dir.path());
+    mounts.mount(&root_on(&disk, &[])).unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    files.iter().for_each(|(path, text)| root.write(path, 0o644, text.as_bytes()).unwrap());
+    drop(root);
+    mounts.finish().unwrap();
+    disk
+}
+
+fn root_on(disk: &LoopDevice, options: &[&str]) -> MountFilesystem {
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_is_installed_already_is_never_written() {
+    let boot_info = "kernel: /vmlinuz\ninitrd: ''\ncmdline: ro\nbootloader_id: b\n";
+    let disk = installed(&[("/etc/metal/boot-info.yaml", boot_info), ("/vmlinuz", "no kernel")]);
+    let before = fs::read(disk.image()).unwrap();
+    let bench = Bench::new();
+    let already = Some(Marker { image: "debian-12".into(), ..Marker::default() });
+    let steps = vec![
+        (StepName::StorageMount, vec![Operation::Mount(root_on(&disk, &["ro", "noload"]))]),
+        (StepName::BootLoad, vec![Operation::LoadKernel]),
+    ];
+    let plan = Plan { already, ..plan(steps) };
+    let installation = bench.installation(&plan);
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = Run { made: vec![disk.path().into()], ..Run::new(&installation, Mounts::new(dir.path())) };
+    run.step(&plan.steps[0]).unwrap();
+    let read_only = run.root().unwrap().write("/file", 0o600, b"").unwrap_err().to_string();
+    assert!(read_only.contains("Read-only file system"), "{read_only}");
+    let error = run.step(&plan.steps[1]).unwrap_err().to_string();
+    assert!(error.starts_with("load /vmlinuz for kexec: "), "{error}");
+    // Not even what it takes for made itself: there is nothing half-made here.
+    run.clean_up(StepName::BootLoad);
+    assert!(busy::mounts_below(dir.path()).is_empty());
+    assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
+}
+
+#[test]
 fn the_report_has_what_was_booted_and_must_be_acknowledged() {
     let boot = BootInfo {
         kernel: "/vmlinuz".into(),
@@ -219,20 +305,35 @@ fn the_report_has_what_was_booted_and_must_be_acknowledged() {
         cmdline: "ro".into(),
         bootloader_id: "metal-debian".into(),
     };
-    let bench = Bench::new();
+    let mut bench = Bench::new();
+    bench.allocation.order = Some(Order { id: "o-1".into(), ..Order::default() });
     let plan = plan(vec![]);
     let installation = bench.installation(&plan);
     assert!(run(&installation, vec![], None).report().is_err());
-    run(&installation, vec![], Some(boot.clone())).report().unwrap();
+    let (hidden, kept) = (Hidden { path: "/var/lib".into(), files: 7 }, KeptProof::default());
+    let marker = Some(Marker { order: "o-1".into(), ..Marker::default() });
+    let whole = run(&installation, vec![], Some(boot.clone()));
+    Run { marker: marker.clone(), hidden: vec![hidden.clone()], kept: vec![kept.clone()], ..whole }.report().unwrap();
     let reports = bench.control.reports.lock().unwrap();
     let [report] = reports.as_slice() else { panic!("{reports:?}") };
     assert!(report.success && report.step.is_none());
     assert_eq!((report.allocationuuid.as_str(), report.plan.as_str()), ("a-1", "the plan"));
     assert_eq!((report.kernel.as_str(), report.bootloaderid.as_str()), ("/vmlinuz", "metal-debian"));
     assert!(report.peak_rss_bytes.unwrap() > 1 << 20);
+    assert_eq!((report.order.as_str(), &report.marker, report.untouched), ("o-1", &marker, false));
+    assert_eq!((report.hidden.as_slice(), report.kept.as_slice()), (&[hidden][..], &[kept][..]));
     drop(reports);
 
     bench.control.refuses.store(true, Ordering::Relaxed);
     let installation = bench.installation(&plan);
-    assert!(run(&installation, vec![], Some(boot)).report().is_err());
+    assert!(run(&installation, vec![], Some(boot.clone())).report().is_err());
+
+    bench.control.refuses.store(false, Ordering::Relaxed);
+    let already = Marker { image: "debian-12".into(), ..Marker::default() };
+    let plan = Plan { already: Some(already.clone()), ..plan };
+    let installation = bench.installation(&plan);
+    run(&installation, vec![], Some(boot)).report().unwrap();
+    let report = bench.control.reports.lock().unwrap().pop().unwrap();
+    let message = "debian-12 is installed already; nothing was written";
+    assert_eq!((report.message.as_str(), report.marker), (message, Some(already)));
 }

@@ -1,6 +1,8 @@
 //! From the image's URL to the files below the target's root, as one stream in constant memory.
 
 mod attributes;
+mod beneath;
+mod copy;
 mod decode;
 mod digest;
 mod fetch;
@@ -16,10 +18,14 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod untar;
+mod walk;
 
-use crate::control::wire::Progress;
+pub use beneath::{Beneath, Conflicts};
+
+use crate::control::wire::{Hidden, Progress};
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
+use beneath::Counter;
 use decode::Decoder;
 use digest::{Digest, Digesting};
 use fetch::Fetch;
@@ -28,7 +34,7 @@ use progress::Meter;
 use reqwest::blocking::Client;
 use retry::Pace;
 use std::path::Path;
-use untar::untar;
+use untar::{Unpacked, untar};
 
 /// An image that changes under us may do so once or twice, not for ever.
 const MOST_STARTS: u32 = 3;
@@ -61,6 +67,9 @@ pub struct Burned {
     pub entries: u64,
     /// How often the connection was taken up again.
     pub resumed: u32,
+    /// One for each of [`Beneath::hidden`].
+    pub hidden: Vec<Hidden>,
+    pub conflicts: Conflicts,
 }
 
 /// Asks the image's server for size, ETag and digest; writes nothing.
@@ -76,18 +85,25 @@ pub fn reach(source: &Source) -> Result<Reached> {
 /// Succeeds only when the server's length, the compression's end mark, the tar's end blocks and the digest all agree.
 /// Nothing is synced: errors of the disk may still come with the umount.
 ///
+/// On a merged filesystem the image's files win over files and symlinks of the same name, directories stay with what is in
+/// them, and nothing is touched that the image does not name. An image that changes on the way and starts over may leave
+/// files of its first state there.
+///
 /// # Errors
 /// The first of fetch, decoder, tar, write and digest that is not content, by name.
-pub fn burn(image: &Reached, root: &Path, watch: &(dyn Fn(Progress) + Sync)) -> Result<Burned> {
-    burn_at_pace(image, root, watch, &Pace::default())
+pub fn burn(image: &Reached, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
+    burn_at_pace(image, root, beneath, watch, &Pace::default())
 }
 
-fn burn_at_pace(image: &Reached, root: &Path, watch: &(dyn Fn(Progress) + Sync), pace: &Pace) -> Result<Burned> {
+type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
+
+fn burn_at_pace(image: &Reached, root: &Path, beneath: &Beneath, watch: Watch, pace: &Pace) -> Result<Burned> {
     let client = http::streaming_client(pace.stall)?;
-    let below = Root::open(root).context(Phase::Image, || format!("open {}", root.display()))?;
+    let merged = beneath::relative(beneath.merged);
+    let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
     let mut resumed = 0;
     for start in 1..=MOST_STARTS {
-        match burn_once(&client, image, &below, watch, pace)? {
+        match burn_once(&client, image, &below, beneath, watch, pace)? {
             End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
             End::StartOver { why, resumed: before } => {
                 tracing::warn!("image {}: {why}; starting over (start {start} of {MOST_STARTS})", image.url);
@@ -110,14 +126,16 @@ fn burn_once(
     client: &Client,
     image: &Reached,
     root: &Root,
-    watch: &(dyn Fn(Progress) + Sync),
+    beneath: &Beneath,
+    watch: Watch,
     pace: &Pace,
 ) -> Result<End> {
     let expected: Digest = image.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
     let mut fetch = Fetch::new(client, image, pace);
     let mut meter = Meter::new(&mut fetch, image.size_bytes, watch);
     let mut digesting = Digesting::new(&mut meter, expected.kind);
-    let unpacked = untar(Decoder::new(&mut digesting), root);
+    let mut counter = Counter::new(*beneath);
+    let unpacked = untar(Decoder::new(&mut digesting), root, &mut counter);
 
     let digest = digesting.finish();
     let bytes = meter.finish();
@@ -130,5 +148,6 @@ fn burn_once(
         let text = format!("digest of {}: {expected} was expected, {digest} came", image.url);
         return Err(Error::new(Phase::Image, text));
     }
-    Ok(End::Whole(Burned { bytes, tar_bytes: unpacked.tar_bytes, entries: unpacked.entries, resumed }))
+    let Unpacked { entries, tar_bytes, conflicts } = unpacked;
+    Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, hidden: counter.finish(), conflicts }))
 }

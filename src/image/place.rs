@@ -1,10 +1,11 @@
 //! Places below one directory, out of which no path, symlink or hard link leads. The kernel resolves every parent
 //! with RESOLVE_IN_ROOT, and the last component is never followed.
 
+use super::walk::{Here, is_merged, make_directory, walk};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
-use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstatat, makedev, mkdirat, mknodat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, makedev, mkdirat, mknodat};
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -16,12 +17,16 @@ use std::path::{Path, PathBuf};
 /// The directory that nothing leaves.
 pub struct Root {
     fd: OwnedFd,
+    /// Where kept filesystems are mounted that the image is merged into.
+    merged: Vec<PathBuf>,
 }
 
 /// A name in a directory; something may stand there or not.
 pub struct Place {
     pub parent: OwnedFd,
     pub name: OsString,
+    /// On a kept filesystem.
+    merged: bool,
 }
 
 /// The path of a member below the root: without leading `/` and `.`. Empty for the root itself.
@@ -44,11 +49,13 @@ pub fn inside(path: &[u8]) -> io::Result<PathBuf> {
 }
 
 impl Root {
+    /// Kept filesystems that the image is merged into are mounted at `merged`, given without leading `/`.
+    ///
     /// # Errors
     /// It is no directory that can be opened.
-    pub fn open(path: &Path) -> io::Result<Root> {
+    pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<Root> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(Root { fd: nix::fcntl::open(path, flags, Mode::empty())? })
+        Ok(Root { fd: nix::fcntl::open(path, flags, Mode::empty())?, merged })
     }
 
     /// Where `path` (from [`inside`]) is, with missing parents made 0755.
@@ -56,8 +63,11 @@ impl Root {
     /// # Errors
     /// A parent is no directory.
     pub fn place(&self, path: &Path) -> io::Result<Place> {
+        if !self.merged.is_empty() {
+            return self.walk_to(path, true);
+        }
         let parent = self.make_directories(parent(path))?;
-        Ok(Place { parent, name: name(path)? })
+        Ok(Place { parent, name: name(path)?, merged: false })
     }
 
     /// Where `path` is, without making anything.
@@ -65,7 +75,15 @@ impl Root {
     /// # Errors
     /// A parent is missing or no directory.
     pub fn existing_place(&self, path: &Path) -> io::Result<Place> {
-        Ok(Place { parent: self.resolve(parent(path))?, name: name(path)? })
+        if !self.merged.is_empty() {
+            return self.walk_to(path, false);
+        }
+        Ok(Place { parent: self.resolve(parent(path))?, name: name(path)?, merged: false })
+    }
+
+    fn walk_to(&self, path: &Path, make: bool) -> io::Result<Place> {
+        let Here { fd, path: real } = walk(&self.fd, &self.merged, parent(path), make)?;
+        Ok(Place { parent: fd, name: name(path)?, merged: is_merged(&real, &self.merged) })
     }
 
     /// The root itself, as a file to set attributes on.
@@ -80,10 +98,7 @@ impl Root {
         match self.resolve(path) {
             Err(Errno::ENOENT) if path != Path::new("") => {
                 let above = self.make_directories(parent(path))?;
-                let name = name(path)?;
-                mkdirat(&above, name.as_os_str(), Mode::S_IRWXU)?;
-                // Apart from mkdir(2), so that the umask has no say.
-                fchmodat(&above, name.as_os_str(), Mode::from_bits_truncate(0o755), FchmodatFlags::FollowSymlink)?;
+                make_directory(&above, &name(path)?)?;
                 Ok(self.resolve(path)?)
             }
             other => Ok(other?),
@@ -205,6 +220,20 @@ impl Place {
         }
     }
 
+    /// A directory of a kept filesystem is here: it is not the image's to remove, be it empty.
+    ///
+    /// # Errors
+    /// The filesystem's own.
+    pub fn is_kept_directory(&self) -> io::Result<bool> {
+        if !self.merged {
+            return Ok(false);
+        }
+        match self.is_directory() {
+            Err(Errno::ENOENT) => Ok(false),
+            other => Ok(other?),
+        }
+    }
+
     /// Makes what must not exist yet, removing what stands there: a later member replaces an earlier one.
     fn replacing<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
         match make() {
@@ -224,7 +253,8 @@ impl Place {
         Ok(make()?)
     }
 
-    fn stat(&self) -> Result<FileStat, Errno> {
+    /// Of what is here itself, be it a symlink.
+    pub fn stat(&self) -> Result<FileStat, Errno> {
         fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 

@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
+mod merge;
+
 fn digest(kind: Kind, bytes: &[u8]) -> String {
     let mut digesting = Digesting::new(bytes, kind);
     std::io::copy(&mut digesting, &mut std::io::sink()).unwrap();
@@ -22,7 +24,7 @@ fn digest(kind: Kind, bytes: &[u8]) -> String {
 fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<Burned> {
     let source = Source { url: server.url("img.tar.zst"), digest: Some(digest(Kind::Sha256, promised)) };
     let reached = reach::reach(&http::client()?, &source, &pace())?;
-    burn_at_pace(&reached, root, &|_| (), &pace())
+    burn_at_pace(&reached, root, &Beneath::default(), &|_| (), &pace())
 }
 
 fn small_tar() -> Vec<u8> {
@@ -44,8 +46,10 @@ fn an_image_in_each_format_arrives_and_is_counted() {
                 etag: Some("\"one\"".into()),
                 digest: digest(kind, &image),
             };
-            let burned = burn(&reached, root.path(), &|progress| told.lock().unwrap().push(progress)).unwrap();
-            assert_eq!(burned, Burned { bytes: size, tar_bytes: total, entries: 3, resumed: 0 }, "{format}");
+            let burned =
+                burn(&reached, root.path(), &Beneath::default(), &|progress| told.lock().unwrap().push(progress))
+                    .unwrap();
+            assert_eq!(burned, Burned { bytes: size, tar_bytes: total, entries: 3, ..Burned::default() }, "{format}");
         }
         assert_eq!(fs::read_to_string(root.path().join("etc/hostname")).unwrap(), "server");
         assert!(fs::read(root.path().join("link")).unwrap() == noise(200_000));
@@ -158,7 +162,7 @@ fn starting_over_ends() {
 fn a_root_that_is_none_is_named() {
     let reached =
         Reached { url: "http://127.0.0.1:1/".into(), size_bytes: None, etag: None, digest: digest(Kind::Md5, b"") };
-    let error = burn(&reached, Path::new("/no/such/root"), &|_| ()).unwrap_err().to_string();
+    let error = burn(&reached, Path::new("/no/such/root"), &Beneath::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("open /no/such/root"), "{error}");
 }
 
@@ -363,7 +367,7 @@ fn root_starting_over_enters_no_mount_point() {
     // A bind mount has the same device number, which is the harder case.
     let bind = nix::mount::MsFlags::MS_BIND;
     nix::mount::mount(Some(&kept), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
-    let cleared = Root::open(&root).unwrap().clear();
+    let cleared = Root::open(&root, Vec::new()).unwrap().clear();
     let listing = look(&root, false);
     nix::mount::umount(&root.join("var/lib/kept")).unwrap();
     cleared.unwrap();

@@ -1,6 +1,8 @@
 //! From members to files below the root.
 
 use super::attributes::{set_by_name, set_on_file};
+use super::beneath::{Conflicts, Counter};
+use super::copy::link_or_copy;
 use super::members::{Attributes, Kind, Member, Members};
 use super::place::{Root, inside};
 use super::sparse::Map;
@@ -18,34 +20,41 @@ const BUFFER_BYTES: usize = 256 * 1024;
 pub struct Unpacked {
     pub entries: u64,
     pub tar_bytes: u64,
+    pub conflicts: Conflicts,
 }
 
-/// Unpacks the stream to its end. Later members replace earlier ones, and what stood below the root before.
+/// Unpacks the stream to its end. Later members replace earlier ones, and what stood below the root before; only
+/// directories of a kept filesystem stay as a conflict. Each member that is no directory is shown to `counter`.
 ///
 /// # Errors
 /// The stream's own; the archive is malformed, cut or empty; something cannot be written. The member is named.
-pub fn untar(stream: impl Read, root: &Root) -> io::Result<Unpacked> {
+pub fn untar(stream: impl Read, root: &Root, counter: &mut Counter) -> io::Result<Unpacked> {
     let mut unpacking = Unpacking {
         members: Members::new(stream),
         root,
         directories: BTreeMap::new(),
         buffer: vec![0; BUFFER_BYTES],
         entries: 0,
+        counter,
+        conflicts: Conflicts::default(),
     };
     unpacking.all()?;
-    Ok(Unpacked { entries: unpacking.entries, tar_bytes: unpacking.members.position() })
+    let Unpacking { members, entries, conflicts, .. } = unpacking;
+    Ok(Unpacked { entries, tar_bytes: members.position(), conflicts })
 }
 
-struct Unpacking<'a, R> {
+struct Unpacking<'a, 'b, R> {
     members: Members<R>,
     root: &'a Root,
     /// Set at the end: a directory may forbid writing, and each file in it changes its mtime. Deepest last.
     directories: BTreeMap<PathBuf, Attributes>,
     buffer: Vec<u8>,
     entries: u64,
+    counter: &'a mut Counter<'b>,
+    conflicts: Conflicts,
 }
 
-impl<R: Read> Unpacking<'_, R> {
+impl<R: Read> Unpacking<'_, '_, R> {
     fn all(&mut self) -> io::Result<()> {
         while let Some(member) = self.members.next_member()? {
             let shown = String::from_utf8_lossy(&member.path).into_owned();
@@ -69,6 +78,11 @@ impl<R: Read> Unpacking<'_, R> {
             return Ok(());
         }
         let place = self.root.place(&path)?;
+        if place.is_kept_directory()? {
+            self.conflicts.add(&path);
+            return Ok(());
+        }
+        self.counter.count(&path);
         self.directories.remove(&path);
         match kind {
             Kind::File { size } => {
@@ -83,12 +97,17 @@ impl<R: Read> Unpacking<'_, R> {
             }
             // Attributes are those of the file, which came before.
             Kind::HardLink(target) => {
-                let link = || place.make_hard_link(&self.root.existing_place(&inside(&target)?)?);
                 let named = |error: io::Error| {
                     let target = String::from_utf8_lossy(&target);
                     io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
                 };
-                link().map_err(named)
+                let source = inside(&target).and_then(|target| self.root.existing_place(&target)).map_err(named)?;
+                // The file that it is another name of is a conflict already, and its content has gone by.
+                if source.is_kept_directory().map_err(named)? {
+                    self.conflicts.add(&path);
+                    return Ok(());
+                }
+                link_or_copy(&source, &place).map_err(named)
             }
             Kind::Symlink(target) => {
                 place.make_symlink(&target)?;
@@ -157,6 +176,7 @@ fn unwritten(error: io::Error) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::beneath::Beneath;
     use super::super::testing::Tar;
     use super::*;
     use std::fs;
@@ -184,7 +204,8 @@ mod tests {
         }
 
         fn untar(&self, tar: Tar) -> io::Result<Unpacked> {
-            untar(&tar.end()[..], &Root::open(&self.root)?)
+            let mut counter = Counter::new(Beneath::default());
+            untar(&tar.end()[..], &Root::open(&self.root, Vec::new())?, &mut counter)
         }
 
         fn read(&self, path: &str) -> String {

@@ -23,6 +23,8 @@ struct Superblock {
     role: MemberRole,
     /// Counts changes: of members that disagree, the one with the most is right.
     events: u64,
+    /// Places in the array that had nobody when this was written.
+    empty: Vec<u32>,
 }
 
 /// All arrays of which a member is there. A member that mdadm cannot read is left out and named in the log.
@@ -72,8 +74,14 @@ fn parse(text: &str) -> Option<Superblock> {
         metadata: metadata(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default()),
         raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
         role: match field("Device Role") {
+            // Its data are still being copied to it.
+            Some(_) if field("Recovery Offset").is_some() => MemberRole::Spare,
             Some(role) => role_1(role),
             None => text.lines().find_map(role_090).unwrap_or(MemberRole::Spare),
+        },
+        empty: match field("Array State") {
+            Some(state) => empty_1(state),
+            None => text.lines().filter_map(empty_090).collect(),
         },
         events: field("Events").and_then(|text| text.parse().ok()).unwrap_or_default(),
     })
@@ -117,31 +125,71 @@ fn role_090(line: &str) -> Option<MemberRole> {
     })
 }
 
-/// One array for each UUID, in the order of the devices.
-fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
-    let mut arrays: Vec<(u64, Array)> = Vec::new();
-    for (device, superblock) in found {
-        let member = ArrayMember { device, role: superblock.role };
-        match arrays.iter_mut().find(|(_, array)| array.uuid == superblock.uuid) {
-            Some((events, array)) => {
-                let mut members = std::mem::take(&mut array.members);
-                members.push(member);
-                if superblock.events > *events {
-                    *events = superblock.events;
-                    *array = of(superblock, members);
-                } else {
-                    array.members = members;
-                }
-            }
-            None => arrays.push((superblock.events, of(superblock, vec![member]))),
-        }
-    }
-    arrays.into_iter().map(|(_, array)| array).collect()
+/// `A.A ('A' == active, '.' == missing, 'R' == replacing)`
+fn empty_1(text: &str) -> Vec<u32> {
+    let states = text.split(' ').next().unwrap_or_default();
+    (0..).zip(states.chars()).filter(|(_, state)| *state == '.').map(|(place, _)| place).collect()
 }
 
-fn of(superblock: Superblock, members: Vec<ArrayMember>) -> Array {
-    let Superblock { uuid, name, level, metadata, raid_devices, .. } = superblock;
-    Array { uuid, name, level, metadata, raid_devices, members, running: None }
+/// A line of metadata 0.90 about a place, after its number, that of the device and the place again:
+/// `   1     1       0        0        1      faulty removed`.
+fn empty_090(line: &str) -> Option<u32> {
+    let mut words = line.split_whitespace();
+    words.next()?.parse::<u32>().ok()?;
+    let place = words.nth(3)?.parse().ok()?;
+    words.any(|state| ["faulty", "removed"].contains(&state)).then_some(place)
+}
+
+/// Takes the place from the members whose data are not the array's: mdadm leaves them out as well (Assemble.c). Those that
+/// have missed a change, where one alone may be that of the array's stop; those that the others went on without; and where
+/// two went on without each other, both, since it takes a person to say which of them is right.
+fn settle(members: &mut [(String, Superblock)]) {
+    let place = |superblock: &Superblock| match superblock.role {
+        MemberRole::Active(place) => Some(place),
+        _ => None,
+    };
+    let active = members.iter().filter_map(|(_, it)| Some((place(it)?, it.events, it.empty.clone())));
+    let active: Vec<(u32, u64, Vec<u32>)> = active.collect();
+    let without = |one: u32, other: u32| active.iter().any(|(place, _, empty)| *place == one && empty.contains(&other));
+    let latest = active.iter().map(|(_, events, _)| *events).max().unwrap_or_default();
+    for (device, superblock) in members {
+        let Some(own) = place(superblock) else { continue };
+        let rival = active.iter().find(|(other, ..)| without(*other, own) && without(own, *other));
+        let left = active.iter().any(|(other, events, _)| *events >= superblock.events && without(*other, own));
+        let why = match rival {
+            Some((other, ..)) => {
+                format!("it and member {other} were each used without the other: a person must choose one")
+            }
+            None if superblock.events.saturating_add(1) < latest => "it has missed changes".to_owned(),
+            None if left => "the others were used without it".to_owned(),
+            None => continue,
+        };
+        tracing::warn!(device, "member {own} of the array {} does not count: {why}", superblock.uuid);
+        superblock.role = MemberRole::Faulty;
+    }
+}
+
+/// One array for each UUID, in the order of the devices.
+fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
+    let mut arrays: Vec<Vec<(String, Superblock)>> = Vec::new();
+    for member in found {
+        match arrays.iter_mut().find(|array| array[0].1.uuid == member.1.uuid) {
+            Some(array) => array.push(member),
+            None => arrays.push(vec![member]),
+        }
+    }
+    arrays.into_iter().filter_map(array).collect()
+}
+
+/// What the latest member says, of the first that are.
+fn array(mut members: Vec<(String, Superblock)>) -> Option<Array> {
+    settle(&mut members);
+    let role =
+        |(device, superblock): &(String, Superblock)| ArrayMember { device: device.clone(), role: superblock.role };
+    let roles = members.iter().map(role).collect();
+    let (_, latest) = members.into_iter().rev().max_by_key(|(_, superblock)| superblock.events)?;
+    let Superblock { uuid, name, level, metadata, raid_devices, .. } = latest;
+    Some(Array { uuid, name, level, metadata, raid_devices, members: roles, running: None })
 }
 
 /// The kernel's array that holds one of the members. Volumes in a container of a firmware RAID hold them too, but it is

@@ -1,5 +1,6 @@
 //! What is on a block device, be it a disk or made of others: partition table, signatures, users of its partitions.
 
+use super::blank::is_blank;
 use super::holders::Users;
 use super::signatures::{Area, FoundPartition, FoundSignature, FoundTable, Probe};
 use super::{Partition, Roots, Signature, Table, Use, attribute, device_path, names, units};
@@ -14,6 +15,7 @@ pub(super) struct Target<'a> {
     /// The path that is told to people, from which those of partitions follow.
     pub device: &'a str,
     pub sector_bytes: u32,
+    pub size_bytes: u64,
 }
 
 #[derive(Default)]
@@ -24,6 +26,8 @@ pub(super) struct Contents {
     pub uses: Vec<Use>,
     /// Why not all is known.
     pub unreadable: Option<String>,
+    /// As [`super::Disk::blank`]; whether somebody holds all of it is not asked here.
+    pub blank: bool,
 }
 
 /// Table and signatures. Whatever cannot be read is named in `unreadable`; the rest is told all the same.
@@ -51,6 +55,13 @@ pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Cont
             tracing::warn!(partition, "the kernel has this partition, the table on {} has not", target.device);
         }
         contents.uses.extend(left.uses);
+    }
+    if contents.table.is_none() && contents.signatures.is_empty() && contents.uses.is_empty() && doubts.is_empty() {
+        let all = Area { start_bytes: 0, size_bytes: target.size_bytes };
+        contents.blank = is_blank(&node(roots, target.name), all).unwrap_or_else(|error| {
+            doubts.push(format!("{}: {error}", target.device));
+            false
+        });
     }
     if !doubts.is_empty() {
         let text = doubts.join("; ");
@@ -104,7 +115,10 @@ fn table(
         let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
         let device = crate::layout::partition_device(target.device, found.number);
         let own = known.as_ref().map(|partition| node(roots, &partition.name));
-        let signatures = checked(&device, inside(target, &found, own, roots), doubts);
+        let uses = known.map(|partition| partition.uses).unwrap_or_default();
+        let inside = inside(target, &found, own, uses.is_empty(), roots);
+        let blank = matches!(inside, Ok((_, true)));
+        let signatures = checked(&device, inside.map(|(signatures, _)| signatures), doubts);
         Partition {
             number: found.number,
             device,
@@ -115,8 +129,8 @@ fn table(
             guid: found.guid.parse().ok(),
             label: found.name,
             signatures,
-            uses: known.map(|partition| partition.uses).unwrap_or_default(),
-            blank: false,
+            uses,
+            blank,
         }
     });
     let mut partitions: Vec<Partition> = partitions.collect();
@@ -124,25 +138,29 @@ fn table(
     Table { kind: found.kind, guid: found.id.parse().ok(), partitions }
 }
 
-/// The signatures inside a partition: through its own node, whose cache sees what was written through it, else, where
-/// the kernel has not taken the partition up, through the disk.
+/// The signatures inside a partition, and whether there is nothing at all: through its own node, whose cache sees what was
+/// written through it, else, where the kernel has not taken the partition up, through the disk.
 fn inside(
     target: &Target,
     found: &FoundPartition,
     own: Option<PathBuf>,
+    free: bool,
     roots: &Roots,
-) -> io::Result<Vec<FoundSignature>> {
+) -> io::Result<(Vec<FoundSignature>, bool)> {
     if found.extended {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), false));
     }
-    let mut probe = match own.filter(|node| node.exists()) {
-        Some(node) => Probe::open(&node, None, target.sector_bytes)?,
+    let FoundPartition { start_bytes, size_bytes, .. } = *found;
+    let (path, area, probed) = match own.filter(|node| node.exists()) {
+        Some(node) => (node, Area { start_bytes: 0, size_bytes }, None),
         None => {
-            let area = Area { start_bytes: found.start_bytes, size_bytes: found.size_bytes };
-            Probe::open(&node(roots, target.name), Some(area), target.sector_bytes)?
+            let area = Area { start_bytes, size_bytes };
+            (node(roots, target.name), area, Some(area))
         }
     };
-    probe.signatures()
+    let signatures = Probe::open(&path, probed, target.sector_bytes)?.signatures()?;
+    let blank = free && signatures.is_empty() && is_blank(&path, area)?;
+    Ok((signatures, blank))
 }
 
 /// The signatures, and a doubt where they could not be read or one is damaged.

@@ -1,6 +1,7 @@
 //! LVM volume groups by what is written on their physical volumes: one `lvm fullreport`. Nothing has to be active for
 //! that, and nothing is activated.
 
+use super::legs::{self, Piece};
 use super::{Health, Inventory, LogicalVolume, PhysicalVolume, Roots, VolumeGroup, attribute, link_name, names};
 use crate::command::{self, Command};
 use crate::inventory::number_text;
@@ -16,6 +17,9 @@ pub const MEMBER: &str = "LVM2_member";
 pub const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
+/// How the device mapper's UUID of a mapping begins that shows a copy of a volume.
+pub const COPY: &str = "drophammer-";
+
 /// A disk that is dying answers late.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -30,12 +34,52 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<VolumeGroup> {
         return Vec::new();
     }
     match report() {
-        Ok(report) => groups(report, &active(&roots.sys), &|path| known_path(roots, inventory, path)),
+        Ok(report) => {
+            let whole = |row: &Row, name: &str| {
+                let legs = legs::legs(row, name);
+                let superblocks = legs::superblocks(roots, &legs);
+                // Before its first start there is nothing on a volume, neither data nor superblocks.
+                let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
+                (if fresh { legs.len() } else { legs::whole(&legs, &superblocks).len() }, legs.len())
+            };
+            groups(report, &active(&roots.sys), &|path| known_path(roots, inventory, path), &whole)
+        }
         Err(error) => {
             tracing::warn!("volume groups on {} are not known: {error}", devices.join(", "));
             Vec::new()
         }
     }
+}
+
+/// What shows the content of a raid1 volume without starting it, which would write to its superblocks.
+#[derive(Debug)]
+pub struct Copy {
+    /// Name of the volume, and its UUID and that of its group as the device mapper's UUIDs of volumes have them.
+    pub name: String,
+    pub uuid: String,
+    /// A whole copy of it, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// Whole copies of the raid1 volumes of a group that do not run; those without one are left out.
+///
+/// # Errors
+/// lvm's own words.
+pub fn copies(group: &VolumeGroup) -> Result<Vec<Copy>, String> {
+    let idle = |volume: &&LogicalVolume| volume.kind == "raid1" && volume.running.is_none();
+    if !group.volumes.iter().any(|volume| idle(&volume)) {
+        return Ok(Vec::new());
+    }
+    let report = report()?;
+    let row = report.report.iter().find(|row| row.vg.first().is_some_and(|found| found.vg_uuid == group.uuid));
+    let row = row.ok_or("the group is gone")?;
+    let copy = |volume: &LogicalVolume| {
+        let mut legs = legs::legs(row, &volume.name);
+        let best = *legs::whole(&legs, &legs::superblocks(&Roots::default(), &legs)).first()?;
+        let uuid = dashless(&group.uuid, &volume.uuid);
+        Some(Copy { name: volume.name.clone(), uuid, pieces: legs.swap_remove(best).data? })
+    };
+    Ok(group.volumes.iter().filter(idle).filter_map(copy).collect())
 }
 
 /// One group a row of `report`; physical volumes of no group are a row without a group.
@@ -47,53 +91,67 @@ struct Report {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Row {
-    vg: Vec<Group>,
-    pv: Vec<Physical>,
-    lv: Vec<Volume>,
-    seg: Vec<Segment>,
+pub(super) struct Row {
+    pub vg: Vec<Group>,
+    pub pv: Vec<Physical>,
+    pub lv: Vec<Volume>,
+    pub seg: Vec<Segment>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Group {
+pub(super) struct Group {
     vg_uuid: String,
     vg_name: String,
-    vg_extent_size: String,
+    pub vg_extent_size: String,
     vg_tags: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Physical {
+pub(super) struct Physical {
     pv_uuid: String,
-    pv_name: String,
+    pub pv_name: String,
     pv_size: String,
+    /// Where its first extent begins.
+    #[serde(default)]
+    pub pe_start: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Volume {
-    lv_uuid: String,
-    lv_name: String,
+pub(super) struct Volume {
+    pub lv_uuid: String,
+    pub lv_name: String,
     lv_size: String,
     #[serde(default)]
     origin: String,
+    /// `partial` when a physical volume is missing.
+    #[serde(default)]
+    lv_health_status: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Segment {
-    lv_uuid: String,
-    segtype: String,
+pub(super) struct Segment {
+    pub lv_uuid: String,
+    pub segtype: String,
     stripes: String,
+    #[serde(default)]
+    pub seg_start_pe: String,
+    #[serde(default)]
+    pub seg_size_pe: String,
+    /// `/dev/sda1(3)`: device and first extent; of a raid its hidden volumes `safe_rimage_0(0),safe_rimage_1(0)`.
+    #[serde(default)]
+    pub devices: String,
 }
 
 fn report() -> Result<Report, String> {
     // Without locks, as it only looks; with the groups that a system ID makes another host's.
-    let lvm = Command::new("lvm").args(["fullreport", "--config", LOOK, "--nolocking", "--foreign"]);
+    // With the hidden volumes, which are the copies of others.
+    let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
         ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags"],
-        ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size"],
-        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin"],
-        ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes"],
+        ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
+        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status"],
+        ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
         ["--configreport", "pvseg", "-o", "pv_uuid"],
     ];
     let output = lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run();
@@ -102,16 +160,17 @@ fn report() -> Result<Report, String> {
 }
 
 /// `active` gives the kernel name of an active volume by its UUID for the device mapper, `path` the path of this
-/// inventory for the one that lvm prefers.
+/// inventory for the one that lvm prefers, `whole` how many of how many copies of a raid1 volume are whole.
 fn groups(
     report: Report,
     active: &impl Fn(&str, &str) -> Option<String>,
     path: &impl Fn(&str) -> String,
+    whole: &impl Fn(&Row, &str) -> (usize, usize),
 ) -> Vec<VolumeGroup> {
     let mut groups: Vec<VolumeGroup> = Vec::new();
     for row in report.report {
-        let Some(group) = row.vg.into_iter().next() else { continue };
-        let volume = |volume: Volume| {
+        let Some(group) = row.vg.first() else { continue };
+        let volume = |volume: &Volume| {
             // One that was extended may have several.
             let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
             let widest = segments.max_by_key(|segment| number::<u32>(&segment.stripes));
@@ -120,23 +179,24 @@ fn groups(
             let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
             LogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
-                name: volume.lv_name,
-                uuid: volume.lv_uuid,
+                health: health(&row, volume, kind, whole),
+                name: volume.lv_name.clone(),
+                uuid: volume.lv_uuid.clone(),
                 size_bytes: number(&volume.lv_size),
                 kind: if snapshot { "snapshot" } else { kind }.to_owned(),
                 stripes: widest.map(|segment| number(&segment.stripes)).unwrap_or_default(),
-                health: Health::Whole,
             }
         };
-        let volumes = row.lv.into_iter().map(volume).collect();
-        let physical = row.pv.into_iter().map(|physical| PhysicalVolume {
+        // Hidden ones have their names in brackets.
+        let volumes = row.lv.iter().filter(|volume| !volume.lv_name.starts_with('[')).map(volume).collect();
+        let physical = row.pv.iter().map(|physical| PhysicalVolume {
             device: path(&physical.pv_name),
-            uuid: physical.pv_uuid,
+            uuid: physical.pv_uuid.clone(),
             size_bytes: number(&physical.pv_size),
         });
         groups.push(VolumeGroup {
-            name: group.vg_name,
-            uuid: group.vg_uuid,
+            name: group.vg_name.clone(),
+            uuid: group.vg_uuid.clone(),
             extent_bytes: number(&group.vg_extent_size),
             tags: group.vg_tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
             physical: physical.collect(),
@@ -147,21 +207,52 @@ fn groups(
     groups
 }
 
+/// The superblocks of a raid1 say which of its copies count; of others lvm tells what is missing.
+fn health(row: &Row, volume: &Volume, kind: &str, whole: &impl Fn(&Row, &str) -> (usize, usize)) -> Health {
+    let spare = match kind {
+        "raid1" => {
+            return match whole(row, &volume.lv_name) {
+                (0, _) => Health::Lost,
+                (whole, all) if whole < all => Health::Degraded,
+                _ => Health::Whole,
+            };
+        }
+        "raid6" => 2,
+        // Each but 0 does without any one, and some of raid10 without more.
+        kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
+        _ => 0,
+    };
+    if volume.lv_health_status.is_empty() {
+        return Health::Whole;
+    }
+    let prefix = format!("[{}_rimage_", volume.lv_name);
+    let images = row.lv.iter().filter(|image| image.lv_name.starts_with(&prefix));
+    let missing = images.filter(|image| image.lv_health_status == "partial").count();
+    let lost = volume.lv_health_status == "partial" && missing.max(1) > spare;
+    if lost { Health::Lost } else { Health::Degraded }
+}
+
 /// lvm writes all numbers as text.
-fn number<T: std::str::FromStr + Default>(text: &str) -> T {
+pub(super) fn number<T: std::str::FromStr + Default>(text: &str) -> T {
     text.parse().unwrap_or_default()
 }
 
-/// Which device-mapper device a volume has, by the UUID that lvm gives it: `LVM-`, the group's and the volume's without
-/// dashes. Unlike names, that tells two groups of one name apart.
+/// As it is in the UUIDs of LVM's devices: without dashes.
+fn dashless(group: &str, volume: &str) -> String {
+    format!("{group}{volume}").replace('-', "")
+}
+
+/// Which device-mapper device a volume has, by the UUID that lvm gives it, `LVM-`, the group's and the volume's, or we to
+/// one of its copies. Unlike names, that tells two groups of one name apart.
 fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<String> + use<> {
     let block = sys.join("block");
     let devices = names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));
     let known: Vec<(String, String)> =
         devices.map(|name| (attribute(&block.join(&name).join("dm/uuid")), name)).collect();
     move |group, volume| {
-        let uuid = format!("LVM-{group}{volume}").replace('-', "").replacen("LVM", "LVM-", 1);
-        known.iter().find(|(known, _)| *known == uuid).map(|(_, name)| name.clone())
+        let uuid = dashless(group, volume);
+        let is = |known: &str| known.strip_prefix("LVM-").or(known.strip_prefix(COPY)) == Some(&uuid);
+        known.iter().find(|(known, _)| is(known)).map(|(_, name)| name.clone())
     }
 }
 

@@ -36,6 +36,8 @@ struct Mount {
     /// `8:1`.
     number: String,
     source: Named,
+    /// What of the filesystem is mounted: `/`, or a directory of it.
+    root: String,
     path: String,
 }
 
@@ -78,6 +80,12 @@ impl Users {
         uses.extend(names(&dir.join("holders"))?.into_iter().map(Use::Holder));
         Ok(uses)
     }
+
+    /// Is what one sees at that path the root of a filesystem, and not a directory of one, or something mounted over it?
+    pub(super) fn shows_root(&self, path: &str) -> bool {
+        let mut there = self.mounts.iter().filter(|mount| mount.path == path);
+        there.next().is_some_and(|mount| mount.root == "/") && there.next().is_none()
+    }
 }
 
 impl Mount {
@@ -86,13 +94,14 @@ impl Mount {
         let (fields, source) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(2);
         let number = fields.next()?.to_owned();
-        let path = unescaped(fields.nth(1)?);
-        Some(Mount { number, path, source: Named::new(unescaped(source.split(' ').nth(1)?), dev) })
+        let root = unescaped(fields.next()?);
+        let path = unescaped(fields.next()?);
+        Some(Mount { number, root, path, source: Named::new(unescaped(source.split(' ').nth(1)?), dev) })
     }
 }
 
 /// The kernel writes space, tab, newline and backslash as `\040` and the like (mangle_path in fs/seq_file.c).
-fn unescaped(text: &str) -> String {
+pub fn unescaped(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -146,6 +155,8 @@ Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
         assert_eq!(uses("sda3", "8:3"), [Use::Swap]);
         assert_eq!(uses("sdb", "8:16"), [mounted("/data")]);
         assert_eq!(uses("sda", "8:0"), []);
+        let shown = ["/", "/mnt/with space", "/data", "/nowhere"].map(|path| users.shows_root(path));
+        assert_eq!(shown, [false, false, true, false], "two are mounted at /");
         tree.write("sys/sdc/holders/md127", "");
         tree.write("sys/sdc/holders/dm-0", "");
         assert_eq!(uses("sdc", "8:32"), [Use::Holder("dm-0".into()), Use::Holder("md127".into())]);

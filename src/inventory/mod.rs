@@ -3,6 +3,7 @@
 mod arrays;
 pub mod ata;
 mod ata_identity;
+mod blank;
 mod by_id;
 mod contents;
 mod disks;
@@ -12,6 +13,8 @@ mod fake;
 mod groups;
 mod hardware;
 mod holders;
+mod inside;
+mod legs;
 pub mod nvme;
 mod paths;
 mod signatures;
@@ -19,7 +22,10 @@ mod stacked;
 mod types;
 
 pub use disks::serial_and_wwn;
-pub use groups::LOOK as LVM_LOOKS;
+pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
+pub use holders::unescaped;
+pub use inside::filesystem;
+pub use legs::Piece;
 pub use types::*;
 
 use crate::error::{Context, Phase, Result};
@@ -72,7 +78,16 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
     };
     inventory.arrays = arrays::read(roots, &inventory);
     inventory.groups = groups::read(roots, &inventory);
+    inventory.filesystems = inside::read(&users, &inventory);
     Ok(inventory)
+}
+
+/// Who this machine is, without a look at its disks: what SMBIOS says, and its network cards.
+///
+/// # Errors
+/// A directory of sysfs cannot be read.
+pub fn identity(sys: &Path) -> Result<(System, Vec<Nic>)> {
+    Ok((hardware::system(sys), hardware::nics(sys)?))
 }
 
 /// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is

@@ -32,7 +32,7 @@ fn kind(name: &str, dir: &Path) -> Option<StackedKind> {
     // The tool that makes a device puts its own prefix into the UUID (dmsetup(8)).
     let uuid = attribute(&dir.join("dm/uuid"));
     Some(match uuid.split_once('-') {
-        Some(("LVM", _)) => StackedKind::Volume,
+        Some(("LVM" | "drophammer", _)) => StackedKind::Volume,
         Some(("CRYPT", _)) => StackedKind::Crypt,
         _ => StackedKind::Other,
     })
@@ -48,18 +48,19 @@ fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedK
     let mapped = attribute(&dir.join("dm/name"));
     let device = if mapped.is_empty() { device_path(name) } else { format!("/dev/mapper/{mapped}") };
     let sector_bytes = attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
-    let target = Target { name, device: &device, sector_bytes };
+    let target = Target { name, device: &device, sector_bytes, size_bytes };
     // To read from a suspended device is to wait for ever.
-    let Contents { table, signatures, uses: of_partitions, .. } =
+    let Contents { table, signatures, uses: of_partitions, blank, .. } =
         if size_bytes == 0 || attribute(&dir.join("dm/suspended")) == "1" {
             Contents::default()
         } else {
             contents::read(&target, roots, users)?
         };
     let mut uses = users.of(dir, &device)?;
+    let blank = blank && uses.is_empty();
     uses.extend(of_partitions);
     let name = name.to_owned();
-    Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank: false }))
+    Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank }))
 }
 
 #[cfg(test)]
@@ -130,6 +131,7 @@ mod tests {
         let tree = Tree::new();
         let cases = [
             ("LVM-x", StackedKind::Volume),
+            ("drophammer-x", StackedKind::Volume),
             ("CRYPT-LUKS2-x", StackedKind::Crypt),
             ("mpath-x", StackedKind::Other),
             ("", StackedKind::Other),

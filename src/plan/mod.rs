@@ -7,6 +7,7 @@ mod disks;
 mod display;
 mod filesystems;
 pub mod find;
+pub mod kept;
 mod lvm;
 mod reaching;
 mod release;

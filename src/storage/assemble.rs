@@ -1,12 +1,12 @@
 //! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk changes:
-//! the disks refuse writes by programs, arrays are started read-only, and of the logical volumes only those are activated
-//! that write nothing by themselves.
+//! the disks refuse writes by programs, arrays are started read-only, of the logical volumes only those are activated that
+//! write nothing by themselves, and those of LVM's raid1 are seen through a mapping of one of their copies.
 
-use super::kernel;
 use super::lock::Locks;
+use super::{kernel, look};
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Array, Inventory, LVM_LOOKS, VolumeGroup};
+use crate::inventory::{self, Array, Inventory, LVM_COPY, LVM_LOOKS, MemberRole, Piece, VolumeGroup};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -32,6 +32,8 @@ const PLAIN: &str = "lv_attr=~^-.[a-z]";
 pub struct Assembled {
     /// Kernel names of what was running before.
     before: Vec<String>,
+    /// All that was asked for.
+    disks: Vec<String>,
     locks: Locks,
     /// What could not be assembled and why: the disks keep that secret, which is no error.
     pub notes: Vec<String>,
@@ -42,8 +44,9 @@ pub struct Assembled {
 /// # Errors
 /// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
 pub fn assemble(disks: &[String]) -> Result<Assembled> {
-    let mut assembled = Assembled { before: running()?, locks: Locks::default(), notes: Vec::new() };
-    match assembled.lock(disks).and_then(|()| assembled.build()) {
+    let (disks, locks) = (disks.to_vec(), Locks::default());
+    let mut assembled = Assembled { before: running()?, disks, locks, notes: Vec::new() };
+    match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
             // The first error tells more than that of the way back.
@@ -69,8 +72,23 @@ impl Assembled {
         self.locks.unlock()
     }
 
-    fn lock(&mut self, disks: &[String]) -> Result<()> {
-        for disk in disks {
+    /// Adds to the inventory what is in the filesystems on these disks and on what lies on them, while the disks refuse
+    /// writes.
+    ///
+    /// # Errors
+    /// A disk cannot be locked or unlocked, or a filesystem stays mounted.
+    pub fn look(&mut self, inventory: &mut Inventory) -> Result<()> {
+        let looked = self.lock().and_then(|()| look::look(inventory));
+        let unlocked = self.unlock();
+        for note in looked? {
+            tracing::warn!("{note}");
+            self.notes.push(note);
+        }
+        unlocked
+    }
+
+    fn lock(&mut self) -> Result<()> {
+        for disk in &self.disks {
             // One with a write-protect switch is not ours to make writable afterwards.
             if !is_read_only(disk)? {
                 self.locks.lock(disk)?;
@@ -98,7 +116,7 @@ impl Assembled {
             let groups: Vec<&VolumeGroup> =
                 groups.filter(|group| tried.insert((group.uuid.clone(), present(group)))).collect();
             for group in &groups {
-                self.note(&format!("volume group {}", group.name), activate(group));
+                self.note(&format!("volume group {}", group.name), activate(group).and_then(|()| show_copies(group)));
             }
             if groups.is_empty() {
                 break;
@@ -139,6 +157,10 @@ fn start(array: &Array) -> Result<(), String> {
     if array.level == "container" {
         return Err(format!("it is a RAID of the firmware ({}), which stays as it is", array.metadata));
     }
+    // mdadm would take one of two that went on without each other, the first.
+    if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
+        return Err("none of its members is known to be whole and up to date".to_owned());
+    }
     let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
     let mdadm = mdadm.arg(format!("--uuid={}", array.uuid.simple()));
@@ -173,6 +195,35 @@ fn activate(group: &VolumeGroup) -> Result<(), String> {
     let lvm = Command::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
     let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
     lvm.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
+}
+
+/// Shows the content of raid1 volumes through a read-only mapping of one of their copies each.
+fn show_copies(group: &VolumeGroup) -> Result<(), String> {
+    let mut hidden = group.volumes.iter().filter(|volume| volume.kind == "raid1" && volume.running.is_none());
+    let copies = inventory::copies(group)?;
+    for copy in &copies {
+        let name = format!("{}-{}", group.name.replace('-', "--"), copy.name.replace('-', "--"));
+        let concise = format!("{name},{LVM_COPY}{},,ro,{}", copy.uuid, table(&copy.pieces));
+        let create = Command::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
+        create.env("DM_DISABLE_UDEV", "1").run().map_err(|error| error.to_string())?;
+    }
+    match hidden.find(|volume| !copies.iter().any(|copy| copy.name == volume.name)) {
+        Some(volume) => Err(format!("no copy of the raid1 volume {} is known to be whole and up to date", volume.name)),
+        None => Ok(()),
+    }
+}
+
+/// A line for each piece, with commas between them (dmsetup(8), "CONCISE FORMAT").
+fn table(pieces: &[Piece]) -> String {
+    let mut start = 0;
+    let line = |piece: &Piece| {
+        let sectors = |bytes: u64| bytes / kernel::SYSFS_SECTOR_BYTES;
+        let (length, offset) = (sectors(piece.size_bytes), sectors(piece.start_bytes));
+        let line = format!("{start} {length} linear {} {offset}", piece.device);
+        start += length;
+        line
+    };
+    pieces.iter().map(line).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -34,7 +34,8 @@ pub fn device_holders(device: &str) -> Vec<String> {
     users
 }
 
-fn with_partitions(device: &str) -> Vec<PathBuf> {
+/// Directories of the device and its partitions in sysfs.
+pub(super) fn with_partitions(device: &str) -> Vec<PathBuf> {
     let Ok(disk) = kernel::sysfs(device) else { return Vec::new() };
     let partitions = kernel::partitions(device).unwrap_or_default();
     let partitions: Vec<PathBuf> = partitions.into_iter().map(|partition| disk.join(partition.name)).collect();

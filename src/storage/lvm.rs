@@ -64,14 +64,14 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_ends(&volume.device)
 }
 
-/// Activates all volumes of a kept group, writable. Those that were activated to look at them start anew, since that was on
-/// read-only disks.
+/// Activates all volumes of a kept group, writable. What was assembled of it to look inside starts anew, since that was on
+/// read-only disks. Physical volumes may be missing as long as every volume can do without.
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
 pub fn activate(name: &str, devices: &[String]) -> Result<()> {
-    deactivate(name, devices)?;
-    let activated = lvm("vgchange", devices, ["--activate", "y", name]);
+    devices.iter().try_for_each(|device| release::release_above(device))?;
+    let activated = lvm("vgchange", devices, ["--activate", "y", "--activationmode", "degraded", name]);
     activated.map(drop).context(Phase::Storage, || format!("activate volume group {name}"))
 }
 

@@ -8,6 +8,7 @@ pub mod gpt;
 pub mod identify;
 pub mod kernel;
 pub mod lock;
+pub mod look;
 pub mod lvm;
 pub mod mount;
 pub mod raid;

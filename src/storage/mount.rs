@@ -41,12 +41,24 @@ impl Mounts {
     /// # Errors
     /// The mount point leads through a symlink or something that is no directory, or the kernel refuses.
     pub fn mount(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        self.mount_with(filesystem, MountFlags::empty())
+    }
+
+    /// As [`Mounts::mount`], and nobody can write there. That no journal is replayed either is for the options to say.
+    ///
+    /// # Errors
+    /// As [`Mounts::mount`]; the mount point is not there.
+    pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        self.mount_with(filesystem, MountFlags::RDONLY)
+    }
+
+    fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
         let MountFilesystem { device, path, format, options } = filesystem;
         if matches!(format, Format::Swap | Format::None) {
             return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
         }
         let (flags, data) = kernel_options(options);
-        self.mount_at(device, path, format.name(), flags, &data)
+        self.mount_at(device, path, format.name(), flags | more, &data)
     }
 
     /// Mounts anything at `path` in the target, which becomes a directory if it is missing.
@@ -88,6 +100,18 @@ impl Mounts {
             })?;
         }
         Ok(point)
+    }
+
+    /// Writes everything back, so that it is there even for who replays no journal; it stays mounted.
+    ///
+    /// # Errors
+    /// Data could not be written.
+    pub fn write_back(&self) -> Result<()> {
+        self.mounted.iter().rev().try_for_each(|point| {
+            sync(point)?;
+            let settled = File::open(point).and_then(|dir| Ok(kernel::settle(&dir)?));
+            settled.context(Phase::Storage, || format!("empty the journal of the filesystem at {}", point.display()))
+        })
     }
 
     /// Writes everything back and unmounts, youngest first.

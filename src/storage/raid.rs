@@ -1,6 +1,6 @@
 //! mdadm: arrays as the plan says. Their first synchronisation waits for the installed system.
 
-use super::{busy, kernel, wipe};
+use super::{busy, kernel, release, wipe};
 use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::RaidLevel;
@@ -22,8 +22,11 @@ pub const TOOLS: &[&str] = &["mdadm"];
 /// mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// mdadm's word for a member that is not there.
+pub const MISSING: &str = "missing";
+
 /// Makes a new array of devices whose content is given up, proves it by reading back, and zeros both ends of it: what its
-/// members held before shines through.
+/// members held before shines through. Instead of a device there may be [`MISSING`], as many as the level can do without.
 ///
 /// # Errors
 /// A member is in use (and by whom), mdadm's own words, or what is read back is not the plan.
@@ -31,7 +34,7 @@ pub fn create(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.devices.join(" "));
     // Superblocks of other metadata versions lie elsewhere than the new ones, and would be found beside them.
-    array.devices.iter().try_for_each(|member| wipe::wipe_ends(member)).context(Phase::Storage, what)?;
+    there(&array.devices).try_for_each(|member| wipe::wipe_ends(member)).context(Phase::Storage, what)?;
     mdadm(argv(array)).context(Phase::Storage, what)?;
     freeze(device)?;
     let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;
@@ -50,9 +53,10 @@ pub fn create(array: &CreateArray) -> Result<()> {
 /// The array runs already and is in use (and by whom), or mdadm's own words.
 pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
     let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
-    // It may run read-only and under another name, since it was looked at before.
+    // It may run read-only and under another name, with more on it, since it was looked at before.
     for running in arrays_on(members)? {
         if Found::read(&running).is_ok_and(|found| found.uuid == Some(uuid)) {
+            release::release_above(&running)?;
             stop(&running)?;
         }
     }
@@ -88,6 +92,10 @@ fn remove_links(array: &OsStr) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn there(devices: &[String]) -> impl Iterator<Item = &String> {
+    devices.iter().filter(|device| *device != MISSING)
 }
 
 /// mdadm's arguments; the layout's own come before the devices, since some of them apply to what follows.
@@ -209,7 +217,7 @@ impl Found {
             ("members", active.to_string(), self.raid_devices.clone()),
             ("metadata", array.metadata.clone(), self.metadata.clone()),
             ("UUID", text(array.uuid), self.uuid.map(text).unwrap_or_default()),
-            ("devices", list(resolved(&array.devices)), list(resolved(&self.devices))),
+            ("devices", list(resolved(there(&array.devices))), list(resolved(&self.devices))),
         ];
         let differ = sides.into_iter().filter(|(_, planned, found)| planned != found);
         differ.map(|(what, planned, found)| format!("{what}: planned {planned}, found {found}")).collect()

@@ -28,6 +28,29 @@ pub fn release(holder: &Holder) -> Result<()> {
     }
 }
 
+/// Takes down every array and mapping that lies on a device or its partitions, the topmost first: what was only assembled to
+/// look inside.
+///
+/// # Errors
+/// One of them stays in use (and by whom).
+pub fn release_above(device: &str) -> Result<()> {
+    for sysfs in busy::with_partitions(device) {
+        for holder in fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten() {
+            let name = holder.file_name().to_string_lossy().into_owned();
+            let device = format!("/dev/{name}");
+            release_above(&device)?;
+            match name {
+                // It lay on something else that is down already.
+                _ if !Path::new("/sys/block").join(&name).exists() => {}
+                name if name.starts_with("md") => raid::stop(&device)?,
+                name if name.starts_with("dm-") => remove_mapping(&device)?,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Proves that nothing runs on these disks or their partitions any more.
 ///
 /// # Errors

@@ -35,6 +35,31 @@ fn fields(entry: &FstabEntry) -> Vec<String> {
     vec![escape(&entry.source), escape(&entry.path), format, escape(&options), dump, entry.pass.to_string()]
 }
 
+/// A line of an fstab that somebody else may have written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// `UUID=…`, `LABEL=…`, `/dev/…`.
+    pub source: String,
+    /// Mount point.
+    pub path: String,
+}
+
+/// The lines of an fstab; what has no two fields is no line.
+pub fn parse(text: &str) -> Vec<Line> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let fields = lines.filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        Some(Line { source: unescape(fields.next()?), path: unescape(fields.next()?) })
+    });
+    fields.collect()
+}
+
+/// What [`escape`] does, undone.
+fn unescape(field: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(field.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+}
+
 /// getmntent(3): blanks and the backslash itself are octal.
 fn escape(field: &str) -> String {
     let mut escaped = String::with_capacity(field.len());
@@ -102,6 +127,16 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
             assert_eq!(row["fstype"], entry.format.name());
             assert_eq!(row["options"], options);
         }
+    }
+
+    #[test]
+    fn what_is_written_is_parsed_back() {
+        let mut entries = entries();
+        entries.push(entry("LABEL=a b", "/mnt/with blank\tand\\", Format::Ext4, &[], 2));
+        let lines = parse(&render(&entries));
+        let expected = entries.iter().map(|entry| Line { source: entry.source.clone(), path: entry.path.clone() });
+        assert_eq!(lines, expected.collect::<Vec<_>>());
+        assert_eq!(parse("# none\n\n  # indented /boot ext4\n/dev/sda1\n"), []);
     }
 
     fn flatten(rows: &serde_json::Value, into: &mut Vec<serde_json::Value>) {

@@ -1,8 +1,9 @@
-//! The system in the making: files in its tree, its installer, its fstab.
+//! The system in the making: files in its tree, its installer, its fstab, its marker.
 
 pub mod files;
 pub mod fstab;
 pub mod installer;
+pub mod marker;
 mod root;
 
 pub use root::Root;

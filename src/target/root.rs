@@ -80,6 +80,15 @@ impl Root {
         if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
     }
 
+    /// Waits until the names in a directory are on the disk, as [`Root::write`] does for a file's content.
+    ///
+    /// # Errors
+    /// There is no such directory, or the disk fails.
+    pub fn sync_dir(&self, path: &str) -> Result<()> {
+        let sync = || File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?).sync_all();
+        sync().context(Phase::Target, || format!("write back the directory {path} of the target"))
+    }
+
     /// Removes a file; none there is fine.
     ///
     /// # Errors
@@ -87,7 +96,10 @@ impl Root {
     pub fn remove(&self, path: &str) -> Result<()> {
         let remove = || {
             let (parent, name) = split(path)?;
-            remove_in(&self.resolve(parent, OFlag::O_PATH | OFlag::O_DIRECTORY)?, name)
+            match self.resolve(parent, OFlag::O_PATH | OFlag::O_DIRECTORY) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                parent => remove_in(&parent?, name),
+            }
         };
         remove().context(Phase::Target, || format!("remove {path} from the target"))
     }
@@ -161,7 +173,9 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o644);
         assert_eq!(root.read("/etc/metal/install.yaml").unwrap(), "two");
         root.remove("/etc/metal/install.yaml").unwrap();
-        root.remove("/etc/metal/install.yaml").unwrap();
+        root.remove("/none/metal/install.yaml").unwrap();
+        root.sync_dir("/etc/metal").unwrap();
+        root.sync_dir("/none").unwrap_err();
         assert_eq!(root.read("/etc/metal/install.yaml").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 

@@ -18,6 +18,7 @@ fn recorded_members() {
         raid_devices: 3,
         role,
         events,
+        empty: vec![],
     };
     assert_eq!(recorded("1.0-active"), five(MemberRole::Active(0), 18));
     assert_eq!(recorded("1.0-spare"), five(MemberRole::Spare, 18));
@@ -31,6 +32,7 @@ fn recorded_members() {
         raid_devices: 2,
         role: MemberRole::Active(0),
         events: 18,
+        empty: vec![],
     };
     assert_eq!(recorded("0.90"), old);
 }
@@ -101,8 +103,72 @@ fn members_are_grouped_and_the_latest_is_believed() {
     assert_eq!((arrays.len(), arrays[0].raid_devices, arrays[1].members.len()), (2, 3, 1));
     let members: Vec<_> = arrays[0].members.iter().map(|member| (member.device.as_str(), member.role)).collect();
     let expected =
-        [("/dev/vdd", MemberRole::Active(1)), ("/dev/vdc", MemberRole::Active(0)), ("/dev/vdf", MemberRole::Spare)];
+        [("/dev/vdd", MemberRole::Faulty), ("/dev/vdc", MemberRole::Active(0)), ("/dev/vdf", MemberRole::Spare)];
     assert_eq!(members, expected);
+}
+
+/// Place, events and the places that were empty, of each member; which of them count?
+fn counted(members: &[(u32, u64, &[u32])]) -> Vec<bool> {
+    let member = |(place, events, empty): &(u32, u64, &[u32])| {
+        let superblock = Superblock {
+            role: MemberRole::Active(*place),
+            events: *events,
+            empty: empty.to_vec(),
+            ..recorded("1.0-active")
+        };
+        (format!("/dev/sd{place}"), superblock)
+    };
+    let arrays = grouped(members.iter().map(member).collect());
+    arrays[0].members.iter().map(|member| matches!(member.role, MemberRole::Active(_))).collect()
+}
+
+#[test]
+fn members_that_are_behind_or_left_out_do_not_count() {
+    type Case = (&'static [(u32, u64, &'static [u32])], &'static [bool]);
+    let cases: [Case; 10] = [
+        (&[(0, 18, &[]), (1, 18, &[])], &[true, true]),
+        // A stop that came to one of them only.
+        (&[(0, 19, &[]), (1, 18, &[])], &[true, true]),
+        (&[(0, 18, &[]), (1, 16, &[])], &[true, false]),
+        (&[(0, 2, &[]), (1, 4, &[0])], &[false, true]),
+        (&[(0, 4, &[1]), (1, 3, &[])], &[true, false]),
+        (&[(0, 4, &[1]), (1, 4, &[])], &[true, false]),
+        // Each was used without the other.
+        (&[(0, 4, &[1]), (1, 4, &[0])], &[false, false]),
+        (&[(0, 9, &[1]), (1, 4, &[0])], &[false, false]),
+        // Two of three agree about the third, and all of them about a fourth.
+        (&[(0, 9, &[2, 3]), (1, 9, &[2, 3]), (2, 7, &[3])], &[true, true, false]),
+        (&[(0, 9, &[2])], &[true]),
+    ];
+    for (members, expected) in cases {
+        assert_eq!(counted(members), expected, "{members:?}");
+    }
+}
+
+#[test]
+fn what_members_say_of_others() {
+    let state = |text: &str| empty_1(text);
+    assert_eq!(state("A. ('A' == active, '.' == missing, 'R' == replacing)"), [1]);
+    assert_eq!(state(".ARA. ("), [0, 4]);
+    assert_eq!(state(""), Vec::<u32>::new());
+    let lines = [
+        ("   1     1       0        0        1      faulty removed", Some(1)),
+        ("   0     0       0        0        0      removed", Some(0)),
+        ("   0     0     254       48        0      active sync   /dev/vdd", None),
+        ("this     1     254       64        1      faulty removed", None),
+        ("", None),
+    ];
+    for (line, place) in lines {
+        assert_eq!(empty_090(line), place, "{line}");
+    }
+}
+
+#[test]
+fn a_member_that_is_being_filled_is_a_spare() {
+    let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let filling = text.replace("   Device Role", "Recovery Offset : 1024 sectors\n   Device Role");
+    assert_eq!((parse(&text).unwrap().role, parse(&filling).unwrap().role), (MemberRole::Active(0), MemberRole::Spare));
 }
 
 #[test]

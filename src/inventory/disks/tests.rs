@@ -52,6 +52,7 @@ fn a_sata_disk() {
         by_path: "/dev/disk/by-path/pci-0000:00:1f.2-ata-1".into(),
         by_id: vec!["/dev/disk/by-id/ata-QEMU_HARDDISK_with_a_long_name_QM00001".into()],
         hctl: "0:0:0:0".into(),
+        blank: true,
         ..Disk::default()
     };
     assert_eq!(disks(&tree), [expected]);
@@ -100,6 +101,7 @@ fn an_nvme_disk_with_large_sectors() {
         by_id: ["eui.8ce38ee206d0b901", "KIOXIA_KCD6XLUL3T84_9150A0AA", "KIOXIA_KCD6XLUL3T84_9150A0AA_1"]
             .map(|name| format!("/dev/disk/by-id/nvme-{name}"))
             .to_vec(),
+        blank: true,
         ..Disk::default()
     };
     assert_eq!(disks(&tree), [expected]);
@@ -287,4 +289,52 @@ fn a_gpt_that_is_lost_is_not_a_blank_disk() {
     assert_eq!(kind(&tree), Some(("gpt".to_owned(), 2)), "the backup is there");
     image.write_all_at(&[0; 512], 64 * MIB - 512).unwrap();
     assert_eq!(kind(&tree), Some(("PMBR".to_owned(), 0)));
+}
+
+/// Is the disk blank, and are its partitions?
+fn blank(tree: &Tree) -> (bool, Vec<bool>) {
+    let disk = disks(tree).remove(0);
+    let partitions = disk.table.iter().flat_map(|table| &table.partitions);
+    (disk.blank, partitions.map(|partition| partition.blank).collect())
+}
+
+#[test]
+fn blank_is_what_is_zero_and_free() {
+    use std::os::unix::fs::FileExt;
+    let tree = partitioned();
+    assert_eq!(blank(&tree), (false, vec![true, false]), "a table, and ext4 in the second partition");
+    let image = std::fs::OpenOptions::new().write(true).open(tree.path("dev/sda")).unwrap();
+    image.write_all_at(b"x", 9 * MIB).unwrap();
+    assert_eq!(blank(&tree), (false, vec![false, false]), "data of no known kind in the first");
+    image.write_all_at(&[0], 9 * MIB).unwrap();
+    kernel_has(&tree, 1, MIB, 16 * MIB);
+    std::fs::File::create(tree.path("dev/sda1")).unwrap().set_len(16 * MIB).unwrap();
+    assert_eq!(blank(&tree), (false, vec![true, false]));
+    tree.write(&format!("sys/devices/{SATA}/sda1/holders/md127"), "");
+    assert_eq!(blank(&tree), (false, vec![false, false]), "somebody holds it");
+
+    let tree = Tree::new();
+    sata(&tree);
+    assert_eq!(blank(&tree), (true, vec![]));
+    tree.write(&format!("sys/devices/{SATA}/holders/dm-0"), "");
+    assert_eq!(blank(&tree), (false, vec![]), "somebody holds it");
+}
+
+#[test]
+fn an_extended_partition_is_not_blank() {
+    let tree = Tree::new();
+    sata(&tree);
+    let script = "label: dos\nstart=2048, size=16MiB, type=5\nstart=6144, size=4MiB, type=83\n";
+    sfdisk(&tree.path("dev/sda"), script);
+    assert_eq!(blank(&tree), (false, vec![false, true]));
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_to_its_end_is_not_blank() {
+    let tree = Tree::new();
+    sata(&tree);
+    // Nothing is where libblkid looks, and the end is missing.
+    tree.write(&format!("sys/devices/{SATA}/size"), format!("{}\n", 80 * MIB / 512));
+    let disk = disks(&tree).remove(0);
+    assert_eq!((disk.blank, disk.unreadable.as_deref()), (false, Some("/dev/sda: failed to fill whole buffer")));
 }

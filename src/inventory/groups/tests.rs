@@ -4,20 +4,22 @@ use super::*;
 use crate::inventory::Stacked;
 use crate::inventory::fake::Tree;
 
-fn recorded() -> Vec<VolumeGroup> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tools/lvm-fullreport.json");
+fn recorded(name: &str, whole: &impl Fn(&Row, &str) -> (usize, usize)) -> Vec<VolumeGroup> {
+    let path = format!("{}/testdata/tools/{name}", env!("CARGO_MANIFEST_DIR"));
     let report = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let tree = Tree::new();
     let uuid = "LVM-vdIZCU7nZegHkdrmUowKmxsubtAnsbTkLD005Ig2mdPovzOejVSkacdCWF50VIPX\n";
     tree.write("sys/block/dm-3/dm/uuid", uuid);
     tree.write("sys/block/dm-4/dm/uuid", "CRYPT-LUKS2-1\n");
+    let copy = "drophammer-Wun1cW4tRH9MkRVwTNPZpOzFA3R0eGgcZyecRcP1dqhR6aOdq3fAJ913HsdgnSfX\n";
+    tree.write("sys/block/dm-5/dm/uuid", copy);
     let inventory = Inventory::default();
-    groups(report, &active(&tree.roots().sys), &|path| known_path(&tree.roots(), &inventory, path))
+    groups(report, &active(&tree.roots().sys), &|path| known_path(&tree.roots(), &inventory, path), whole)
 }
 
 #[test]
 fn recorded_groups() {
-    let groups = recorded();
+    let groups = recorded("lvm-fullreport.json", &|_, _| (2, 2));
     let names: Vec<_> =
         groups.iter().map(|group| (group.name.as_str(), group.extent_bytes, group.tags.len())).collect();
     let mib = 1 << 20;
@@ -67,7 +69,79 @@ fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
 fn machines_without_groups_and_strange_reports() {
     let none = |text: &str| {
         let report: Report = serde_json::from_str(text).unwrap();
-        groups(report, &|_, _| None, &|path| path.to_owned()).is_empty()
+        groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (0, 0)).is_empty()
     };
     assert!(none("{}") && none("{\"report\":[]}") && none("{\"report\":[{\"vg\":[]},{\"pv\":[]}]}"));
+}
+
+#[test]
+fn a_recorded_group_with_a_physical_volume_missing() {
+    let whole = |_: &Row, name: &str| match name {
+        "safe" => (1, 2),
+        _ => (0, 2),
+    };
+    let groups = recorded("lvm-fullreport-partial.json", &whole);
+    let volumes: Vec<_> = groups[0]
+        .volumes
+        .iter()
+        .map(|it| (it.name.as_str(), it.kind.as_str(), it.health, it.running.as_deref()))
+        .collect();
+    let expected = [
+        ("five", "raid5", Health::Degraded, None),
+        ("other", "raid1", Health::Lost, None),
+        ("pad", "linear", Health::Whole, None),
+        ("pad2", "linear", Health::Whole, None),
+        // Of a copy that is shown read-only.
+        ("safe", "raid1", Health::Degraded, Some("dm-5")),
+    ];
+    assert_eq!(volumes, expected);
+}
+
+#[test]
+fn health_by_what_is_missing() {
+    let row = |kind: &str, status: &str, missing: usize| {
+        let volume = |name: String, status: &str| serde_json::json!({"lv_uuid": name, "lv_name": name, "lv_size": "1", "lv_health_status": status});
+        let images =
+            (0..4).map(|number| volume(format!("[v_rimage_{number}]"), if number < missing { "partial" } else { "" }));
+        let volumes: Vec<_> = std::iter::once(volume("v".into(), status)).chain(images).collect();
+        let segments = serde_json::json!([{"lv_uuid": "v", "segtype": kind, "stripes": "4"}]);
+        let group = serde_json::json!([{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "1", "vg_tags": ""}]);
+        let report = serde_json::json!({"report": [{"vg": group, "lv": volumes, "seg": segments}]});
+        let report = serde_json::from_value(report).unwrap();
+        groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (2, 2)).remove(0).volumes[0].health
+    };
+    for (kind, status, missing, expected) in [
+        ("linear", "", 0, Health::Whole),
+        ("linear", "partial", 0, Health::Lost),
+        ("striped", "partial", 0, Health::Lost),
+        ("thin-pool", "partial", 0, Health::Lost),
+        ("raid0", "partial", 1, Health::Lost),
+        ("raid5", "partial", 1, Health::Degraded),
+        ("raid5", "partial", 2, Health::Lost),
+        ("raid5", "refresh needed", 0, Health::Degraded),
+        ("raid6", "partial", 2, Health::Degraded),
+        ("raid6", "partial", 3, Health::Lost),
+        ("raid10", "partial", 1, Health::Degraded),
+        ("raid10", "partial", 2, Health::Lost),
+    ] {
+        assert_eq!(row(kind, status, missing), expected, "{kind} {status} {missing}");
+    }
+}
+
+#[test]
+fn copies_of_a_recorded_group() {
+    let path = format!("{}/testdata/tools/lvm-fullreport-partial.json", env!("CARGO_MANIFEST_DIR"));
+    let report: Report = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let row = &report.report[0];
+    const EXTENT: u64 = 4 << 20;
+    let piece = |device: &str, first: u64, count: u64| Piece {
+        device: device.into(),
+        start_bytes: (1 << 20) + first * EXTENT,
+        size_bytes: count * EXTENT,
+    };
+    let found = |name: &str| legs::legs(row, name).into_iter().map(|leg| leg.data).collect::<Vec<_>>();
+    // The first is of two segments, the second lies on what is missing.
+    assert_eq!(found("safe"), [Some(vec![piece("/dev/vda", 3, 3), piece("/dev/vda", 8, 2)]), None]);
+    assert_eq!(found("other"), [None, Some(vec![piece("/dev/vdc", 1, 3)])]);
+    assert_eq!(found("no-such"), []);
 }

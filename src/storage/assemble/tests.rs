@@ -1,7 +1,7 @@
 //! Assembling in a machine with md and the device mapper: what is seen, and that the disks stay as they are.
 
 use super::*;
-use crate::inventory::{Inventory, StackedKind};
+use crate::inventory::{Health, Inventory, StackedKind};
 
 const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];
 
@@ -72,14 +72,16 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     let mut assembled = assemble(&names).unwrap();
     let mut inventory = inventory::read().unwrap();
     assembled.mark(&mut inventory);
+    let writable = || disks.iter().all(|disk| !is_read_only(disk).unwrap());
+    assert!(!writable());
+    assembled.unlock().unwrap();
+    assert!(writable());
+    assembled.look(&mut inventory).unwrap();
     let notes = assembled.notes.clone();
     // Time for whatever the kernel would like to write by itself.
     std::thread::sleep(Duration::from_millis(1500));
-    let writable = || disks.iter().all(|disk| !is_read_only(disk).unwrap());
-    assert!(!writable());
-    stop_all();
-    assembled.unlock().unwrap();
     assert!(writable());
+    stop_all();
     assert_eq!(hash(parts), before, "{notes:?}");
     (inventory, notes)
 }
@@ -126,6 +128,17 @@ fn create(name: &str, level: &str, options: &str, members: &[&str]) {
 }
 
 #[test]
+fn pieces_become_a_table() {
+    let piece = |device: &str, first: u64, count: u64| Piece {
+        device: device.into(),
+        start_bytes: (1 << 20) + first * (4 << 20),
+        size_bytes: count * (4 << 20),
+    };
+    let expected = "0 24576 linear /dev/vda 26624,24576 16384 linear /dev/vdb 67584";
+    assert_eq!(table(&[piece("/dev/vda", 3, 3), piece("/dev/vdb", 8, 2)]), expected);
+}
+
+#[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembling_arrays_changes_nothing() {
     crate::storage::vmdisks::assert_test_machine();
@@ -150,6 +163,8 @@ fn vm_assembling_arrays_changes_nothing() {
     }
     let old = array(&inventory, "");
     assert_eq!((old.metadata.as_str(), inside(&inventory, old)), ("0.90", vec!["vfat".to_owned()]));
+    assert_eq!(inventory.filesystems.len(), 4, "{:?}", inventory.filesystems);
+    assert!(inventory.filesystems.iter().all(|found| found.used_bytes < found.size_bytes && found.marker.is_none()));
     blank(&DISKS);
 }
 
@@ -246,7 +261,7 @@ fn vm_assembled_only_are_volumes_that_write_nothing() {
     let expected = [
         ("copy", "snapshot", 1, false),
         ("linear", "linear", 1, true),
-        ("mirrored", "raid1", 2, false),
+        ("mirrored", "raid1", 2, true),
         ("origin", "linear", 1, false),
         ("pool", "thin-pool", 1, false),
         ("striped", "striped", 2, true),
@@ -287,6 +302,85 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
     for device in ["/dev/mapper/twin-a", "/dev/mapper/twin-b", "/dev/mapper/half-here"] {
         assert!(seen(&inventory, device).assembled);
     }
+    blank(&DISKS);
+}
+
+/// The number in the marker of the only filesystem, and how the volume is.
+fn told(inventory: &Inventory) -> (String, Health) {
+    let [filesystem] = &inventory.filesystems[..] else { panic!("{:?}", inventory.filesystems) };
+    assert_eq!(filesystem.device, "/dev/mapper/vg00-sa--fe");
+    let volume = inventory.groups[0].volumes.iter().find(|volume| volume.name == "sa-fe").unwrap();
+    let shown = seen(inventory, &filesystem.device);
+    assert_eq!((volume.running.as_ref(), shown.kind, shown.assembled), (Some(&shown.name), StackedKind::Volume, true));
+    (filesystem.marker.as_ref().unwrap().image.clone(), volume.health)
+}
+
+/// Writes a marker onto the volume, which is active.
+fn mark(image: &str) {
+    ran("mkdir -p /tmp/volume");
+    ran("mount -t ext4 /dev/vg00/sa-fe /tmp/volume");
+    fs::create_dir_all("/tmp/volume/etc/metal").unwrap();
+    let marker = crate::marker::Marker { image: image.to_owned(), ..crate::marker::Marker::default() };
+    let text = serde_json::to_vec(&marker).unwrap();
+    fs::write("/tmp/volume/etc/metal/drophammer.json", text).unwrap();
+    ran("umount /tmp/volume");
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembled_raid1_volumes_show_their_latest_copy() {
+    crate::storage::vmdisks::assert_test_machine();
+    // Hashing takes long.
+    const USED: [&str; 3] = ["/dev/vda1", "/dev/vdb1", "/dev/vda2"];
+    parts();
+    ran("lvm vgcreate -y vg00 /dev/vda1 /dev/vdb1 /dev/vda2");
+    ran("lvm lvcreate -y --type raid1 -m 1 -n sa-fe -L 12m vg00 /dev/vda1 /dev/vdb1");
+    ran("lvm lvcreate -y -n between -L 4m vg00 /dev/vda1");
+    // Its first copy is in two pieces now.
+    ran("lvm lvextend -y -L 16m vg00/sa-fe");
+    ran("lvm lvremove -y vg00/between");
+    ran("mkfs.ext4 -q /dev/vg00/sa-fe");
+    mark("one");
+    let (inventory, notes) = looked(&DISKS, &USED);
+    assert_eq!((told(&inventory), notes), (("one".to_owned(), Health::Whole), vec![]));
+
+    for (part, text) in [("/dev/vda1", "two"), ("/dev/vdb1", "three")] {
+        ran(&format!("dd if={part} of=/tmp/part bs=1M count=1 status=none"));
+        ran(&format!("dd if=/dev/zero of={part} bs=1M count=1 status=none"));
+        let (inventory, notes) = looked(&DISKS, &USED);
+        assert_eq!((told(&inventory).1, notes), (Health::Degraded, vec![]), "{part} is missing");
+        // Used without it, and then it is back, with a copy that is behind.
+        ran("lvm vgchange -ay --activationmode degraded vg00");
+        mark(text);
+        stop_all();
+        ran(&format!("dd if=/tmp/part of={part} bs=1M status=none"));
+        let (inventory, notes) = looked(&DISKS, &USED);
+        assert_eq!((told(&inventory), notes), ((text.to_owned(), Health::Degraded), vec![]), "{part} is behind");
+        if part == "/dev/vda1" {
+            ran("lvm vgchange -ay vg00");
+            ran("lvm lvchange --refresh vg00/sa-fe");
+            for _ in 0..100 {
+                let status = Command::new("dmsetup").args(["status", "vg00-sa--fe"]).run().unwrap().stdout;
+                if status.contains(" AA 32768/32768 ") {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            let (inventory, _) = looked(&DISKS, &USED);
+            assert_eq!(told(&inventory), (text.to_owned(), Health::Whole));
+        }
+    }
+    // The other way round, too: each was used without the other.
+    ran("dd if=/dev/vda1 of=/tmp/part bs=1M count=1 status=none");
+    ran("dd if=/dev/zero of=/dev/vda1 bs=1M count=1 status=none");
+    ran("lvm vgchange -ay --activationmode degraded vg00");
+    mark("four");
+    stop_all();
+    ran("dd if=/tmp/part of=/dev/vda1 bs=1M status=none");
+    let (inventory, notes) = looked(&DISKS, &USED);
+    let volume = &inventory.groups[0].volumes[0];
+    assert_eq!((volume.running.as_ref(), volume.health), (None, Health::Lost));
+    assert!(notes.len() == 1 && notes[0].contains("no copy of the raid1 volume sa-fe"), "{notes:?}");
     blank(&DISKS);
 }
 

@@ -282,3 +282,108 @@ fn vm_lvm_refuses_with_the_tools_words() {
     assert!(error.contains("open /dev/vda for writing, used by: vda is held by dm-0 (vg00-root)"), "{error}");
     assert!(activate("no-such", all).unwrap_err().to_string().contains("\"no-such\" not found"));
 }
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
+    let disks = Disks::take("vda vdb vdc");
+    let all = disks.all();
+    create_group(&group("vg-0", all, "")).unwrap();
+    let safe = volume("vg-0/safe", &all[..2], 100, LvmType::Raid1);
+    create_volume(&safe).unwrap();
+    put("/dev/vg-0/safe", 8 << 20, &[7; 4096]);
+    deactivate("vg-0", all).unwrap();
+    for gone in 0..2 {
+        let saved = get(&all[gone], 0, 2 << 20);
+        wipe::wipe_ends(&all[gone]).unwrap();
+        let left: Vec<String> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
+        // Somebody has looked before.
+        let mut assembled = crate::storage::assemble::assemble(&left).unwrap();
+        assembled.unlock().unwrap();
+        assert_eq!(assembled.notes, Vec::<String>::new());
+        assert_eq!(get("/dev/mapper/vg--0-safe", 8 << 20, 4096), [7; 4096]);
+        activate("vg-0", &left).unwrap();
+        let expected = [" DA ", " AD "][gone];
+        assert!(status("/dev/vg-0/safe").contains(expected), "{}", status("/dev/vg-0/safe"));
+        assert_eq!(get("/dev/vg-0/safe", 8 << 20, 4096), [7; 4096]);
+        put("/dev/vg-0/safe", 16 << 20, &[8; 4096]);
+        deactivate("vg-0", &left).unwrap();
+        assert_free(&left).unwrap();
+        put(&all[gone], 0, &saved);
+        activate("vg-0", all).unwrap();
+        // Made equal again, for the next one.
+        for _ in 0..100 {
+            if status("/dev/vg-0/safe").contains(" AA 204800/204800 ") {
+                break;
+            }
+            let _ = Command::new("lvm").args(["lvchange", "--refresh", "vg-0/safe"]).env("DM_DISABLE_UDEV", "1").run();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert!(status("/dev/vg-0/safe").contains(" AA 204800/204800 "), "{}", status("/dev/vg-0/safe"));
+        assert_eq!(get("/dev/vg-0/safe", 16 << 20, 4096), [8; 4096]);
+        deactivate("vg-0", all).unwrap();
+    }
+    activate("vg-0", all).unwrap();
+    create_volume(&volume("vg-0/only", &all[1..2], 100, LvmType::Linear)).unwrap();
+    deactivate("vg-0", all).unwrap();
+    wipe::wipe_ends(&all[1]).unwrap();
+    let left = [all[0].clone(), all[2].clone()];
+    let error = activate("vg-0", &left).unwrap_err().to_string();
+    assert!(error.starts_with("activate volume group vg-0: ") && error.contains("only"), "{error}");
+    deactivate("vg-0", &left).unwrap();
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
+    let disks = Disks::take("vda vdb vdc");
+    let all = disks.all();
+    let uuid = uuid::Uuid::new_v4();
+    let below = crate::plan::CreateArray {
+        device: "/dev/md/below".into(),
+        level: crate::layout::RaidLevel::Raid1,
+        metadata: "1.2".into(),
+        uuid,
+        devices: all[..2].to_vec(),
+        spares: 0,
+        createoptions: vec![],
+    };
+    raid::create(&below).unwrap();
+    let physical = [below.device.clone(), all[2].clone()];
+    create_group(&group("vg00", &physical, "")).unwrap();
+    for (name, kind) in
+        [("vg00/safe", LvmType::Raid1), ("vg00/fast", LvmType::Striped), ("vg00/plain", LvmType::Linear)]
+    {
+        create_volume(&volume(name, &physical, 64, kind)).unwrap();
+        put(&format!("/dev/{name}"), 8 << 20, &[7; 4096]);
+    }
+    let above = crate::plan::CreateArray {
+        device: "/dev/md/above".into(),
+        uuid: uuid::Uuid::new_v4(),
+        devices: words("/dev/vg00/plain missing"),
+        ..below.clone()
+    };
+    raid::create(&above).unwrap();
+    raid::stop("/dev/md/above").unwrap();
+    deactivate("vg00", &physical).unwrap();
+    raid::stop("/dev/md/below").unwrap();
+
+    let mut looked = crate::storage::assemble::assemble(all).unwrap();
+    looked.unlock().unwrap();
+    let found = crate::inventory::read().unwrap();
+    assert!(
+        found.arrays.iter().filter(|array| [uuid, above.uuid].contains(&array.uuid)).all(|it| it.running.is_some())
+    );
+    assert!(found.groups[0].volumes.iter().all(|volume| volume.running.is_some()), "{:?}", found.groups);
+    raid::assemble("/dev/md/below", uuid, &below.devices).unwrap();
+    activate("vg00", &physical).unwrap();
+    raid::assemble("/dev/md/above", above.uuid, &above.devices[..1]).unwrap();
+    for name in ["safe", "fast"] {
+        assert_eq!(get(&format!("/dev/vg00/{name}"), 8 << 20, 4096), [7; 4096], "{name}");
+        put(&format!("/dev/vg00/{name}"), 8 << 20, &[9; 4096]);
+    }
+    raid::stop("/dev/md/above").unwrap();
+    deactivate("vg00", &physical).unwrap();
+    raid::stop("/dev/md/below").unwrap();
+    assert_free(all).unwrap();
+}

@@ -70,6 +70,10 @@ fn command_lines() {
             "/dev/md/1 --run --homehost=any --metadata=1.2 --level=10 --raid-devices=2 ID --name=1 --layout=f2 \
              /dev/md126 /dev/md127",
         ),
+        (
+            array("/dev/md/root", Raid1, "1.2", &words("missing /dev/sdb1"), 0, ""),
+            "/dev/md/root --run --homehost=any --metadata=1.2 --level=1 --raid-devices=2 ID --name=root missing /dev/sdb1",
+        ),
     ];
     for (array, expected) in cases {
         assert_eq!(argv(&array).join(" "), format!("--create {expected}").replace("ID", id));
@@ -106,6 +110,10 @@ fn what_is_read_back_is_compared_with_both_sides() {
         (
             CreateArray { uuid: Uuid::nil(), ..good.clone() },
             "UUID: planned 00000000:00000000:00000000:00000000, found 0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6",
+        ),
+        (
+            CreateArray { devices: words("/dev/sda1 missing"), ..good.clone() },
+            "devices: planned /dev/sda1, found /dev/sda1 /dev/sdb1",
         ),
         (
             CreateArray { devices: words("/dev/sda1 /dev/sdc1"), ..good.clone() },
@@ -257,6 +265,92 @@ fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
     );
     let error = assemble("/dev/md/data", Uuid::nil(), all).unwrap_err().to_string();
     assert!(error.contains("mdadm --assemble /dev/md/data"), "{error}");
+}
+
+/// What the inventory says of an array's members.
+fn roles(uuid: Uuid) -> Vec<(String, crate::inventory::MemberRole)> {
+    let inventory = crate::inventory::read().unwrap();
+    let array = inventory.arrays.into_iter().find(|array| array.uuid == uuid).unwrap();
+    array.members.into_iter().map(|member| (member.device, member.role)).collect()
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_is_made_with_a_member_missing() {
+    let disks = Disks::take("vda vdb vdc vdd");
+    let all = disks.all();
+    use RaidLevel::{Raid0, Raid1, Raid5, Raid6, Raid10};
+    let cases = [
+        (Raid1, "missing /dev/vdb"),
+        (Raid1, "/dev/vda missing"),
+        (Raid5, "/dev/vda missing /dev/vdc"),
+        (Raid6, "/dev/vda /dev/vdb missing missing"),
+        (Raid10, "/dev/vda /dev/vdb missing /dev/vdd"),
+    ];
+    for (level, members) in cases {
+        for metadata in ["1.2", "0.90"] {
+            // Others lie on disks that earlier tests have used.
+            let uuid = Uuid::new_v4();
+            let array = CreateArray { uuid, ..array("/dev/md/half", level, metadata, &words(members), 0, "") };
+            create(&array).unwrap_or_else(|error| panic!("{members}: {error}"));
+            assert_eq!(read("/dev/md/half", 0, 1 << 20), vec![0; 1 << 20], "{members}");
+            write_ones("/dev/md/half", 4 << 20, 4096);
+            stop("/dev/md/half").unwrap();
+            let there: Vec<String> = there(&array.devices).cloned().collect();
+            assemble("/dev/md/half", uuid, &there).unwrap();
+            assert_eq!(read("/dev/md/half", 4 << 20, 4096), vec![1; 4096], "{members}");
+            stop("/dev/md/half").unwrap();
+            let roles = roles(uuid);
+            assert_eq!(roles.len(), there.len());
+            for (device, role) in roles {
+                let place = array.devices.iter().position(|member| *member == device).unwrap();
+                assert_eq!(role, crate::inventory::MemberRole::Active(place as u32), "{members}");
+            }
+            all.iter().for_each(|disk| wipe::wipe_ends(disk).unwrap());
+        }
+    }
+    let nought = array("/dev/md/nought", Raid0, "1.2", &words("/dev/vda missing"), 0, "");
+    assert!(create(&nought).unwrap_err().to_string().contains("mdadm --create /dev/md/nought"));
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
+    use crate::inventory::MemberRole::{Active, Faulty};
+    let disks = Disks::take("vda vdb");
+    let all = disks.all();
+    for metadata in ["1.2", "0.90"] {
+        let uuid = Uuid::new_v4();
+        let root = array("/dev/md/root", RaidLevel::Raid1, metadata, all, 0, "");
+        create(&CreateArray { uuid, ..root }).unwrap();
+        write_ones("/dev/md/root", 4 << 20, 4096);
+        stop("/dev/md/root").unwrap();
+        let expected = [("/dev/vda".to_owned(), Active(0)), ("/dev/vdb".to_owned(), Active(1))];
+        assert_eq!(roles(uuid), expected, "{metadata}");
+
+        assemble("/dev/md/root", uuid, &all[..1]).unwrap();
+        write_ones("/dev/md/root", 8 << 20, 4096);
+        stop("/dev/md/root").unwrap();
+        assert_eq!(roles(uuid)[1].1, Faulty, "{metadata}");
+        // Both are there: what was written last is what one reads.
+        assemble("/dev/md/root", uuid, all).unwrap();
+        assert_eq!(read("/dev/md/root", 8 << 20, 4096), vec![1; 4096], "{metadata}");
+        stop("/dev/md/root").unwrap();
+        assert_eq!((roles(uuid)[0].1, roles(uuid)[1].1), (Active(0), Faulty), "{metadata}");
+
+        assemble("/dev/md/root", uuid, &all[1..]).unwrap();
+        write_ones("/dev/md/root", 12 << 20, 4096);
+        stop("/dev/md/root").unwrap();
+        assert_eq!(
+            (roles(uuid)[0].1, roles(uuid)[1].1),
+            (Faulty, Faulty),
+            "each went on without the other: {metadata}"
+        );
+        let mut looked = crate::storage::assemble::assemble(all).unwrap();
+        looked.unlock().unwrap();
+        assert!(looked.notes[0].contains("none of its members"), "{:?}", looked.notes);
+        all.iter().for_each(|disk| wipe::wipe_ends(disk).unwrap());
+    }
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! The way back: the installed system is booted as it is on the disks, after a reinstall that has ended before its first
+//! write. Not a byte of a disk changes on the way: all is mounted read-only, and no journal is replayed.
+
+use super::{BootInfo, kexec, source};
+use crate::error::{Context, Error, Phase, Result};
+use crate::inventory::{Filesystem, Inventory};
+use crate::marker::{self, Marker};
+use crate::storage::look;
+use crate::storage::mount::Mounts;
+use crate::target::Root;
+use crate::target::fstab::{self, Line};
+use std::io::ErrorKind;
+use sys_mount::MountFlags;
+
+/// Where the old system is mounted while its kernel is loaded.
+pub const OLD: &str = "/run/drophammer/old";
+
+/// What will be booted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// Of the filesystem that carries `/`.
+    pub device: String,
+    pub marker: Marker,
+    pub boot: BootInfo,
+}
+
+/// Loads the kernel of this allocation's installation; [`kexec::start`] leaves for it. The inventory is one with everything
+/// assembled and looked into.
+///
+/// # Errors
+/// There is no such installation, or what it takes to boot it cannot be read. Nothing is loaded or mounted then.
+pub fn load(inventory: &Inventory, machine: &str, allocation: &str) -> Result<Installed> {
+    let root = find_root(inventory, machine, allocation)?;
+    let marker = root.marker.clone().unwrap_or_default();
+    let mut mounts = Mounts::new(OLD);
+    mount(&mut mounts, &root.device, "/", inventory)?;
+    let tree = Root::open(mounts.root())?;
+    let boot = BootInfo::read(&tree)?;
+    let fstab = match tree.read("/etc/fstab") {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        fstab => fstab.context(Phase::Boot, || "/etc/fstab of the installed system")?,
+    };
+    for line in boot_lines(&fstab, &boot) {
+        let device = source::device(&line.source, inventory);
+        let what = || format!("the {} of the installed system's fstab", line.path);
+        let device = device.map_err(|why| Error::new(Phase::Boot, format!("{}: {why}", what())))?;
+        mount(&mut mounts, &device, &line.path, inventory).context(Phase::Boot, what)?;
+    }
+    kexec::load(&tree, &boot)?;
+    drop(tree);
+    if let Err(error) = mounts.finish() {
+        kexec::unload();
+        return Err(error);
+    }
+    Ok(Installed { device: root.device.clone(), marker, boot })
+}
+
+/// The filesystem with the marker of this machine and allocation: another tenant's system is never booted.
+fn find_root<'a>(inventory: &'a Inventory, machine: &str, allocation: &str) -> Result<&'a Filesystem> {
+    let is_ours = |marker: &Marker| marker.machine == machine && marker.allocation == allocation;
+    let found = inventory.filesystems.iter().filter(|filesystem| filesystem.marker.as_ref().is_some_and(is_ours));
+    let found: Vec<&Filesystem> = found.collect();
+    let message = match found.as_slice() {
+        [root] => return Ok(root),
+        [] => format!("no filesystem has the marker {} of this machine and allocation", marker::PATH),
+        several => {
+            let devices: Vec<&str> = several.iter().map(|filesystem| filesystem.device.as_str()).collect();
+            format!("more than one filesystem has the marker of this allocation: {}", devices.join(", "))
+        }
+    };
+    Err(Error::new(Phase::Boot, message))
+}
+
+/// What must be mounted before the kernel is seen: `/boot`, and whatever else the paths lead through. Parents first. Without
+/// it an older kernel beneath the mount point might be found.
+fn boot_lines(fstab: &str, boot: &BootInfo) -> Vec<Line> {
+    let leads_to = |line: &Line, path: &str| path.starts_with(&format!("{}/", line.path.trim_end_matches('/')));
+    let is_needed = |line: &Line| {
+        let leads = leads_to(line, &boot.kernel) || leads_to(line, &boot.initrd);
+        line.path == "/boot" || (leads && line.path.starts_with('/') && line.path != "/")
+    };
+    let mut lines: Vec<Line> = fstab::parse(fstab).into_iter().filter(is_needed).collect();
+    lines.sort_by_key(|line| line.path.len());
+    lines
+}
+
+fn mount(mounts: &mut Mounts, device: &str, path: &str, inventory: &Inventory) -> Result<()> {
+    let kinds = source::kinds(device, inventory);
+    let how = if let [kind] = kinds.as_slice() { look::how(kind) } else { None };
+    let (fstype, options) = how.ok_or_else(|| {
+        let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };
+        Error::new(Phase::Boot, format!("{device}: a filesystem was expected there, and libblkid sees {is}"))
+    })?;
+    mounts.mount_at(device, path, fstype, MountFlags::RDONLY, options)
+}
+
+#[cfg(test)]
+mod tests;

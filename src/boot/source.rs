@@ -1,0 +1,167 @@
+//! Which device an fstab means, where there is no udev that could be asked: by what the inventory has read.
+
+use crate::inventory::{Inventory, Partition, Signature};
+
+/// Something that a filesystem may lie on.
+struct Device<'a> {
+    path: &'a str,
+    signatures: &'a [Signature],
+    partition: Option<&'a Partition>,
+}
+
+/// The kinds of filesystem on this device of the inventory, as libblkid names them.
+pub fn kinds<'a>(device: &str, inventory: &'a Inventory) -> Vec<&'a str> {
+    let found = devices(inventory).into_iter().filter(|found| found.path == device);
+    found.flat_map(|found| found.signatures).map(|signature| signature.kind.as_str()).collect()
+}
+
+/// The device of a first field of fstab(5).
+///
+/// # Errors
+/// No device is meant, or more than one.
+pub fn device(source: &str, inventory: &Inventory) -> Result<String, String> {
+    let found = match source.split_once('=') {
+        Some((tag, value)) => tagged(tag, value.trim_matches('"'), inventory),
+        None => named(source, inventory),
+    };
+    match found.as_slice() {
+        [] => Err(format!("no device of this machine is {source}")),
+        [device] => Ok(device.clone()),
+        several => Err(format!("{source} is more than one device: {}", several.join(", "))),
+    }
+}
+
+fn tagged(tag: &str, value: &str, inventory: &Inventory) -> Vec<String> {
+    // vfat's UUIDs are written in capitals by some and in small letters by others.
+    let any = |device: &Device, is: &dyn Fn(&Signature) -> bool| device.signatures.iter().any(is);
+    let guid = |part: &Partition| part.guid.is_some_and(|guid| guid.to_string().eq_ignore_ascii_case(value));
+    let matches = |device: &Device| match tag {
+        "UUID" => any(device, &|signature| signature.uuid.eq_ignore_ascii_case(value)),
+        "LABEL" => any(device, &|signature| signature.label == value),
+        "PARTUUID" => device.partition.is_some_and(guid),
+        "PARTLABEL" => device.partition.is_some_and(|part| part.label == value),
+        _ => false,
+    };
+    let found = devices(inventory).into_iter().filter(|device| !value.is_empty() && matches(device));
+    found.map(|device| device.path.to_owned()).collect()
+}
+
+/// The names that udev would make, and the kernel's own.
+fn named(path: &str, inventory: &Inventory) -> Vec<String> {
+    let by = |link: &str| path.strip_prefix("/dev/disk/by-").and_then(|rest| rest.strip_prefix(link));
+    for (link, tag) in [("uuid/", "UUID"), ("label/", "LABEL"), ("partuuid/", "PARTUUID"), ("partlabel/", "PARTLABEL")]
+    {
+        if let Some(value) = by(link) {
+            return tagged(tag, value, inventory);
+        }
+    }
+    let running = running(path, inventory);
+    if !running.is_empty() {
+        return running;
+    }
+    let part = path.rsplit_once("-part").and_then(|(disk, number)| {
+        let table = inventory.disk(disk)?.table.as_ref()?;
+        table.partitions.iter().find(|part| number.parse() == Ok(part.number))
+    });
+    let disk = || inventory.disk(path).map(|disk| disk.device.clone());
+    if let Some(device) = part.map(|part| part.device.clone()).or_else(disk) {
+        return vec![device];
+    }
+    devices(inventory).into_iter().filter(|device| device.path == path).map(|device| device.path.to_owned()).collect()
+}
+
+/// `/dev/md/NAME` and `/dev/GROUP/VOLUME`, which have other names while they are only looked at.
+fn running(path: &str, inventory: &Inventory) -> Vec<String> {
+    let Some((dir, name)) = path.strip_prefix("/dev/").and_then(|path| path.split_once('/')) else { return vec![] };
+    let arrays = inventory.arrays.iter().filter(|array| dir == "md" && array.name == name);
+    let arrays = arrays.filter_map(|array| array.running.as_deref());
+    let groups = inventory.groups.iter().filter(|group| group.name == dir);
+    let volumes = groups.flat_map(|group| &group.volumes).filter(|volume| volume.name == name);
+    let names = arrays.chain(volumes.filter_map(|volume| volume.running.as_deref()));
+    let device = |name: &str| inventory.stacked.iter().find(|stacked| stacked.name == name);
+    names.filter_map(device).map(|stacked| stacked.device.clone()).collect()
+}
+
+fn devices(inventory: &Inventory) -> Vec<Device<'_>> {
+    let disks = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
+    let stacked = inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
+    let mut devices = Vec::new();
+    for (path, signatures, table) in disks.chain(stacked) {
+        devices.push(Device { path, signatures, partition: None });
+        let partitions = table.iter().flat_map(|table| &table.partitions);
+        devices.extend(partitions.map(|part| Device {
+            path: &part.device,
+            signatures: &part.signatures,
+            partition: Some(part),
+        }));
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn recorded(name: &str) -> Inventory {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories").join(name);
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_spelling_leads_to_the_device() {
+        let mut inventory = recorded("installed-default.json");
+        let disk = inventory.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
+        (disk.by_path, disk.by_id) = ("/dev/disk/by-path/pci-1".into(), vec!["/dev/disk/by-id/ata-1".into()]);
+        let part = disk.table.as_mut().unwrap().partitions.last_mut().unwrap();
+        part.label = "part label".into();
+        let (part, number) = (part.clone(), part.number);
+        let signature = &part.signatures[0];
+        assert!(!signature.label.is_empty() && !signature.uuid.is_empty());
+        let guid = part.guid.unwrap();
+        let spellings = [
+            format!("UUID={}", signature.uuid),
+            format!("UUID=\"{}\"", signature.uuid.to_uppercase()),
+            format!("LABEL={}", signature.label),
+            format!("PARTUUID={guid}"),
+            "PARTLABEL=part label".to_owned(),
+            format!("/dev/disk/by-uuid/{}", signature.uuid),
+            format!("/dev/disk/by-label/{}", signature.label),
+            format!("/dev/disk/by-partuuid/{guid}"),
+            format!("/dev/disk/by-path/pci-1-part{number}"),
+            format!("/dev/disk/by-id/ata-1-part{number}"),
+            part.device.clone(),
+        ];
+        for spelling in spellings {
+            assert_eq!(device(&spelling, &inventory).as_ref(), Ok(&part.device), "{spelling}");
+        }
+        assert_eq!(kinds(&part.device, &inventory), [signature.kind.as_str()]);
+    }
+
+    #[test]
+    fn arrays_and_volumes_have_their_name_of_today() {
+        let mut inventory = recorded("raid-lvm.json");
+        inventory.arrays.iter_mut().for_each(|array| array.name = "other".into());
+        let array = inventory.arrays.iter_mut().find(|array| array.running.is_some()).unwrap();
+        array.name = "boot".into();
+        let running = format!("/dev/{}", array.running.as_deref().unwrap());
+        assert_eq!(device("/dev/md/boot", &inventory), Ok(running));
+        for root in ["/dev/vg00/root", "/dev/mapper/vg00-root"] {
+            assert_eq!(device(root, &inventory).as_deref(), Ok("/dev/mapper/vg00-root"));
+        }
+    }
+
+    #[test]
+    fn what_is_nowhere_or_twice_is_said() {
+        let mut inventory = recorded("installed-default.json");
+        for source in ["UUID=0", "UUID=", "LABEL=\"\"", "NONE=x", "/dev/sdz1", "/dev/md/boot", "tmpfs", "", "/dev/"] {
+            assert_eq!(device(source, &inventory), Err(format!("no device of this machine is {source}")));
+        }
+        let disk = inventory.disks.iter().find(|disk| disk.table.is_some()).unwrap().clone();
+        let part = disk.table.as_ref().unwrap().partitions.last().unwrap();
+        let source = format!("UUID={}", part.signatures[0].uuid);
+        inventory.disks.push(disk.clone());
+        let error = device(&source, &inventory).unwrap_err();
+        assert_eq!(error, format!("{source} is more than one device: {0}, {0}", part.device));
+    }
+}

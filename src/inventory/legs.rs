@@ -1,0 +1,168 @@
+//! The copies of raid1 volumes of LVM: where they lie, and which of them are whole. LVM's own metadata tell the former, the
+//! superblocks of dm-raid the latter (`struct dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), one for each copy.
+
+use super::Roots;
+use super::groups::{Row, Segment, number};
+use std::cmp::Reverse;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// A range of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// As lvm writes it: `/dev/sda1`.
+    pub device: String,
+    pub start_bytes: u64,
+    pub size_bytes: u64,
+}
+
+/// One copy of a volume.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Leg {
+    /// All of it in order; none when something is missing.
+    pub data: Option<Vec<Piece>>,
+    /// Where its superblock begins.
+    superblock: Option<Piece>,
+}
+
+/// What its superblock says of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Superblock {
+    /// Counts changes.
+    events: u64,
+    /// A bit for each copy that has failed.
+    failed: u64,
+    /// Nothing is still being copied to it.
+    recovered: bool,
+}
+
+impl Superblock {
+    /// Little endian: magic, features, number and place of copies, then what is read here.
+    fn parse(bytes: &[u8; 64]) -> Option<Superblock> {
+        let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        (bytes.starts_with(b"DmRd")).then_some(())?;
+        Some(Superblock { events: word(16)?, failed: word(24)?, recovered: word(32)? == u64::MAX })
+    }
+}
+
+/// The copies of the raid1 volume `name` of that group.
+pub(super) fn legs(row: &Row, name: &str) -> Vec<Leg> {
+    let images = segments(row, name).next().map(|segment| segment.devices.clone()).unwrap_or_default();
+    let images: Vec<&str> = images.split(',').filter_map(|image| Some(image.rsplit_once('(')?.0)).collect();
+    let leg = |image: &&str| Leg {
+        data: pieces(row, image),
+        superblock: pieces(row, &image.replace("_rimage_", "_rmeta_")).and_then(|pieces| pieces.into_iter().next()),
+    };
+    images.iter().map(leg).collect()
+}
+
+/// The places of the copies that hold the volume's data of today, the best first. Of two that went on without each other none does: a person
+/// must say which of them is right.
+pub(super) fn whole(legs: &[Leg], superblocks: &[Option<Superblock>]) -> Vec<usize> {
+    // A bit for each place: more than 64 copies nobody has.
+    let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
+    let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
+    let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
+    let good = known().filter(|(place, own)| {
+        // The change of a stop may have come to one of them only.
+        let up_to_date = own.recovered && own.events.saturating_add(1) >= latest;
+        up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
+    });
+    let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
+    // The latest, and of equal ones the first, from which the kernel would copy to the others.
+    good.sort_by_key(|(place, events)| (Reverse(*events), *place));
+    good.into_iter().map(|(place, _)| place).collect()
+}
+
+/// What the superblocks say, at their copies' places.
+pub(super) fn superblocks(roots: &Roots, legs: &[Leg]) -> Vec<Option<Superblock>> {
+    let read = |leg: &Leg| {
+        let piece = leg.superblock.as_ref()?;
+        let mut bytes = [0; 64];
+        let file = File::open(roots.dev.join(piece.device.strip_prefix("/dev/")?));
+        match file.and_then(|file| file.read_exact_at(&mut bytes, piece.start_bytes)) {
+            Ok(()) => Superblock::parse(&bytes),
+            Err(error) => {
+                tracing::warn!(device = piece.device, "the superblock of a raid1 volume cannot be read: {error}");
+                None
+            }
+        }
+    };
+    legs.iter().map(read).collect()
+}
+
+/// The segments of the volume of that name, hidden (as lvm writes in brackets) or not, in order.
+fn segments<'a>(row: &'a Row, name: &str) -> impl Iterator<Item = &'a Segment> {
+    let is = |found: &str| found == name || found.strip_prefix('[').and_then(|it| it.strip_suffix(']')) == Some(name);
+    let uuid = row.lv.iter().find(|volume| is(&volume.lv_name)).map(|volume| volume.lv_uuid.as_str());
+    let mut segments: Vec<&Segment> = row.seg.iter().filter(|segment| Some(segment.lv_uuid.as_str()) == uuid).collect();
+    segments.sort_by_key(|segment| number::<u64>(&segment.seg_start_pe));
+    segments.into_iter()
+}
+
+/// Where a linear volume lies; none when a part is missing, or it is not linear.
+fn pieces(row: &Row, name: &str) -> Option<Vec<Piece>> {
+    let extent: u64 = number(&row.vg.first()?.vg_extent_size);
+    let piece = |segment: &Segment| {
+        let (device, first) = segment.devices.strip_suffix(')')?.rsplit_once('(')?;
+        let physical = row.pv.iter().find(|physical| physical.pv_name == device)?;
+        let linear = segment.segtype == "linear" && device.starts_with("/dev/");
+        Some(Piece {
+            device: linear.then(|| device.to_owned())?,
+            start_bytes: first.parse::<u64>().ok()?.checked_mul(extent)?.checked_add(number(&physical.pe_start))?,
+            size_bytes: number::<u64>(&segment.seg_size_pe).checked_mul(extent).filter(|size| *size > 0)?,
+        })
+    };
+    let pieces: Option<Vec<Piece>> = segments(row, name).map(piece).collect();
+    pieces.filter(|pieces| !pieces.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Superblock = Superblock { events: 30, failed: 0, recovered: true };
+
+    fn leg(there: bool) -> Leg {
+        let piece = Piece { device: "/dev/sda".into(), start_bytes: 0, size_bytes: 1 };
+        Leg { data: there.then(|| vec![piece]), superblock: None }
+    }
+
+    #[test]
+    fn whole_are_copies_that_are_there_and_up_to_date() {
+        let all = [leg(true), leg(true)];
+        let old = |events| Some(Superblock { events, ..NEW });
+        let without = |place: u64, events| Some(Superblock { events, failed: 1 << place, ..NEW });
+        let filling = Some(Superblock { recovered: false, ..NEW });
+        let cases: [([Option<Superblock>; 2], &[usize]); 10] = [
+            ([Some(NEW), Some(NEW)], &[0, 1]),
+            ([old(29), Some(NEW)], &[1, 0]),
+            ([old(28), Some(NEW)], &[1]),
+            ([Some(NEW), None], &[0]),
+            ([None, Some(NEW)], &[1]),
+            ([None, None], &[]),
+            ([without(1, 31), Some(NEW)], &[0]),
+            ([old(30), without(0, 31)], &[1]),
+            ([without(1, 31), without(0, 40)], &[]),
+            ([Some(NEW), filling], &[0]),
+        ];
+        for (superblocks, expected) in cases {
+            assert_eq!(whole(&all, &superblocks), expected, "{superblocks:?}");
+        }
+        assert_eq!(whole(&[leg(false), leg(true)], &[Some(NEW), Some(NEW)]), [1]);
+        assert_eq!(whole(&[], &[]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn superblocks_as_the_kernel_writes_them() {
+        let mut bytes = [0; 64];
+        bytes[..8].copy_from_slice(b"DmRd\x01\0\0\0");
+        bytes[16] = 0x20;
+        bytes[24] = 2;
+        bytes[32..48].fill(0xff);
+        assert_eq!(Superblock::parse(&bytes), Some(Superblock { events: 32, failed: 2, recovered: true }));
+        bytes[39] = 0;
+        assert!(!Superblock::parse(&bytes).unwrap().recovered);
+        assert_eq!(Superblock::parse(&[0; 64]), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! `drophammer reinstall` on the running machine: straight into the agent by kexec, without the firmware's minutes.
+//!
+//! Nothing is decided here. What the agent does is what it does after a PXE boot: the same order, plan and guards. Where
+//! kexec is not possible, the machine goes through its firmware into PXE.
+
+mod server;
+mod stop;
+
+use crate::boot::{efi, kexec};
+use crate::desk::Outcome;
+use crate::error::{Context, Error, Phase, Result};
+use crate::inventory::{self, Nic};
+use server::{Answer, Boot, Server};
+use std::path::Path;
+use stop::{Manner, Next};
+use uuid::Uuid;
+
+/// What the operator said.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Base URL of the control plane.
+    pub server: String,
+    /// The machine's id; its SMBIOS UUID when absent.
+    pub machine: Option<Uuid>,
+    /// Only say what would happen.
+    pub dry_run: bool,
+}
+
+/// Fetches kernel and ramdisk, stops this system cleanly and starts them. When that works, the machine is on its way down
+/// when this returns, or it does not return.
+///
+/// # Errors
+/// The server cannot be asked, or the system cannot be stopped. Until the last, this system is as it was.
+pub fn run(options: &Options) -> Result<Outcome> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Error::new(Phase::Settings, "drophammer reinstall: only root can stop this machine"));
+    }
+    let server = Server::new(&options.server)?;
+    let (machine, macs) = who(Path::new("/sys"), options.machine)?;
+    let manner = Manner::of_this_system();
+    println!("machine {machine}  {}\nserver  {}", macs.join(" "), server.url());
+    if options.dry_run {
+        println!("{}", preview(&manner, &network_boot(&macs)));
+        return Ok(Outcome::Good);
+    }
+    let boot = match server.ask(&machine, &macs)? {
+        Answer::Boot(boot) => boot,
+        Answer::Nothing { message } => {
+            eprintln!("{}", nothing_ordered(&message, &machine));
+            return Ok(Outcome::Refused);
+        }
+    };
+    start(&server.fetch(boot)?, &macs, &manner)?;
+    Ok(Outcome::Good)
+}
+
+/// Id and network cards, those with a link first. Without an id the server goes by the MAC address.
+fn who(sys: &Path, machine: Option<Uuid>) -> Result<(String, Vec<String>)> {
+    let (system, mut nics) = inventory::identity(sys)?;
+    nics.sort_by_key(|nic: &Nic| !nic.link);
+    let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
+    let id = machine.map_or(system.uuid, |id| id.to_string());
+    if id.is_empty() && macs.is_empty() {
+        let message = "this machine has neither an SMBIOS UUID nor a network card; name it with --machine";
+        return Err(Error::new(Phase::Settings, message));
+    }
+    Ok((id, macs))
+}
+
+/// The words of the server, and what to do.
+fn nothing_ordered(message: &str, machine: &str) -> String {
+    let machine = if machine.is_empty() { "ID" } else { machine };
+    format!(
+        "drophammer: {message}\nNothing was changed. Order a reinstall first: drophammer machine reinstall {machine} --image IMAGE"
+    )
+}
+
+/// From here on the system is not what it was.
+fn start(boot: &Boot, macs: &[String], manner: &Manner) -> Result<()> {
+    let loaded = kexec::load_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &boot.names.cmdline);
+    let next = match loaded {
+        Ok(()) => {
+            println!("kexec   {} and {} are loaded", boot.names.kernel, boot.names.initrd);
+            Next::Loaded
+        }
+        Err(error) => {
+            println!("kexec   is not possible: {error}");
+            println!("pxe     {}", through_the_firmware(macs));
+            Next::Firmware
+        }
+    };
+    println!("stop    {}", manner.describe(next));
+    let stopped = manner.stop(next);
+    if stopped.is_err() && next == Next::Loaded {
+        // A later reboot must not end in the agent by surprise.
+        kexec::unload();
+    }
+    stopped.context(Phase::Boot, || "stop this system; it may have stopped in part")
+}
+
+/// The firmware's entry for the network.
+fn network_boot(macs: &[String]) -> std::result::Result<efi::NetworkEntry, String> {
+    let variables = Path::new(efi::VARIABLES);
+    if !variables.exists() {
+        return Err("this machine has started by BIOS".to_owned());
+    }
+    match efi::network_entry(variables, macs) {
+        Ok(Some(entry)) => Ok(entry),
+        Ok(None) => Err("the firmware has no boot entry for the network".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Has the firmware boot over the network next, if it lets itself be told; returns what was done.
+fn through_the_firmware(macs: &[String]) -> String {
+    let told = network_boot(macs).and_then(|entry| {
+        let set = efi::set_boot_next(Path::new(efi::VARIABLES), entry.number);
+        set.map(|()| entry).map_err(|error| error.to_string())
+    });
+    match told {
+        Ok(entry) => format!("the firmware starts Boot{:04X} ({}) next, once", entry.number, entry.description),
+        Err(why) => format!("{why}: its boot order decides, and the network has to come first in it"),
+    }
+}
+
+fn preview(manner: &Manner, network: &std::result::Result<efi::NetworkEntry, String>) -> String {
+    let fallback = match network {
+        Ok(entry) => format!("the firmware would start Boot{:04X} ({}) next", entry.number, entry.description),
+        Err(why) => format!("{why}: its boot order would decide"),
+    };
+    format!(
+        "dry run: nothing is changed, and the server is not asked, because each answer counts as an attempt\n\
+         kexec   kernel and ramdisk as the server names them\n\
+         stop    {}\n\
+         else    where kexec is not possible, {fallback}; {}",
+        manner.describe(Next::Loaded),
+        manner.describe(Next::Firmware),
+    )
+}
+
+#[cfg(test)]
+mod tests;

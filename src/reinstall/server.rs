@@ -1,0 +1,272 @@
+//! What to boot, by the control plane's word, and its files in memory: no filesystem of this system has to hold them.
+
+use crate::control::wire::{ErrorBody, NextBoot};
+use crate::error::{Context, Error, Phase, Result};
+use crate::http;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+/// No byte for so long ends a download.
+const STALL: Duration = Duration::from_secs(30);
+
+/// Nothing is lost by giving up: this system still runs.
+const DOWNLOADS: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The control plane, asked without a token: with the same trust as `/boot.ipxe`.
+#[derive(Debug)]
+pub struct Server {
+    client: Client,
+    url: String,
+}
+
+pub enum Answer {
+    Boot(NextBoot),
+    /// No reinstall is ordered for this machine.
+    Nothing {
+        message: String,
+    },
+}
+
+/// Kernel and ramdisk, as the kernel reads them.
+#[derive(Debug)]
+pub struct Boot {
+    pub names: NextBoot,
+    pub kernel: File,
+    pub initrd: File,
+}
+
+impl Server {
+    /// # Errors
+    /// It is no URL of a control plane.
+    pub fn new(url: &str) -> Result<Server> {
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(Error::new(Phase::Settings, format!("--server {url} is neither http:// nor https://")));
+        }
+        Ok(Server { client: http::streaming_client(STALL)?, url: url.trim_end_matches('/').to_owned() })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What this machine is to boot. A server that knows it by one card only is asked for each of them.
+    ///
+    /// # Errors
+    /// No answer, or one that is not understood.
+    pub fn ask(&self, machine: &str, macs: &[String]) -> Result<Answer> {
+        let one = [String::new()];
+        let macs = if macs.is_empty() { &one } else { macs };
+        let mut refused = None;
+        for mac in macs {
+            let url = question(&self.url, machine, mac);
+            let what = || format!("ask {} what to boot", self.url);
+            let response = self.client.get(&url).send().map_err(reqwest::Error::without_url);
+            let response = response.context(Phase::Control, what)?;
+            let status = response.status();
+            if status.is_success() {
+                let text = response.text().context(Phase::Control, what)?;
+                let boot = serde_json::from_str(&text).context(Phase::Control, || format!("the answer of {url}"))?;
+                return Ok(Answer::Boot(boot));
+            }
+            let answer = refusal(&self.url, response);
+            if !status.is_client_error() {
+                return answer;
+            }
+            // A refusal of what is not ordered says more than one of an unknown card.
+            if refused.is_none() || matches!(answer, Ok(Answer::Nothing { .. })) {
+                refused = Some(answer);
+            }
+        }
+        refused.unwrap_or_else(|| Err(Error::new(Phase::Control, format!("{} was not asked", self.url))))
+    }
+
+    /// Both files, whole.
+    ///
+    /// # Errors
+    /// One of them cannot be had.
+    pub fn fetch(&self, names: NextBoot) -> Result<Boot> {
+        let kernel = self.download(&names.kernel)?;
+        let initrd = self.download(&names.initrd)?;
+        Ok(Boot { names, kernel, initrd })
+    }
+
+    fn download(&self, url: &str) -> Result<File> {
+        for _ in 1..DOWNLOADS {
+            match self.download_once(url) {
+                Ok(file) => return Ok(file),
+                Err(error) => tracing::warn!("{error}; once more in {} s", PAUSE.as_secs()),
+            }
+            thread::sleep(PAUSE);
+        }
+        self.download_once(url)
+    }
+
+    fn download_once(&self, url: &str) -> Result<File> {
+        let what = || format!("download {url}");
+        let response = self.client.get(url).send().map_err(reqwest::Error::without_url);
+        let mut response = response.context(Phase::Control, what)?;
+        if response.status() != StatusCode::OK {
+            return Err(Error::new(
+                Phase::Control,
+                format!("download {url}: the server answers {}", response.status()),
+            ));
+        }
+        let length = response.content_length();
+        let mut file = File::from(memfd_create(c"drophammer", MFdFlags::MFD_CLOEXEC).context(Phase::Control, what)?);
+        let got = io::copy(&mut response, &mut file).context(Phase::Control, what)?;
+        if length != Some(got) || got == 0 {
+            let promised = length.map_or("an unknown number of".to_owned(), |length| length.to_string());
+            return Err(Error::new(
+                Phase::Control,
+                format!("download {url}: {got} bytes came, {promised} were promised"),
+            ));
+        }
+        // kexec_file_load(2) reads nothing that somebody may still write: ETXTBSY.
+        File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).context(Phase::Control, what)
+    }
+}
+
+fn question(server: &str, machine: &str, mac: &str) -> String {
+    format!("{server}/boot.json?uuid={machine}&mac={mac}")
+}
+
+fn refusal(server: &str, response: Response) -> Result<Answer> {
+    let status = response.status();
+    // The status says enough when the body cannot be read.
+    let body = response.text().unwrap_or_default();
+    let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
+    let said = said.trim();
+    if status == StatusCode::CONFLICT {
+        let message = if said.is_empty() { "no reinstall is ordered for this machine" } else { said };
+        return Ok(Answer::Nothing { message: message.to_owned() });
+    }
+    let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+    Err(Error::new(Phase::Control, format!("ask {server} what to boot: it answers {status}{said}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, channel};
+
+    type Reply = (&'static str, &'static str, &'static str);
+
+    /// Answers each request by its path: the first that is part of it. Hands over what was asked.
+    fn serve(replies: Vec<Reply>) -> (String, Receiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (tell, asked) = channel();
+        std::thread::spawn(move || {
+            for mut socket in listener.incoming().flatten() {
+                let mut lines = BufReader::new(&socket).lines().map_while(io::Result::ok);
+                let path = lines.next().and_then(|line| line.split(' ').nth(1).map(str::to_owned)).unwrap_or_default();
+                lines.take_while(|line| !line.is_empty()).for_each(drop);
+                let reply = replies.iter().find(|(part, ..)| path.contains(part));
+                let (_, head, body) = reply.unwrap_or(&("", "404 Not Found\r\nContent-Length: 0", ""));
+                let _ = tell.send(path);
+                let _ = write!(socket, "HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}");
+            }
+        });
+        (url, asked)
+    }
+
+    const CONFLICT: &str = "409 Conflict\r\nContent-Type: application/json";
+    const OK: &str = "200 OK\r\nContent-Length: 6";
+
+    fn macs() -> Vec<String> {
+        ["52:54:00:00:00:01", "52:54:00:00:00:02"].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn the_question_is_that_of_ipxe() {
+        let url = question("http://10.0.0.1:8080", "4c4c4544-0051-3010-8052-b4c04f4d3132", "52:54:00:12:34:56");
+        let expected = "http://10.0.0.1:8080/boot.json?uuid=4c4c4544-0051-3010-8052-b4c04f4d3132&mac=52:54:00:12:34:56";
+        assert_eq!(url, expected);
+        assert_eq!(Server::new("https://c/").unwrap().url(), "https://c");
+        let error = Server::new("10.0.0.1:8080").unwrap_err().to_string();
+        assert!(error.contains("--server 10.0.0.1:8080 is neither"), "{error}");
+    }
+
+    #[test]
+    fn what_is_ordered_is_downloaded_whole() {
+        let (url, _) = serve(vec![("/k", OK, "kernel"), ("/i", OK, "initrd")]);
+        let names = NextBoot { kernel: format!("{url}/k"), initrd: format!("{url}/i"), cmdline: "a b".to_owned() };
+        let body: &'static str = serde_json::to_string(&names).unwrap().leak();
+        let (control, asked) = serve(vec![("/boot.json", "200 OK", body)]);
+        let server = Server::new(&control).unwrap();
+        let Answer::Boot(boot) = server.ask("id", &macs()).unwrap() else { panic!("something is ordered") };
+        assert_eq!(boot, names);
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), ["/boot.json?uuid=id&mac=52:54:00:00:00:01"]);
+        let mut fetched = server.fetch(boot).unwrap();
+        for (file, content) in [(&mut fetched.kernel, "kernel"), (&mut fetched.initrd, "initrd")] {
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, content);
+            assert!(file.write_all(b"x").is_err(), "it must be open for reading only");
+        }
+    }
+
+    #[test]
+    fn nothing_ordered_has_the_servers_words() {
+        let body = "{\"statuscode\":409,\"message\":\"no reinstall of storage-7 is ordered\"}";
+        for (body, says) in
+            [(body, "no reinstall of storage-7 is ordered"), ("", "no reinstall is ordered for this machine")]
+        {
+            let (url, asked) = serve(vec![("mac=52:54:00:00:00:02", CONFLICT, body)]);
+            let Answer::Nothing { message } = Server::new(&url).unwrap().ask("", &macs()).unwrap() else {
+                panic!("nothing is ordered")
+            };
+            assert_eq!(message, says);
+            // The first card is unknown: 404.
+            assert_eq!(asked.try_iter().count(), 2);
+        }
+    }
+
+    #[test]
+    fn other_answers_are_errors_that_change_nothing() {
+        for (head, body, says) in [
+            ("404 Not Found", "{\"statuscode\":404,\"message\":\"unknown machine\"}", "404 Not Found: unknown machine"),
+            ("500 Internal Server Error", "", "500 Internal Server Error"),
+            ("200 OK", "<html>", "the answer of http://"),
+            ("200 OK", "{}", "missing field"),
+        ] {
+            let (url, _) = serve(vec![("/boot.json", head, body)]);
+            let Err(error) = Server::new(&url).unwrap().ask("id", &[]) else { panic!("{head} must be an error") };
+            assert!(error.to_string().contains(says), "{says}: {error}");
+        }
+        let Err(error) = Server::new("http://127.0.0.1:1").unwrap().ask("id", &[]) else { panic!("nobody is there") };
+        assert!(error.to_string().starts_with("ask http://127.0.0.1:1 what to boot: "), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_none() {
+        for (head, body, says) in [
+            ("404 Not Found\r\nContent-Length: 0", "", "404 Not Found"),
+            ("200 OK\r\nContent-Length: 10", "short", "download http://"),
+            ("200 OK", "no length", "9 bytes came, an unknown number of were promised"),
+            ("200 OK\r\nContent-Length: 0", "", "0 bytes came, 0 were promised"),
+        ] {
+            let (url, _) = serve(vec![("/vmlinuz", head, body)]);
+            let error = Server::new(&url).unwrap().download_once(&format!("{url}/vmlinuz")).unwrap_err().to_string();
+            assert!(error.contains(says), "{says}: {error}");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_the_kernel_reads_what_was_downloaded() {
+        let (url, _) = serve(vec![("/k", OK, "kernel")]);
+        let kernel = Server::new(&url).unwrap().download_once(&format!("{url}/k")).unwrap();
+        let error = crate::boot::kexec::load_files("k", &kernel, None, "").unwrap_err().to_string();
+        assert!(!error.contains("os error 26") && !error.contains("ETXTBSY"), "{error}");
+    }
+}

@@ -1,0 +1,257 @@
+//! A clean end of the running system: by systemd where it is in charge, and else by our own hand. Data that is still in
+//! memory when the next kernel starts is lost.
+
+use crate::boot::kexec;
+use crate::command::Command;
+use crate::error::{Context, Phase, Result};
+use crate::inventory::unescaped;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For what was asked to end by itself.
+const TERM_PATIENCE: Duration = Duration::from_secs(15);
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// An emergency remount is not waited for by the kernel.
+const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
+
+/// The kernel's own filesystems have nothing to write back, and some are needed to the end.
+const VIRTUAL: [&str; 21] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "securityfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+];
+
+/// What comes after this system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The kernel that was loaded.
+    Loaded,
+    Firmware,
+}
+
+/// Who stops it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manner {
+    Systemd,
+    ByHand,
+}
+
+impl Manner {
+    /// sd_booted(3).
+    pub fn of_this_system() -> Manner {
+        if Path::new("/run/systemd/system").is_dir() { Manner::Systemd } else { Manner::ByHand }
+    }
+
+    pub fn describe(&self, next: Next) -> String {
+        match (self, next) {
+            (Manner::Systemd, next) => format!("`systemctl {}` stops this system", verb(next)),
+            (Manner::ByHand, Next::Loaded) => format!("{BY_HAND}, then the loaded kernel starts"),
+            (Manner::ByHand, Next::Firmware) => format!("{BY_HAND}, then the machine reboots"),
+        }
+    }
+
+    /// Returns when systemd has begun to stop the system; by hand it does not return.
+    ///
+    /// # Errors
+    /// systemd refuses, or the kernel.
+    pub fn stop(&self, next: Next) -> Result<()> {
+        match self {
+            Manner::Systemd => {
+                let stop = Command::new("systemctl").arg(verb(next)).run();
+                stop.map(drop).context(Phase::Boot, || "stop by systemd")
+            }
+            Manner::ByHand => by_hand(next),
+        }
+    }
+}
+
+const BY_HAND: &str = "all processes end, all filesystems are unmounted or made read-only";
+
+fn verb(next: Next) -> &'static str {
+    match next {
+        // It takes what is loaded already (load_kexec_kernel in systemd's systemctl).
+        Next::Loaded => "kexec",
+        Next::Firmware => "reboot",
+    }
+}
+
+fn by_hand(next: Next) -> Result<()> {
+    // Whoever reads our words is about to end, and so is the terminal.
+    for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGPIPE] {
+        // SAFETY: no handler of ours runs.
+        let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
+    }
+    end_processes();
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    for area in swaps(&read("/proc/swaps")) {
+        let off = CString::new(area.as_str()).map_err(io::Error::other).and_then(|path| {
+            // SAFETY: the path is NUL-terminated.
+            let off = unsafe { nix::libc::swapoff(path.as_ptr()) };
+            Ok(nix::errno::Errno::result(off).map(drop)?)
+        });
+        say_failure("swapoff", &area, off);
+    }
+    nix::unistd::sync();
+    let mut busy = false;
+    for path in unmount_order(&read("/proc/self/mountinfo")) {
+        // Another filesystem below it may be what is left of its users, so each is tried in its turn.
+        if path == "/" || umount2(path.as_str(), MntFlags::UMOUNT_NOFOLLOW).is_err() {
+            let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+            let remounted = mount(None::<&str>, path.as_str(), None::<&str>, flags, None::<&str>);
+            busy |= remounted.is_err();
+            say_failure("make read-only", &path, remounted);
+        }
+    }
+    if busy {
+        // proc(5), /proc/sysrq-trigger: every filesystem becomes read-only, whoever writes to it.
+        say_failure("make read-only", "what is left", fs::write("/proc/sysrq-trigger", "u"));
+        thread::sleep(EMERGENCY_PAUSE);
+    }
+    match next {
+        Next::Loaded => match kexec::start()? {},
+        Next::Firmware => {
+            nix::unistd::sync();
+            match reboot(RebootMode::RB_AUTOBOOT).context(Phase::Boot, || "reboot")? {}
+        }
+    }
+}
+
+/// All but init and this one; kernel threads do not listen.
+fn end_processes() {
+    for (with, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
+        // Linux leaves the caller and init out of -1 (kill(2)).
+        if kill(Pid::from_raw(-1), with).is_err() {
+            return;
+        }
+        let end = Instant::now() + patience;
+        while others_run() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Kernel threads and zombies have no program.
+fn others_run() -> bool {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.filter(|id| *id != 1 && *id != own).any(|id| fs::read_link(format!("/proc/{id}/exe")).is_ok())
+}
+
+/// Never panics where nobody listens any more.
+fn say_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result::Result<(), E>) {
+    if let Err(error) = result {
+        let _ = writeln!(io::stderr(), "drophammer: {what} {on}: {error}");
+    }
+}
+
+/// Paths of `/proc/swaps`.
+fn swaps(text: &str) -> Vec<String> {
+    text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped).collect()
+}
+
+/// What has to be unmounted, in this order: what lies deeper first, and what was mounted later first. The root comes last.
+fn unmount_order(mountinfo: &str) -> Vec<String> {
+    // proc_pid_mountinfo(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
+    let parse = |line: &str| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ');
+        let (id, parent) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
+        Some((id, parent, unescaped(fields.nth(2)?), filesystem.split(' ').next()?.to_owned()))
+    };
+    let mounts: Vec<(u64, u64, String, String)> = mountinfo.lines().filter_map(parse).collect();
+    let parents: BTreeMap<u64, u64> = mounts.iter().map(|(id, parent, ..)| (*id, *parent)).collect();
+    let depth = |id: u64| {
+        let up = |id: &u64| parents.get(id).copied().filter(|parent| parent != id);
+        // A chain longer than all mounts would be a circle.
+        std::iter::successors(Some(id), up).take(parents.len()).count()
+    };
+    let real = mounts.iter().rev().filter(|(.., format)| !VIRTUAL.contains(&format.as_str()));
+    let mut real: Vec<_> = real.map(|(id, _, path, _)| (path == "/", std::cmp::Reverse(depth(*id)), path)).collect();
+    // Stable: among the equally deep, the last mounted stays first.
+    real.sort_by_key(|(is_root, depth, _)| (*is_root, *depth));
+    let mut order: Vec<String> = real.into_iter().map(|(.., path)| path.clone()).collect();
+    order.dedup_by(|one, other| one == "/" && other == "/");
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deepest_and_youngest_mounts_go_first_and_the_root_last() {
+        // As mounted: `/data` was moved below `/srv`, which is younger, and `/mnt` is stacked twice.
+        let mountinfo = "\
+21 1 0:2 / / rw - rootfs rootfs rw
+22 21 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw
+23 22 0:21 / /proc rw shared:2 - proc proc rw
+24 22 0:25 / /run rw - tmpfs tmpfs rw
+25 40 9:127 / /srv/data rw - xfs /dev/md127 rw
+30 22 8:1 / /boot rw - ext4 /dev/sda1 rw
+31 30 8:3 / /boot/efi rw master:3 - vfat /dev/sda3 rw
+32 22 253:0 / /mnt rw - ext4 /dev/dm-0 rw
+33 32 253:1 / /mnt rw - ext4 /dev/dm-1 rw
+34 24 0:50 / /run/user/0 rw - tmpfs tmpfs rw
+35 22 0:51 / /with\\040space ro - nfs4 10.0.0.1:/x rw
+40 22 253:2 / /srv rw - xfs /dev/dm-2 rw
+broken line
+41 22
+";
+        let expected = ["/mnt", "/boot/efi", "/srv/data", "/srv", "/with space", "/mnt", "/boot", "/"];
+        assert_eq!(unmount_order(mountinfo), expected);
+        assert!(unmount_order("").is_empty());
+        // A circle ends.
+        assert_eq!(unmount_order("1 2 8:1 / /a rw - ext4 a rw\n2 1 8:1 / /b rw - ext4 b rw\n"), ["/b", "/a"]);
+    }
+
+    #[test]
+    fn swap_areas_by_their_paths() {
+        let text = "Filename\tType\tSize\tUsed\tPriority\n/dev/sda3 partition 1 0 -2\n/swap\\040file file 1 0 -3\n";
+        assert_eq!(swaps(text), ["/dev/sda3", "/swap file"]);
+        assert!(swaps("").is_empty());
+    }
+
+    #[test]
+    fn each_manner_says_what_it_does() {
+        assert_eq!(Manner::Systemd.describe(Next::Loaded), "`systemctl kexec` stops this system");
+        assert_eq!(Manner::Systemd.describe(Next::Firmware), "`systemctl reboot` stops this system");
+        assert!(Manner::ByHand.describe(Next::Firmware).ends_with("then the machine reboots"));
+    }
+
+    #[test]
+    fn processes_with_a_program_are_seen() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(others_run());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,100 @@
+//! Looks into the filesystems that nobody has mounted: read-only, without replaying their journals, at a place that nobody
+//! else sees, for as long as it takes to read how full they are and whose installation they are.
+
+use super::mount;
+use crate::error::{Context, Phase, Result};
+use crate::inventory::{self, Inventory, Signature, Use};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use sys_mount::{Mount, MountFlags};
+
+/// The filesystem to mount as, and what keeps it from writing: also an ext4 that was cut off, or that its owner has told
+/// to panic at the first error. Two XFS of one UUID are copies, and both may be looked at.
+pub fn how(kind: &str) -> Option<(&'static str, &'static str)> {
+    match kind {
+        "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
+        "xfs" => Some(("xfs", "norecovery,nouuid")),
+        "btrfs" => Some(("btrfs", "rescue=nologreplay")),
+        "vfat" => Some(("vfat", "errors=continue")),
+        _ => None,
+    }
+}
+
+/// Adds to the inventory what is in its filesystems. Returns what could not be looked into and why, which is no error. The
+/// disks should refuse writes meanwhile.
+///
+/// # Errors
+/// There is no place to mount at, or one stays mounted.
+pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
+    let candidates = candidates(inventory);
+    let mut notes = Vec::new();
+    if candidates.is_empty() {
+        return Ok(notes);
+    }
+    let point = Point::make().context(Phase::Storage, || "make a place to look into filesystems".to_owned())?;
+    for (device, kind) in candidates {
+        match mounted(&device, &kind, &point.0) {
+            Ok(()) => {
+                let found = inventory::filesystem(&device, &point.0);
+                mount::unmount(&point.0)?;
+                match found {
+                    Ok(filesystem) => inventory.filesystems.push(filesystem),
+                    Err(error) => notes.push(format!("{kind} on {device} does not say what is in it: {error}")),
+                }
+            }
+            Err(error) => notes.push(format!("{kind} on {device} cannot be looked into: {error}")),
+        }
+    }
+    Ok(notes)
+}
+
+/// Device and kind of each filesystem that is free. Two signatures on one device are nobody's to choose from.
+fn candidates(inventory: &Inventory) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut add = |device: &str, signatures: &[Signature], uses: &[Use]| {
+        if let ([signature], []) = (signatures, uses)
+            && how(&signature.kind).is_some()
+        {
+            found.push((device.to_owned(), signature.kind.clone()));
+        }
+    };
+    let disks = inventory.disks.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
+    let stacked = inventory.stacked.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
+    for (device, signatures, uses, table) in disks.chain(stacked) {
+        add(device, signatures, uses);
+        for partition in table.iter().flat_map(|table| &table.partitions) {
+            add(&partition.device, &partition.signatures, &partition.uses);
+        }
+    }
+    found
+}
+
+fn mounted(device: &str, kind: &str, point: &Path) -> io::Result<()> {
+    let (fstype, data) = how(kind).ok_or(io::ErrorKind::Unsupported)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+    Mount::builder().fstype(fstype).flags(flags).data(data).mount(device, point).map(drop)
+}
+
+/// An empty directory that only root enters; gone when dropped.
+struct Point(PathBuf);
+
+impl Point {
+    fn make() -> io::Result<Point> {
+        let parent = if Path::new("/run").is_dir() { PathBuf::from("/run") } else { std::env::temp_dir() };
+        let point = parent.join(format!("drophammer-look-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&point)?;
+        Ok(Point(point))
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        // Still mounted on, it stays: somebody reads of that in the error.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Looking into filesystems on loop devices: what is seen, and that not a byte changes.
+
+use super::*;
+use crate::command::Command;
+use crate::inventory::{Disk, Filesystem, Partition, Table};
+use crate::marker::Marker;
+use crate::storage::kernel;
+use crate::storage::lock::Locks;
+use crate::storage::loopdev::LoopDevice;
+
+const MIB: u64 = 1 << 20;
+
+fn ran(line: &str) -> String {
+    let mut words = line.split(' ');
+    Command::new(words.next().unwrap()).args(words).run().unwrap_or_else(|error| panic!("{error}")).stdout
+}
+
+fn marker() -> Marker {
+    Marker { machine: "m".into(), allocation: "a".into(), image: "debian".into(), ..Marker::default() }
+}
+
+/// A disk with these signatures on it.
+fn disk(device: &str, kinds: &[&str], uses: Vec<Use>) -> Disk {
+    let signature = |kind: &&str| Signature { kind: (*kind).to_owned(), ..Signature::default() };
+    Disk { device: device.into(), signatures: kinds.iter().map(signature).collect(), uses, ..Disk::default() }
+}
+
+fn looked(device: &str, kind: &str) -> (Vec<Filesystem>, Vec<String>) {
+    let mut inventory = Inventory { disks: vec![disk(device, &[kind], vec![])], ..Inventory::default() };
+    let notes = look(&mut inventory).unwrap();
+    (inventory.filesystems, notes)
+}
+
+/// Copies a filesystem that is mounted and has just been written to: with a journal that waits to be replayed.
+fn cut_off(make: &str, marker: Option<&Marker>) -> LoopDevice {
+    let (disk, copy) = (LoopDevice::new(300 * MIB, 512), LoopDevice::new(300 * MIB, 512));
+    ran(&format!("{make} {}", disk.path()));
+    let dir = tempfile::tempdir().unwrap();
+    ran(&format!("mount {} {}", disk.path(), dir.path().display()));
+    if let Some(marker) = marker {
+        let metal = dir.path().join("etc/metal");
+        fs::create_dir_all(&metal).unwrap();
+        fs::write(metal.join("drophammer.json"), serde_json::to_vec(marker).unwrap()).unwrap();
+        ran(&format!("sync -f {}", metal.display()));
+        ran(&format!("fsfreeze -f {0}", dir.path().display()));
+        ran(&format!("fsfreeze -u {0}", dir.path().display()));
+    }
+    for number in 0..50 {
+        fs::write(dir.path().join(format!("file-{number}")), vec![number; 9000]).unwrap();
+    }
+    ran(&format!("sync -d {}", dir.path().join("file-49").display()));
+    fs::copy(disk.image(), copy.image()).unwrap();
+    ran(&format!("umount {}", dir.path().display()));
+    let file = fs::File::open(copy.path()).unwrap();
+    kernel::flush_buffers(&file).unwrap();
+    copy
+}
+
+fn digest(disk: &LoopDevice) -> String {
+    kernel::flush_buffers(&fs::File::open(disk.path()).unwrap()).unwrap();
+    let line = ran(&format!("sha256sum {}", disk.image().display()));
+    line.split(' ').next().unwrap().to_owned()
+}
+
+/// Looks at it locked and compares the whole disk.
+fn unchanged(disk: &LoopDevice, kind: &str) -> (Vec<Filesystem>, Vec<String>) {
+    let before = digest(disk);
+    let mut locks = Locks::default();
+    locks.lock(disk.path()).unwrap();
+    let seen = looked(disk.path(), kind);
+    locks.unlock().unwrap();
+    assert_eq!(digest(disk), before, "{kind} was changed by looking: {seen:?}");
+    seen
+}
+
+#[test]
+fn only_free_filesystems_of_one_kind_are_looked_into() {
+    let partition = |device: &str, kind: &str| Partition {
+        device: device.into(),
+        signatures: disk("", &[kind], vec![]).signatures,
+        ..Partition::default()
+    };
+    let partitions = vec![partition("/dev/sda1", "vfat"), partition("/dev/sda2", "swap")];
+    let table = Table { partitions, ..Table::default() };
+    let stacked = |device: &str, kinds: &[&str]| inventory::Stacked {
+        device: device.into(),
+        signatures: disk("", kinds, vec![]).signatures,
+        ..inventory::Stacked::default()
+    };
+    let inventory = Inventory {
+        disks: vec![
+            Disk { table: Some(table), ..disk("/dev/sda", &[], vec![]) },
+            disk("/dev/sdb", &["ext4", "xfs"], vec![]),
+            disk("/dev/sdc", &["xfs"], vec![Use::Mounted("/mnt".into())]),
+            disk("/dev/sdd", &["ext4"], vec![Use::Holder("md127".into())]),
+            disk("/dev/sde", &["btrfs"], vec![]),
+            disk("/dev/sdf", &["zfs_member"], vec![]),
+        ],
+        stacked: vec![stacked("/dev/md127", &["ext3"]), stacked("/dev/mapper/a-b", &["crypto_LUKS"])],
+        ..Inventory::default()
+    };
+    let found = candidates(&inventory);
+    let found: Vec<_> = found.iter().map(|(device, kind)| (device.as_str(), kind.as_str())).collect();
+    assert_eq!(found, [("/dev/sda1", "vfat"), ("/dev/sde", "btrfs"), ("/dev/md127", "ext3")]);
+}
+
+#[test]
+fn nothing_is_made_where_there_is_nothing_to_look_into() {
+    assert_eq!(look(&mut Inventory::default()).unwrap(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_looking_into_a_filesystem_that_was_cut_off_changes_nothing() {
+    for (kind, make) in [
+        ("ext4", "mkfs.ext4 -q -F"),
+        ("ext4", "mkfs.ext4 -q -F -b 4096 -O ^metadata_csum"),
+        ("ext3", "mkfs.ext3 -q -F"),
+        ("ext2", "mkfs.ext2 -q -F"),
+        ("xfs", "mkfs.xfs -q -f"),
+        ("btrfs", "mkfs.btrfs -q -f"),
+    ] {
+        let disk = cut_off(make, Some(&marker()));
+        let (found, notes) = unchanged(&disk, kind);
+        assert_eq!(notes, Vec::<String>::new(), "{make}");
+        assert_eq!(found.len(), 1, "{make}");
+        assert_eq!((found[0].device.as_str(), found[0].marker.as_ref()), (disk.path(), Some(&marker())), "{make}");
+        assert!(found[0].used_bytes > 0 && found[0].used_bytes < found[0].size_bytes, "{found:?}");
+        assert!(found[0].size_bytes > 100 * MIB && found[0].size_bytes <= 300 * MIB, "{found:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_journals_of_the_copies_are_really_dirty() {
+    let disk = cut_off("mkfs.ext4 -q -F", None);
+    assert!(ran(&format!("dumpe2fs -h {}", disk.image().display())).contains("needs_recovery"));
+    let disk = cut_off("mkfs.xfs -q -f", None);
+    let line = "xfs_repair -n \"$1\" 2>&1 | grep 'valuable metadata changes in a log'";
+    Command::new("sh").args(["-c", line, "sh", disk.path()]).run().unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_is_seen_without_a_marker_and_what_cannot_be_seen() {
+    let disk = LoopDevice::new(300 * MIB, 512);
+    ran(&format!("mkfs.ext4 -q {}", disk.path()));
+    let (found, notes) = unchanged(&disk, "ext4");
+    assert_eq!((found.len(), notes.len()), (1, 0), "{notes:?}");
+    assert!(found[0].marker.is_none());
+
+    let disk = LoopDevice::new(300 * MIB, 512);
+    let (found, notes) = unchanged(&disk, "xfs");
+    assert_eq!((found.len(), notes.len()), (0, 1));
+    assert!(notes[0].starts_with(&format!("xfs on {} cannot be looked into: ", disk.path())), "{notes:?}");
+    let left: Vec<_> = fs::read_dir("/run").unwrap().flatten().map(|entry| entry.file_name()).collect();
+    let own = format!("drophammer-look-{}", std::process::id());
+    assert!(!left.iter().any(|name| *name == *own), "{left:?}");
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_damaged_filesystem_that_asks_for_a_panic_changes_nothing() {
+    let disk = cut_off("mkfs.ext4 -q -F -e panic", Some(&marker()));
+    // The first inodes, without which nothing in it can be read.
+    let about = ran(&format!("dumpe2fs {}", disk.image().display()));
+    let after = |word: &str| about.split(word).nth(1).unwrap().trim_start().split(|c: char| !c.is_ascii_digit());
+    let number = |word: &str| after(word).next().unwrap().parse::<u64>().unwrap();
+    let place = number("Inode table at ") * number("Block size:");
+    use std::os::unix::fs::FileExt;
+    let file = fs::OpenOptions::new().write(true).open(disk.image()).unwrap();
+    file.write_all_at(&vec![0x5a; 64 << 10], place).unwrap();
+    let (found, notes) = unchanged(&disk, "ext4");
+    assert_eq!((found.len(), notes.len()), (0, 1), "{found:?}");
+}

@@ -1,0 +1,66 @@
+//! The marker on the disk: written last, so that who has it is whole.
+
+use super::Root;
+use crate::error::{Context, Phase, Result};
+use crate::marker::{Marker, PATH};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Who can read it is not the machine's owner alone: it tells ids and serial numbers.
+const SECRET: u32 = 0o600;
+
+/// Writes the marker with this time and waits until it is on the disk; returns it as it is there. All else of the target
+/// must be on the disks already: after a power cut nobody looks further than this file.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write(root: &Root, marker: &Marker, now: OffsetDateTime) -> Result<Marker> {
+    let what = || format!("write {PATH} in the target");
+    let time = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).context(Phase::Target, what)?;
+    let marker = Marker { time, ..marker.clone() };
+    let text = serde_json::to_string_pretty(&marker).context(Phase::Target, what)?;
+    root.write(PATH, SECRET, format!("{text}\n").as_bytes())?;
+    root.sync_dir(PATH.rsplit_once('/').map_or("/", |(dir, _)| dir))?;
+    Ok(marker)
+}
+
+/// An image that was made of an installed machine brings that machine's marker along.
+///
+/// # Errors
+/// It is there and cannot be removed.
+pub fn forget(root: &Root) -> Result<()> {
+    root.remove(PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::marker::MarkedDisk;
+    use std::os::unix::fs::PermissionsExt;
+    use time::macros::datetime;
+
+    #[test]
+    fn what_is_written_is_read_back_and_only_by_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let disk =
+            MarkedDisk { device: "/dev/sda".into(), serial: "S1".into(), size_bytes: 8, ..MarkedDisk::default() };
+        let marker = Marker { machine: "m-1".into(), allocation: "a-1".into(), disks: vec![disk], ..Marker::default() };
+        forget(&root).unwrap();
+        let written = write(&root, &marker, datetime!(2026-11-21 01:02:03.456 UTC)).unwrap();
+        assert_eq!(written, Marker { time: "2026-11-21T01:02:03Z".into(), ..marker });
+        assert_eq!(serde_json::from_str::<Marker>(&root.read(PATH).unwrap()).unwrap(), written);
+        let mode = std::fs::metadata(dir.path().join(&PATH[1..])).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        forget(&root).unwrap();
+        assert!(root.read(PATH).is_err());
+    }
+
+    #[test]
+    fn a_target_that_takes_no_marker_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("etc"), "a file").unwrap();
+        let error = write(&Root::open(dir.path()).unwrap(), &Marker::default(), datetime!(2026-11-21 0:00 UTC));
+        assert!(error.unwrap_err().to_string().starts_with("write /etc/metal/drophammer.json in the target: "));
+    }
+}
