@@ -33,6 +33,8 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Agent => drophammer::agent::run().map(|()| Outcome::Good),
         #[cfg(feature = "serve")]
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
+        #[cfg(feature = "serve")]
+        Command::Machine(options) => drophammer::operator::run(&options),
         Command::Inventory => desk::inventory(),
         Command::Plan(options) => desk::plan(&options),
         Command::Check(options) => desk::check(&options),
