@@ -207,3 +207,81 @@ fn ordered(before: &Listed, now: &Listed) -> String {
         order.image, order.id
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::operator::{Order, Outcome as Ended};
+
+    fn machine(id: &str, name: &str) -> Listed {
+        let (allocation, image) = (Some("a1".to_owned()), Some("debian-12".to_owned()));
+        let (id, name, layout) = (id.to_owned(), name.to_owned(), Some("default".to_owned()));
+        Listed { id, name, allocation, image, layout, installed: true, attempts: 3, ..Listed::default() }
+    }
+
+    fn order() -> Order {
+        let text = |text: &str| text.to_owned();
+        let (id, image, created) = (text("o1"), text("debian-13"), text("2026-01-01T00:00:00Z"));
+        Order { id, image, created, attempts: 2, begun: true, without_marker: false, given_up: false }
+    }
+
+    #[test]
+    fn machines_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
+        let all = [machine("4c-1", "one"), machine("4c-2", "two"), machine("4c-3", "two"), machine("4c-4", "")];
+        assert_eq!(find(&all, "4C-1").unwrap().name, "one");
+        assert_eq!(find(&all, "one").unwrap().id, "4c-1");
+        assert_eq!(find(&all, "two").unwrap_err(), "2 machines are called \"two\": say which by its id, 4c-2 or 4c-3");
+        for none in ["three", ""] {
+            assert!(find(&all, none).unwrap_err().contains("`drophammer machine list` shows"), "{none}");
+        }
+    }
+
+    #[test]
+    fn the_list() {
+        let outcome = |success, message: &str| {
+            let (order, image) = ("o0".to_owned(), "debian-13".to_owned());
+            Some(Ended { order, image, success, message: message.to_owned(), time: String::new() })
+        };
+        let given_up = Order { given_up: true, ..order() };
+        let all = [
+            Listed {
+                order: Some(order()),
+                outcome: outcome(false, "image.burn: \u{1b}[2Jno\nmore"),
+                ..machine("1", "one")
+            },
+            Listed { order: Some(given_up), ..machine("2", "two") },
+            Listed { locked: Some("why".to_owned()), outcome: outcome(true, "fine"), ..machine("3", "three") },
+            Listed { installed: false, image: None, ..machine("4", "four") },
+            Listed { id: "5".to_owned(), ..Listed::default() },
+        ];
+        let table = table(&all);
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect())
+            .collect();
+        assert_eq!(
+            rows[1],
+            ["one", "1", "debian-12", "debian-13 attempt 2 of 3, begun", "-", "FAILED debian-13: image.burn:  [2Jno"]
+        );
+        assert_eq!(rows[2][3], "debian-13 given up");
+        assert_eq!((rows[3][3], rows[3][5]), ("locked", "done debian-13: fine"));
+        assert_eq!((rows[4][2], rows[4][3]), ("-", "not installed"));
+        assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-"]);
+    }
+
+    #[test]
+    fn what_happens_next_is_said() {
+        let before = machine("4c-1", "one");
+        let text = ordered(&before, &Listed { order: Some(order()), ..before.clone() });
+        for words in [
+            "one is reinstalled with debian-13 in place of debian-12 when it next boots over PXE; order o1.",
+            "drophammer reinstall ",
+            "drophammer plan --reinstall --layout FILE",
+            "has the layout \"default\"",
+            "drophammer machine reinstall one --cancel",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(ordered(&before, &before), "The reinstall of one is taken back. It keeps what it has.\n");
+    }
+}

@@ -346,7 +346,9 @@ mod tests {
         let message = "a\u{1b}[2Jb".to_owned();
         plain.show(said(Event { message, progress: None, seconds: Some(0.25), ..event() })).unwrap();
         let report = Box::new(failed());
-        plain.show(Said::Report { machine: "m".to_owned(), name: "storage-7".to_owned(), report }).unwrap();
+        let (machine, name) = ("m".to_owned(), "storage-7".to_owned());
+        plain.show(Said::Report { machine: machine.clone(), name: name.clone(), report }).unwrap();
+        plain.show(Said::Reinstall { machine, name, text: "ordered: image i".to_owned() }).unwrap();
         let text = String::from_utf8(plain.out).unwrap();
         let lines: Vec<&str> = text.lines().map(|line| line.get(9..).unwrap()).collect();
         assert_eq!(
@@ -361,6 +363,7 @@ mod tests {
                 "storage-7      storage.format     20.0 s",
                 "storage-7      total              21.2 s",
                 "storage-7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
+                "storage-7  reinstall ordered: image i",
             ]
         );
         assert!(text.starts_with("listening on http://127.0.0.1:1\n"), "{text}");
