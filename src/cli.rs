@@ -38,6 +38,15 @@ pub enum Command {
     #[cfg(feature = "serve")]
     #[command(after_help = "Example:\n  drophammer serve /srv/drophammer --listen 10.0.0.1:8080")]
     Serve(Serve),
+    /// List the machines of a server, and order reinstalls.
+    #[cfg(feature = "serve")]
+    #[command(after_help = format!(
+        "Examples: what there is, renew the image and keep the data, take it back\n  \
+        drophammer machine list --server http://10.0.0.1:8080\n  \
+        drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
+        drophammer machine reinstall storage-7 --cancel\n\n{EXIT_CODES}"
+    ))]
+    Machine(Machine),
     /// Print this machine as JSON. Reads only.
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
     Inventory,
@@ -115,6 +124,48 @@ impl From<Serve> for crate::serve::Options {
         let Serve { dir, listen, url, boot, cmdline, json } = serve;
         crate::serve::Options { dir, listen, url, boot, cmdline, json }
     }
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+pub struct Machine {
+    #[command(subcommand)]
+    pub command: MachineCommand,
+    /// Where `drophammer serve` is; DROPHAMMER_SERVER when it is left out [default: http://127.0.0.1:8080].
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+    /// File with the operator's token; DROPHAMMER_TOKEN_FILE when it is left out [default: ./operator.token].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// What the server answers, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Subcommand)]
+pub enum MachineCommand {
+    /// One line a machine: what it runs, what is ordered, how its last reinstall ended.
+    List,
+    /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
+    Reinstall(Reinstall),
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+pub struct Reinstall {
+    /// The machine's id or its name.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// Id of the new image.
+    #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
+    pub image: Option<String>,
+    /// Also when the disk that carries / has no marker of this machine, because it was replaced.
+    #[arg(long, conflicts_with = "cancel")]
+    pub without_marker: bool,
+    /// Take the order back, as long as it has not begun.
+    #[arg(long)]
+    pub cancel: bool,
 }
 
 #[derive(Debug, Args)]

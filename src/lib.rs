@@ -17,13 +17,15 @@ mod docs;
 pub mod error;
 #[cfg(feature = "agent")]
 pub mod execute;
-#[cfg(feature = "agent")]
+#[cfg(any(feature = "agent", feature = "serve"))]
 pub mod http;
 #[cfg(feature = "agent")]
 pub mod image;
 pub mod inventory;
 pub mod layout;
 pub mod marker;
+#[cfg(feature = "serve")]
+pub mod operator;
 pub mod plan;
 pub mod problem;
 #[cfg(feature = "agent")]

@@ -37,6 +37,8 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Reinstall(options) => drophammer::reinstall::run(&options.into()),
         #[cfg(feature = "serve")]
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
+        #[cfg(feature = "serve")]
+        Command::Machine(options) => drophammer::operator::run(&options),
         Command::Inventory => desk::inventory(),
         Command::Plan(options) => desk::plan(&options),
         Command::Check(options) => desk::check(&options),

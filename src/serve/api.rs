@@ -1,18 +1,19 @@
-//! The agent's API, as [`crate::control::wire`] has it, and the iPXE scripts that open it.
+//! The agent's API, as [`crate::control::wire`] has it. `boot` opens it.
 
-use super::directory::{Assigned, Machine};
-use super::input::{self, Location};
-use super::state::Standing;
+use super::directory::Directory;
+use super::input::Location;
+use super::resolve::{Assigned, resolve};
+use super::state::{ATTEMPTS, Begun, HandedOut, Reported, Standing};
 use super::{App, ipxe, token};
 use crate::allocation;
-use crate::control::wire::{ErrorBody, Event, EventName, Register, Report};
+use crate::control::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Report};
 use crate::error::Error;
 use axum::Json;
 use axum::body::{Body, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +24,7 @@ use std::time::Duration;
 const MAX_WAIT_SECONDS: u64 = 300;
 /// A machine that takes longer to say what it has to say is gone.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
-const EVENT_BYTES: usize = 64 << 10;
+pub const EVENT_BYTES: usize = 64 << 10;
 /// Inventories and reports with plans are text; the largest server has some ten thousand bytes of it.
 const DOCUMENT_BYTES: usize = 4 << 20;
 
@@ -43,7 +44,7 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
-    fn bad(message: impl Into<String>) -> ApiError {
+    pub fn bad(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 }
@@ -81,18 +82,23 @@ async fn authorize(app: &App, headers: &HeaderMap, id: &str) -> Result<Caller, A
             format!("the bearer token is missing, not that of machine {id:?}, or older than its last PXE boot"),
         )
     };
-    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).ok_or_else(refuse)?;
-    let (scheme, given) = value.split_once(' ').ok_or_else(refuse)?;
+    let given = bearer(headers).ok_or_else(refuse)?;
     let id = id.to_lowercase();
     let known = app.state.token(&id).await?;
-    match known.is_some_and(|known| token::same(&known, &token::hash(given.trim()))) {
-        true if scheme.eq_ignore_ascii_case("bearer") => Ok(Caller(id)),
-        _ => Err(refuse()),
+    match known.is_some_and(|known| token::same(&known, &given)) {
+        true => Ok(Caller(id)),
+        false => Err(refuse()),
     }
 }
 
+/// The hash of the request's bearer token.
+pub fn bearer(headers: &HeaderMap) -> Option<token::Hash> {
+    let (scheme, given) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token::hash(given.trim()))
+}
+
 /// The server's base URL as this client reaches it.
-pub struct Base(String);
+pub struct Base(pub String);
 
 impl FromRequestParts<Arc<App>> for Base {
     type Rejection = ApiError;
@@ -105,68 +111,6 @@ impl FromRequestParts<Arc<App>> for Base {
         ipxe::host(host).map_err(|why| ApiError::bad(format!("the request's Host header: {why}")))?;
         Ok(Base(format!("http://{host}")))
     }
-}
-
-pub async fn start_script(Base(base): Base) -> String {
-    ipxe::start(&base)
-}
-
-#[derive(Deserialize)]
-pub struct BootQuery {
-    #[serde(default)]
-    uuid: String,
-    #[serde(default)]
-    mac: String,
-}
-
-/// The script of one machine, with a token that makes its earlier ones worthless.
-pub async fn boot_script(
-    State(app): State<Arc<App>>,
-    Base(base): Base,
-    method: Method,
-    query: Result<Query<BootQuery>, QueryRejection>,
-) -> Result<String, ApiError> {
-    if method == Method::HEAD {
-        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "a HEAD would waste the machine's token"));
-    }
-    let Query(query) = query.map_err(|error| ApiError::bad(error.to_string()))?;
-    let optional = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let uuid = optional(&query.uuid).map(|uuid| ipxe::uuid(&uuid)).transpose().map_err(ApiError::bad)?.flatten();
-    let mac = optional(&query.mac).map(|mac| ipxe::mac(&mac)).transpose().map_err(ApiError::bad)?;
-    let directory = app.directory();
-    let by_uuid = uuid.as_deref().and_then(|uuid| directory.machine(uuid));
-    let machine = by_uuid.or_else(|| directory.machine_by_mac(mac.as_deref()?));
-    let Some(id) = machine.map(|machine| machine.described.id.clone()).or(uuid) else {
-        let seen = format!("a machine without a usable UUID and with the unknown MAC {mac:?} asks for its boot script");
-        app.watch.problem(format!("{seen}: give it a file in machines/ with this MAC"));
-        return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
-    };
-    if let Some(machine) = machine
-        && is_installed(&app, machine).await?
-    {
-        tell(&app, &id, EventName::PxeBooting, "is installed, boots its disk").await?;
-        return Ok(ipxe::local_disk(&id));
-    }
-    let (token, hash) = token::fresh()?;
-    app.state.new_token(&id, hash).await?;
-    tell(&app, &id, EventName::PxeBooting, "gets kernel and ramdisk").await?;
-    let consoles = machine.map_or_else(input::default_consoles, |machine| machine.described.consoles.clone());
-    let boot = ipxe::Ramdisk { url: &base, token: &token, machine: &id, consoles: &consoles, cmdline: &app.cmdline };
-    Ok(ipxe::ramdisk(&boot))
-}
-
-async fn is_installed(app: &App, machine: &Machine) -> Result<bool, ApiError> {
-    // Also while its image is being digested: what is installed stays installed.
-    let Some(allocation) = &machine.described.allocation else { return Ok(false) };
-    let standing = app.state.standing(&machine.described.id, &allocation.id).await?;
-    Ok(standing.succeeded && (standing.reinstalled || !allocation.reinstall))
-}
-
-async fn tell(app: &App, id: &str, event: EventName, message: &str) -> Result<(), ApiError> {
-    let event = Event { event, message: message.to_owned(), step: None, seconds: None, progress: None };
-    app.state.event(id, &event).await?;
-    app.watch.event(id, app.directory().name(id), event);
-    Ok(())
 }
 
 pub async fn register(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Json<Value>, ApiError> {
@@ -202,16 +146,39 @@ pub async fn wait(
     query: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(WaitQuery { seconds }) = query.map_err(|error| ApiError::bad(error.to_string()))?;
-    let mut directory = app.directory.clone();
     let mut closing = app.closing.clone();
-    let allocated = directory.wait_for(|directory| directory.assigned(&id).is_some());
     let patience = tokio::time::sleep(Duration::from_secs(seconds.min(MAX_WAIT_SECONDS)));
     tokio::select! {
         biased;
-        Ok(_) = allocated => Ok(Json(json!({})).into_response()),
+        result = allocated(&app, &id) => result.map(|()| Json(json!({})).into_response()),
         _ = closing.wait_for(|closing| *closing) => Ok(StatusCode::NO_CONTENT.into_response()),
         () = patience => Ok(StatusCode::NO_CONTENT.into_response()),
     }
+}
+
+/// Returns when the machine has an allocation that can be carried out. Whatever changes that gives a new picture.
+async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
+    let mut directory = app.directory.clone();
+    loop {
+        let now = directory.borrow_and_update().clone();
+        if assigned(app, &now, id).await?.is_some() {
+            return Ok(());
+        }
+        if directory.changed().await.is_err() {
+            // The server ends, which the caller sees as well.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The machine's allocation with how far it is, when it can be carried out. Why it cannot has been said by whoever made
+/// the picture.
+async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
+    let Some(machine) = directory.machine(id) else { return Ok(None) };
+    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    let standing = app.state.standing(id, &allocation.id).await?;
+    let assigned = resolve(machine, &standing, &directory.known).ok().flatten();
+    Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
 pub async fn machine(
@@ -220,11 +187,13 @@ pub async fn machine(
     Caller(id): Caller,
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
-    let described = directory.machine(&id).map(|machine| &machine.described);
-    let allocation = match directory.assigned(&id) {
-        Some(assigned) => {
-            let standing = app.state.handed_out(&id, &assigned.allocation.id, &assigned.layout_id).await?;
-            Some(on_the_wire(assigned, standing, &base))
+    let described = directory.machine(&id);
+    let allocation = match assigned(&app, &directory, &id).await? {
+        Some((assigned, mut standing)) => {
+            let Assigned { layout_id, layout, image, .. } = &assigned;
+            let what = HandedOut { layout_id, layout, image: &image.id };
+            standing.created = app.state.handed_out(&id, &assigned.allocation.id, what).await?;
+            Some(on_the_wire(&assigned, standing, &base))
         }
         None => None,
     };
@@ -264,9 +233,15 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
         ntp_servers: passed_on("ntp_servers"),
         firewall_rules: passed_on("firewall_rules"),
         vpn: passed_on("vpn"),
-        reinstall: allocation.reinstall && !standing.reinstalled,
-        order: None,
-        installed: None,
+        reinstall: standing.order.is_some(),
+        order: standing.order.map(|order| allocation::Order {
+            id: order.id,
+            attempt: order.attempts.max(1),
+            attempts: ATTEMPTS,
+            begun: order.begun,
+            without_marker: order.without_marker,
+        }),
+        installed: standing.marker,
         erase: allocation.erase,
         succeeded: standing.succeeded,
     }
@@ -282,24 +257,75 @@ pub async fn event(State(app): State<Arc<App>>, Caller(id): Caller, body: Body) 
     Ok(Json(json!({})))
 }
 
-pub async fn report(State(app): State<Arc<App>>, Caller(id): Caller, body: Body) -> Result<Json<Value>, ApiError> {
+/// A reinstall is about to destroy. It may, when this is still what the operator wants.
+pub async fn point_of_no_return(
+    State(app): State<Arc<App>>,
+    Caller(id): Caller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let PointOfNoReturn { allocationuuid, order } = read(body, EVENT_BYTES).await?;
+    let directory = app.directory();
+    // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.
+    let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
+    if let Some(current) = current.filter(|current| *current.id != allocationuuid) {
+        let message = format!("the machine's allocation is {} now, not {allocationuuid}", *current.id);
+        return Err(ApiError::new(StatusCode::CONFLICT, message));
+    }
+    match app.state.begin(&id, &allocationuuid, &order).await? {
+        Begun::Yes(order, news) => {
+            if news {
+                let text = format!("begun: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
+                app.watch.reinstall(&id, directory.name(&id), text);
+            }
+            Ok(Json(json!({})))
+        }
+        Begun::NotInForce => Err(ApiError::new(
+            StatusCode::CONFLICT,
+            format!("order {order:?} is not open any more: it was taken back, replaced, or is done"),
+        )),
+    }
+}
+
+pub async fn report(
+    State(app): State<Arc<App>>,
+    Caller(id): Caller,
+    body: Body,
+) -> Result<Json<Acknowledged>, ApiError> {
     let mut report: Report = read(body, DOCUMENT_BYTES).await?;
     let directory = app.directory();
-    let current = directory.machine(&id).and_then(|machine| machine.described.allocation.as_ref());
+    let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
     if let Some(current) = current
         && report.allocationuuid.is_empty()
     {
         report.allocationuuid = current.id.to_string();
     }
-    let reinstall = current.is_some_and(|current| current.reinstall && *current.id == report.allocationuuid);
-    let is_new = app.state.report(&id, &report.allocationuuid, &report, reinstall).await?;
-    if is_new {
+    let reported = app.state.report(&id, &report.allocationuuid, &report).await?;
+    if reported.news {
         app.watch.report(&id, directory.name(&id), &report);
+        if let Some(text) = ending(&reported, &report) {
+            app.watch.reinstall(&id, directory.name(&id), text);
+        }
+        app.state_has_changed();
     }
-    Ok(Json(json!({})))
+    Ok(Json(Acknowledged { retry: reported.retry }))
 }
 
-async fn read<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, ApiError> {
+/// What a report makes of the order.
+fn ending(reported: &Reported, report: &Report) -> Option<String> {
+    let order = reported.order.as_ref()?;
+    let (image, attempt) = (&order.image, order.attempts);
+    Some(if report.success {
+        format!("done: image {image}, attempt {attempt} of {ATTEMPTS}")
+    } else if reported.retry {
+        format!("attempt {attempt} of {ATTEMPTS} failed: the machine tries again")
+    } else if order.given_up {
+        format!("given up after {attempt} attempts: the machine is not whole and waits for a person")
+    } else {
+        format!("given up: nothing was touched, the machine goes back to what it had; image {image} was not installed")
+    })
+}
+
+pub async fn read<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, ApiError> {
     let bytes = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, limit)).await;
     let bytes = bytes.map_err(|_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))?;
     let bytes = bytes.map_err(|error| {

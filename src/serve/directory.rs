@@ -4,12 +4,11 @@
 //! does not exist.
 
 use super::digest::{self, Digests};
-use super::input::{self, Image, Location};
-use super::resolve::{Known, resolve};
-use super::state::{FileStamp, State};
+use super::input::{self, Image, Location, Machine};
+use super::resolve::{Known, notes, resolve};
+use super::state::{FileStamp, Standing, State};
 use crate::layout::{self, Layout, set::Set};
 use crate::problem;
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,22 +22,8 @@ pub struct Directory {
     macs: HashMap<String, String>,
     /// Served path below `/images/` to the file.
     files: HashMap<String, PathBuf>,
-}
-
-/// A machine, with an allocation when everything that it refers to is there.
-#[derive(Debug, Clone)]
-pub struct Machine {
-    pub described: input::Machine,
-    pub assigned: Option<Assigned>,
-}
-
-#[derive(Debug, Clone)]
-pub struct Assigned {
-    pub allocation: input::Allocation,
-    pub image: Image,
-    pub layout_id: String,
-    /// In metal-api's spelling.
-    pub layout: Value,
+    /// What their allocations can refer to.
+    pub known: Known,
 }
 
 impl Directory {
@@ -51,9 +36,8 @@ impl Directory {
         self.machine(self.macs.get(mac)?)
     }
 
-    /// The machine's allocation, when it has one that can be carried out.
-    pub fn assigned(&self, id: &str) -> Option<&Assigned> {
-        self.machine(id)?.assigned.as_ref()
+    pub fn machines(&self) -> impl Iterator<Item = &Machine> {
+        self.machines.values()
     }
 
     pub fn image_file(&self, served: &str) -> Option<&Path> {
@@ -62,14 +46,7 @@ impl Directory {
 
     /// Name to show for a machine: its own, or its id.
     pub fn name<'a>(&'a self, id: &'a str) -> &'a str {
-        self.machine(id).map(|machine| machine.described.name.as_str()).filter(|name| !name.is_empty()).unwrap_or(id)
-    }
-
-    /// (machine, allocation) of those that are not to be reinstalled.
-    pub fn not_reinstalled(&self) -> Vec<(String, String)> {
-        let assigned = self.machines.iter().filter_map(|(id, machine)| Some((id, machine.assigned.as_ref()?)));
-        let plain = assigned.filter(|(_, assigned)| !assigned.allocation.reinstall);
-        plain.map(|(id, assigned)| (id.clone(), assigned.allocation.id.to_string())).collect()
+        self.machine(id).map(|machine| machine.name.as_str()).filter(|name| !name.is_empty()).unwrap_or(id)
     }
 }
 
@@ -138,7 +115,7 @@ impl<T: Clone> Folder<T> {
 /// The directory as it is on the disk, with what was good before.
 pub struct Loader {
     images_dir: PathBuf,
-    machines: Folder<input::Machine>,
+    machines: Folder<Machine>,
     layouts: Folder<Layout>,
     images: Folder<Image>,
     /// Of the image files, at the last look.
@@ -153,6 +130,8 @@ pub struct Loader {
 pub struct Seen {
     pub directory: Directory,
     pub problems: Vec<String>,
+    /// What is not wrong, but worth saying once.
+    pub notes: Vec<String>,
 }
 
 impl Loader {
@@ -172,6 +151,11 @@ impl Loader {
     /// A digest is ready: the next look gives a new picture.
     pub fn digest_done(&mut self, done: digest::Done) {
         self.digests.keep(done);
+        self.stale = true;
+    }
+
+    /// The state has changed: as [`Loader::digest_done`].
+    pub fn refresh(&mut self) {
         self.stale = true;
     }
 
@@ -231,31 +215,38 @@ impl Loader {
             ready.insert(id, usable.then_some(image));
         }
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
-        let known = Known { layouts, set, images: ready, state: self.state.clone() };
-        self.add_machines(&mut directory, &known, &mut problems);
-        Seen { directory, problems }
+        directory.known = Known { layouts, set, images: ready };
+        let mut notes = Vec::new();
+        self.add_machines(&mut directory, &mut problems, &mut notes);
+        Seen { directory, problems, notes }
     }
 
-    fn add_machines(&mut self, directory: &mut Directory, known: &Known, problems: &mut Vec<String>) {
+    fn add_machines(&mut self, directory: &mut Directory, problems: &mut Vec<String>, said: &mut Vec<String>) {
+        let (known, state) = (&directory.known, &self.state);
+        let settle = |machine: &Machine| -> Result<Vec<String>, String> {
+            let standing = standing(state, machine)?;
+            resolve(machine, &standing, known)?;
+            Ok(notes(machine, &standing, known))
+        };
         let mut all = Vec::new();
         for (path, entry) in &mut self.machines.entries {
-            let newest = entry.newest.clone().and_then(|machine| resolve(machine, known));
+            let newest = entry.newest.as_ref().map_err(String::clone).and_then(settle);
             let machine = match newest {
-                Ok(machine) => {
-                    entry.in_force = Some(machine.described.clone());
-                    Some(machine)
+                Ok(notes) => {
+                    said.extend(notes.iter().map(|note| say(path, note, false)));
+                    entry.in_force = entry.newest.clone().ok();
+                    entry.in_force.clone()
                 }
                 Err(why) => {
-                    let last = entry.in_force.clone().and_then(|last| resolve(last, known).ok());
+                    let last = entry.in_force.clone().filter(|last| settle(last).is_ok());
                     problems.push(say(path, &why, last.is_some()));
-                    let described = entry.newest.clone().ok().or_else(|| entry.in_force.clone());
-                    last.or(described.map(|described| Machine { described, assigned: None }))
+                    last.or_else(|| entry.newest.clone().ok()).or_else(|| entry.in_force.clone())
                 }
             };
             all.extend(machine.map(|machine| (path.clone(), machine)));
         }
-        for (id, (path, machine)) in unique("machine", all, |machine| &machine.described.id, problems) {
-            for mac in &machine.described.macs {
+        for (id, (path, machine)) in unique("machine", all, |machine| &machine.id, problems) {
+            for mac in &machine.macs {
                 if let Some(other) = directory.macs.insert(mac.clone(), id.clone()).filter(|other| *other != id) {
                     problems.push(format!("{}: {mac} belongs to machine {other} already", path.display()));
                     directory.macs.insert(mac.clone(), other);
@@ -264,6 +255,11 @@ impl Loader {
             directory.machines.insert(id, machine);
         }
     }
+}
+
+fn standing(state: &State, machine: &Machine) -> Result<Standing, String> {
+    let Some(allocation) = &machine.allocation else { return Ok(Standing::default()) };
+    state.standing_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())
 }
 
 /// By id; of two files with the same id the first one by name counts.

@@ -16,6 +16,8 @@ pub struct Machine {
     pub macs: Vec<String>,
     pub size: Option<String>,
     pub consoles: Vec<String>,
+    /// No reinstall can be ordered, for this reason.
+    pub locked: Option<String>,
     pub allocation: Option<Allocation>,
 }
 
@@ -40,8 +42,9 @@ pub struct Allocation {
     pub user_data: String,
     #[serde(default)]
     pub console_password: String,
+    /// Was an order once, which is no longer one.
     #[serde(default)]
-    pub reinstall: bool,
+    reinstall: Option<Spanned<String>>,
     /// `quick`, `secure` or `none`.
     #[serde(default)]
     pub erase: Erase,
@@ -89,6 +92,7 @@ struct RawMachine {
     macs: Vec<Spanned<String>>,
     size: Option<String>,
     consoles: Option<Vec<Spanned<String>>>,
+    locked: Option<Spanned<String>>,
     allocation: Option<Allocation>,
 }
 
@@ -126,6 +130,10 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         if allocation.id.trim().is_empty() {
             return Err(at(&allocation.id, "the allocation's id is empty"));
         }
+        if let Some(order) = &allocation.reinstall {
+            let message = "a file orders no reinstall any more: take this line out, and use";
+            return Err(at(order, &format!("{message} `drophammer machine reinstall {} --image IMAGE`", *raw.id)));
+        }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
     }
@@ -135,8 +143,20 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         macs: macs.collect::<Result<_, _>>()?,
         size: raw.size,
         consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
+        locked: raw.locked.map(|given| locked(&given)).transpose()?.flatten(),
         allocation,
     })
+}
+
+/// Why the machine is locked, if it is.
+fn locked(given: &Spanned<String>) -> Result<Option<String>, String> {
+    match given.trim() {
+        "false" => Ok(None),
+        "true" => Ok(Some("its file says so, without a reason".to_owned())),
+        // A person who writes one of these means something, and must not get the opposite.
+        "" | "yes" | "no" | "on" | "off" => Err(at(given, "locked is true, false, or the reason in words")),
+        reason => Ok(Some(reason.to_owned())),
+    }
 }
 
 /// Reads and checks an image.
@@ -269,7 +289,7 @@ mod tests {
     fn a_whole_machine() {
         let text = format!(
             "id: {ID}\nname: storage-7\nmacs: [52-54-00-AA-00-01]\nsize: c1\nallocation:\n  id: a1\n  hostname: h\n\
-             \x20 project:\n  image: debian-12\n  filesystemlayout: default\n  reinstall: true\n  console_password: 1234\n\
+             \x20 project:\n  image: debian-12\n  filesystemlayout: default\n  console_password: 1234\n\
              \x20 networks:\n  - asn: 4200000000\n    private: true\n    ips: [10.0.0.1, \"10\"]\n    vrf: ~\n"
         );
         let machine = machine(&text).unwrap();
@@ -277,7 +297,7 @@ mod tests {
         assert_eq!(machine.consoles, default_consoles());
         let allocation = machine.allocation.unwrap();
         assert_eq!((&**allocation.image, allocation.console_password.as_str()), ("debian-12", "1234"));
-        assert!(allocation.reinstall && allocation.project.is_empty());
+        assert!(machine.locked.is_none() && allocation.project.is_empty());
         let expected = serde_json::json!([{"asn": 4_200_000_000_u64, "private": true, "ips": ["10.0.0.1", "10"]}]);
         assert_eq!(allocation.passed_on["networks"], expected);
         assert_eq!(allocation.passed_on.len(), 1);
@@ -287,6 +307,16 @@ mod tests {
     fn a_machine_without_allocation() {
         for rest in ["", "allocation:", "allocation: null", "allocation: ~"] {
             assert!(machine(&format!("id: {ID}\n{rest}\n")).unwrap().allocation.is_none(), "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_locked_with_a_reason_or_without() {
+        let lock = |given: &str| machine(&format!("id: {ID}\n{given}\n")).unwrap().locked;
+        assert_eq!(lock("locked: true").unwrap(), "its file says so, without a reason");
+        assert_eq!(lock("locked: \"holds the only copy\"").unwrap(), "holds the only copy");
+        for given in ["", "locked: false", "locked:", "locked: ~"] {
+            assert_eq!(lock(given), None, "{given}");
         }
     }
 
@@ -308,10 +338,14 @@ mod tests {
                 "id is empty",
             ),
             (
+                &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i}}\nlocked: no\n"),
+                "3:9: locked is true, false, or the reason",
+            ),
+            (
+                &format!("id: {ID}\nallocation:\n  id: a\n  hostname: h\n  image: i\n  reinstall: true\n"),
                 &format!(
-                    "id: {ID}\nallocation: {{id: a, hostname: h, image: i, filesystemlayout: l, reinstall: maybe}}\n"
+                    "6:14: a file orders no reinstall any more: take this line out, and use `drophammer machine reinstall {ID} --image IMAGE`"
                 ),
-                "not a boolean",
             ),
             ("id: [\n", "2:"),
             ("- 1\n", "mapping"),

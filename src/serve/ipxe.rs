@@ -9,21 +9,39 @@ pub struct Ramdisk<'a> {
     pub consoles: &'a [String],
     /// More kernel arguments, as the operator gave them.
     pub cmdline: &'a str,
+    /// No agent: a person is offered a shell.
+    pub stop: bool,
+}
+
+impl Ramdisk<'_> {
+    pub fn kernel(&self) -> String {
+        format!("{}/boot/vmlinuz", self.url)
+    }
+
+    pub fn initrd(&self) -> String {
+        format!("{}/boot/initrd", self.url)
+    }
+
+    /// The kernel's command line, however the kernel is started.
+    pub fn arguments(&self) -> String {
+        let Ramdisk { url, token, machine, .. } = self;
+        let mut arguments = vec![
+            format!("drophammer.url={url}"),
+            format!("drophammer.token={token}"),
+            format!("drophammer.machine={machine}"),
+        ];
+        arguments.extend(self.stop.then(|| "drophammer.stop=1".to_owned()));
+        arguments.extend(self.consoles.iter().map(|console| format!("console={console}")));
+        arguments.push("panic=-1".to_owned());
+        arguments.extend(self.cmdline.split_whitespace().map(str::to_owned));
+        arguments.join(" ")
+    }
 }
 
 /// Boots the ramdisk. `initrd=initrd` is for UEFI kernels, which ask for the file by that name; BIOS ignores it.
 pub fn ramdisk(boot: &Ramdisk) -> String {
-    let Ramdisk { url, token, machine, .. } = boot;
-    let mut arguments = vec![
-        "initrd=initrd".to_owned(),
-        format!("drophammer.url={url}"),
-        format!("drophammer.token={token}"),
-        format!("drophammer.machine={machine}"),
-    ];
-    arguments.extend(boot.consoles.iter().map(|console| format!("console={console}")));
-    arguments.push("panic=-1".to_owned());
-    arguments.extend(boot.cmdline.split_whitespace().map(str::to_owned));
-    format!("#!ipxe\nkernel {url}/boot/vmlinuz {}\ninitrd --name initrd {url}/boot/initrd\nboot\n", arguments.join(" "))
+    let (kernel, initrd, arguments) = (boot.kernel(), boot.initrd(), boot.arguments());
+    format!("#!ipxe\nkernel {kernel} initrd=initrd {arguments}\ninitrd --name initrd {initrd}\nboot\n")
 }
 
 /// Boots what is installed. UEFI firmware goes to its next boot entry by itself; a BIOS may not, so its first disk is
@@ -122,13 +140,15 @@ mod tests {
     #[test]
     fn the_ramdisk_script() {
         let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
-        let script = ramdisk(&Ramdisk {
+        let boot = Ramdisk {
             url: "http://10.0.2.2:8080",
             token: "abc",
             machine: "4c4c4544-0051-3010-8052-b4c04f4d3132",
             consoles: &consoles,
             cmdline: " quiet  drophammer.hold=60",
-        });
+            stop: false,
+        };
+        let script = ramdisk(&boot);
         assert_eq!(
             script,
             "#!ipxe\n\
@@ -138,6 +158,8 @@ mod tests {
              initrd --name initrd http://10.0.2.2:8080/boot/initrd\n\
              boot\n"
         );
+        let stopped = ramdisk(&Ramdisk { stop: true, ..boot });
+        assert_eq!(stopped, script.replace(" console=tty0", " drophammer.stop=1 console=tty0"));
     }
 
     #[test]

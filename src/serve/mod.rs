@@ -1,14 +1,16 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `directory` is what the operator wants, `resolve` what an allocation refers to, `state` what has happened, `api` and
-//! `ipxe` what machines ask, `files` what they load, `watch` what people see.
+//! `directory` is what the operator wants, `resolve` what an allocation refers to, `state` what has happened, `boot`, `api`
+//! and `ipxe` what machines ask, `files` what they load, `operator` what the operator asks, `watch` what people see.
 
 mod api;
+mod boot;
 mod digest;
 mod directory;
 mod files;
 mod input;
 mod ipxe;
+pub mod operator;
 mod resolve;
 mod state;
 mod token;
@@ -66,12 +68,21 @@ pub struct App {
     closing: published::Receiver<bool>,
     state: State,
     watch: Watch,
+    /// Of the operator's token.
+    operator: token::Hash,
+    wake: mpsc::Sender<Wake>,
 }
 
 impl App {
     /// What is in force now.
     fn directory(&self) -> Arc<Directory> {
         self.directory.borrow().clone()
+    }
+
+    /// Has a new picture made, which wakes machines that wait and says what is wrong now.
+    fn state_has_changed(&self) {
+        // Without the thread that hears it, the server is ending.
+        let _ = self.wake.send(Wake::State);
     }
 }
 
@@ -128,6 +139,8 @@ struct Server {
 /// What the thread that looks at the directory hears.
 enum Wake {
     Digest(digest::Done),
+    /// Of an allocation.
+    State,
     End,
 }
 
@@ -135,6 +148,7 @@ impl Server {
     async fn bind(options: &Options, watch: Watch, look_every: Duration) -> Result<Server> {
         check(options)?;
         let state = State::open(&options.dir.join("drophammer.sqlite"))?;
+        let operator = token::of_operator(&options.dir)?;
         let what = || format!("listen on {}", options.listen);
         let listener = TcpListener::bind(options.listen).await.context(Phase::Serve, what)?;
         watch.listening(format!("http://{}", listener.local_addr().context(Phase::Serve, what)?));
@@ -149,7 +163,7 @@ impl Server {
         let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
         let loader = Loader::new(&options.dir, digests, state.clone());
         let (publish, directory) = published::channel(Arc::default());
-        let keeper = Keeper { loader, state: state.clone(), watch: watch.clone(), publish, said: BTreeSet::new() };
+        let keeper = Keeper { loader, watch: watch.clone(), publish, said: BTreeSet::new(), noted: BTreeSet::new() };
         let (ready, first_look) = tokio::sync::oneshot::channel();
         std::thread::Builder::new()
             .name("directory".to_owned())
@@ -166,6 +180,8 @@ impl Server {
             closing: is_closing,
             state,
             watch: watch.clone(),
+            operator,
+            wake: wake.clone(),
         };
         Ok(Server { listener, router: router(app), watch, closing, wake })
     }
@@ -196,15 +212,19 @@ impl Server {
 
 fn router(app: App) -> Router {
     Router::new()
-        .route("/start.ipxe", get(api::start_script))
-        .route("/boot.ipxe", get(api::boot_script))
+        .route("/start.ipxe", get(boot::start_script))
+        .route("/boot.ipxe", get(boot::script))
+        .route("/boot.json", get(boot::without_firmware))
         .route("/boot/{name}", get(files::boot))
         .route("/images/{*path}", get(files::image))
         .route("/v1/machine/register", post(api::register))
         .route("/v1/machine/{id}", get(api::machine))
         .route("/v1/machine/{id}/wait", get(api::wait))
         .route("/v1/machine/{id}/event", post(api::event))
+        .route("/v1/machine/{id}/point-of-no-return", post(api::point_of_no_return))
         .route("/v1/machine/{id}/report", post(api::report))
+        .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
+        .route("/v1/machines", get(operator::machines))
         .fallback(api::no_such_call)
         .method_not_allowed_fallback(api::wrong_method)
         .with_state(Arc::new(app))
@@ -244,11 +264,11 @@ fn check(options: &Options) -> Result<()> {
 /// Keeps the published picture of the directory up to date, in a thread of its own.
 struct Keeper {
     loader: Loader,
-    state: State,
     watch: Watch,
     publish: published::Sender<Arc<Directory>>,
-    /// Problems that have been said.
+    /// Problems that have been said, and notes.
     said: BTreeSet<String>,
+    noted: BTreeSet<String>,
 }
 
 impl Keeper {
@@ -258,6 +278,7 @@ impl Keeper {
         loop {
             match woken.recv_timeout(look_every) {
                 Ok(Wake::Digest(done)) => self.loader.digest_done(done),
+                Ok(Wake::State) => self.loader.refresh(),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Ok(Wake::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
@@ -266,7 +287,7 @@ impl Keeper {
     }
 
     fn look(&mut self) {
-        let Some(Seen { directory, problems }) = self.loader.look() else { return };
+        let Some(Seen { directory, problems, notes }) = self.loader.look() else { return };
         let problems: BTreeSet<String> = problems.into_iter().collect();
         for new in problems.difference(&self.said) {
             self.watch.problem(new.clone());
@@ -275,9 +296,11 @@ impl Keeper {
             self.watch.note("every file is good again".to_owned());
         }
         self.said = problems;
-        if let Err(error) = self.state.no_reinstall(directory.not_reinstalled()) {
-            self.watch.problem(error.to_string());
+        let notes: BTreeSet<String> = notes.into_iter().collect();
+        for new in notes.difference(&self.noted) {
+            self.watch.note(new.clone());
         }
+        self.noted = notes;
         self.publish.send_replace(Arc::new(directory));
     }
 }

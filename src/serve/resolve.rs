@@ -1,53 +1,123 @@
-//! Finds what an allocation refers to: its image, and the layout that it names or that its machine's size and image choose.
+//! Finds what an allocation refers to: its image and its layout, by its file before it is installed, and by what is
+//! installed or ordered afterwards.
 
-use super::directory::{Assigned, Machine};
-use super::input::{self, Allocation, Image, at, nearest};
-use super::state::State;
-use crate::layout::Layout;
+use super::input::{Allocation, Image, Location, Machine, at, nearest};
+use super::state::Standing;
 use crate::layout::set::Set;
+use crate::layout::{Layout, read_json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// What allocations can refer to.
+#[derive(Debug, Default)]
 pub struct Known {
     /// By id.
     pub layouts: BTreeMap<String, Layout>,
     pub set: Set,
     /// By id; `None` while there is no digest yet.
     pub images: BTreeMap<String, Option<Image>>,
-    pub state: State,
 }
 
-/// The machine with what its allocation refers to. An image whose digest is not there yet leaves the machine waiting.
+/// An allocation that can be carried out.
+#[derive(Debug, Clone)]
+pub struct Assigned {
+    pub allocation: Allocation,
+    pub image: Image,
+    pub layout_id: String,
+    /// In metal-api's spelling.
+    pub layout: Value,
+}
+
+/// What the machine's allocation comes to. `None` without one, and while its image has no digest yet: it waits.
 ///
 /// # Errors
 /// What is not there, with its place in the machine's file.
-pub fn resolve(described: input::Machine, known: &Known) -> Result<Machine, String> {
-    let Some(allocation) = described.allocation.clone() else {
-        return Ok(Machine { described, assigned: None });
+pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<Option<Assigned>, String> {
+    let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
+    let (layout_id, layout) = match (&standing.layout, standing.succeeded) {
+        // What is installed keeps the layout that it was installed with: another would erase other disks.
+        (Some(installed), true) => (id_of(installed), installed.clone()),
+        _ => {
+            let layout = by_the_files(machine, &allocation, standing, known)?;
+            (layout.id.clone(), serde_json::to_value(layout).map_err(|error| error.to_string())?)
+        }
     };
-    let layout = match &allocation.filesystemlayout {
-        Some(id) => known.layouts.get(id.as_str()).ok_or_else(|| {
-            let others = nearest(id, known.layouts.keys().map(String::as_str));
-            at(id, &format!("there is no layout {:?} in layouts/{others}", **id))
+    let image = match (standing.succeeded, &standing.order) {
+        (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
+            format!(
+                "a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits; put it back, or \
+                 take the order back with `drophammer machine reinstall {} --cancel`",
+                order.image, machine.id
+            )
         }),
-        None => choose(&described, &allocation, known),
+        (true, None) => Ok(installed_image(standing, known, &allocation)),
+        (false, _) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
+            let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
+            at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
+        }),
     }?;
-    let image = known.images.get(allocation.image.as_str()).ok_or_else(|| {
-        let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
-        at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
-    })?;
-    let value = serde_json::to_value(layout).map_err(|error| error.to_string())?;
-    let layout_id = layout.id.clone();
-    let assigned = image.clone().map(|image| Assigned { allocation, image, layout_id, layout: value });
-    Ok(Machine { described, assigned })
+    Ok(image.map(|image| Assigned { allocation, image, layout_id, layout }))
 }
 
-/// The layout of an allocation that names none. One that is installed keeps its layout: another one, for a new image, would
-/// have a reinstallation erase other disks.
-fn choose<'a>(machine: &input::Machine, allocation: &Allocation, known: &'a Known) -> Result<&'a Layout, String> {
-    let installed = known.state.installed_layout(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
-    if let Some(id) = installed {
-        return known.layouts.get(&id).ok_or_else(|| {
+/// What the machine's file says and the machine is not, because it is installed already.
+pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<String> {
+    let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
+    let mut notes = Vec::new();
+    if let Some(runs) = standing.image.as_ref().filter(|runs| ***runs != **allocation.image && standing.order.is_none())
+    {
+        let says = &**allocation.image;
+        let message =
+            format!("the file says {says}, the machine runs {runs}; `drophammer machine reinstall` changes it");
+        notes.push(at(&allocation.image, &message));
+    }
+    if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
+        let id = id_of(installed);
+        let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same(now, installed));
+        if **layout != id {
+            let says = &**layout;
+            let message = format!("the file says layout {says}, the machine is installed with {id} and keeps it");
+            notes.push(at(layout, &message));
+        } else if is_other {
+            let message = format!("layout {id} has changed since the machine was installed, which keeps the old one");
+            notes.push(at(layout, &message));
+        }
+    }
+    notes
+}
+
+fn id_of(layout: &Value) -> String {
+    layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// By their meaning: a newer version of this program may write the same layout with other fields.
+fn is_same(layout: &Layout, stored: &Value) -> bool {
+    read_json(stored).is_ok_and(|stored| stored.layout == *layout)
+}
+
+/// The image that the machine runs. It needs none, so one that has gone since is named all the same; to ask this server
+/// for its file gives an answer that says what is the matter.
+fn installed_image(standing: &Standing, known: &Known, allocation: &Allocation) -> Option<Image> {
+    let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
+    let gone = || Image { id: id.clone(), name: String::new(), at: Location::File(id.clone()), digest: None };
+    known.images.get(&id).cloned().unwrap_or_else(|| Some(gone()))
+}
+
+/// The layout that the machine's file names or that its size and image choose; of what was installed by a version that
+/// did not store layouts, the one with the id that it was installed with.
+fn by_the_files<'a>(
+    machine: &Machine,
+    allocation: &Allocation,
+    standing: &Standing,
+    known: &'a Known,
+) -> Result<&'a Layout, String> {
+    if let Some(id) = &allocation.filesystemlayout {
+        return known.layouts.get(id.as_str()).ok_or_else(|| {
+            let others = nearest(id, known.layouts.keys().map(String::as_str));
+            at(id, &format!("there is no layout {:?} in layouts/{others}", **id))
+        });
+    }
+    if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
+        return known.layouts.get(id).ok_or_else(|| {
             let message = format!("this allocation is installed with layout {id:?}, which is gone");
             at(&allocation.id, &format!("{message}: put it back, or name one in filesystemlayout"))
         });

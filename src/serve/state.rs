@@ -1,9 +1,21 @@
 //! What the server remembers, in SQLite: one thread owns the connection, everybody else sends it work.
+//!
+//! Here is what all of it rests on, machines and digests; `standing` is how far an allocation is, `orders` what becomes
+//! of an order to reinstall.
+
+mod orders;
+mod schema;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+pub use orders::{ATTEMPTS, Begun, Cancelled, NextBoot, Ordered, Reported};
+pub use standing::{HandedOut, Order, Outcome, Standing};
 
 use super::token::Hash;
-use crate::control::wire::{Event, Register, Report};
+use crate::control::wire::{Event, Register};
 use crate::error::{Context, Error, Phase, Result};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -11,23 +23,6 @@ use std::sync::mpsc;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::oneshot;
-
-const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS machines (
-        id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
-        last_seen TEXT, last_event TEXT) STRICT;
-    CREATE TABLE IF NOT EXISTS tokens (machine TEXT PRIMARY KEY, hash BLOB NOT NULL, created TEXT NOT NULL) STRICT;
-    CREATE TABLE IF NOT EXISTS allocations (
-        machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
-        reinstalled INTEGER NOT NULL DEFAULT 0, report TEXT, PRIMARY KEY (machine, id)) STRICT;
-    CREATE TABLE IF NOT EXISTS layouts (
-        machine TEXT NOT NULL, allocation TEXT NOT NULL, layout TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
-    CREATE TABLE IF NOT EXISTS events (
-        id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL) STRICT;
-    CREATE INDEX IF NOT EXISTS events_of_machine ON events (machine, id);
-    CREATE TABLE IF NOT EXISTS digests (
-        path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
-";
 
 /// As many events of a machine are kept; a few hundred make one installation.
 const EVENTS_KEPT: u32 = 5000;
@@ -38,16 +33,6 @@ type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 #[derive(Clone)]
 pub struct State {
     jobs: mpsc::Sender<Job>,
-}
-
-/// How far an allocation has come.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// When it was first asked for; empty before.
-    pub created: String,
-    pub succeeded: bool,
-    /// The reinstallation that the operator asked for is done.
-    pub reinstalled: bool,
 }
 
 /// A file as it was when its digest was computed.
@@ -69,11 +54,9 @@ impl State {
         let what = || format!("open the state file {}", path.display());
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).context(Phase::Serve, what)?;
         let mut connection = Connection::open(path).context(Phase::Serve, what)?;
-        connection
-            .execute_batch(&format!(
-                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000; {SCHEMA}"
-            ))
-            .context(Phase::Serve, what)?;
+        let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
+        connection.execute_batch(settings).context(Phase::Serve, what)?;
+        schema::bring_up_to_date(&mut connection).context(Phase::Serve, what)?;
         let (jobs, queue) = mpsc::channel::<Job>();
         let run = move || queue.into_iter().for_each(|job| job(&mut connection));
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
@@ -106,22 +89,33 @@ impl State {
         settle(self.submit(work).blocking_recv())
     }
 
-    /// Makes `hash` the only token of that machine, durably.
+    /// One transaction that is on the disk when this returns. With WAL, `synchronous=NORMAL` survives a crash of the
+    /// server but not of its power; what is acknowledged must survive both.
+    async fn durably<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run(move |connection| {
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let result = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
+            connection.pragma_update(None, "synchronous", "NORMAL")?;
+            result
+        })
+        .await
+    }
+
+    /// What that machine last said, and when: of the events that are kept.
     ///
     /// # Errors
     /// The database's.
-    pub async fn new_token(&self, machine: &str, hash: Hash) -> Result<()> {
+    pub async fn last_event(&self, machine: &str) -> Result<Option<(String, String)>> {
         let machine = machine.to_owned();
         self.run(move |connection| {
-            durably(connection, |connection| {
-                connection.execute(
-                    "INSERT OR REPLACE INTO tokens (machine, hash, created) VALUES (?1, ?2, ?3)",
-                    params![machine, hash, now()],
-                )
-            })
+            let select = "SELECT last_seen, last_event FROM machines WHERE id = ?1 AND last_event IS NOT NULL";
+            connection.query_row(select, [&machine], |row| Ok((row.get(0)?, row.get(1)?))).optional()
         })
         .await
-        .map(drop)
     }
 
     /// The hash of that machine's token, if it ever got one.
@@ -183,111 +177,6 @@ impl State {
         .await
     }
 
-    /// How far the allocation is.
-    ///
-    /// # Errors
-    /// The database's.
-    pub async fn standing(&self, machine: &str, allocation: &str) -> Result<Standing> {
-        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.run(move |connection| {
-            connection
-                .query_row(
-                    "SELECT created, succeeded, reinstalled FROM allocations WHERE machine = ?1 AND id = ?2",
-                    [machine, allocation],
-                    |row| Ok(Standing { created: row.get(0)?, succeeded: row.get(1)?, reinstalled: row.get(2)? }),
-                )
-                .optional()
-                .map(Option::unwrap_or_default)
-        })
-        .await
-    }
-
-    /// Remembers when the allocation was first handed out, and with which layout last; says how far it is.
-    ///
-    /// # Errors
-    /// The database's.
-    pub async fn handed_out(&self, machine: &str, allocation: &str, layout: &str) -> Result<Standing> {
-        let (owned_machine, owned_allocation) = (machine.to_owned(), allocation.to_owned());
-        let layout = layout.to_owned();
-        self.run(move |connection| {
-            connection.execute(
-                "INSERT OR REPLACE INTO layouts (machine, allocation, layout) VALUES (?1, ?2, ?3)",
-                params![owned_machine, owned_allocation, layout],
-            )?;
-            connection.execute(
-                "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
-                params![owned_machine, owned_allocation, now()],
-            )
-        })
-        .await?;
-        self.standing(machine, allocation).await
-    }
-
-    /// The layout that the allocation has been installed with: the one that it was handed out with last.
-    ///
-    /// # Errors
-    /// The database's.
-    pub fn installed_layout(&self, machine: &str, allocation: &str) -> Result<Option<String>> {
-        let key = [machine.to_owned(), allocation.to_owned()];
-        self.run_blocking(move |connection| {
-            let select = "SELECT layout FROM layouts JOIN allocations USING (machine)
-                 WHERE machine = ?1 AND allocation = ?2 AND allocations.id = allocation AND succeeded";
-            connection.query_row(select, key, |row| row.get(0)).optional()
-        })
-    }
-
-    /// Keeps the report and, when it is a good one, that the allocation has succeeded: in one transaction that is on
-    /// the disk when this returns. Saying the same again changes nothing and gives `false`.
-    ///
-    /// # Errors
-    /// The database's.
-    pub async fn report(&self, machine: &str, allocation: &str, report: &Report, reinstall: bool) -> Result<bool> {
-        let (machine, allocation, text) = (machine.to_owned(), allocation.to_owned(), json(report)?);
-        let success = report.success;
-        self.run(move |connection| {
-            durably(connection, |connection| {
-                let transaction = connection.transaction()?;
-                transaction.execute(
-                    "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
-                    params![machine, allocation, now()],
-                )?;
-                let select = "SELECT succeeded, reinstalled, report FROM allocations WHERE machine = ?1 AND id = ?2";
-                let read = |transaction: &rusqlite::Transaction| {
-                    transaction.query_row(select, [&machine, &allocation], |row| {
-                        Ok((row.get::<_, bool>(0)?, row.get::<_, bool>(1)?, row.get::<_, Option<String>>(2)?))
-                    })
-                };
-                let before = read(&transaction)?;
-                transaction.execute(
-                    "UPDATE allocations SET succeeded = succeeded OR ?3, reinstalled = reinstalled OR ?4, report = ?5
-                     WHERE machine = ?1 AND id = ?2",
-                    params![machine, allocation, success, success && reinstall, text],
-                )?;
-                let changed = before != read(&transaction)?;
-                transaction.commit()?;
-                Ok(changed)
-            })
-        })
-        .await
-    }
-
-    /// The operator has taken the order to reinstall these (machine, allocation) back: the next order is a new one.
-    ///
-    /// # Errors
-    /// The database's.
-    pub fn no_reinstall(&self, allocations: Vec<(String, String)>) -> Result<()> {
-        self.run_blocking(move |connection| {
-            let transaction = connection.transaction()?;
-            for (machine, id) in allocations {
-                transaction.execute(
-                    "UPDATE allocations SET reinstalled = 0 WHERE machine = ?1 AND id = ?2 AND reinstalled",
-                    [machine, id],
-                )?;
-            }
-            transaction.commit()
-        })
-    }
-
     /// The digest of a file that has not changed since it was computed.
     ///
     /// # Errors
@@ -321,17 +210,6 @@ impl State {
     }
 }
 
-/// With WAL, `synchronous=NORMAL` survives a crash of the server but not of its power; what is acknowledged must.
-fn durably<T>(
-    connection: &mut Connection,
-    work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
-) -> rusqlite::Result<T> {
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    let result = work(connection);
-    connection.pragma_update(None, "synchronous", "NORMAL")?;
-    result
-}
-
 fn settle<T>(answer: Result<rusqlite::Result<T>, oneshot::error::RecvError>) -> Result<T> {
     match answer {
         Ok(result) => result.context(Phase::Serve, || "the state file"),
@@ -346,72 +224,4 @@ fn json(value: &impl serde::Serialize) -> Result<String> {
 /// The time as RFC 3339 in UTC.
 pub fn now() -> String {
     OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread().build().unwrap()
-    }
-
-    fn report(success: bool) -> Report {
-        Report { success, allocationuuid: "a".to_owned(), ..Report::default() }
-    }
-
-    #[test]
-    fn what_was_acknowledged_is_there_after_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("state.sqlite");
-        let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
-        runtime().block_on(async {
-            let state = State::open(&path).unwrap();
-            state.new_token("m", [1; 32]).await.unwrap();
-            state.new_token("m", [2; 32]).await.unwrap();
-            state.report("m", "a", &report(true), false).await.unwrap();
-        });
-        State::open(&path).unwrap().keep_digest(&stamp, "sha256:00").unwrap();
-        let state = State::open(&path).unwrap();
-        assert_eq!(state.digest(&stamp).unwrap().as_deref(), Some("sha256:00"));
-        assert_eq!(state.digest(&FileStamp { size: 4, ..stamp }).unwrap(), None);
-        runtime().block_on(async {
-            assert_eq!(state.token("m").await.unwrap(), Some([2; 32]));
-            assert_eq!(state.token("n").await.unwrap(), None);
-            assert!(state.standing("m", "a").await.unwrap().succeeded);
-            assert_eq!(state.standing("m", "b").await.unwrap(), Standing::default());
-            assert_eq!(state.standing("n", "a").await.unwrap(), Standing::default());
-        });
-        use std::os::unix::fs::PermissionsExt;
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    }
-
-    #[test]
-    fn a_reinstallation_is_done_once_for_each_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = State::open(&dir.path().join("state.sqlite")).unwrap();
-        let standing = || runtime().block_on(state.standing("m", "a")).unwrap();
-        let report =
-            |success, reinstall| runtime().block_on(state.report("m", "a", &report(success), reinstall)).unwrap();
-        report(false, false);
-        assert_eq!((standing().succeeded, standing().reinstalled), (false, false));
-        report(true, false);
-        assert_eq!((standing().succeeded, standing().reinstalled), (true, false));
-        report(false, true);
-        assert_eq!((standing().succeeded, standing().reinstalled), (true, false));
-        report(true, true);
-        report(true, true);
-        assert!(standing().reinstalled, "though the reports of both installations are the same text");
-        state.no_reinstall(vec![("m".to_owned(), "a".to_owned())]).unwrap();
-        assert!(!standing().reinstalled && standing().succeeded);
-    }
-
-    #[test]
-    fn a_file_that_is_no_database_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("state.sqlite");
-        std::fs::write(&path, "not a database, but long enough to be read as one, and then some more of it").unwrap();
-        let error = State::open(&path).err().unwrap().to_string();
-        assert!(error.contains("open the state file") && error.contains("not a database"), "{error}");
-    }
 }

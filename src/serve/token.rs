@@ -1,7 +1,14 @@
-//! The token of one machine and one boot: made here, kept only as a hash.
+//! The token of one machine and one boot: made here, kept only as a hash. And the operator's, which is in a file.
 
-use crate::error::{Context, Phase, Result};
+use crate::error::{Context, Error, Phase, Result};
 use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The operator's token, in the server's directory.
+pub const OPERATOR_FILE: &str = "operator.token";
 
 /// SHA-256 of a token; the token itself has 256 random bits, so no salt and no slow hash is needed.
 pub type Hash = [u8; 32];
@@ -16,6 +23,31 @@ pub fn fresh() -> Result<(String, Hash)> {
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let hash = hash(&token);
     Ok((token, hash))
+}
+
+/// The hash of the operator's token, which is made when there is none, readable for its owner only.
+///
+/// # Errors
+/// The file cannot be made or read, or has no token in it.
+pub fn of_operator(dir: &Path) -> Result<Hash> {
+    let path = dir.join(OPERATOR_FILE);
+    let what = || format!("the operator's token {}", path.display());
+    if !path.try_exists().context(Phase::Serve, what)? {
+        // Whole or not at all: an empty file would lock the operator out.
+        let new = dir.join(format!("{OPERATOR_FILE}.new"));
+        let (token, _) = fresh()?;
+        let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
+        let written = made.and_then(|mut file: File| {
+            writeln!(file, "{token}")?;
+            file.sync_all()
+        });
+        written.and_then(|()| fs::rename(&new, &path)).context(Phase::Serve, what)?;
+    }
+    let text = fs::read_to_string(&path).context(Phase::Serve, what)?;
+    match text.trim() {
+        "" => Err(Error::new(Phase::Serve, format!("{} is empty: remove the file, and a new one is made", what()))),
+        token => Ok(hash(token)),
+    }
 }
 
 pub fn hash(token: &str) -> Hash {
@@ -40,5 +72,21 @@ mod tests {
         assert!(same(&one_hash, &hash(&one)));
         assert!(!same(&one_hash, &other_hash));
         assert!(!same(&one_hash, &hash(&one[..63])));
+    }
+
+    #[test]
+    fn the_operators_token_is_made_once_and_read_afterwards() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OPERATOR_FILE);
+        let made = of_operator(dir.path()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(made, hash(text.trim()));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(of_operator(dir.path()).unwrap(), made);
+        fs::write(&path, "mine\n").unwrap();
+        assert_eq!(of_operator(dir.path()).unwrap(), hash("mine"));
+        fs::write(&path, " \n").unwrap();
+        assert!(of_operator(dir.path()).unwrap_err().to_string().contains("operator.token is empty: remove the file"));
     }
 }

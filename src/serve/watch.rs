@@ -26,6 +26,7 @@ enum Said {
     Problem(String),
     Event { machine: String, name: String, event: Event },
     Report { machine: String, name: String, report: Box<Report> },
+    Reinstall { machine: String, name: String, text: String },
 }
 
 /// The end that everybody talks to; cheap to clone.
@@ -101,6 +102,11 @@ impl Watch {
         self.say(Said::Event { machine: machine.to_owned(), name: clean(name), event });
     }
 
+    /// What has become of an order to reinstall.
+    pub fn reinstall(&self, machine: &str, name: &str, text: impl Into<String>) {
+        self.say(Said::Reinstall { machine: machine.to_owned(), name: clean(name), text: clean(&text.into()) });
+    }
+
     /// The end of an installation. Its password stays in the state file.
     pub fn report(&self, machine: &str, name: &str, report: &Report) {
         let report = Box::new(Report { console_password: String::new(), ..report.clone() });
@@ -135,6 +141,9 @@ impl<W: Write + Send> Show for Json<W> {
             }
             Said::Report { machine, name, report } => {
                 json!({ "time": now(), "machine": machine, "name": name, "report": report })
+            }
+            Said::Reinstall { machine, name, text } => {
+                json!({ "time": now(), "machine": machine, "name": name, "reinstall": text })
             }
         };
         writeln!(self.out, "{value}")?;
@@ -182,6 +191,7 @@ impl<W: Write + Send> Show for Plain<W> {
                     writeln!(self.out, "{time} {name}  {line}")?;
                 }
             }
+            Said::Reinstall { name, text, .. } => writeln!(self.out, "{time} {name}  reinstall {text}")?,
         }
         self.out.flush()
     }
@@ -230,6 +240,7 @@ impl Show for Terminal {
                 bar.set_message(format!("{time}  {}", lines.first().map(String::as_str).unwrap_or_default()));
                 lines.iter().try_for_each(|line| self.lines.println(format!("{time} {name}  {line}")))
             }
+            Said::Reinstall { name, text, .. } => self.lines.println(format!("{time} {name}  reinstall {text}")),
         }
     }
 
@@ -335,7 +346,9 @@ mod tests {
         let message = "a\u{1b}[2Jb".to_owned();
         plain.show(said(Event { message, progress: None, seconds: Some(0.25), ..event() })).unwrap();
         let report = Box::new(failed());
-        plain.show(Said::Report { machine: "m".to_owned(), name: "storage-7".to_owned(), report }).unwrap();
+        let (machine, name) = ("m".to_owned(), "storage-7".to_owned());
+        plain.show(Said::Report { machine: machine.clone(), name: name.clone(), report }).unwrap();
+        plain.show(Said::Reinstall { machine, name, text: "ordered: image i".to_owned() }).unwrap();
         let text = String::from_utf8(plain.out).unwrap();
         let lines: Vec<&str> = text.lines().map(|line| line.get(9..).unwrap()).collect();
         assert_eq!(
@@ -350,6 +363,7 @@ mod tests {
                 "storage-7      storage.format     20.0 s",
                 "storage-7      total              21.2 s",
                 "storage-7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
+                "storage-7  reinstall ordered: image i",
             ]
         );
         assert!(text.starts_with("listening on http://127.0.0.1:1\n"), "{text}");

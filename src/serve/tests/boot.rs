@@ -117,6 +117,8 @@ async fn files_with_range_and_etag() {
         "/images/%2fetc%2fpasswd",
         "/images/deb",
         "/drophammer.sqlite",
+        "/operator.token",
+        "/boot/../operator.token",
         "/machines/one.yaml",
         "/",
     ];

@@ -59,27 +59,6 @@ async fn a_machine_from_boot_to_report() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reinstallation_happens_once() {
-    let server = Running::start().await;
-    let token = server.token(ONE).await;
-    server.allocated(ONE, &token).await;
-    server.report(ONE, &token, "a1", true).await;
-    let reinstall = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "  reinstall: true\n");
-    server.write("machines/one.yaml", &reinstall);
-    for _ in 0..500 {
-        if server.boot(&format!("uuid={ONE}")).await.text().contains("drophammer.token") {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let token = server.token(ONE).await;
-    assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
-    server.report(ONE, &token, "a1", true).await;
-    assert!(!server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
-    assert!(server.boot(&format!("uuid={ONE}")).await.text().contains("sanboot"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_its_own_last_token_opens_a_machine() {
     let server = Running::start().await;
     let stale = server.token(ONE).await;
@@ -118,6 +97,7 @@ async fn only_its_own_last_token_opens_a_machine() {
         ("GET", "".to_owned(), ""),
         ("GET", "/wait?seconds=0".to_owned(), ""),
         ("POST", "/event".to_owned(), event.as_str()),
+        ("POST", "/point-of-no-return".to_owned(), "{\"allocationuuid\": \"a1\", \"order\": \"\"}"),
         ("POST", "/report".to_owned(), report.as_str()),
     ];
     for (method, rest, body) in &calls {

@@ -5,6 +5,8 @@ mod choice;
 mod connections;
 mod files;
 mod machines;
+mod operator;
+mod reinstall;
 
 use super::*;
 use crate::allocation;

@@ -1,0 +1,287 @@
+//! `drophammer machine`: the operator's side of `drophammer serve`.
+
+use crate::cli::{self, MachineCommand};
+use crate::control::wire::ErrorBody;
+use crate::desk::Outcome;
+use crate::error::{Context, Error, Phase, Result};
+use crate::http;
+use crate::serve::operator::{Listed, Reinstall};
+use crate::text;
+use reqwest::Method;
+use reqwest::blocking::{Client, RequestBuilder};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Does what was asked for, and prints it.
+///
+/// # Errors
+/// The server cannot be reached, does not know the token, or has trouble of its own.
+pub fn run(options: &cli::Machine) -> Result<Outcome> {
+    let server = Server::new(options)?;
+    let all: Vec<Listed> = match server.ask(server.request(Method::GET, "/v1/machines"))? {
+        Answer::Good(all) => all,
+        Answer::Refused(why) => return Ok(refused(&why)),
+    };
+    match &options.command {
+        MachineCommand::List if options.json => print_json(&all),
+        MachineCommand::List => {
+            print!("{}", table(&all));
+            Ok(Outcome::Good)
+        }
+        MachineCommand::Reinstall(asked) => {
+            let machine = match find(&all, &asked.machine) {
+                Ok(machine) => machine,
+                Err(why) => return Ok(refused(&why)),
+            };
+            let path = format!("/v1/machine/{}/reinstall", machine.id);
+            let request = match &asked.image {
+                None => server.request(Method::DELETE, &path),
+                Some(image) => server.request(Method::POST, &path).json(&Reinstall {
+                    id: machine.id.clone(),
+                    imageid: image.clone(),
+                    without_marker: asked.without_marker,
+                }),
+            };
+            match server.ask::<Listed>(request)? {
+                Answer::Refused(why) => Ok(refused(&why)),
+                Answer::Good(listed) if options.json => print_json(&listed),
+                Answer::Good(listed) => {
+                    print!("{}", ordered(machine, &listed));
+                    Ok(Outcome::Good)
+                }
+            }
+        }
+    }
+}
+
+struct Server {
+    client: Client,
+    url: String,
+    token: String,
+    token_file: PathBuf,
+}
+
+enum Answer<T> {
+    Good(T),
+    /// The server's own words.
+    Refused(String),
+}
+
+impl Server {
+    fn new(options: &cli::Machine) -> Result<Server> {
+        let url = options.server.clone().or_else(|| env::var("DROPHAMMER_SERVER").ok());
+        let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
+        let file = options.token_file.clone().or_else(|| env::var_os("DROPHAMMER_TOKEN_FILE").map(PathBuf::from));
+        let token_file = file.unwrap_or_else(|| PathBuf::from("operator.token"));
+        let token = read_token(&token_file)?;
+        Ok(Server { client: http::client()?, url: url.trim_end_matches('/').to_owned(), token, token_file })
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token).timeout(ANSWER)
+    }
+
+    fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answer<T>> {
+        let reach = || format!("no answer from {}; is it `drophammer serve`? --server URL names another", self.url);
+        let response = request.send().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
+        let status = response.status();
+        let body = response.text().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
+        if status.is_success() {
+            let what = || format!("the answer of {} is not understood", self.url);
+            return serde_json::from_str(&body).map(Answer::Good).context(Phase::Control, what);
+        }
+        let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
+        match status.as_u16() {
+            401 => Err(Error::new(
+                Phase::Control,
+                format!("{} does not take the token of {}: {said}", self.url, self.token_file.display()),
+            )),
+            400 | 404 | 409 => Ok(Answer::Refused(said)),
+            _ => Err(Error::new(Phase::Control, format!("{} answered {status}: {said}", self.url))),
+        }
+    }
+}
+
+fn read_token(file: &Path) -> Result<String> {
+    let what = || {
+        let where_from = "it is operator.token in the directory of `drophammer serve`; --token-file FILE names a copy";
+        format!("read the operator's token {}: {where_from}", file.display())
+    };
+    let text = std::fs::read_to_string(file).context(Phase::Control, what)?;
+    match text.trim() {
+        "" => Err(Error::new(Phase::Control, format!("the operator's token {} is empty", file.display()))),
+        token => Ok(token.to_owned()),
+    }
+}
+
+fn refused(why: &str) -> Outcome {
+    eprintln!("drophammer: {why}");
+    Outcome::Refused
+}
+
+fn print_json(value: &impl Serialize) -> Result<Outcome> {
+    println!("{}", serde_json::to_string_pretty(value).context(Phase::Control, || "write JSON")?);
+    Ok(Outcome::Good)
+}
+
+/// The machine with that id or that name.
+fn find<'a>(all: &'a [Listed], wanted: &str) -> Result<&'a Listed, String> {
+    let by_id = all.iter().find(|machine| machine.id.eq_ignore_ascii_case(wanted));
+    let by_name: Vec<&Listed> = all.iter().filter(|machine| machine.name == wanted && !wanted.is_empty()).collect();
+    match (by_id, &by_name[..]) {
+        (Some(machine), _) => Ok(machine),
+        (None, [machine]) => Ok(machine),
+        (None, []) => {
+            Err(format!("the server has no machine {wanted:?}; `drophammer machine list` shows those it has"))
+        }
+        (None, several) => {
+            let ids: Vec<&str> = several.iter().map(|machine| machine.id.as_str()).collect();
+            Err(format!("{} machines are called {wanted:?}: say which by its id, {}", several.len(), ids.join(" or ")))
+        }
+    }
+}
+
+fn table(all: &[Listed]) -> String {
+    let mut rows = vec![["name", "id", "image", "reinstall", "last event", "last reinstall"].map(str::to_owned)];
+    let or_none = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
+    rows.extend(all.iter().map(|machine| {
+        let event = machine.last_event.as_ref().map(|event| match &event.step {
+            Some(step) => format!("{} {step}", event.event),
+            None => event.event.to_string(),
+        });
+        [
+            or_none(Some(&machine.name)),
+            machine.id.clone(),
+            or_none(machine.image.as_deref()),
+            or_none(Some(&what_is_ordered(machine))),
+            or_none(event.as_deref()),
+            or_none(machine.outcome.as_ref().map(how_it_ended).as_deref()),
+        ]
+    }));
+    text::columns(&rows)
+}
+
+fn what_is_ordered(machine: &Listed) -> String {
+    match (&machine.order, &machine.locked) {
+        (Some(order), _) if order.given_up => format!("{} given up", order.image),
+        (Some(order), _) => {
+            let begun = if order.begun { ", begun" } else { "" };
+            format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
+        }
+        (None, Some(_)) => "locked".to_owned(),
+        (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+/// One line of it: the rest is in the server's output.
+fn how_it_ended(outcome: &crate::serve::operator::Outcome) -> String {
+    let how = if outcome.success { "done" } else { "FAILED" };
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).map(plain).collect();
+    format!("{how} {}: {message}", outcome.image)
+}
+
+/// What happens next, for people.
+fn ordered(before: &Listed, now: &Listed) -> String {
+    let name = if now.name.is_empty() { &now.id } else { &now.name };
+    let Some(order) = &now.order else {
+        return format!("The reinstall of {name} is taken back. It keeps what it has.\n");
+    };
+    let from = before.image.as_deref().map(|image| format!(" in place of {image}")).unwrap_or_default();
+    let layout = now.layout.as_deref().unwrap_or("LAYOUT");
+    format!(
+        "{name} is reinstalled with {}{from} when it next boots over PXE; order {}.\n\
+         Now either of:\n  \
+         power-cycle it into PXE\n  \
+         drophammer reinstall                  on the machine: the same without the firmware's minutes\n\
+         What it will do, disk by disk:\n  \
+         drophammer plan --reinstall --layout FILE      on the machine; FILE has the layout {layout:?}\n\
+         Take it back, as long as it has not begun:\n  \
+         drophammer machine reinstall {name} --cancel\n",
+        order.image, order.id
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::operator::{Order, Outcome as Ended};
+
+    fn machine(id: &str, name: &str) -> Listed {
+        let (allocation, image) = (Some("a1".to_owned()), Some("debian-12".to_owned()));
+        let (id, name, layout) = (id.to_owned(), name.to_owned(), Some("default".to_owned()));
+        Listed { id, name, allocation, image, layout, installed: true, attempts: 3, ..Listed::default() }
+    }
+
+    fn order() -> Order {
+        let text = |text: &str| text.to_owned();
+        let (id, image, created) = (text("o1"), text("debian-13"), text("2026-01-01T00:00:00Z"));
+        Order { id, image, created, attempts: 2, begun: true, without_marker: false, given_up: false }
+    }
+
+    #[test]
+    fn machines_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
+        let all = [machine("4c-1", "one"), machine("4c-2", "two"), machine("4c-3", "two"), machine("4c-4", "")];
+        assert_eq!(find(&all, "4C-1").unwrap().name, "one");
+        assert_eq!(find(&all, "one").unwrap().id, "4c-1");
+        assert_eq!(find(&all, "two").unwrap_err(), "2 machines are called \"two\": say which by its id, 4c-2 or 4c-3");
+        for none in ["three", ""] {
+            assert!(find(&all, none).unwrap_err().contains("`drophammer machine list` shows"), "{none}");
+        }
+    }
+
+    #[test]
+    fn the_list() {
+        let outcome = |success, message: &str| {
+            let (order, image) = ("o0".to_owned(), "debian-13".to_owned());
+            Some(Ended { order, image, success, message: message.to_owned(), time: String::new() })
+        };
+        let given_up = Order { given_up: true, ..order() };
+        let all = [
+            Listed {
+                order: Some(order()),
+                outcome: outcome(false, "image.burn: \u{1b}[2Jno\nmore"),
+                ..machine("1", "one")
+            },
+            Listed { order: Some(given_up), ..machine("2", "two") },
+            Listed { locked: Some("why".to_owned()), outcome: outcome(true, "fine"), ..machine("3", "three") },
+            Listed { installed: false, image: None, ..machine("4", "four") },
+            Listed { id: "5".to_owned(), ..Listed::default() },
+        ];
+        let table = table(&all);
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect())
+            .collect();
+        assert_eq!(
+            rows[1],
+            ["one", "1", "debian-12", "debian-13 attempt 2 of 3, begun", "-", "FAILED debian-13: image.burn:  [2Jno"]
+        );
+        assert_eq!(rows[2][3], "debian-13 given up");
+        assert_eq!((rows[3][3], rows[3][5]), ("locked", "done debian-13: fine"));
+        assert_eq!((rows[4][2], rows[4][3]), ("-", "not installed"));
+        assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-"]);
+    }
+
+    #[test]
+    fn what_happens_next_is_said() {
+        let before = machine("4c-1", "one");
+        let text = ordered(&before, &Listed { order: Some(order()), ..before.clone() });
+        for words in [
+            "one is reinstalled with debian-13 in place of debian-12 when it next boots over PXE; order o1.",
+            "drophammer reinstall ",
+            "drophammer plan --reinstall --layout FILE",
+            "has the layout \"default\"",
+            "drophammer machine reinstall one --cancel",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(ordered(&before, &before), "The reinstall of one is taken back. It keeps what it has.\n");
+    }
+}

@@ -1,0 +1,159 @@
+//! What a machine boots: over PXE a script, from a running system the same without its firmware. Every ramdisk that is
+//! handed out for an order is counted first.
+
+use super::api::{ApiError, Base};
+use super::state::{ATTEMPTS, NextBoot, Order};
+use super::{App, input, ipxe, token};
+use crate::control::wire::{self, Event, EventName};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{Method, StatusCode};
+use serde::Deserialize;
+use std::sync::Arc;
+
+pub async fn start_script(Base(base): Base) -> String {
+    ipxe::start(&base)
+}
+
+#[derive(Deserialize)]
+pub struct BootQuery {
+    #[serde(default)]
+    uuid: String,
+    #[serde(default)]
+    mac: String,
+}
+
+/// `/boot.ipxe`: the script of one machine, with a token that makes its earlier ones worthless.
+pub async fn script(
+    State(app): State<Arc<App>>,
+    Base(base): Base,
+    method: Method,
+    query: Result<Query<BootQuery>, QueryRejection>,
+) -> Result<String, ApiError> {
+    let asking = asking(&app, &method, query)?;
+    let (token, hash) = token::fresh()?;
+    let next = app.state.next_boot(&asking.id, asking.allocation.as_deref(), hash, false).await?;
+    let (message, stop) = match &next {
+        NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
+        NextBoot::Attempt(order) => (attempt(order), Some(false)),
+        NextBoot::Disk => ("is installed, boots its disk".to_owned(), None),
+        NextBoot::Dropped(order) => (dropped(order), None),
+        NextBoot::Stop(order) => (stopped(order), Some(true)),
+    };
+    tell(&app, &asking.id, EventName::PxeBooting, &message).await?;
+    say_the_end(&app, &asking.id, &next);
+    Ok(match stop {
+        Some(stop) => ipxe::ramdisk(&asking.ramdisk(&app, &base, &token, stop)),
+        None => ipxe::local_disk(&asking.id),
+    })
+}
+
+/// `/boot.json`: the same for a machine that is running and wants to be reinstalled. It is told no as long as nothing is
+/// ordered: it runs, and is to go on running.
+pub async fn without_firmware(
+    State(app): State<Arc<App>>,
+    Base(base): Base,
+    method: Method,
+    query: Result<Query<BootQuery>, QueryRejection>,
+) -> Result<Json<wire::NextBoot>, ApiError> {
+    let asking = asking(&app, &method, query)?;
+    let (token, hash) = token::fresh()?;
+    let next = app.state.next_boot(&asking.id, asking.allocation.as_deref(), hash, true).await?;
+    say_the_end(&app, &asking.id, &next);
+    let id = &asking.id;
+    let refusal = match &next {
+        NextBoot::Attempt(order) => {
+            tell(&app, id, EventName::PlannedReboot, &format!("{}, without its firmware", attempt(order))).await?;
+            let ramdisk = asking.ramdisk(&app, &base, &token, false);
+            return Ok(Json(wire::NextBoot {
+                kernel: ramdisk.kernel(),
+                initrd: ramdisk.initrd(),
+                cmdline: ramdisk.arguments(),
+            }));
+        }
+        NextBoot::Install => format!("machine {id} has no allocation that this server knows to be installed"),
+        NextBoot::Disk => format!(
+            "no reinstall of machine {id} is ordered: `drophammer machine reinstall {id} --image IMAGE` orders one"
+        ),
+        NextBoot::Dropped(order) => dropped(order),
+        NextBoot::Stop(order) => stopped(order),
+    };
+    Err(ApiError::new(StatusCode::CONFLICT, refusal))
+}
+
+/// Who asks.
+struct Asking {
+    id: String,
+    consoles: Vec<String>,
+    /// Id of its allocation.
+    allocation: Option<String>,
+}
+
+impl Asking {
+    fn ramdisk<'a>(&'a self, app: &'a App, url: &'a str, token: &'a str, stop: bool) -> ipxe::Ramdisk<'a> {
+        let Asking { id, consoles, .. } = self;
+        ipxe::Ramdisk { url, token, machine: id, consoles, cmdline: &app.cmdline, stop }
+    }
+}
+
+fn asking(app: &App, method: &Method, query: Result<Query<BootQuery>, QueryRejection>) -> Result<Asking, ApiError> {
+    if *method == Method::HEAD {
+        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "a HEAD would waste the machine's token"));
+    }
+    let Query(query) = query.map_err(|error| ApiError::bad(error.to_string()))?;
+    let optional = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let uuid = optional(&query.uuid).map(|uuid| ipxe::uuid(&uuid)).transpose().map_err(ApiError::bad)?.flatten();
+    let mac = optional(&query.mac).map(|mac| ipxe::mac(&mac)).transpose().map_err(ApiError::bad)?;
+    let directory = app.directory();
+    let by_uuid = uuid.as_deref().and_then(|uuid| directory.machine(uuid));
+    let machine = by_uuid.or_else(|| directory.machine_by_mac(mac.as_deref()?));
+    let Some(id) = machine.map(|machine| machine.id.clone()).or(uuid) else {
+        let seen = format!("a machine without a usable UUID and with the unknown MAC {mac:?} asks for its boot script");
+        app.watch.problem(format!("{seen}: give it a file in machines/ with this MAC"));
+        return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
+    };
+    // Also while its image is being digested: what is installed stays installed.
+    let allocation = machine.and_then(|machine| Some(machine.allocation.as_ref()?.id.to_string()));
+    let consoles = machine.map_or_else(input::default_consoles, |machine| machine.consoles.clone());
+    Ok(Asking { id, consoles, allocation })
+}
+
+fn attempt(order: &Order) -> String {
+    format!(
+        "gets kernel and ramdisk, attempt {} of {ATTEMPTS} of the reinstall with image {}",
+        order.attempts, order.image
+    )
+}
+
+fn dropped(order: &Order) -> String {
+    format!(
+        "the reinstall with image {} is given up: {ATTEMPTS} attempts have not reached the point of no return; the machine \
+         keeps what it has",
+        order.image
+    )
+}
+
+fn stopped(order: &Order) -> String {
+    format!(
+        "the reinstall with image {} is given up: it has begun and {ATTEMPTS} attempts have not finished it; the machine is \
+         not whole and waits for a person",
+        order.image
+    )
+}
+
+/// The line for people, when an order has come to its end here.
+fn say_the_end(app: &App, id: &str, next: &NextBoot) {
+    if let NextBoot::Dropped(order) | NextBoot::Stop(order) = next {
+        let text = format!("given up after {} attempts: image {} is not installed", order.attempts, order.image);
+        app.watch.reinstall(id, app.directory().name(id), text);
+        app.state_has_changed();
+    }
+}
+
+async fn tell(app: &App, id: &str, event: EventName, message: &str) -> Result<(), ApiError> {
+    let event = Event { event, message: message.to_owned(), step: None, seconds: None, progress: None };
+    app.state.event(id, &event).await?;
+    app.watch.event(id, app.directory().name(id), event);
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! What the operator asks of the server: which machines there are, and the button that reinstalls one.
+
+use super::App;
+use super::api::{ApiError, EVENT_BYTES, bearer, read};
+use super::input::Machine;
+use super::resolve::resolve;
+use super::state::{ATTEMPTS, Cancelled, Ordered, Standing};
+pub use super::state::{Order, Outcome};
+use super::token;
+use crate::allocation::Allocation;
+use crate::control::wire::Event;
+use crate::layout;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A machine, in a few words.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Listed {
+    pub id: String,
+    pub name: String,
+    /// Id of the allocation.
+    pub allocation: Option<String>,
+    /// Id of the image that is installed.
+    pub image: Option<String>,
+    /// Id of the layout that is installed.
+    pub layout: Option<String>,
+    pub installed: bool,
+    /// Why nothing can be ordered.
+    pub locked: Option<String>,
+    pub order: Option<Order>,
+    /// As many attempts an order has.
+    pub attempts: u32,
+    pub last_seen: Option<String>,
+    pub last_event: Option<Event>,
+    /// How the last reinstall ended.
+    pub outcome: Option<Outcome>,
+}
+
+/// metal-api's `v1.MachineReinstallRequest`, and a field of ours.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reinstall {
+    pub id: String,
+    /// Id of the new image.
+    pub imageid: String,
+    /// The disk with the marker was replaced, and the operator knows.
+    #[serde(default)]
+    pub without_marker: bool,
+}
+
+/// Whoever has the operator's token. A handler that has one is authorised.
+pub struct Operator;
+
+impl FromRequestParts<Arc<App>> for Operator {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Operator, ApiError> {
+        match bearer(&parts.headers).is_some_and(|given| token::same(&given, &app.operator)) {
+            true => Ok(Operator),
+            false => Err(ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                format!(
+                    "this call needs the operator's token, which is in {} of the server's directory",
+                    token::OPERATOR_FILE
+                ),
+            )),
+        }
+    }
+}
+
+/// `GET /v1/machines`: those with a file, by name.
+pub async fn machines(State(app): State<Arc<App>>, _: Operator) -> Result<Json<Vec<Listed>>, ApiError> {
+    let directory = app.directory();
+    let mut all = Vec::new();
+    for machine in directory.machines() {
+        all.push(listed(&app, machine).await?);
+    }
+    all.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+    Ok(Json(all))
+}
+
+async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
+    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
+    let standing = match &allocation {
+        Some(allocation) => app.state.standing(&machine.id, allocation).await?,
+        None => Standing::default(),
+    };
+    let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
+    let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
+    Ok(Listed {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        allocation,
+        image: standing.image,
+        layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
+        installed: standing.succeeded,
+        locked: machine.locked.clone(),
+        order: standing.order,
+        attempts: ATTEMPTS,
+        last_seen,
+        // One that a newer version has written may have another shape.
+        last_event: last_event.and_then(|event| serde_json::from_str(&event).ok()),
+        outcome: standing.outcome,
+    })
+}
+
+/// `POST /v1/machine/{id}/reinstall`: the button, with the checks of metal-api.
+pub async fn reinstall(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    _: Operator,
+    body: Body,
+) -> Result<Json<Listed>, ApiError> {
+    let asked: Reinstall = read(body, EVENT_BYTES).await?;
+    let id = id.to_lowercase();
+    if asked.id.to_lowercase() != id {
+        return Err(ApiError::bad(format!("the path is about machine {id}, the body about {:?}", asked.id)));
+    }
+    let directory = app.directory();
+    let (machine, allocation) = with_allocation(&app, &id)?;
+    if let Some(reason) = &machine.locked {
+        return Err(invalid(format!("machine {id} is locked: {reason}")));
+    }
+    let standing = app.state.standing(&id, &allocation).await?;
+    if !standing.succeeded {
+        return Err(invalid(not_installed(&id, &allocation)));
+    }
+    match directory.known.images.get(&asked.imageid) {
+        Some(Some(_)) => {}
+        Some(None) => {
+            let why = "has no digest yet, or its file cannot be read: see the server's output, and try again";
+            return Err(invalid(format!("image {:?} {why}", asked.imageid)));
+        }
+        None => {
+            let others = super::input::nearest(&asked.imageid, directory.known.images.keys().map(String::as_str));
+            return Err(invalid(format!("there is no image {:?} in images/{others}", asked.imageid)));
+        }
+    }
+    is_reinstallable(&machine, standing, &directory.known)?;
+    match app.state.order(&id, &allocation, &asked.imageid, asked.without_marker).await? {
+        Ordered::Placed(order) => {
+            let waived = if order.without_marker { ", without the marker" } else { "" };
+            app.watch.reinstall(&id, directory.name(&id), format!("ordered: image {}{waived}", order.image));
+            app.state_has_changed();
+            Ok(Json(listed(&app, &machine).await?))
+        }
+        Ordered::NotInstalled => Err(invalid(not_installed(&id, &allocation))),
+        Ordered::Begun(order) => Err(begun(&order)),
+    }
+}
+
+/// `DELETE /v1/machine/{id}/reinstall`.
+pub async fn cancel(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    _: Operator,
+) -> Result<Json<Listed>, ApiError> {
+    let id = id.to_lowercase();
+    let (machine, allocation) = with_allocation(&app, &id)?;
+    match app.state.cancel(&id, &allocation).await? {
+        Cancelled::Done(order) => {
+            app.watch.reinstall(&id, app.directory().name(&id), format!("taken back: image {}", order.image));
+            app.state_has_changed();
+            Ok(Json(listed(&app, &machine).await?))
+        }
+        Cancelled::NothingOrdered => Err(ApiError::not_found(format!("no reinstall of machine {id} is ordered"))),
+        Cancelled::Begun(order) => Err(begun(&order)),
+    }
+}
+
+fn with_allocation(app: &App, id: &str) -> Result<(Machine, String), ApiError> {
+    let directory = app.directory();
+    let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
+    let machine = directory.machine(id).ok_or_else(unknown)?;
+    let none = || invalid(format!("machine {id} has no allocation in its file"));
+    let allocation = machine.allocation.as_ref().ok_or_else(none)?.id.to_string();
+    Ok((machine.clone(), allocation))
+}
+
+/// What is installed has a disk that a reinstall may erase.
+fn is_reinstallable(machine: &Machine, standing: Standing, known: &super::resolve::Known) -> Result<(), ApiError> {
+    // As if nothing were ordered: the image of an order that is replaced may be gone.
+    let standing = Standing { order: None, ..standing };
+    let assigned = resolve(machine, &standing, known).map_err(invalid)?;
+    let Some(assigned) = assigned else {
+        return Err(invalid("its installed image has no digest yet: try again".to_owned()));
+    };
+    let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
+    let layout = allocation
+        .layout()
+        .map_err(|problems| invalid(format!("its layout is not understood: {}", crate::problem::lines(&problems))))?;
+    match layout.layout.disks.iter().any(|disk: &layout::Disk| disk.wipeonreinstall) {
+        true => Ok(()),
+        false => Err(ApiError::bad(format!(
+            "filesystemlayout:{} is not reinstallable, abort reinstallation",
+            assigned.layout_id
+        ))),
+    }
+}
+
+fn not_installed(id: &str, allocation: &str) -> String {
+    format!("allocation {allocation} of machine {id} is not installed yet")
+}
+
+/// metal-api's words, and what exactly.
+fn invalid(what: String) -> ApiError {
+    ApiError::bad(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
+}
+
+fn begun(order: &Order) -> ApiError {
+    let what = match order.given_up {
+        true => "was given up halfway: order another reinstall, which takes its place",
+        false => "has passed its point of no return: wait for its end",
+    };
+    ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
+}

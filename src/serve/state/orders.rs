@@ -1,0 +1,304 @@
+//! What becomes of an order to reinstall: placed, handed out, begun, reported, taken back, given up.
+//!
+//! Each of these is one durable transaction, so that a crash at any moment leaves the order either as it was before or
+//! as it is after, and a repeated call finds out that it was done.
+
+use super::standing::{Order, Outcome, read};
+use super::{Hash, State, json, now};
+use crate::control::wire::Report;
+use crate::error::Result;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// The ramdisk is handed out so often for one order.
+pub const ATTEMPTS: u32 = 3;
+
+/// What came of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ordered {
+    /// It is open now, in place of an older one.
+    Placed(Order),
+    /// There is nothing yet that could be installed again.
+    NotInstalled,
+    /// The one before has passed its point of no return: it stays.
+    Begun(Order),
+}
+
+/// What came of taking an order back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cancelled {
+    Done(Order),
+    NothingOrdered,
+    /// Too late.
+    Begun(Order),
+}
+
+/// What came of passing the point of no return.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// Of this attempt or an earlier one; true when it is news.
+    Yes(Order, bool),
+    /// It is not the open order.
+    NotInForce,
+}
+
+/// What a machine boots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NextBoot {
+    /// The ramdisk: nothing is installed.
+    Install,
+    /// The ramdisk, for an order.
+    Attempt(Order),
+    /// Its disk.
+    Disk,
+    /// Its disk: this order never began and is dropped.
+    Dropped(Order),
+    /// The ramdisk without the agent: this order began and is not finished, a person has to look.
+    Stop(Order),
+}
+
+/// What came of a report.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// Not a repetition.
+    pub news: bool,
+    /// The machine should try again at once.
+    pub retry: bool,
+    /// The open order that it is about, as it is now.
+    pub order: Option<Order>,
+}
+
+impl State {
+    /// Orders a reinstall.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn order(&self, machine: &str, allocation: &str, image: &str, without_marker: bool) -> Result<Ordered> {
+        let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
+        self.durably(move |transaction| {
+            let standing = read(transaction, &machine, &allocation)?;
+            if !standing.succeeded {
+                return Ok(Ordered::NotInstalled);
+            }
+            if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
+                return Ok(Ordered::Begun(open));
+            }
+            let order = Order {
+                id: uuid::Uuid::new_v4().to_string(),
+                image,
+                created: now(),
+                attempts: 0,
+                // What an order that was given up has begun is still not whole.
+                begun: standing.order.is_some_and(|open| open.begun),
+                without_marker,
+                given_up: false,
+            };
+            keep(transaction, &machine, &allocation, &order)?;
+            Ok(Ordered::Placed(order))
+        })
+        .await
+    }
+
+    /// Takes an order back.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn cancel(&self, machine: &str, allocation: &str) -> Result<Cancelled> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.durably(move |transaction| match read(transaction, &machine, &allocation)?.order {
+            None => Ok(Cancelled::NothingOrdered),
+            Some(order) if order.begun => Ok(Cancelled::Begun(order)),
+            Some(order) => {
+                forget(transaction, &machine, &allocation)?;
+                end(transaction, &machine, &allocation, &Outcome::of(&order, false, "taken back by the operator"))?;
+                Ok(Cancelled::Done(order))
+            }
+        })
+        .await
+    }
+
+    /// Decides what the machine boots, counts the attempt, and makes `token` its only one when it gets the ramdisk. With
+    /// `ordered_only`, the ramdisk is for an order that may still be tried, and for nothing else.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn next_boot(
+        &self,
+        machine: &str,
+        allocation: Option<&str>,
+        token: Hash,
+        ordered_only: bool,
+    ) -> Result<NextBoot> {
+        let (machine, allocation) = (machine.to_owned(), allocation.map(str::to_owned));
+        self.durably(move |transaction| {
+            let next = match &allocation {
+                Some(allocation) => decide(transaction, &machine, allocation)?,
+                None => NextBoot::Install,
+            };
+            let ramdisk = match next {
+                NextBoot::Attempt(_) => true,
+                NextBoot::Install | NextBoot::Stop(_) => !ordered_only,
+                NextBoot::Disk | NextBoot::Dropped(_) => false,
+            };
+            if ramdisk {
+                transaction.execute(
+                    "INSERT OR REPLACE INTO tokens (machine, hash, created) VALUES (?1, ?2, ?3)",
+                    params![machine, token, now()],
+                )?;
+            }
+            Ok(next)
+        })
+        .await
+    }
+
+    /// Notes that the order passes its point of no return, when it is still the open one.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn begin(&self, machine: &str, allocation: &str, order: &str) -> Result<Begun> {
+        let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
+        self.durably(move |transaction| {
+            let open = read(transaction, &machine, &allocation)?.order;
+            let Some(mut open) = open.filter(|open| open.id == order) else { return Ok(Begun::NotInForce) };
+            let news = !open.begun;
+            open.begun = true;
+            keep(transaction, &machine, &allocation, &open)?;
+            Ok(Begun::Yes(open, news))
+        })
+        .await
+    }
+
+    /// Keeps the report and all that follows from it. Saying the same again changes nothing.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn report(&self, machine: &str, allocation: &str, report: &Report) -> Result<Reported> {
+        let (machine, allocation, text) = (machine.to_owned(), allocation.to_owned(), json(report)?);
+        let report = report.clone();
+        self.durably(move |transaction| {
+            transaction.execute(
+                "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
+                params![machine, allocation, now()],
+            )?;
+            let before = read(transaction, &machine, &allocation)?;
+            let order = before.order.clone().filter(|order| order.id == report.order);
+            let mut reported = Reported { order: order.clone(), ..Reported::default() };
+            match order {
+                Some(order) if report.success => finish(transaction, &machine, &allocation, &order, &report)?,
+                Some(order) => reported = failed(transaction, &machine, &allocation, order, &report)?,
+                // Whatever else is open, it is not what this report is about.
+                None if report.success && !before.succeeded => {
+                    installed(transaction, &machine, &allocation, &report, None)?
+                }
+                None => {}
+            }
+            let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
+            let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
+            let after = read(transaction, &machine, &allocation)?;
+            reported.news = other_text || before.succeeded != after.succeeded || before.order != after.order;
+            Ok(reported)
+        })
+        .await
+    }
+}
+
+fn decide(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<NextBoot> {
+    let standing = read(transaction, machine, allocation)?;
+    if !standing.succeeded {
+        return Ok(NextBoot::Install);
+    }
+    let Some(mut order) = standing.order else { return Ok(NextBoot::Disk) };
+    if order.attempts < ATTEMPTS {
+        order.attempts += 1;
+        keep(transaction, machine, allocation, &order)?;
+        return Ok(NextBoot::Attempt(order));
+    }
+    if order.begun {
+        order.given_up = true;
+        keep(transaction, machine, allocation, &order)?;
+        return Ok(NextBoot::Stop(order));
+    }
+    forget(transaction, machine, allocation)?;
+    let message = format!("given up after {ATTEMPTS} attempts, none of which reached the point of no return");
+    end(transaction, machine, allocation, &Outcome::of(&order, false, message))?;
+    Ok(NextBoot::Dropped(order))
+}
+
+fn finish(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    order: &Order,
+    report: &Report,
+) -> rusqlite::Result<()> {
+    installed(transaction, machine, allocation, report, Some(&order.image))?;
+    end(transaction, machine, allocation, &Outcome::of(order, true, report.message.as_str()))?;
+    forget(transaction, machine, allocation)
+}
+
+/// What was handed out last is what is installed now.
+fn installed(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    report: &Report,
+    ordered: Option<&str>,
+) -> rusqlite::Result<()> {
+    let select = "SELECT document, image FROM layouts WHERE machine = ?1 AND allocation = ?2";
+    let handed_out = transaction.query_row(select, [machine, allocation], |row| Ok((row.get(0)?, row.get(1)?)));
+    let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
+    let marked = report.marker.as_ref().map(|marker| marker.image.clone()).filter(|image| !image.is_empty());
+    let image = ordered.map(str::to_owned).or(marked).or(handed_out);
+    let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
+    transaction.execute(
+        "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5
+         WHERE machine = ?1 AND id = ?2",
+        params![machine, allocation, image, layout, marker],
+    )?;
+    Ok(())
+}
+
+/// A failed attempt at the open order.
+fn failed(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    mut order: Order,
+    report: &Report,
+) -> rusqlite::Result<Reported> {
+    let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
+    end(transaction, machine, allocation, &Outcome::of(&order, false, format!("{step}{}", report.message)))?;
+    // This attempt may have touched nothing, but an earlier one has.
+    if report.untouched && !order.begun {
+        forget(transaction, machine, allocation)?;
+        return Ok(Reported { order: Some(order), ..Reported::default() });
+    }
+    order.begun = true;
+    order.given_up = order.attempts >= ATTEMPTS;
+    keep(transaction, machine, allocation, &order)?;
+    Ok(Reported { retry: !order.given_up, order: Some(order), ..Reported::default() })
+}
+
+fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
+    let Order { id, image, created, attempts, begun, without_marker, given_up } = order;
+    transaction.execute(
+        "INSERT OR REPLACE INTO orders
+         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![machine, allocation, id, image, created, attempts, begun, without_marker, given_up],
+    )?;
+    Ok(())
+}
+
+fn forget(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM orders WHERE machine = ?1 AND allocation = ?2", [machine, allocation])?;
+    Ok(())
+}
+
+fn end(transaction: &Transaction, machine: &str, allocation: &str, outcome: &Outcome) -> rusqlite::Result<()> {
+    let text = serde_json::to_string(outcome).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    transaction.execute(
+        "UPDATE allocations SET outcome = ?3 WHERE machine = ?1 AND id = ?2",
+        params![machine, allocation, text],
+    )?;
+    Ok(())
+}

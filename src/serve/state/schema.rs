@@ -1,0 +1,48 @@
+//! The tables, and what those of earlier versions lack.
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS machines (
+        id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
+        last_seen TEXT, last_event TEXT) STRICT;
+    CREATE TABLE IF NOT EXISTS tokens (machine TEXT PRIMARY KEY, hash BLOB NOT NULL, created TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS allocations (
+        machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
+        report TEXT, PRIMARY KEY (machine, id)) STRICT;
+    CREATE TABLE IF NOT EXISTS layouts (
+        machine TEXT NOT NULL, allocation TEXT NOT NULL, layout TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
+    CREATE TABLE IF NOT EXISTS orders (
+        machine TEXT NOT NULL, allocation TEXT NOT NULL, id TEXT NOT NULL, image TEXT NOT NULL, created TEXT NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, without_marker INTEGER NOT NULL,
+        given_up INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (machine, allocation)) STRICT;
+    CREATE TABLE IF NOT EXISTS events (
+        id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS events_of_machine ON events (machine, id);
+    CREATE TABLE IF NOT EXISTS digests (
+        path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+";
+
+/// Columns that came later. Of `allocations`: what is installed; of `layouts`: what was handed out last.
+const LATER: [(&str, &str); 6] = [
+    ("allocations", "image"),
+    ("allocations", "layout"),
+    ("allocations", "marker"),
+    ("allocations", "outcome"),
+    ("layouts", "document"),
+    ("layouts", "image"),
+];
+
+/// Makes the tables, or adds what a database of an earlier version does not have.
+pub fn bring_up_to_date(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(TABLES)?;
+    for (table, column) in LATER {
+        let select = "SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2";
+        let there = transaction.query_row(select, [table, column], |_| Ok(())).optional()?;
+        if there.is_none() {
+            transaction.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} TEXT"))?;
+        }
+    }
+    transaction.commit()
+}

@@ -1,0 +1,158 @@
+//! How far an allocation is: what is installed, what is ordered, how the last reinstall ended.
+
+use super::{State, now};
+use crate::error::Result;
+use crate::marker::Marker;
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How far an allocation has come.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Standing {
+    /// When it was first asked for; empty before.
+    pub created: String,
+    pub succeeded: bool,
+    /// Id of the image that is installed; databases of before do not know it.
+    pub image: Option<String>,
+    /// The layout that is installed, as it was handed out; databases of before know its id only.
+    pub layout: Option<Value>,
+    /// Id of the layout that was handed out last.
+    pub layout_id: Option<String>,
+    pub marker: Option<Marker>,
+    pub order: Option<Order>,
+    pub outcome: Option<Outcome>,
+}
+
+/// An order to reinstall that is open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    pub id: String,
+    /// Id of the image.
+    pub image: String,
+    pub created: String,
+    /// How often the ramdisk was handed out for it.
+    pub attempts: u32,
+    /// The point of no return has been passed.
+    pub begun: bool,
+    pub without_marker: bool,
+    /// Begun, and every attempt is used up: the machine waits for a person.
+    pub given_up: bool,
+}
+
+/// How the last reinstall ended, or its last attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Id of the order.
+    pub order: String,
+    /// Id of the image.
+    pub image: String,
+    pub success: bool,
+    pub message: String,
+    /// RFC 3339, UTC.
+    pub time: String,
+}
+
+impl Outcome {
+    pub fn of(order: &Order, success: bool, message: impl Into<String>) -> Outcome {
+        let Order { id, image, .. } = order.clone();
+        Outcome { order: id, image, success, message: message.into(), time: now() }
+    }
+}
+
+/// What a machine was given to install.
+pub struct HandedOut<'a> {
+    pub layout_id: &'a str,
+    pub layout: &'a Value,
+    /// Id of the image.
+    pub image: &'a str,
+}
+
+impl State {
+    /// How far the allocation is.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn standing(&self, machine: &str, allocation: &str) -> Result<Standing> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run(move |connection| read(connection, &machine, &allocation)).await
+    }
+
+    /// [`State::standing`] for threads.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn standing_blocking(&self, machine: &str, allocation: &str) -> Result<Standing> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run_blocking(move |connection| read(connection, &machine, &allocation))
+    }
+
+    /// Remembers what was handed out last, and when the allocation was handed out first, which it returns.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn handed_out(&self, machine: &str, allocation: &str, what: HandedOut<'_>) -> Result<String> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
+        // The report that makes this the installed layout must find it, also when the server's power fails in between.
+        self.durably(move |transaction| {
+            transaction.execute(
+                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![machine, allocation, id, document, image],
+            )?;
+            transaction.execute(
+                "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
+                params![machine, allocation, now()],
+            )?;
+            let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
+            transaction.query_row(select, [&machine, &allocation], |row| row.get(0))
+        })
+        .await
+    }
+}
+
+/// As one picture: the caller holds the connection.
+pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
+    let key = [machine, allocation];
+    let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome
+         FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
+         WHERE a.machine = ?1 AND a.id = ?2";
+    let standing = connection.query_row(select, key, |row| {
+        Ok(Standing {
+            created: row.get(0)?,
+            succeeded: row.get(1)?,
+            image: row.get(2)?,
+            layout: parsed(row, 3)?,
+            layout_id: row.get(4)?,
+            marker: parsed(row, 5)?,
+            outcome: parsed(row, 6)?,
+            order: None,
+        })
+    });
+    let mut standing = standing.optional()?.unwrap_or_default();
+    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up FROM orders
+         WHERE machine = ?1 AND allocation = ?2";
+    let order = connection.query_row(select, key, |row| {
+        Ok(Order {
+            id: row.get(0)?,
+            image: row.get(1)?,
+            created: row.get(2)?,
+            attempts: row.get(3)?,
+            begun: row.get(4)?,
+            without_marker: row.get(5)?,
+            given_up: row.get(6)?,
+        })
+    });
+    standing.order = order.optional()?;
+    Ok(standing)
+}
+
+/// A column of JSON. What is there and cannot be read must not pass for absent: another layout would be used.
+fn parsed<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
+    let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
+    let value = serde_json::from_str(&text);
+    value.map(Some).map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}

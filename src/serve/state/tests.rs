@@ -1,0 +1,380 @@
+//! The database by itself: restarts, databases of before, and every order in which things can happen to a reinstall.
+
+use super::*;
+use crate::control::wire::Report;
+use crate::marker;
+use std::fs;
+use tempfile::TempDir;
+
+thread_local! {
+    static RUNTIME: tokio::runtime::Runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+}
+
+fn wait<T>(work: impl Future<Output = Result<T>>) -> T {
+    RUNTIME.with(|runtime| runtime.block_on(work)).unwrap()
+}
+
+fn open(dir: &TempDir) -> State {
+    State::open(&dir.path().join("state.sqlite")).unwrap()
+}
+
+/// As `kill -9` leaves it: what is on the disk now, with whatever is still in the log.
+fn copy(dir: &TempDir) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["state.sqlite", "state.sqlite-wal"] {
+        let _ = fs::copy(dir.path().join(name), copy.path().join(name));
+    }
+    copy
+}
+
+fn report(success: bool, order: &str) -> Report {
+    Report { success, message: "m".to_owned(), order: order.to_owned(), ..Report::default() }
+}
+
+fn standing(state: &State, machine: &str) -> Standing {
+    wait(state.standing(machine, "a"))
+}
+
+/// Installs the machine for the first time, with image `i0`.
+fn install(state: &State, machine: &str) {
+    let layout = serde_json::json!({"id": "default"});
+    wait(state.handed_out(machine, "a", HandedOut { layout_id: "default", layout: &layout, image: "i0" }));
+    wait(state.report(machine, "a", &report(true, "")));
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
+    let state = open(&dir);
+    assert_eq!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Install);
+    assert_eq!(wait(state.next_boot("m", None, [2; 32], false)), NextBoot::Install);
+    install(&state, "m");
+    state.keep_digest(&stamp, "sha256:00").unwrap();
+    drop(state);
+    let state = open(&dir);
+    assert_eq!(state.digest(&stamp).unwrap().as_deref(), Some("sha256:00"));
+    assert_eq!(state.digest(&FileStamp { size: 4, ..stamp }).unwrap(), None);
+    assert_eq!((wait(state.token("m")), wait(state.token("n"))), (Some([2; 32]), None));
+    let now = standing(&state, "m");
+    assert_eq!((now.succeeded, now.image.as_deref()), (true, Some("i0")));
+    assert_eq!(now.layout.unwrap()["id"], "default");
+    assert_eq!(wait(state.standing("m", "b")), Standing::default());
+    assert_eq!(standing(&state, "n"), Standing::default());
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(dir.path().join("state.sqlite")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = Connection::open(dir.path().join("state.sqlite")).unwrap();
+    old.execute_batch(
+        "PRAGMA journal_mode=WAL;
+         CREATE TABLE machines (
+            id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
+            last_seen TEXT, last_event TEXT) STRICT;
+         CREATE TABLE tokens (machine TEXT PRIMARY KEY, hash BLOB NOT NULL, created TEXT NOT NULL) STRICT;
+         CREATE TABLE allocations (
+            machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
+            reinstalled INTEGER NOT NULL DEFAULT 0, report TEXT, PRIMARY KEY (machine, id)) STRICT;
+         CREATE TABLE layouts (
+            machine TEXT NOT NULL, allocation TEXT NOT NULL, layout TEXT NOT NULL,
+            PRIMARY KEY (machine, allocation)) STRICT;
+         CREATE TABLE events (id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL) STRICT;
+         CREATE TABLE digests (
+            path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+         INSERT INTO allocations VALUES ('m', 'a', '2026-01-01T00:00:00Z', 1, 1, '{}');
+         INSERT INTO layouts VALUES ('m', 'a', 'default');",
+    )
+    .unwrap();
+    drop(old);
+    for _ in 0..2 {
+        let state = open(&dir);
+        let now = standing(&state, "m");
+        assert_eq!((now.created.as_str(), now.succeeded), ("2026-01-01T00:00:00Z", true));
+        assert_eq!((now.layout_id.as_deref(), now.layout, now.image), (Some("default"), None, None));
+        assert_eq!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Disk);
+    }
+    // Its first reinstall is one like any other.
+    let state = open(&dir);
+    let Ordered::Placed(order) = wait(state.order("m", "a", "i1", false)) else { panic!() };
+    assert!(matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Attempt(_)));
+    let layout = serde_json::json!({"id": "default", "disks": []});
+    wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "i1" }));
+    wait(state.report("m", "a", &report(true, &order.id)));
+    let now = standing(&state, "m");
+    assert_eq!((now.image.as_deref(), now.layout, now.order), (Some("i1"), Some(layout), None));
+    // And a first installation works in it.
+    install(&state, "n");
+    assert!(standing(&state, "n").succeeded);
+}
+
+#[test]
+fn a_marker_says_what_a_first_installation_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let layout = serde_json::json!({"id": "default"});
+    wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "newer" }));
+    // The machine was installed before its server lost its memory, and boots what it has.
+    let marker = marker::Marker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
+    wait(state.report("m", "a", &Report { marker: Some(marker.clone()), ..report(true, "") }));
+    let now = standing(&state, "m");
+    assert_eq!((now.image.as_deref(), now.marker), (Some("i0"), Some(marker)));
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.sqlite");
+    fs::write(&path, "not a database, but long enough to be read as one, and then some more of it").unwrap();
+    let error = State::open(&path).err().unwrap().to_string();
+    assert!(error.contains("open the state file") && error.contains("not a database"), "{error}");
+}
+
+#[test]
+fn a_stored_layout_that_cannot_be_read_is_an_error_and_not_another_layout() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&open(&dir), "m");
+    let other = Connection::open(dir.path().join("state.sqlite")).unwrap();
+    other.execute("UPDATE allocations SET layout = '{'", []).unwrap();
+    assert!(open(&dir).standing_blocking("m", "a").is_err());
+}
+
+/// What can happen to a machine that is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Order,
+    Boot,
+    Begin,
+    Success,
+    Untouched,
+    Failed,
+    /// A success of the order before the open one, or of one that never was.
+    Stale,
+    StaleFailure,
+    /// A success that names no order.
+    Nameless,
+    Cancel,
+}
+
+const STEPS: [Step; 10] = [
+    Step::Order,
+    Step::Boot,
+    Step::Begin,
+    Step::Success,
+    Step::Untouched,
+    Step::Failed,
+    Step::Stale,
+    Step::StaleFailure,
+    Step::Nameless,
+    Step::Cancel,
+];
+
+/// What must be true, kept beside the database by the plainest means.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Expected {
+    /// Installed image.
+    image: String,
+    /// Image, attempts, begun, given up.
+    open: Option<(String, u32, bool, bool)>,
+    orders: u32,
+}
+
+impl Expected {
+    fn after(&self, step: Step) -> Expected {
+        let mut next = self.clone();
+        let Some((image, attempts, begun, given_up)) = self.open.clone() else {
+            if step == Step::Order {
+                next.orders += 1;
+                next.open = Some((format!("i{}", next.orders), 0, false, false));
+            }
+            return next;
+        };
+        next.open = match step {
+            Step::Order if begun && !given_up => self.open.clone(),
+            Step::Order => {
+                next.orders += 1;
+                Some((format!("i{}", next.orders), 0, begun, false))
+            }
+            Step::Boot if attempts < 3 => Some((image, attempts + 1, begun, given_up)),
+            Step::Boot if begun => Some((image, attempts, true, true)),
+            Step::Boot => None,
+            Step::Begin => Some((image, attempts, true, given_up)),
+            Step::Success => {
+                next.image = image;
+                None
+            }
+            Step::Untouched if !begun => None,
+            Step::Untouched | Step::Failed => Some((image, attempts, true, attempts >= 3)),
+            Step::Cancel if !begun => None,
+            Step::Cancel | Step::Stale | Step::StaleFailure | Step::Nameless => self.open.clone(),
+        };
+        next
+    }
+
+    fn of(standing: &Standing, orders: u32) -> Expected {
+        let open = standing.order.clone();
+        Expected {
+            image: standing.image.clone().unwrap(),
+            open: open.map(|order| (order.image, order.attempts, order.begun, order.given_up)),
+            orders,
+        }
+    }
+}
+
+/// A machine and what its agents know.
+#[derive(Debug, Clone, Default)]
+struct Actor {
+    machine: String,
+    /// Id of the order that the agent has seen last, also when it is closed.
+    seen: String,
+    stale: String,
+    orders: u32,
+}
+
+impl Actor {
+    fn act(&mut self, state: &State, step: Step) {
+        let Actor { machine, .. } = self;
+        let told = |order: &str, success, untouched| Report { untouched, ..report(success, order) };
+        let say = |report: Report| drop(wait(state.report(machine, "a", &report)));
+        match step {
+            Step::Order => {
+                let image = format!("i{}", self.orders + 1);
+                if let Ordered::Placed(order) = wait(state.order(machine, "a", &image, false)) {
+                    self.orders += 1;
+                    self.stale = std::mem::replace(&mut self.seen, order.id);
+                }
+            }
+            Step::Boot => drop(wait(state.next_boot(machine, Some("a"), [1; 32], false))),
+            Step::Begin => drop(wait(state.begin(machine, "a", &self.seen))),
+            Step::Success => say(told(&self.seen, true, false)),
+            Step::Untouched => say(told(&self.seen, false, true)),
+            Step::Failed => say(told(&self.seen, false, false)),
+            Step::Stale => say(told(&format!("{}?", self.stale), true, false)),
+            Step::StaleFailure => say(told(&self.stale, false, true)),
+            Step::Nameless => say(told("", true, false)),
+            Step::Cancel => drop(wait(state.cancel(machine, "a"))),
+        }
+    }
+}
+
+/// All that can follow each other: nothing but the open order's own success changes the image, and nothing but what may
+/// ends an order.
+#[test]
+fn every_order_of_things_ends_as_it_must() {
+    const LENGTH: u32 = 3;
+    // Thousands of durable transactions: in memory where that is to be had, because no disk is cut off here.
+    let memory = std::path::Path::new("/dev/shm");
+    let dir = TempDir::new_in(memory).or_else(|_| TempDir::new()).unwrap();
+    let state = open(&dir);
+    for prefix in [&[Step::Order, Step::Boot][..], &[Step::Order, Step::Boot, Step::Begin, Step::Boot, Step::Boot]] {
+        for number in 0..STEPS.len().pow(LENGTH) {
+            let machine = format!("{}-{number}", prefix.len());
+            let mut actor = Actor { machine: machine.clone(), ..Actor::default() };
+            install(&state, &machine);
+            let mut expected = Expected { image: "i0".to_owned(), ..Expected::default() };
+            let steps = (0..LENGTH).map(|digit| STEPS[number / STEPS.len().pow(digit) % STEPS.len()]);
+            let all: Vec<Step> = prefix.iter().copied().chain(steps).collect();
+            for step in &all {
+                actor.act(&state, *step);
+                expected = expected.after(*step);
+            }
+            assert_eq!(Expected::of(&standing(&state, &machine), actor.orders), expected, "{all:?}");
+        }
+    }
+}
+
+/// The server dies before a step is on the disk, or after it and before its answer has arrived: whoever asked asks again.
+#[test]
+fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
+    use Step::*;
+    let ways: [&[Step]; 8] = [
+        &[Order, Boot, Begin, Success, Success, Stale, Boot],
+        &[Order, Boot, Untouched, Untouched, Boot, Order, Boot, Begin, Success],
+        &[Order, Boot, Boot, Boot, Boot, Boot],
+        &[Order, Boot, Begin, Failed, Boot, Failed, Boot, Failed, Boot, Order, Boot, Success],
+        &[Order, Cancel, Boot, Order, Order, Stale, Boot, StaleFailure, Begin, Cancel, Success],
+        &[Order, Boot, Begin, Order, Nameless, Boot, Untouched, Boot, Success, Nameless],
+        &[Order, Boot, Order, Begin, Boot, Success, StaleFailure],
+        &[Boot, Begin, Success, Cancel, Order, Begin, Boot, Success, Begin, Boot],
+    ];
+    for way in ways {
+        let dir = tempfile::tempdir().unwrap();
+        let state = open(&dir);
+        install(&state, "m");
+        let mut actor = Actor { machine: "m".to_owned(), ..Actor::default() };
+        for (done, step) in way.iter().enumerate() {
+            let before = (copy(&dir), actor.clone());
+            actor.act(&state, *step);
+            let live = standing(&state, "m");
+            let (lost, mut asks_again) = before;
+            let lost = open(&lost);
+            asks_again.act(&lost, *step);
+            let again = standing(&lost, "m");
+            let what = format!("{:?}", &way[..=done]);
+            assert_eq!(Expected::of(&again, asks_again.orders), Expected::of(&live, actor.orders), "{what}");
+
+            let unanswered = copy(&dir);
+            let unanswered = open(&unanswered);
+            assert_eq!(standing(&unanswered, "m"), live, "{what}");
+            let mut repeats = actor.clone();
+            repeats.act(&unanswered, *step);
+            let repeated = Expected::of(&standing(&unanswered, "m"), actor.orders);
+            match step {
+                // Each ramdisk that was handed out counts, also one that never arrived.
+                Boot => assert_eq!(repeated, Expected::of(&live, actor.orders).after(Boot), "{what}"),
+                // The same wish again, with an id of its own.
+                Order => assert_eq!(repeated.open.is_some(), live.order.is_some(), "{what}"),
+                _ => assert_eq!(repeated, Expected::of(&live, actor.orders), "{what}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    install(&state, "m");
+    let Ordered::Placed(order) = wait(state.order("m", "a", "i1", true)) else { panic!() };
+    for attempt in 1..=3 {
+        assert!(matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Attempt(_)));
+        let begun = wait(state.begin("m", "a", &order.id));
+        assert!(matches!(begun, Begun::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
+        let failed = Report { message: format!("attempt {attempt}"), ..report(false, &order.id) };
+        let first = wait(state.report("m", "a", &failed));
+        let second = wait(state.report("m", "a", &failed));
+        assert_eq!((first.news, second.news), (true, false));
+        assert_eq!((first.retry, second.retry), (attempt < 3, attempt < 3));
+    }
+    assert!(
+        matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Stop(order) if order.without_marker)
+    );
+    let success = wait(state.report("m", "a", &report(true, &order.id)));
+    assert!(success.news && !success.retry, "a person may have finished it by hand");
+    assert!(!wait(state.report("m", "a", &report(true, &order.id))).news);
+    assert_eq!(wait(state.begin("m", "a", &order.id)), Begun::NotInForce);
+    let outcome = standing(&state, "m").outcome.unwrap();
+    assert_eq!((outcome.success, outcome.image.as_str(), &outcome.order), (true, "i1", &order.id));
+}
+
+#[test]
+fn the_token_is_only_for_who_gets_the_ramdisk() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let boot = |token, ordered_only| wait(state.next_boot("m", Some("a"), [token; 32], ordered_only));
+    assert_eq!((boot(1, true), wait(state.token("m"))), (NextBoot::Install, None));
+    install(&state, "m");
+    assert_eq!((boot(2, true), boot(3, false), wait(state.token("m"))), (NextBoot::Disk, NextBoot::Disk, None));
+    wait(state.order("m", "a", "i1", false));
+    for token in 4..=6 {
+        assert!(matches!(boot(token, token % 2 == 0), NextBoot::Attempt(_)));
+        assert_eq!(wait(state.token("m")), Some([token; 32]));
+    }
+    assert!(matches!(boot(7, false), NextBoot::Dropped(_)));
+    assert_eq!(wait(state.token("m")), Some([6; 32]));
+    let outcome = standing(&state, "m").outcome.unwrap();
+    assert!(outcome.message.contains("given up after 3 attempts") && !outcome.success, "{outcome:?}");
+}

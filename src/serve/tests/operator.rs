@@ -1,0 +1,65 @@
+//! `drophammer machine` against a server.
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::desk::Outcome;
+use clap::Parser;
+
+impl Running {
+    /// What the command gives, with the server and its token on the command line.
+    async fn machine(&self, arguments: &[&str]) -> Result<Outcome> {
+        let url = format!("http://{}/", self.address);
+        let token = self.dir.path().join("operator.token").display().to_string();
+        let with = ["--server", &url, "--token-file", &token];
+        let all = ["drophammer", "machine"].iter().chain(arguments).chain(&with);
+        let Command::Machine(options) = Cli::try_parse_from(all).unwrap().command else { panic!() };
+        tokio::task::spawn_blocking(move || crate::operator::run(&options)).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line() {
+    let server = Running::start().await;
+    let order = ["reinstall", "one", "--image", "debian-12"];
+    let good = async |arguments: &[&str]| match server.machine(arguments).await {
+        Ok(outcome) => outcome == Outcome::Good,
+        Err(error) => panic!("{arguments:?}: {error}"),
+    };
+    assert!(!good(&order).await, "it is not installed");
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    server.report(ONE, &token, "a1", true).await;
+    assert!(good(&["list"]).await && good(&["list", "--json"]).await);
+    assert!(!good(&["reinstall", "one", "--cancel"]).await, "nothing is ordered");
+    assert!(good(&order).await);
+    server.heard("ordered: image debian-12").await;
+    assert!(good(&["reinstall", &ONE.to_uppercase(), "--cancel"]).await);
+    server.heard("taken back: image debian-12").await;
+    assert!(good(&["reinstall", "one", "--image", "debian-12", "--without-marker", "--json"]).await);
+    server.heard("ordered: image debian-12, without the marker").await;
+    assert!(!good(&["reinstall", "nobody", "--image", "debian-12"]).await);
+    assert!(!good(&["reinstall", "one", "--image", "debian-21"]).await);
+
+    server.write("operator.token", "mistaken\n");
+    let error = server.machine(&["list"]).await.unwrap_err().to_string();
+    assert!(error.contains("does not take the token of") && error.contains("operator.token"), "{error}");
+    std::fs::remove_file(server.dir.path().join("operator.token")).unwrap();
+    let error = server.machine(&["list"]).await.unwrap_err().to_string();
+    assert!(error.contains("read the operator's token") && error.contains("--token-file FILE"), "{error}");
+}
+
+#[test]
+fn wrong_usage() {
+    let parses = |arguments: &[&str]| Cli::try_parse_from(["drophammer", "machine"].iter().chain(arguments)).is_ok();
+    assert!(parses(&["reinstall", "one", "--image", "i"]));
+    assert!(parses(&["reinstall", "one", "--cancel"]));
+    for bad in [
+        &["reinstall", "one"][..],
+        &["reinstall", "--image", "i"],
+        &["reinstall", "one", "--image", "i", "--cancel"],
+        &["reinstall", "one", "--cancel", "--without-marker"],
+        &[],
+    ] {
+        assert!(!parses(bad), "{bad:?}");
+    }
+}
