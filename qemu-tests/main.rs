@@ -6,6 +6,8 @@
 
 mod check;
 mod disks;
+mod drama;
+mod expect;
 mod facts;
 mod host;
 mod image;
@@ -13,6 +15,7 @@ mod looker;
 mod machine;
 mod proxy;
 mod reader;
+mod reinstall;
 mod run;
 mod scenario;
 mod server;
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Trial::test("harness::machine", || quiet(machine::self_test)),
         Trial::test("harness::disks", || quiet(disks::self_test)),
         Trial::test("harness::proxy", || quiet(proxy::self_test)),
+        Trial::test("harness::reinstall", || quiet(reinstall::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
