@@ -17,6 +17,8 @@ const POLL: Duration = Duration::from_millis(200);
 /// What the ramdisk says when the agent has ended, and how long a report may take from there to here.
 const GAVE_UP: &str = "the agent ended without booting the machine";
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
+/// What the tiny OS says when the script that it was handed has ended.
+const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
 
 /// Server, wire and machine, and what is still to happen.
 pub struct Drama<'a> {
@@ -158,7 +160,13 @@ impl<'a> Drama<'a> {
 
     /// An agent that ends without a report would otherwise cost the whole deadline.
     fn check_agent(&mut self) -> Result<()> {
-        if self.gave_up.is_none() && self.vm.console().contains(GAVE_UP) {
+        let console = self.vm.console();
+        // The script that reinstalls its own system never ends when all goes well.
+        let code = console.split(SCRIPT_ENDED).nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
+        if self.others == 1 && code != "0" {
+            return Err(format!("`drophammer reinstall` ended with {code}{}", self.vm.last_lines()));
+        }
+        if self.gave_up.is_none() && console.contains(GAVE_UP) {
             self.gave_up = Some(Instant::now());
         }
         if self.gave_up.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
