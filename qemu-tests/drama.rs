@@ -24,7 +24,7 @@ const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
 pub struct Drama<'a> {
     stage: &'a Stage<'a>,
     server: Server,
-    pub proxy: Proxy,
+    proxy: Proxy,
     tftp: PathBuf,
     vm: Vm,
     pending: Vec<Event>,

@@ -146,7 +146,6 @@ impl Start<'_> {
         let began = Instant::now();
         let mut verdict = Verdict { number, planned: format!("{cut:?}"), ..Verdict::default() };
         if let Err(words) = self.lives(&folder, cut, &mut verdict) {
-            verdict.converged = false;
             verdict.words.push(words);
         }
         verdict.seconds = began.elapsed().as_secs();
@@ -188,7 +187,7 @@ impl Start<'_> {
             verdict.words.extend(touched);
             return Err(format!("no system came up in {} lives", 1 + LIVES));
         };
-        let order_is_open = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?.is_some();
+        let order_is_open = server::order_is_open(&state, &chassis.uuid)?;
         self.promise.judge(&facts, touched, order_is_open, verdict);
         Ok(())
     }
@@ -301,11 +300,19 @@ fn moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) 
     (0..count).filter_map(moment).collect()
 }
 
+/// A few of all: steps, and moments in different steps.
 fn sample(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut> {
     let mut steps: Vec<usize> = (1..=timings.len().max(STEPS_IN_SAMPLE)).collect();
     random.shuffle(&mut steps);
     let mut cuts: Vec<Cut> = steps.into_iter().take(STEPS_IN_SAMPLE).map(Cut::AfterSteps).collect();
-    cuts.extend(moments(timings, MOMENTS_IN_SAMPLE, random));
+    let mut others: Vec<Cut> = Vec::new();
+    for moment in moments(timings, MOMENTS, random) {
+        let is_same = |other: &Cut| matches!((other, &moment), (Cut::Within(a, _), Cut::Within(b, _)) if a == b);
+        if !others.iter().any(is_same) && others.len() < MOMENTS_IN_SAMPLE {
+            others.push(moment);
+        }
+    }
+    cuts.extend(others);
     cuts
 }
 

@@ -286,8 +286,7 @@ impl Stage<'_> {
         let mut seen = drama.seen();
         seen.over_network = over_network;
         if reinstall::asks_for_order(self.run) {
-            let next = server::next_boot(drama.proxy.port, &self.chassis.uuid, &self.chassis.mac)?;
-            seen.order_is_open = Some(next.is_some());
+            seen.order_is_open = Some(server::order_is_open(&state, &self.chassis.uuid)?);
         }
         seen.image = reinstall::expected_image(self.run, &self.image(), self.installed.as_deref());
         Ok(seen)

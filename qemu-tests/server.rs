@@ -177,6 +177,19 @@ pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
     }
 }
 
+/// Whether the server in this folder has an order left. Nobody is asked: to ask for the next boot is an attempt.
+///
+/// # Errors
+/// The database cannot be read.
+pub fn order_is_open(folder: &Path, machine: &str) -> Result<bool> {
+    let path = folder.join("drophammer.sqlite");
+    let database = rusqlite::Connection::open(&path).context(path.display())?;
+    database.busy_timeout(Duration::from_secs(10)).context(path.display())?;
+    let count = "SELECT count(*) FROM orders WHERE machine = ?1";
+    let orders: u32 = database.query_row(count, [machine], |row| row.get(0)).context(path.display())?;
+    Ok(orders > 0)
+}
+
 /// Status and body, as a machine behind QEMU's network gets them.
 fn get(port: u16, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("drophammer serve")?;
