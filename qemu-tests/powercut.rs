@@ -276,7 +276,7 @@ fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
     let text = fs::read_to_string(log).context(log.display())?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let report =
-        lines.filter(|line| line["report"]["success"] == true).last().ok_or("no report of the installation")?;
+        lines.filter(|line| line["report"]["success"] == true).next_back().ok_or("no report of the installation")?;
     let steps = report["report"]["timings"].as_array().cloned().unwrap_or_default();
     Ok(steps.iter().filter_map(|step| Some((step["step"].as_str()?.to_owned(), step["seconds"].as_f64()?))).collect())
 }

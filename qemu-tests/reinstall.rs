@@ -33,10 +33,7 @@ pub fn press(
     let began = Instant::now();
     let mut was_killed = false;
     loop {
-        let refused = match order(proxy.port, state, machine, image, without_marker) {
-            Ok(()) => None,
-            Err(words) => Some(words),
-        };
+        let refused = order(proxy.port, state, machine, image, without_marker).err();
         let sprung = proxy.sprung();
         for trap in &sprung {
             server.kill();
