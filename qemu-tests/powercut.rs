@@ -240,6 +240,7 @@ impl Start<'_> {
                 return Ok(End::Cut(place));
             }
             if let Some(facts) = vm.facts("tiny") {
+                vm.quit()?;
                 return Ok(End::Up(facts));
             }
             if vm.is_off()? {
@@ -274,9 +275,9 @@ fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<Stri
 /// Seconds by step of the last installation in a server's log.
 fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
     let text = fs::read_to_string(log).context(log.display())?;
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let report =
-        lines.filter(|line| line["report"]["success"] == true).next_back().ok_or("no report of the installation")?;
+        lines.rfind(|line| line["report"]["success"] == true).ok_or("no report of the installation")?;
     let steps = report["report"]["timings"].as_array().cloned().unwrap_or_default();
     Ok(steps.iter().filter_map(|step| Some((step["step"].as_str()?.to_owned(), step["seconds"].as_f64()?))).collect())
 }
