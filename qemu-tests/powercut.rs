@@ -276,8 +276,7 @@ fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<Stri
 fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
     let text = fs::read_to_string(log).context(log.display())?;
     let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let report =
-        lines.rfind(|line| line["report"]["success"] == true).ok_or("no report of the installation")?;
+    let report = lines.rfind(|line| line["report"]["success"] == true).ok_or("no report of the installation")?;
     let steps = report["report"]["timings"].as_array().cloned().unwrap_or_default();
     Ok(steps.iter().filter_map(|step| Some((step["step"].as_str()?.to_owned(), step["seconds"].as_f64()?))).collect())
 }
