@@ -24,6 +24,8 @@ pub struct Proxy {
 struct Wire {
     server: AtomicU16,
     process: AtomicI32,
+    /// A trap has killed the server, and it is not back yet.
+    away: AtomicBool,
     closed: AtomicBool,
     broken: Mutex<Broken>,
     requests: Mutex<Vec<String>>,
@@ -75,6 +77,7 @@ impl Proxy {
     pub fn set_server(&self, port: u16, process: i32) {
         self.wire.process.store(process, Ordering::Relaxed);
         self.wire.server.store(port, Ordering::Relaxed);
+        self.wire.away.store(false, Ordering::Release);
     }
 
     /// Sets traps; each kills once.
@@ -127,6 +130,7 @@ impl Wire {
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
             return write!(client, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
+        self.wait_for_server();
         let mut server = TcpStream::connect(("127.0.0.1", self.server.load(Ordering::Relaxed)))?;
         server.set_read_timeout(Some(SILENCE))?;
         for line in head.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
@@ -144,6 +148,15 @@ impl Wire {
         result
     }
 
+    /// Who calls a host that has just crashed is not refused, he hears nothing: iPXE, which asks once, hears it when it
+    /// is back.
+    fn wait_for_server(&self) {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while self.away.load(Ordering::Acquire) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn trap(&self, request: &str) -> Option<Trap> {
         let mut broken = lock(&self.broken);
         let index = broken.traps.iter().position(|trap| matches(&trap.request, request))?;
@@ -154,6 +167,8 @@ impl Wire {
     fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
+        // Before the answer is through: its reader may call again at once.
+        self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
         // Fails only when it is gone already.
         let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
@@ -229,6 +244,9 @@ pub fn self_test() {
     proxy.set_traps(vec![trap.clone()]);
     assert!(get("").is_empty() && proxy.sprung() == [trap] && proxy.sprung().is_empty());
     assert!(!victim.wait().expect("a process").success());
+    assert!(proxy.wire.away.load(Ordering::Acquire));
+    proxy.set_server(1, 0);
+    assert!(!proxy.wire.away.load(Ordering::Acquire));
     proxy.break_for(Duration::from_secs(60));
     assert!(get("").starts_with(b"HTTP/1.1 500 "));
     assert_eq!(proxy.requests(), ["GET /images/a", "GET /images/a bytes=5-", "GET /images/a", "GET /images/a"]);
