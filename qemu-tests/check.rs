@@ -1,8 +1,10 @@
 //! Compares what was seen with what a run expects. Pure, and all failures at once.
 
 use crate::disks::kind_guid;
+use crate::expect::{Expect, File, Inspect, Outcome, Tiny};
 use crate::facts::{Facts, fields_match, matches};
-use crate::scenario::{Expect, File, Inspect, Machine, Outcome, Partition, Tiny};
+use crate::reinstall;
+use crate::scenario::{Machine, Partition};
 use crate::stack;
 use serde_json::Value;
 
@@ -30,6 +32,12 @@ pub struct Seen {
     pub changed_disks: Vec<String>,
     /// Disks that still hold the text that should be gone.
     pub traces: Vec<String>,
+    /// The words with which the button was refused, none if it was not.
+    pub denied: Option<String>,
+    /// Whether the server has an order left, where that counts.
+    pub order_is_open: Option<bool>,
+    /// The image whose system must have come up, where that counts.
+    pub image: Option<String>,
 }
 
 /// Everything that is not as it should be.
@@ -53,10 +61,13 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
         }
     }
     untouched(machine, expect, seen, &mut failures);
+    failures.extend(reinstall::failures(expect, seen));
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
         failures.push(format!("disk {disk} still holds {text:?}"));
     }
-    let via = if expect.outcome == Outcome::Local { "disk" } else { "kexec" };
+    // Who could not find the way back by kexec has rebooted.
+    let by_disk = expect.outcome == Outcome::Local || (expect.outcome == Outcome::OldSystem && expect.boots > 1);
+    let via = if by_disk { "disk" } else { "kexec" };
     for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
         if let Some(facts) = facts {
             let mut found = Vec::new();
@@ -79,15 +90,15 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
 
 fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let Some(report) = &seen.report else {
-        if !matches!(expect.outcome, Outcome::Local | Outcome::Waiting) {
+        if !is_silent(expect.outcome) {
             failures.push("the server got no report".to_owned());
         }
         return;
     };
     let message = report["message"].as_str().unwrap_or_default();
     let success = report["success"].as_bool();
-    let wanted = expect.outcome == Outcome::Installed;
-    if matches!(expect.outcome, Outcome::Local | Outcome::Waiting) {
+    let wanted = matches!(expect.outcome, Outcome::Installed | Outcome::Already);
+    if is_silent(expect.outcome) {
         failures.push(format!("a report, although nothing was to be installed: {message}"));
     } else if success != Some(wanted) {
         failures.push(format!("the report says success {success:?}, expected {wanted}: {message}"));
@@ -110,6 +121,11 @@ fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     }
 }
 
+/// There is nothing that could be reported.
+fn is_silent(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Local | Outcome::Waiting | Outcome::Denied)
+}
+
 fn spoken_erased(disk: &Value) -> String {
     let text = |field: &str| disk[field].as_str().unwrap_or_default().to_owned();
     format!("{} {}", text("device").trim_start_matches("/dev/"), text("method"))
@@ -127,7 +143,7 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
 
 /// Who does not install leaves every disk alone, whether the scenario says it or not.
 fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
-    let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting);
+    let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     for disk in &machine.disks {
         if (all || expect.untouched_disks.contains(&disk.name)) && seen.changed_disks.contains(&disk.name) {
             failures.push(format!("disk {} was written to", disk.name));

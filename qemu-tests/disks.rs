@@ -22,9 +22,8 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
     if disk.bus == Bus::Sata && disk.sector != 512 {
         return Err(format!("disk {}: QEMU's SATA disks have sectors of 512 bytes", disk.name));
     }
+    make_empty(folder, disk)?;
     let path = path(folder, disk);
-    let file = File::create(&path).context(path.display())?;
-    file.set_len(disk.size_mib * MIB).context(path.display())?;
     for before in &disk.before {
         match before {
             Before::Random(random) => fill_random(&path, random)?,
@@ -34,6 +33,13 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A file without anything, also where there was one.
+pub fn make_empty(folder: &Path, disk: &Disk) -> Result<()> {
+    let path = path(folder, disk);
+    let file = File::create(&path).context(path.display())?;
+    file.set_len(disk.size_mib * MIB).context(path.display())
 }
 
 fn open(path: &Path) -> Result<File> {

@@ -1,9 +1,9 @@
 //! The neutral ramdisk: prepares the disks for a scenario with other people's tools, and looks at them afterwards.
 
+use crate::expect::Inspect;
 use crate::facts::Facts;
 use crate::host::{Context, Result, tool, write};
 use crate::machine::{Boot, Chassis, Vm};
-use crate::scenario::Inspect;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
@@ -24,27 +24,31 @@ pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect)
     let [mounts, files, checks] = [mounts.join(","), files.join(","), inspect.fsck_clean.join(",")];
     let cmdline = format!("{CMDLINE} inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}");
     let (kernel, initrd) = (artifacts.join("ramdisk/vmlinuz"), artifacts.join("ramdisk/inspect"));
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline, on_copy: true };
+    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline, on_copy: true, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     until(&mut vm, |vm| vm.facts("inspect"))
 }
 
-/// Runs the script of a scenario as root, with all disks.
+/// Runs the script of a scenario as root, with all disks; what the console showed.
 ///
 /// # Errors
 /// The script fails, with what it said.
-pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<()> {
+pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
     let initrd = chassis.folder.join("prepare.initrd");
     write(&initrd, with_script(chassis.folder, &artifacts.join("ramdisk/inspect"), script)?)?;
     let kernel = artifacts.join("ramdisk/vmlinuz");
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: CMDLINE, on_copy: false };
-    let mut vm = Vm::start(chassis, "prepare", &boot)?;
+    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: CMDLINE, on_copy: false, network: false };
+    let mut vm = Vm::start(chassis, label, &boot)?;
     let code = until(&mut vm, |vm| status(&vm.console())).context("prepare")?;
     // The disks belong to the machine until it is off.
     while vm.check_alive().is_ok() {
         std::thread::sleep(POLL);
     }
-    if code == "0" { Ok(()) } else { Err(format!("the script of `prepare` ended with {code}{}", vm.last_lines())) }
+    if code == "0" {
+        Ok(vm.console())
+    } else {
+        Err(format!("the script of `prepare` ended with {code}{}", vm.last_lines()))
+    }
 }
 
 /// The ramdisk with one more file, `/prepare`.

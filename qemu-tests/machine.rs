@@ -3,6 +3,7 @@
 use crate::facts::Facts;
 use crate::host::{Context, Result, child, write};
 use crate::scenario::{Bus, Disk, Firmware, Machine};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,19 @@ pub struct Chassis<'a> {
     pub folder: &'a Path,
     /// In the order in which they are plugged in; see [`in_order`].
     pub disks: Vec<&'a Disk>,
+    /// Places without a disk, by its name.
+    pub absent: Vec<String>,
+    /// How often the disk of that name was replaced.
+    pub replaced: BTreeMap<String, u32>,
+    /// The disks are overlays in qcow2 over saved ones.
+    pub overlays: bool,
+}
+
+impl Chassis<'_> {
+    /// The file behind a disk.
+    pub fn file(&self, disk: &Disk) -> PathBuf {
+        self.folder.join(format!("{}.{}", disk.name, if self.overlays { "qcow2" } else { "raw" }))
+    }
 }
 
 /// The disks as `names` orders them; those that it does not name follow.
@@ -37,10 +51,12 @@ pub enum Boot<'a> {
     Network(&'a Path),
     /// The disks; there is no network card at all.
     Disk,
+    /// The disks, with network cards; the installed system runs this script when it is up.
+    DiskThen(&'a Path),
     /// The same with this disk pulled, and on a copy: what such a boot writes would be missing on the pulled one later.
     DiskWithout(&'a str),
-    /// Kernel and ramdisk given to QEMU; no network card either. `on_copy`: nothing that is written reaches the disks.
-    Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool },
+    /// Kernel and ramdisk given to QEMU. `on_copy`: nothing that is written reaches the disks.
+    Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool, network: bool },
 }
 
 /// A running machine. Dropping it ends it.
@@ -75,10 +91,18 @@ impl Vm {
         }
         add_disks(&mut command, chassis, boot);
         match boot {
-            Boot::Network(tftp) => add_nics(&mut command, chassis, tftp),
+            Boot::Network(tftp) => add_nics(&mut command, chassis, Some(tftp)),
+            Boot::DiskThen(script) => {
+                add_nics(&mut command, chassis, None);
+                command.arg("-fw_cfg").arg(format!("name=opt/drophammer,file={}", script.display()));
+            }
             Boot::Disk | Boot::DiskWithout(_) => drop(command.args(["-nic", "none"])),
-            Boot::Direct { kernel, initrd, cmdline, .. } => {
-                command.args(["-nic", "none"]).arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
+            Boot::Direct { kernel, initrd, cmdline, network, .. } => {
+                match network {
+                    true => add_nics(&mut command, chassis, None),
+                    false => drop(command.args(["-nic", "none"])),
+                }
+                command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
                 command.args(["-append", cmdline]);
             }
         }
@@ -103,8 +127,23 @@ impl Vm {
 
     /// What `source` has told, once it is complete and its writer has said on the console that all is on the disks.
     pub fn facts(&self, source: &str) -> Option<Facts> {
-        let is_done = self.console().contains(&format!("drophammer-facts: {source}"));
-        if is_done { Facts::read(&read(&self.facts), source) } else { None }
+        self.facts_after(0, source)
+    }
+
+    /// The same of the system that came up after so many others, one out of the other.
+    pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
+        let told = self.console().matches(&format!("drophammer-facts: {source}")).count();
+        let text = read(&self.facts);
+        let (place, _) = text.match_indices(&format!("=== facts begin {source}")).nth(others)?;
+        if told > others { Facts::read(&text[place..], source) } else { None }
+    }
+
+    /// Whether the machine has gone off by itself: QEMU makes an end of a reboot, `-no-reboot`.
+    ///
+    /// # Errors
+    /// QEMU cannot be asked.
+    pub fn is_off(&mut self) -> Result<bool> {
+        Ok(self.process.try_wait().context("QEMU")?.is_some())
     }
 
     /// Says no when the machine has ended by itself (a panic, a reboot: `-no-reboot`) or takes too long.
@@ -126,10 +165,28 @@ impl Vm {
     /// # Errors
     /// QEMU is gone.
     pub fn link(&mut self, up: bool) -> Result<()> {
-        let order = format!(
-            r#"{{"execute":"qmp_capabilities"}}{{"execute":"set_link","arguments":{{"name":"nic0","up":{up}}}}}"#
-        );
+        self.order(&format!(r#"{{"execute":"set_link","arguments":{{"name":"nic0","up":{up}}}}}"#))
+    }
+
+    fn order(&mut self, order: &str) -> Result<()> {
+        let order = format!(r#"{{"execute":"qmp_capabilities"}}{order}"#);
         writeln!(self.monitor, "{order}").and_then(|()| self.monitor.flush()).context("QEMU's monitor")
+    }
+
+    /// Takes the power away, but lets QEMU finish its files: an overlay then shows all that was written to it.
+    ///
+    /// # Errors
+    /// QEMU does not end.
+    pub fn quit(&mut self) -> Result<()> {
+        self.order(r#"{"execute":"quit"}"#)?;
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !self.is_off()? {
+            if Instant::now() > patience {
+                return Err("QEMU does not end".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     /// Takes the power away and switches the machine on again, with a full deadline.
@@ -142,7 +199,8 @@ impl Vm {
         Ok(())
     }
 
-    fn end(&mut self) {
+    /// Takes the power away.
+    pub fn end(&mut self) {
         // Either fails only when QEMU has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -213,13 +271,16 @@ fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
     }
     let mut sata_ports = 0..6;
     for (index, disk) in chassis.disks.iter().enumerate() {
-        let model = model(disk, &mut sata_ports);
+        let model = model(disk, &serial(chassis, disk), &mut sata_ports);
         // Its port stays empty.
-        if matches!(boot, Boot::DiskWithout(name) if *name == disk.name) {
+        if chassis.absent.contains(&disk.name) || matches!(boot, Boot::DiskWithout(name) if *name == disk.name) {
             continue;
         }
-        let file = crate::disks::path(chassis.folder, disk);
-        let mut drive = format!("if=none,id=drive{index},format=raw,cache=unsafe,discard=unmap,snapshot={snapshot}");
+        let file = chassis.file(disk);
+        // What the machine has flushed must outlive QEMU; a raw file keeps all that was written, an overlay's tables lie
+        // in QEMU's memory until a flush comes.
+        let kind = if chassis.overlays { "format=qcow2,cache=writeback" } else { "format=raw,cache=unsafe" };
+        let mut drive = format!("if=none,id=drive{index},{kind},discard=unmap,snapshot={snapshot}");
         if let Some(mib) = disk.throttle_mib {
             drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
         }
@@ -234,9 +295,14 @@ fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
     }
 }
 
-fn model(disk: &Disk, sata_ports: &mut std::ops::Range<u32>) -> String {
+/// A new disk in an old one's place has another number.
+fn serial(chassis: &Chassis, disk: &Disk) -> String {
+    let first = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
+    chassis.replaced.get(&disk.name).map_or(first.clone(), |count| format!("{first}-{}", count + 1))
+}
+
+fn model(disk: &Disk, serial: &str, sata_ports: &mut std::ops::Range<u32>) -> String {
     let sectors = format!("logical_block_size={0},physical_block_size={0}", disk.sector);
-    let serial = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
     match disk.bus {
         Bus::Virtio => format!("virtio-blk-pci,{sectors},serial={serial}"),
         Bus::Nvme => match disk.name.rsplit_once('n') {
@@ -250,12 +316,19 @@ fn model(disk: &Disk, sata_ports: &mut std::ops::Range<u32>) -> String {
     }
 }
 
-fn add_nics(command: &mut Command, chassis: &Chassis, tftp: &Path) {
+/// With a folder for TFTP the machine boots from the first card.
+fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) {
     for (index, model) in chassis.machine.nics.iter().enumerate() {
         // The stock option ROMs are iPXE, so the boot file is the script itself.
-        let boot = format!("tftp={},bootfile=start.ipxe", tftp.display());
-        command.arg("-netdev").arg(format!("user,id=net{index},{boot}"));
-        let identity = if index == 0 { format!(",mac={},bootindex=0", chassis.mac) } else { String::new() };
+        let boot = tftp.map(|tftp| format!(",tftp={},bootfile=start.ipxe", tftp.display())).unwrap_or_default();
+        command.arg("-netdev").arg(format!("user,id=net{index}{boot}"));
+        let mut identity = if index == 0 { format!(",mac={}", chassis.mac) } else { String::new() };
+        if index == 0 && tftp.is_some() {
+            identity += ",bootindex=0";
+        }
+        if tftp.is_none() {
+            identity += ",romfile=";
+        }
         command.arg("-device").arg(format!("{model},id=nic{index},netdev=net{index}{identity}"));
     }
 }
@@ -267,22 +340,39 @@ pub fn self_test() {
                 - {name: nvme0n2, bus: nvme, size_mib: 1}\n";
     let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
     let machine = &scenario.machine;
-    let arguments = |order: &[&str], boot: &Boot| {
+    let with = |order: &[&str], absent: &[&str], boot: &Boot| {
         let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
         let disks = in_order(&machine.disks, &order);
-        let chassis = Chassis { machine, uuid: String::new(), mac: String::new(), folder: Path::new("/f"), disks };
+        let chassis = Chassis {
+            machine,
+            uuid: String::new(),
+            mac: String::new(),
+            folder: Path::new("/f"),
+            disks,
+            absent: absent.iter().map(|name| (*name).to_owned()).collect(),
+            replaced: BTreeMap::from([("nvme0n1".to_owned(), 1)]),
+            overlays: false,
+        };
         let mut command = Command::new("qemu");
         add_disks(&mut command, &chassis, boot);
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
+    let arguments = |order: &[&str], boot: &Boot| with(order, &[], boot);
     let as_listed = arguments(&[], &Boot::Disk);
     assert!(as_listed.contains("snapshot=off,throttling.bps-total=2097152,file=/f/sda.raw\n"), "{as_listed}");
     assert!(as_listed.contains("bus=ide.1,serial=DH-SDB,drive=drive1,bootindex=1"), "{as_listed}");
-    assert!(as_listed.contains("nvme,id=nvme0,") && as_listed.contains("nvme-ns,bus=nvme0,nsid=2,"), "{as_listed}");
+    assert!(
+        as_listed.contains("nvme,id=nvme0,")
+            && as_listed.contains("serial=DH-NVME0N1-2")
+            && as_listed.contains("nvme-ns,bus=nvme0,nsid=2,"),
+        "{as_listed}"
+    );
     let swapped = arguments(&["sdb", "sda"], &Boot::Disk);
     assert!(swapped.contains("bus=ide.0,serial=DH-SDB,drive=drive0,bootindex=1"), "{swapped}");
     assert!(swapped.contains("bus=ide.1,serial=DH-SDA,drive=drive1,bootindex=3"), "{swapped}");
     let pulled = arguments(&[], &Boot::DiskWithout("sda"));
     assert!(!pulled.contains("SDA") && pulled.contains("bus=ide.1,serial=DH-SDB"), "{pulled}");
+    let absent = with(&[], &["sda"], &Boot::Disk);
+    assert!(!absent.contains("SDA") && absent.contains("bus=ide.1,serial=DH-SDB"), "{absent}");
     assert!(pulled.contains("snapshot=on") && !pulled.contains("snapshot=off"), "{pulled}");
 }

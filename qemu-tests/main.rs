@@ -1,4 +1,4 @@
-//! Installs whole machines in QEMU: each file of `qemu-tests/scenarios` is one test case.
+//! Installs whole machines in QEMU: each file of `qemu-tests/scenarios` is one test case, and `powercut` is one more.
 //!
 //! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need root's packages, a ramdisk and the
 //! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
@@ -6,17 +6,22 @@
 
 mod check;
 mod disks;
+mod drama;
+mod expect;
 mod facts;
 mod host;
 mod image;
 mod looker;
 mod machine;
+mod powercut;
 mod proxy;
 mod reader;
+mod reinstall;
 mod run;
 mod scenario;
 mod server;
 mod stack;
+mod survivors;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
@@ -32,6 +37,7 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(VMS_AT_ONCE).min(VMS_AT_ONCE));
     let folder = own.or_else(|| std::env::var_os("DROPHAMMER_SCENARIOS").map(PathBuf::from));
     let wanted = folder.is_some() || is_set("DROPHAMMER_QEMU");
+    let own_only = folder.is_none();
     let folder = folder.unwrap_or_else(own_scenarios);
     let mut trials = vec![
         Trial::test("harness::facts", || quiet(facts::self_test)),
@@ -40,12 +46,18 @@ fn main() -> ExitCode {
         Trial::test("harness::machine", || quiet(machine::self_test)),
         Trial::test("harness::disks", || quiet(disks::self_test)),
         Trial::test("harness::proxy", || quiet(proxy::self_test)),
+        Trial::test("harness::reinstall", || quiet(reinstall::self_test)),
+        Trial::test("harness::powercut", || quiet(powercut::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     match scenario_files(&folder) {
         Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted))),
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
+    }
+    if own_only {
+        let cuts = || powercut::run(&artifacts(), &work(), is_set("DROPHAMMER_FULL")).map_err(Failed::from);
+        trials.push(Trial::test("powercut", cuts).with_ignored_flag(!wanted));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }

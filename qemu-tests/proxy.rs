@@ -1,10 +1,13 @@
 //! The wire between machine and server: passes everything on, and breaks what the scenario wants broken.
 
+use crate::facts::matches;
 use crate::host::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,9 @@ pub struct Proxy {
 #[derive(Default)]
 struct Wire {
     server: AtomicU16,
+    process: AtomicI32,
+    /// A trap has killed the server, and it is not back yet.
+    away: AtomicBool,
     closed: AtomicBool,
     broken: Mutex<Broken>,
     requests: Mutex<Vec<String>>,
@@ -29,6 +35,19 @@ struct Wire {
 struct Broken {
     errors_until: Option<Instant>,
     cuts: VecDeque<u64>,
+    traps: Vec<Trap>,
+    sprung: Vec<Trap>,
+}
+
+/// The server is killed when it has answered such a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trap {
+    /// `METHOD PATH`.
+    pub request: String,
+    /// The answer does not reach who has asked.
+    pub swallow: bool,
+    /// How long the server stays away.
+    pub time: Duration,
 }
 
 impl Proxy {
@@ -54,9 +73,21 @@ impl Proxy {
         Ok(Proxy { port, wire })
     }
 
-    /// Where the server is now.
-    pub fn set_server(&self, port: u16) {
+    /// Where the server is now, and which process it is.
+    pub fn set_server(&self, port: u16, process: i32) {
+        self.wire.process.store(process, Ordering::Relaxed);
         self.wire.server.store(port, Ordering::Relaxed);
+        self.wire.away.store(false, Ordering::Release);
+    }
+
+    /// Sets traps; each kills once.
+    pub fn set_traps(&self, traps: Vec<Trap>) {
+        lock(&self.wire.broken).traps = traps;
+    }
+
+    /// The traps that have killed since this was asked last.
+    pub fn sprung(&self) -> Vec<Trap> {
+        std::mem::take(&mut lock(&self.wire.broken).sprung)
     }
 
     /// Answers 500 to everything for so long.
@@ -99,6 +130,7 @@ impl Wire {
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
             return write!(client, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
+        self.wait_for_server();
         let mut server = TcpStream::connect(("127.0.0.1", self.server.load(Ordering::Relaxed)))?;
         server.set_read_timeout(Some(SILENCE))?;
         for line in head.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
@@ -107,10 +139,41 @@ impl Wire {
         write!(server, "Connection: close\r\n\r\n")?;
         let mut to_server = server.try_clone()?;
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
-        let result = self.answer(&mut server, &mut client, path.starts_with("/images/") && method == "GET");
+        let result = match self.trap(&format!("{method} {path}")) {
+            Some(trap) => self.spring(&trap, &mut server, &mut client),
+            None => self.answer(&mut server, &mut client, path.starts_with("/images/") && method == "GET"),
+        };
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
         result
+    }
+
+    /// Who calls a host that has just crashed is not refused, he hears nothing: iPXE, which asks once, hears it when it
+    /// is back.
+    fn wait_for_server(&self) {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while self.away.load(Ordering::Acquire) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn trap(&self, request: &str) -> Option<Trap> {
+        let mut broken = lock(&self.broken);
+        let index = broken.traps.iter().position(|trap| matches(&trap.request, request))?;
+        Some(broken.traps.remove(index))
+    }
+
+    /// The server has done its part when its answer is complete.
+    fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+        let mut answer = Vec::new();
+        let whole = server.read_to_end(&mut answer);
+        // Before the answer is through: its reader may call again at once.
+        self.away.store(true, Ordering::Release);
+        let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
+        // Fails only when it is gone already.
+        let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
+        lock(&self.broken).sprung.push(trap.clone());
+        whole.and(passed)
     }
 
     /// A cut counts as used when it has hurt: a short answer leaves it for the next one.
@@ -151,13 +214,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Through a server of one answer: a cut, an answer whole, an error.
+/// Through a server of one answer: a cut, an answer whole, an answer that is swallowed, an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
-    proxy.set_server(server.local_addr().expect("an address").port());
+    let mut victim = crate::host::child("sleep").arg("60").spawn().expect("a process");
+    proxy.set_server(server.local_addr().expect("an address").port(), victim.id() as i32);
     let answers = std::thread::spawn(move || {
-        for _ in 0..2 {
+        for _ in 0..3 {
             let (mut client, _) = server.accept().expect("a client");
             let head = read_head(&mut BufReader::new(client.try_clone().expect("a socket"))).expect("a request");
             assert!(head.contains(&"Connection: close".to_owned()), "{head:?}");
@@ -176,8 +240,15 @@ pub fn self_test() {
     let cut = get("").len();
     assert!((600..100_000).contains(&cut), "{cut}");
     assert!(get("Range: bytes=5-\r\n").len() > 100_000);
+    let trap = Trap { request: "GET /im*".to_owned(), swallow: true, time: Duration::ZERO };
+    proxy.set_traps(vec![trap.clone()]);
+    assert!(get("").is_empty() && proxy.sprung() == [trap] && proxy.sprung().is_empty());
+    assert!(!victim.wait().expect("a process").success());
+    assert!(proxy.wire.away.load(Ordering::Acquire));
+    proxy.set_server(1, 0);
+    assert!(!proxy.wire.away.load(Ordering::Acquire));
     proxy.break_for(Duration::from_secs(60));
     assert!(get("").starts_with(b"HTTP/1.1 500 "));
-    assert_eq!(proxy.requests(), ["GET /images/a", "GET /images/a bytes=5-", "GET /images/a"]);
+    assert_eq!(proxy.requests(), ["GET /images/a", "GET /images/a bytes=5-", "GET /images/a", "GET /images/a"]);
     answers.join().expect("the server is content");
 }

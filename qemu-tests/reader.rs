@@ -1,6 +1,6 @@
 //! Reads a scenario file, with the line in every complaint.
 
-use crate::scenario::{MACHINE_FIELDS, Run, Scenario};
+use crate::scenario::{BootFrom, MACHINE_FIELDS, Machine, Reinstall, Run, Scenario};
 use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types::MarkedMappingNode};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -35,8 +35,23 @@ pub fn parse(text: &str, name: String, folder: PathBuf) -> Result<Scenario, Stri
             _ => drop(common.insert(key.clone(), value.clone())),
         }
     }
-    let runs = runs.into_iter().map(|run| read_run(&common, run)).collect::<Result<_, _>>()?;
-    Ok(Scenario { name, folder, machine: typed(&Node::Mapping(machine))?, runs })
+    let runs: Vec<Run> = runs.into_iter().map(|run| read_run(&common, run)).collect::<Result<_, _>>()?;
+    let machine = typed(&Node::Mapping(machine))?;
+    fits(&machine, &runs)?;
+    Ok(Scenario { name, folder, machine, runs })
+}
+
+/// What no single field can say.
+fn fits(machine: &Machine, runs: &[Run]) -> Result<(), String> {
+    if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
+        return Err("1: the first run has nothing to reinstall".to_owned());
+    }
+    for name in runs.iter().flat_map(|run| run.absent.iter().chain(&run.replaced).chain(&run.disks_order)) {
+        if !machine.disks.iter().any(|disk| disk.name == *name) {
+            return Err(format!("1: the machine has no disk {name}"));
+        }
+    }
+    Ok(())
 }
 
 /// What is said on top holds for every run that does not say otherwise.
@@ -44,7 +59,9 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, S
     let mut whole = common.clone();
     whole.extend(run.iter().map(|(key, value)| (key.clone(), value.clone())));
     let allocation = whole.remove("allocation");
+    let button = whole.remove("reinstall").map(|node| button(&node)).transpose()?.flatten();
     let mut typed: Run = typed(&Node::Mapping(whole))?;
+    typed.reinstall = button;
     if let Some(node) = allocation {
         typed.allocation = json(&node).as_object().cloned().ok_or(at(&node, "allocation is a mapping"))?;
     }
@@ -52,6 +69,14 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, S
         return Err("1: a run has either layout or layout_file".to_owned());
     }
     Ok(typed)
+}
+
+/// `true`, or what the operator says beside it.
+fn button(node: &Node) -> Result<Option<Reinstall>, String> {
+    match json(node) {
+        serde_json::Value::Bool(pressed) => Ok(pressed.then(Reinstall::default)),
+        details => serde_json::from_value(details).map(Some).map_err(|error| at(node, &format!("reinstall: {error}"))),
+    }
 }
 
 fn empty(like: &MarkedMappingNode) -> MarkedMappingNode {
@@ -89,15 +114,28 @@ pub fn self_test() {
     assert_eq!(scenario.runs[0].allocation["hostname"], "web-1");
 
     let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\n";
-    let runs =
-        "allocation: {reinstall: true, hostname: '7'}\nruns:\n- expect: {}\n- {layout: y, expect: {outcome: local}}\n";
+    let runs = "allocation: {role: firewall, fast: true, hostname: '7'}\nruns:\n- expect: {}\n- {layout: y, expect: {outcome: local}}\n";
     let scenario = parse(&format!("{head}{runs}"), "x".into(), ".".into()).expect("two runs");
     let layouts: Vec<_> = scenario.runs.iter().filter_map(|run| run.layout.as_deref()).collect();
     assert_eq!(layouts, ["x", "y"]);
-    assert_eq!(scenario.runs[1].allocation["reinstall"], true);
+    assert_eq!(scenario.runs[1].allocation["fast"], true);
     assert_eq!(scenario.runs[1].allocation["hostname"], "7");
 
+    let head_with_disk = head.replace("[]", "[{name: sda, bus: sata, size_mib: 1}]");
+    let runs = "prepare: one\nruns:\n- expect: {}\n- {reinstall: true, prepare: two, replaced: [sda], expect: {outcome: old_system}}\n\
+                - {reinstall: {without_marker: true}, boot: kexec, expect: {boots: 3, order: open, hidden: {/var/lib: 7}}}\n\
+                - {reinstall: false, events: [{at: {request: 'POST */report'}, do: server_kill, answer: lost}], expect: {}}\n";
+    let scenario = parse(&format!("{head_with_disk}{runs}"), "x".into(), ".".into()).expect("reinstalls");
+    let pressed: Vec<_> = scenario.runs.iter().map(|run| run.reinstall.as_ref().map(|it| it.without_marker)).collect();
+    assert_eq!(pressed, [None, Some(false), Some(true), None]);
+    assert_eq!(scenario.machine.prepare.as_deref(), Some("one"));
+    assert_eq!(scenario.runs[1].prepare.as_deref(), Some("two"));
+    assert_eq!((scenario.runs[1].expect.boots, scenario.runs[2].expect.boots), (1, 3));
+
     for (rest, line, words) in [
+        ("reinstall: true\nexpect: {}\n", "1:", "nothing to reinstall"),
+        ("runs:\n- expect: {}\n- {reinstall: {marker: 1}, expect: {}}\n", "7:", "marker"),
+        ("absent: [sdx]\nexpect: {}\n", "1:", "no disk sdx"),
         ("expect: {outcom: failed}\n", "5:", "outcom"),
         ("expect: {}\nsurprise: 1\n", "6:", "surprise"),
         ("expect:\n  outcome: splendid\n", "6:", "splendid"),

@@ -2,44 +2,34 @@
 
 use crate::check::{self, Seen};
 use crate::disks;
+use crate::drama::{self, Drama};
+use crate::expect::Outcome;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
 use crate::image::{self, TINY};
 use crate::looker;
 use crate::machine::{Boot, Chassis, Vm, in_order};
 use crate::proxy::Proxy;
-use crate::scenario::{Act, Event, Firmware, Moment, Outcome, Run, Scenario};
+use crate::reinstall;
+use crate::scenario::{BootFrom, Firmware, Run, Scenario};
 use crate::server::{self, Server};
-use serde_json::{Value, json};
+use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uuid::Uuid;
 
 const POLL: Duration = Duration::from_millis(200);
 /// What OVMF says when no disk can be booted, without and with its shell.
 const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
-/// What the ramdisk says when the agent has ended, and how long a report may take from there to here.
-const GAVE_UP: &str = "the agent ended without booting the machine";
-const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a scenario below `work` with what was built in `artifacts`.
 ///
 /// # Errors
 /// Everything that is not as expected, and where the logs are.
 pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
-    let needed = [
-        ("ramdisk/vmlinuz", "build-ramdisk"),
-        ("ramdisk/initrd", "build-ramdisk"),
-        ("ramdisk/inspect", "build-ramdisk"),
-        (TINY, "build-tiny"),
-    ];
-    for (file, script) in needed {
-        let path = artifacts.join(file);
-        if !path.exists() {
-            return Err(format!("{} is missing: run scripts/{script}", path.display()));
-        }
-    }
+    need(artifacts)?;
     let folder = work.join(&scenario.name);
     // What an earlier failure left; usually there is nothing.
     let _ = fs::remove_dir_all(&folder);
@@ -53,48 +43,117 @@ pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
     result.map_err(|failures| format!("{about}\n{failures}\ndisks and logs are kept in {}", folder.display()))
 }
 
-fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> {
-    for disk in &scenario.machine.disks {
-        disks::make(folder, disk).context(format!("disk {}", disk.name))?;
-    }
-    let uuid = Uuid::new_v4();
-    let [a, b, c, ..] = *uuid.as_bytes();
-    let mac = format!("52:54:00:{a:02x}:{b:02x}:{c:02x}");
-    let disks = in_order(&scenario.machine.disks, &[]);
-    let mut chassis = Chassis { machine: &scenario.machine, uuid: uuid.to_string(), mac, folder, disks };
-    if let Some(script) = &scenario.machine.prepare {
-        looker::prepare(&chassis, artifacts, script)?;
-    }
-    let mut allocation = String::new();
-    for (index, run) in scenario.runs.iter().enumerate() {
-        if !run.same_allocation || allocation.is_empty() {
-            allocation = Uuid::new_v4().to_string();
-        }
-        chassis.disks = in_order(&scenario.machine.disks, &run.disks_order);
-        let label = format!("run{}", index + 1);
-        let stage = Stage { scenario, run, artifacts, chassis: &chassis, allocation: &allocation, label };
-        let failures = stage.play().unwrap_or_else(|failure| vec![failure]);
-        if !failures.is_empty() {
-            let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
-            return Err(format!("run {} of {}:\n{}", index + 1, scenario.runs.len(), list.join("\n")));
+/// What the scripts have built is there.
+///
+/// # Errors
+/// Which script is to be run.
+pub fn need(artifacts: &Path) -> Result<()> {
+    let needed = [
+        ("ramdisk/vmlinuz", "build-ramdisk"),
+        ("ramdisk/initrd", "build-ramdisk"),
+        ("ramdisk/inspect", "build-ramdisk"),
+        (TINY, "build-tiny"),
+    ];
+    for (file, script) in needed {
+        let path = artifacts.join(file);
+        if !path.exists() {
+            return Err(format!("{} is missing: run scripts/{script}", path.display()));
         }
     }
     Ok(())
 }
 
+/// A new machine of the scenario, with its disks as they are before the first run.
+///
+/// # Errors
+/// A disk cannot be made.
+pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) -> Result<Chassis<'a>> {
+    for disk in &scenario.machine.disks {
+        disks::make(folder, disk).context(format!("disk {}", disk.name))?;
+    }
+    let uuid = Uuid::new_v4();
+    let [a, b, c, ..] = *uuid.as_bytes();
+    let chassis = Chassis {
+        machine: &scenario.machine,
+        uuid: uuid.to_string(),
+        mac: format!("52:54:00:{a:02x}:{b:02x}:{c:02x}"),
+        folder,
+        disks: in_order(&scenario.machine.disks, &[]),
+        absent: vec![],
+        replaced: BTreeMap::new(),
+        overlays: false,
+    };
+    if let Some(script) = &scenario.machine.prepare {
+        looker::prepare(&chassis, artifacts, "prepare", script)?;
+    }
+    Ok(chassis)
+}
+
+fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> {
+    let mut chassis = assemble(scenario, artifacts, folder)?;
+    let mut allocation = String::new();
+    let mut installed = None;
+    for (index, run) in scenario.runs.iter().enumerate() {
+        let goes_on = run.same_allocation || run.reinstall.is_some();
+        if !goes_on || allocation.is_empty() {
+            allocation = Uuid::new_v4().to_string();
+        }
+        let label = format!("run{}", index + 1);
+        plug(&mut chassis, run)?;
+        if let Some(script) = &run.prepare {
+            looker::prepare(&chassis, artifacts, &format!("{label}-prepare"), script)?;
+        }
+        let stage = Stage {
+            scenario,
+            run,
+            artifacts,
+            chassis: &chassis,
+            allocation: &allocation,
+            label,
+            installed: &installed,
+        };
+        let failures = stage.play().unwrap_or_else(|failure| vec![failure]);
+        let image = stage.image();
+        if !failures.is_empty() {
+            let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
+            return Err(format!("run {} of {}:\n{}", index + 1, scenario.runs.len(), list.join("\n")));
+        }
+        if run.expect.outcome == Outcome::Installed {
+            installed = Some(image);
+        }
+    }
+    Ok(())
+}
+
+/// The disks of this run: who is there, where, and who is new.
+fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
+    chassis.disks = in_order(&chassis.machine.disks, &run.disks_order);
+    chassis.absent.clone_from(&run.absent);
+    for disk in chassis.machine.disks.iter().filter(|disk| run.replaced.contains(&disk.name)) {
+        disks::make_empty(chassis.folder, disk)?;
+        *chassis.replaced.entry(disk.name.clone()).or_default() += 1;
+    }
+    Ok(())
+}
+
 /// One run and all that it needs.
-struct Stage<'a> {
-    scenario: &'a Scenario,
-    run: &'a Run,
-    artifacts: &'a Path,
-    chassis: &'a Chassis<'a>,
-    allocation: &'a str,
-    label: String,
+pub struct Stage<'a> {
+    pub scenario: &'a Scenario,
+    pub run: &'a Run,
+    pub artifacts: &'a Path,
+    pub chassis: &'a Chassis<'a>,
+    pub allocation: &'a str,
+    pub label: String,
+    /// The image of the last run that installed one.
+    pub installed: &'a Option<String>,
 }
 
 impl Stage<'_> {
     /// The whole run; what is not as expected.
-    fn play(&self) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// It cannot go on.
+    pub fn play(&self) -> Result<Vec<String>> {
         let before = self.fingerprints()?;
         let mut seen = self.network_boot()?;
         let after = self.fingerprints()?;
@@ -106,7 +165,7 @@ impl Stage<'_> {
                 seen.traces.push(name.clone());
             }
         }
-        if self.run.expect.outcome == Outcome::Installed {
+        if self.run.expect.outcome.comes_up() && self.run.expect.outcome != Outcome::Local {
             seen.from_disk = Some(self.disk_boot("disk", &Boot::Disk)?);
         }
         for name in &self.run.expect.boots_without {
@@ -125,10 +184,16 @@ impl Stage<'_> {
 
     fn fingerprints(&self) -> Result<Vec<String>> {
         let disks = self.scenario.machine.disks.iter();
-        disks.map(|disk| disks::fingerprint(&disks::path(self.chassis.folder, disk))).collect()
+        disks.map(|disk| disks::fingerprint(&self.chassis.file(disk))).collect()
     }
 
-    /// Fills the server's folder. Its database stays there from run to run.
+    /// Id of the image that this run offers.
+    pub fn image(&self) -> String {
+        format!("tiny-1.0.{}", self.label)
+    }
+
+    /// Fills the server's folder. Its database stays there from run to run. A reinstall leaves the machine's file alone:
+    /// its image is in the order.
     fn write_state(&self, state: &Path, base: &str) -> Result<()> {
         let layout = match (&self.run.layout, &self.run.layout_file) {
             (Some(text), _) => text.clone(),
@@ -141,12 +206,15 @@ impl Stage<'_> {
         let id = layout.lines().find_map(|line| line.strip_prefix("id:")).unwrap_or("nameless");
         let id = id.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']);
         server::put(state, "layouts", id, &layout)?;
-        let image = format!("tiny-1.0.{}", self.label);
+        let image = self.image();
         let original = match &self.run.image.file {
             Some(file) => self.find(file, self.artifacts),
             None => self.artifacts.join(TINY),
         };
         image::offer(&self.run.image, &original, &image, state, base)?;
+        if self.run.reinstall.is_some() {
+            return Ok(());
+        }
         let mut allocation = json!({
             "id": self.allocation, "hostname": "machine", "project": "scenarios", "image": image, "filesystemlayout": id,
             "ssh_pub_keys": [], "user_data": "",
@@ -168,37 +236,67 @@ impl Stage<'_> {
         if beside.exists() { beside } else { or.join(file) }
     }
 
-    /// Power on with the network, until the outcome shows.
-    fn network_boot(&self) -> Result<Seen> {
+    /// The server with all that this run gives it, and the wire to it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn serve(&self, state: &Path) -> Result<(Server, Proxy)> {
         let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
-        let state = self.chassis.folder.join("serve");
-        fs::create_dir_all(&state).context(state.display())?;
-        self.write_state(&state, &format!("http://10.0.2.2:{}", proxy.port))?;
+        fs::create_dir_all(state).context(state.display())?;
+        if self.run.forget {
+            server::forget(state)?;
+        }
+        self.write_state(state, &format!("http://10.0.2.2:{}", proxy.port))?;
         // On a busy host an emulated timer can be too late for the kernel, which panics then.
         let cmdline = format!("no_timer_check {}", self.scenario.machine.kernel_arguments);
-        let server = Server::start(&state, &self.artifacts.join("ramdisk"), cmdline.trim())?;
-        proxy.set_server(server.port().ok_or("drophammer serve does not say its port")?);
+        let server = Server::start(state, &self.artifacts.join("ramdisk"), cmdline.trim())?;
+        server.connect(&proxy)?;
+        Ok((server, proxy))
+    }
+
+    /// The button if it is to be pressed, power on, and what happens until the outcome shows.
+    fn network_boot(&self) -> Result<Seen> {
+        let state = self.chassis.folder.join("serve");
+        let (mut server, proxy) = self.serve(&state)?;
+        proxy.set_traps(drama::traps(&self.run.events));
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
-        let vm = Vm::start(self.chassis, &format!("{}-network", self.label), &Boot::Network(&tftp))?;
-        let pending = self.run.events.clone();
-        let mut drama = Drama { stage: self, server, proxy, tftp, vm, pending, repairs: vec![], gave_up: None };
+        let pressed = match &self.run.reinstall {
+            None => Ok(()),
+            Some(button) => {
+                reinstall::press(&mut server, &proxy, &state, &self.chassis.uuid, &self.image(), button.without_marker)
+            }
+        };
+        if self.run.expect.outcome == Outcome::Denied {
+            return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
+        }
+        pressed?;
+        let script = self.chassis.folder.join("script");
+        let boot = match self.run.boot {
+            BootFrom::Pxe => Boot::Network(&tftp),
+            BootFrom::Kexec => {
+                write(&script, reinstall::script(proxy.port))?;
+                Boot::DiskThen(&script)
+            }
+        };
+        let vm = Vm::start(self.chassis, &format!("{}-network", self.label), &boot)?;
+        let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
         let over_network = drama.watch()?;
-        let said = drama.server.said();
-        Ok(Seen {
-            report: said.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
-            events: said.iter().filter_map(|line| line["event"].as_str().map(str::to_owned)).collect(),
-            console: drama.vm.console(),
-            requests: drama.proxy.requests(),
-            problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
-            over_network,
-            ..Seen::default()
-        })
+        let mut seen = drama.seen();
+        seen.over_network = over_network;
+        if reinstall::asks_for_order(self.run) {
+            seen.order_is_open = Some(server::order_is_open(&state, &self.chassis.uuid)?);
+        }
+        seen.image = reinstall::expected_image(self.run, &self.image(), self.installed.as_deref());
+        Ok(seen)
     }
 
     /// After a power cut, without any network card: the installed system must come up by itself.
-    fn disk_boot(&self, label: &str, boot: &Boot) -> Result<Facts> {
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<Facts> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
             if let Some(facts) = vm.facts("tiny") {
@@ -216,7 +314,7 @@ impl Stage<'_> {
             return self.futile_boot();
         }
         for disk in &self.scenario.machine.disks {
-            if disks::has_boot_code(&disks::path(self.chassis.folder, disk))? {
+            if disks::has_boot_code(&self.chassis.file(disk))? {
                 return Err(format!("disk {} has boot code in its first sector after a failed install", disk.name));
             }
         }
@@ -236,111 +334,5 @@ impl Stage<'_> {
             vm.check_alive().context("boot from a disk that must not boot")?;
             std::thread::sleep(POLL);
         }
-    }
-}
-
-/// The boot over the network while it goes on, with all that can happen to it.
-struct Drama<'a> {
-    stage: &'a Stage<'a>,
-    server: Server,
-    proxy: Proxy,
-    tftp: PathBuf,
-    vm: Vm,
-    pending: Vec<Event>,
-    /// What is broken now and when it gets well.
-    repairs: Vec<(Instant, Act)>,
-    /// When the agent was seen to have ended.
-    gave_up: Option<Instant>,
-}
-
-impl Drama<'_> {
-    /// Until the outcome shows; the facts of the installed system when it has come up.
-    fn watch(&mut self) -> Result<Option<Facts>> {
-        let outcome = self.stage.run.expect.outcome;
-        let fails = matches!(outcome, Outcome::Failed | Outcome::Refused);
-        loop {
-            let said = self.server.said();
-            if outcome == Outcome::Waiting && said.iter().any(|line| line["event"] == "Waiting") {
-                return Ok(None);
-            }
-            if let Some(report) = said.iter().map(|line| &line["report"]).find(|report| report["success"] == false) {
-                if fails {
-                    return Ok(None);
-                }
-                let (step, message) = (&report["step"], report["message"].as_str().unwrap_or_default());
-                return Err(format!("the install failed in step {step}: {message}{}", self.vm.last_lines()));
-            }
-            if let Some(facts) = self.vm.facts("tiny") {
-                return if fails { Err("it installed and booted".to_owned()) } else { Ok(Some(facts)) };
-            }
-            self.vm.check_alive()?;
-            self.check_agent()?;
-            self.fire(&said)?;
-            self.repair()?;
-            std::thread::sleep(POLL);
-        }
-    }
-
-    /// An agent that ends without a report would otherwise cost the whole deadline.
-    fn check_agent(&mut self) -> Result<()> {
-        if self.gave_up.is_none() && self.vm.console().contains(GAVE_UP) {
-            self.gave_up = Some(Instant::now());
-        }
-        if self.gave_up.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
-            return Err(format!("the agent ended and no report of a failure came{}", self.vm.last_lines()));
-        }
-        Ok(())
-    }
-
-    fn fire(&mut self, said: &[Value]) -> Result<()> {
-        let console = self.vm.console();
-        let has = |field: &str, wanted: &str| said.iter().any(|line| line[field] == wanted);
-        let is_now = |event: &Event| match &event.at {
-            Moment::Step(step) => has("step", step),
-            Moment::Event(name) => has("event", name),
-            Moment::Console(text) => console.contains(text),
-            Moment::ProgressBytes(bytes) => said.iter().any(|line| line["progress"]["bytes"].as_u64() >= Some(*bytes)),
-        };
-        let (now, later) = std::mem::take(&mut self.pending).into_iter().partition(is_now);
-        self.pending = later;
-        for event in now {
-            self.act(&event)?;
-        }
-        Ok(())
-    }
-
-    fn act(&mut self, event: &Event) -> Result<()> {
-        let time = Duration::from_secs(event.seconds);
-        match event.act {
-            Act::PowerCut => {
-                let label = format!("{}-network-again", self.stage.label);
-                self.gave_up = None;
-                self.vm.power_cycle(self.stage.chassis, &label, &Boot::Network(&self.tftp))?;
-            }
-            Act::LinkDown => self.vm.link(false)?,
-            Act::ServerStop => self.server.freeze(true)?,
-            Act::ServerKill => self.server.kill(),
-            Act::ServerErrors => self.proxy.break_for(time),
-        }
-        self.repairs.push((Instant::now() + time, event.act));
-        Ok(())
-    }
-
-    fn repair(&mut self) -> Result<()> {
-        let (due, later) = self.repairs.drain(..).partition(|(when, _)| *when <= Instant::now());
-        self.repairs = later;
-        let due: Vec<(Instant, Act)> = due;
-        for (_, act) in due {
-            match act {
-                Act::LinkDown => self.vm.link(true)?,
-                Act::ServerStop => self.server.freeze(false)?,
-                Act::ServerKill => {
-                    self.server.restart()?;
-                    self.proxy.set_server(self.server.port().ok_or("drophammer serve does not say its port")?);
-                }
-                Act::PowerCut | Act::ServerErrors => {}
-            }
-        }
-        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A scenario as it is written. `docs/scenarios.md` explains each field; `reader.rs` reads it.
 
+use crate::expect::Expect;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One file: a machine and what is done with it, run after run.
@@ -146,7 +146,7 @@ pub struct Partition {
 }
 
 /// One life of the machine, from switching on to what is found on its disks.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// The layout itself, given to the server letter by letter.
@@ -157,6 +157,23 @@ pub struct Run {
     /// The allocation of the run before once more, not a new one.
     #[serde(default)]
     pub same_allocation: bool,
+    /// The operator presses the button first: the same allocation, this run's image.
+    #[serde(skip)]
+    pub reinstall: Option<Reinstall>,
+    /// The server comes back without its database.
+    #[serde(default)]
+    pub forget: bool,
+    /// Where the machine starts from when it is switched on.
+    #[serde(default)]
+    pub boot: BootFrom,
+    /// As the machine's `prepare`, before this run.
+    pub prepare: Option<String>,
+    /// Disks that are not plugged in during this run.
+    #[serde(default)]
+    pub absent: Vec<String>,
+    /// Disks in whose places there are new and empty ones from this run on.
+    #[serde(default)]
+    pub replaced: Vec<String>,
     /// The disks in the order in which they are plugged in for this run; without it, as the machine lists them.
     #[serde(default)]
     pub disks_order: Vec<String>,
@@ -166,6 +183,24 @@ pub struct Run {
     /// Anything that the server's machine file takes; read apart because its types are not ours to know.
     #[serde(skip)]
     pub allocation: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The button, as the operator presses it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reinstall {
+    /// "I know that the disk with the marker was replaced."
+    #[serde(default)]
+    pub without_marker: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BootFrom {
+    #[default]
+    Pxe,
+    /// The installed system is started from disk, fetches `drophammer` and runs `drophammer reinstall`.
+    Kexec,
 }
 
 /// The image that is offered: a file, and what was done to it.
@@ -213,6 +248,18 @@ pub struct Event {
     pub act: Act,
     #[serde(default)]
     pub seconds: u64,
+    /// Of a server that is killed at a request.
+    #[serde(default)]
+    pub answer: Answer,
+}
+
+/// What becomes of the answer to the request at which the server is killed; the server has done what was asked.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    #[default]
+    Passed,
+    Lost,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -224,6 +271,8 @@ pub enum Moment {
     Event(String),
     Console(String),
     ProgressBytes(u64),
+    /// `METHOD PATH`, as it goes over the wire for the first time.
+    Request(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -238,139 +287,6 @@ pub enum Act {
     ServerKill,
     /// The server answers 500 to everything.
     ServerErrors,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Expect {
-    #[serde(default)]
-    pub outcome: Outcome,
-    pub failed_step: Option<String>,
-    #[serde(default)]
-    pub report_contains: Vec<String>,
-    #[serde(default)]
-    pub events_in_order: Vec<String>,
-    #[serde(default)]
-    pub console_contains: Vec<String>,
-    /// Lines `METHOD PATH RANGE` as the server's network card would see them.
-    #[serde(default)]
-    pub requests: Vec<String>,
-    /// Problems that the server shows to its operator.
-    #[serde(default)]
-    pub server_says: Vec<String>,
-    #[serde(default)]
-    pub untouched_disks: Vec<String>,
-    /// Disk to a text that is nowhere on it any more.
-    #[serde(default)]
-    pub no_trace_of: BTreeMap<String, String>,
-    /// Lines `DEVICE METHOD` of the report: how each disk was erased.
-    #[serde(default)]
-    pub erased: Vec<String>,
-    /// After a failure: the firmware finds nothing to boot on the disks.
-    #[serde(default)]
-    pub nothing_bootable: bool,
-    /// One more boot from disk for each of these, without it.
-    #[serde(default)]
-    pub boots_without: Vec<String>,
-    #[serde(default)]
-    pub tiny: Tiny,
-    #[serde(default)]
-    pub inspect: Inspect,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// Reported, kexec'd, and after a power cycle without network booted from disk.
-    #[default]
-    Installed,
-    /// A failure was reported.
-    Failed,
-    /// A failure was reported and no disk was written to.
-    Refused,
-    /// The server has nothing that it could hand out: the machine registers and waits.
-    Waiting,
-    /// Nothing was installed: the machine came up over PXE into the system on its disk.
-    Local,
-}
-
-/// What the installed system says, both times.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tiny {
-    #[serde(default)]
-    pub mounts: Vec<String>,
-    #[serde(default)]
-    pub fstab: Vec<String>,
-    #[serde(default)]
-    pub swaps: Vec<String>,
-    /// All of them, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
-    pub arrays: Option<Vec<String>>,
-    /// All of them: `NAME TAGS PVS`.
-    pub groups: Option<Vec<String>>,
-    /// All of them: `GROUP/NAME TYPE STRIPES MIB`.
-    pub volumes: Option<Vec<String>>,
-    /// Other sections by name.
-    #[serde(default)]
-    pub facts: BTreeMap<String, Vec<String>>,
-}
-
-/// What a neutral ramdisk finds on the disks afterwards.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Inspect {
-    /// Mounted read-only, in this order: `sda2:/`.
-    #[serde(default)]
-    pub mount: Vec<String>,
-    /// All of them, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
-    pub arrays: Option<Vec<String>>,
-    /// All of them: `NAME TAGS PVS`.
-    pub groups: Option<Vec<String>>,
-    /// All of them: `GROUP/NAME TYPE STRIPES MIB`.
-    pub volumes: Option<Vec<String>>,
-    /// By device: the types of all signatures that are on it.
-    #[serde(default)]
-    pub signatures: BTreeMap<String, Vec<String>>,
-    #[serde(default)]
-    pub partitions: BTreeMap<String, Vec<Partition>>,
-    #[serde(default)]
-    pub blkid: BTreeMap<String, BTreeMap<String, String>>,
-    #[serde(default)]
-    pub fsck_clean: Vec<String>,
-    #[serde(default)]
-    pub files: BTreeMap<String, File>,
-}
-
-impl Inspect {
-    pub fn asks_nothing(&self) -> bool {
-        let stack = [&self.arrays, &self.groups, &self.volumes];
-        stack.iter().all(|lines| lines.is_none())
-            && self.signatures.is_empty()
-            && self.partitions.is_empty()
-            && self.blkid.is_empty()
-            && self.fsck_clean.is_empty()
-            && self.files.is_empty()
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct File {
-    #[serde(default)]
-    pub missing: bool,
-    /// `regular file`, `directory`, `symbolic link`, … as stat(1) says it.
-    #[serde(rename = "type")]
-    pub kind: Option<String>,
-    /// Octal.
-    pub mode: Option<String>,
-    pub uid: Option<String>,
-    pub gid: Option<String>,
-    pub size: Option<String>,
-    /// Seconds since the epoch.
-    pub mtime: Option<String>,
-    pub sha256: Option<String>,
-    #[serde(default)]
-    pub contains: Vec<String>,
 }
 
 /// Two machines run at once, on the two cores that the host may have.

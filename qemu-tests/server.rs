@@ -1,6 +1,7 @@
 //! `drophammer serve` as a child process, the folder that it reads, and what it says.
 
 use crate::host::{Context, Result, child, write};
+use crate::proxy::Proxy;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -44,6 +45,16 @@ impl Server {
 
     pub fn port(&self) -> Option<u16> {
         self.listening().last().copied()
+    }
+
+    /// Tells the wire where it is now.
+    ///
+    /// # Errors
+    /// It does not say its port.
+    pub fn connect(&self, proxy: &Proxy) -> Result<()> {
+        let port = self.port().ok_or("drophammer serve does not say its port")?;
+        proxy.set_server(port, self.process.id() as i32);
+        Ok(())
     }
 
     /// Kills it; [`Server::restart`] makes it come back.
@@ -125,22 +136,70 @@ fn spawn(folder: &Path, boot: &Path, cmdline: &str, said: &Arc<Mutex<Vec<Value>>
     Ok(process)
 }
 
+/// The server that is started next in this folder knows nothing of what has happened.
+///
+/// # Errors
+/// The database cannot be removed.
+pub fn forget(folder: &Path) -> Result<()> {
+    for ending in ["", "-wal", "-shm"] {
+        let path = folder.join(format!("drophammer.sqlite{ending}"));
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context(path.display()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// `start.ipxe` as the server makes it for a machine that knows this host as 10.0.2.2.
 ///
 /// # Errors
 /// The server does not have it.
 pub fn start_script(port: u16) -> Result<String> {
+    match get(port, "/start.ipxe")? {
+        (200, body) if body.starts_with("#!ipxe") => Ok(body),
+        (status, body) => Err(format!("drophammer serve has no /start.ipxe: {status} {body}")),
+    }
+}
+
+/// The kernel command line with which the machine carries out what is ordered, and none when nothing is. The server
+/// counts it as an attempt.
+///
+/// # Errors
+/// The server has neither.
+pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
+    let (status, body) = get(port, &format!("/boot.json?uuid={uuid}&mac={mac}"))?;
+    let cmdline = serde_json::from_str::<Value>(&body).ok().and_then(|it| it["cmdline"].as_str().map(str::to_owned));
+    match (status, cmdline) {
+        (200, Some(cmdline)) => Ok(Some(cmdline)),
+        (409, _) => Ok(None),
+        (status, _) => Err(format!("GET /boot.json: {status} {body}")),
+    }
+}
+
+/// Whether the server in this folder has an order left. Nobody is asked: to ask for the next boot is an attempt.
+///
+/// # Errors
+/// The database cannot be read.
+pub fn order_is_open(folder: &Path, machine: &str) -> Result<bool> {
+    let path = folder.join("drophammer.sqlite");
+    let database = rusqlite::Connection::open(&path).context(path.display())?;
+    database.busy_timeout(Duration::from_secs(10)).context(path.display())?;
+    let count = "SELECT count(*) FROM orders WHERE machine = ?1";
+    let orders: u32 = database.query_row(count, [machine], |row| row.get(0)).context(path.display())?;
+    Ok(orders > 0)
+}
+
+/// Status and body, as a machine behind QEMU's network gets them.
+fn get(port: u16, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("drophammer serve")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("drophammer serve")?;
-    write!(stream, "GET /start.ipxe HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n\r\n").context("drophammer serve")?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n\r\n").context("drophammer serve")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).context("/start.ipxe")?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.split(' ').nth(1) == Some("200") && body.starts_with("#!ipxe") => {
-            Ok(body.to_owned())
-        }
-        _ => Err(format!("drophammer serve has no /start.ipxe: {answer}")),
-    }
+    stream.read_to_string(&mut answer).context(path)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(format!("{path}: no answer: {answer:?}"))?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.ok_or(format!("{path}: no status: {head}"))?, body.to_owned()))
 }
 
 /// Writes `DIR/KIND/ID.yaml`.

@@ -1,8 +1,8 @@
 //! Compares what lies between partitions and filesystems: arrays, groups, volumes, and signatures that must not be there.
 
 use crate::check::has_lines;
+use crate::expect::Tiny;
 use crate::facts::{Facts, fields_match, matches};
-use crate::scenario::Tiny;
 use std::collections::BTreeSet;
 
 /// The section has these lines and no others.

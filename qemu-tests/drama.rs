@@ -1,0 +1,230 @@
+//! The boot over the network while it goes on, with all that happens to it, until the outcome shows.
+
+use crate::check::Seen;
+use crate::expect::Outcome;
+use crate::facts::{Facts, matches};
+use crate::host::{Result, write};
+use crate::machine::{Boot, Vm};
+use crate::proxy::{Proxy, Trap};
+use crate::run::Stage;
+use crate::scenario::{Act, Answer, BootFrom, Event, Moment};
+use crate::server::Server;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(200);
+/// What the ramdisk says when the agent has ended, and how long a report may take from there to here.
+const GAVE_UP: &str = "the agent ended without booting the machine";
+const REPORT_PATIENCE: Duration = Duration::from_secs(10);
+/// What the tiny OS says when the script that it was handed has ended.
+const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
+
+/// Server, wire and machine, and what is still to happen.
+pub struct Drama<'a> {
+    stage: &'a Stage<'a>,
+    server: Server,
+    proxy: Proxy,
+    tftp: PathBuf,
+    vm: Vm,
+    pending: Vec<Event>,
+    /// What is broken now and when it gets well.
+    repairs: Vec<(Instant, Act)>,
+    /// When the agent was seen to have ended.
+    gave_up: Option<Instant>,
+    /// How often the machine was switched on because it had gone off by itself, the first time included.
+    boots: u32,
+    /// Systems that come up in this life of the machine before the one that counts.
+    others: usize,
+    /// When the machine was switched on, or the system that reinstalls itself was up.
+    began: Instant,
+}
+
+/// Kills at a request are the wire's to do: it alone knows when the answer is through.
+pub fn traps(events: &[Event]) -> Vec<Trap> {
+    let trap = |event: &Event| match (&event.at, event.act) {
+        (Moment::Request(request), Act::ServerKill) => Some(Trap {
+            request: request.clone(),
+            swallow: event.answer == Answer::Lost,
+            time: Duration::from_secs(event.seconds),
+        }),
+        _ => None,
+    };
+    events.iter().filter_map(trap).collect()
+}
+
+impl<'a> Drama<'a> {
+    pub fn new(stage: &'a Stage<'a>, server: Server, proxy: Proxy, tftp: PathBuf, vm: Vm) -> Drama<'a> {
+        let is_trap = |event: &&Event| matches!(event.at, Moment::Request(_)) && event.act == Act::ServerKill;
+        let pending = stage.run.events.iter().filter(|event| !is_trap(event)).cloned().collect();
+        let others = usize::from(stage.run.boot == BootFrom::Kexec);
+        let (repairs, gave_up, began) = (vec![], None, Instant::now());
+        Drama { stage, server, proxy, tftp, vm, pending, repairs, gave_up, boots: 1, others, began }
+    }
+
+    /// What server and machine have said.
+    pub fn seen(&self) -> Seen {
+        let said = self.server.said();
+        Seen {
+            report: said.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
+            events: said.iter().filter_map(|line| line["event"].as_str().map(str::to_owned)).collect(),
+            console: self.vm.console(),
+            requests: self.proxy.requests(),
+            problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
+            ..Seen::default()
+        }
+    }
+
+    /// Until the outcome shows; the facts of the system that has come up.
+    ///
+    /// # Errors
+    /// Another one shows, or none in time.
+    pub fn watch(&mut self) -> Result<Option<Facts>> {
+        loop {
+            let said = self.server.said();
+            if self.is_over(&said)? {
+                return Ok(None);
+            }
+            if let Some(facts) = self.facts()? {
+                return Ok(Some(facts));
+            }
+            if self.vm.is_off()? && self.boots < self.stage.run.expect.boots {
+                self.boots += 1;
+                self.boot_again(&format!("boot{}", self.boots))?;
+            }
+            self.vm.check_alive()?;
+            self.check_agent()?;
+            self.fire(&said)?;
+            self.repair()?;
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// An outcome after which no system comes up.
+    fn is_over(&self, said: &[Value]) -> Result<bool> {
+        let expect = &self.stage.run.expect;
+        let failures: Vec<&Value> =
+            said.iter().map(|line| &line["report"]).filter(|report| report["success"] == false).collect();
+        let Some(last) = failures.last() else {
+            return Ok(expect.outcome == Outcome::Waiting && said.iter().any(|line| line["event"] == "Waiting"));
+        };
+        let is_last = failures.len() >= expect.boots as usize;
+        match expect.outcome {
+            Outcome::Failed | Outcome::Refused if is_last => return Ok(true),
+            Outcome::OldSystem if last["untouched"] == true => return Ok(false),
+            Outcome::Stopped => {
+                let console = self.vm.console();
+                return Ok(expect.console_contains.iter().all(|text| matches(&format!("*{text}*"), &console)));
+            }
+            _ if !is_last => return Ok(false),
+            _ => {}
+        }
+        let (step, message) = (&last["step"], last["message"].as_str().unwrap_or_default());
+        let how = if last["untouched"] == true { "before" } else { "after" };
+        Err(format!("failed in step {step}, {how} the point of no return: {message}{}", self.vm.last_lines()))
+    }
+
+    /// Those of the system that counts, once it is up.
+    fn facts(&mut self) -> Result<Option<Facts>> {
+        let expect = &self.stage.run.expect;
+        if self.others == 1 && self.vm.facts_after(1, "tiny").is_none() {
+            if self.vm.facts("tiny").is_none() {
+                self.began = Instant::now();
+            }
+            return Ok(None);
+        }
+        let Some(facts) = self.vm.facts_after(self.others, "tiny") else { return Ok(None) };
+        if !expect.outcome.comes_up() {
+            return Err("it installed and booted".to_owned());
+        }
+        if expect.outcome == Outcome::OldSystem && !self.has_failed() {
+            return Err("a system came up and no failure was reported".to_owned());
+        }
+        // For those who measure.
+        let seconds = self.began.elapsed().as_secs_f64();
+        let path = self.stage.chassis.folder.join(format!("{}.seconds", self.stage.label));
+        write(&path, format!("{seconds:.1}\n"))?;
+        Ok(Some(facts))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.server.said().iter().any(|line| line["report"]["success"] == false)
+    }
+
+    /// Over the network, whatever it was before.
+    fn boot_again(&mut self, how: &str) -> Result<()> {
+        (self.gave_up, self.others) = (None, 0);
+        let label = format!("{}-network-{how}", self.stage.label);
+        self.vm.power_cycle(self.stage.chassis, &label, &Boot::Network(&self.tftp))
+    }
+
+    /// An agent that ends without a report would otherwise cost the whole deadline.
+    fn check_agent(&mut self) -> Result<()> {
+        let console = self.vm.console();
+        // The script that reinstalls its own system never ends when all goes well.
+        let code = console.split(SCRIPT_ENDED).nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
+        if self.others == 1 && code != "0" {
+            return Err(format!("`drophammer reinstall` ended with {code}{}", self.vm.last_lines()));
+        }
+        if self.gave_up.is_none() && console.contains(GAVE_UP) {
+            self.gave_up = Some(Instant::now());
+        }
+        if self.gave_up.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
+            return Err(format!("the agent ended and no report of a failure came{}", self.vm.last_lines()));
+        }
+        Ok(())
+    }
+
+    fn fire(&mut self, said: &[Value]) -> Result<()> {
+        let (console, requests) = (self.vm.console(), self.proxy.requests());
+        let has = |field: &str, wanted: &str| said.iter().any(|line| line[field] == wanted);
+        let is_now = |event: &Event| match &event.at {
+            Moment::Step(step) => has("step", step),
+            Moment::Event(name) => has("event", name),
+            Moment::Console(text) => console.contains(text),
+            Moment::Request(pattern) => requests.iter().any(|request| matches(pattern, request)),
+            Moment::ProgressBytes(bytes) => said.iter().any(|line| line["progress"]["bytes"].as_u64() >= Some(*bytes)),
+        };
+        let (now, later) = std::mem::take(&mut self.pending).into_iter().partition(is_now);
+        self.pending = later;
+        for event in now {
+            self.act(&event)?;
+        }
+        for trap in self.proxy.sprung() {
+            self.server.kill();
+            self.repairs.push((Instant::now() + trap.time, Act::ServerKill));
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, event: &Event) -> Result<()> {
+        let time = Duration::from_secs(event.seconds);
+        match event.act {
+            Act::PowerCut => self.boot_again("again")?,
+            Act::LinkDown => self.vm.link(false)?,
+            Act::ServerStop => self.server.freeze(true)?,
+            Act::ServerKill => self.server.kill(),
+            Act::ServerErrors => self.proxy.break_for(time),
+        }
+        self.repairs.push((Instant::now() + time, event.act));
+        Ok(())
+    }
+
+    fn repair(&mut self) -> Result<()> {
+        let (due, later) = self.repairs.drain(..).partition(|(when, _)| *when <= Instant::now());
+        self.repairs = later;
+        let due: Vec<(Instant, Act)> = due;
+        for (_, act) in due {
+            match act {
+                Act::LinkDown => self.vm.link(true)?,
+                Act::ServerStop => self.server.freeze(false)?,
+                Act::ServerKill => {
+                    self.server.restart()?;
+                    self.server.connect(&self.proxy)?;
+                }
+                Act::PowerCut | Act::ServerErrors => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! Reinstalls as the harness sees them: the button, the script of a machine that reinstalls itself, and what must be true.
+
+use crate::check::Seen;
+use crate::expect::{Expect, Order, Outcome};
+use crate::facts::{Facts, matches};
+use crate::host::{Result, tool};
+use crate::proxy::Proxy;
+use crate::scenario::Run;
+use crate::server::Server;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// A big image's digest is computed before it can be ordered.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Steps that change a disk.
+const DESTRUCTIVE: [&str; 4] = ["storage.wipe", "storage.partition", "storage.format", "image.burn"];
+
+/// Presses the button as an operator does, through the same wire as the machine, and once more when the server was
+/// killed over it.
+///
+/// # Errors
+/// The order is refused, with the command's words.
+pub fn press(
+    server: &mut Server,
+    proxy: &Proxy,
+    state: &Path,
+    machine: &str,
+    image: &str,
+    without_marker: bool,
+) -> Result<()> {
+    let began = Instant::now();
+    let mut was_killed = false;
+    loop {
+        let refused = order(proxy.port, state, machine, image, without_marker).err();
+        let sprung = proxy.sprung();
+        for trap in &sprung {
+            server.kill();
+            std::thread::sleep(trap.time);
+            server.restart()?;
+            server.connect(proxy)?;
+            was_killed = true;
+        }
+        match refused {
+            None => return Ok(()),
+            Some(words) if was_killed && words.contains("already") => return Ok(()),
+            Some(words) if sprung.is_empty() && !(words.contains("digest") && began.elapsed() < PATIENCE) => {
+                return Err(words);
+            }
+            Some(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
+fn order(port: u16, state: &Path, machine: &str, image: &str, without_marker: bool) -> Result<()> {
+    let (server, token) = (format!("http://127.0.0.1:{port}"), state.join("operator.token"));
+    let token = token.to_string_lossy();
+    let program = env!("CARGO_BIN_EXE_drophammer");
+    let mut argv = vec![program, "machine", "reinstall", machine, "--image", image];
+    argv.extend(["--server", &server, "--token-file", &token]);
+    if without_marker {
+        argv.push("--without-marker");
+    }
+    tool(&argv, Stdio::null()).map(drop)
+}
+
+/// What the installed system runs to reinstall itself. Its argument tells how it came up: the new one has nothing to do.
+pub fn script(port: u16) -> String {
+    let server = format!("http://10.0.2.2:{port}");
+    format!(
+        "[ \"$1\" = disk ] || exit 0\nwget -q {server}/boot/drophammer\nchmod 755 drophammer\n\
+         ./drophammer reinstall --server {server}\n"
+    )
+}
+
+/// Whether the server is to be asked what is left of the order.
+pub fn asks_for_order(run: &Run) -> bool {
+    run.expect.order.is_some() || is_cleared(run.expect.outcome, run.reinstall.is_some())
+}
+
+fn is_cleared(outcome: Outcome, reinstall: bool) -> bool {
+    outcome == Outcome::OldSystem || (outcome == Outcome::Installed && reinstall)
+}
+
+/// The image whose system must come up: this run's, or that of the last run that installed one.
+pub fn expected_image(run: &Run, own: &str, installed: Option<&str>) -> Option<String> {
+    match run.expect.outcome {
+        Outcome::Installed if run.reinstall.is_some() => Some(own.to_owned()),
+        Outcome::OldSystem | Outcome::Already => Some(installed.unwrap_or("none").to_owned()),
+        _ => None,
+    }
+}
+
+/// What is not as it should be, of all that is about a reinstall.
+pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
+    let mut failures = Vec::new();
+    if let Some(words) = &seen.denied {
+        denied(expect, words, &mut failures);
+    }
+    let report = seen.report.as_ref().unwrap_or(&Value::Null);
+    kept(expect, report, &mut failures);
+    for (path, files) in &expect.hidden {
+        let found = report["hidden"].as_array().into_iter().flatten().find(|hidden| hidden["path"] == path.as_str());
+        if found.and_then(|hidden| hidden["files"].as_u64()) != Some(*files) {
+            failures.push(format!("files of the image beneath {path}: {found:?}, expected {files}"));
+        }
+    }
+    let wanted = expect.order.unwrap_or(Order::None) == Order::Open;
+    if let Some(found) = seen.order_is_open.filter(|found| *found != wanted) {
+        let word = |open: bool| if open { "open" } else { "gone" };
+        failures.push(format!("the order is {}, expected {}", word(found), word(wanted)));
+    }
+    if expect.outcome == Outcome::OldSystem && report["untouched"] != true {
+        failures.push(format!("the report does not say that all disks are untouched: {}", report["message"]));
+    }
+    if expect.outcome == Outcome::Already {
+        let steps = report["timings"].as_array().into_iter().flatten().filter_map(|time| time["step"].as_str());
+        for step in steps.filter(|step| DESTRUCTIVE.contains(step)) {
+            failures.push(format!("step {step} was done, although the machine was installed already"));
+        }
+    }
+    for (facts, how) in [(&seen.over_network, "over the network"), (&seen.from_disk, "from disk")] {
+        if let (Some(facts), Some(image)) = (facts, &seen.image)
+            && image_of(facts).as_ref() != Some(image)
+        {
+            let found = image_of(facts).unwrap_or_else(|| "without a marker".to_owned());
+            failures.push(format!("the system that came up {how} is {found}, expected {image}"));
+        }
+    }
+    failures
+}
+
+fn denied(expect: &Expect, words: &str, failures: &mut Vec<String>) {
+    if words.is_empty() {
+        failures.push("the reinstall was ordered, although the server should have refused".to_owned());
+    }
+    for text in &expect.report_contains {
+        if !matches(&format!("*{text}*"), words) {
+            failures.push(format!("the refusal does not contain {text:?}: {words}"));
+        }
+    }
+}
+
+/// Every kept object in the report is the same before and after, and those that are expected are there.
+fn kept(expect: &Expect, report: &Value, failures: &mut Vec<String>) {
+    let proofs = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let name = |proof: &Value| proof["object"].as_str().unwrap_or_default().to_owned();
+    for pattern in &expect.kept {
+        if !proofs.iter().any(|proof| matches(pattern, &name(proof))) {
+            let all: Vec<String> = proofs.iter().map(name).collect();
+            failures.push(format!("the report does not prove {pattern:?} to be kept, only {all:?}"));
+        }
+    }
+    for proof in proofs {
+        let (before, after) = (&proof["before"], &proof["after"]);
+        if before != after || before.as_object().is_none_or(serde_json::Map::is_empty) {
+            failures.push(format!("kept {}: {before} before, {after} after", name(proof)));
+        }
+    }
+}
+
+/// The image of the system that tells this, by its marker.
+pub fn image_of(facts: &Facts) -> Option<String> {
+    let marker: Value = serde_json::from_str(&facts.section("marker")?.join("\n")).ok()?;
+    marker["image"].as_str().map(str::to_owned)
+}
+
+/// Each expectation once met and once not.
+pub fn self_test() {
+    let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\nruns:\n- expect: {}\n- reinstall: true\n  expect:\n";
+    let with = |expect: &str| {
+        let scenario = crate::reader::parse(&format!("{head}{expect}"), "x".into(), ".".into()).expect("a scenario");
+        scenario.runs.into_iter().nth(1).expect("a second run")
+    };
+    let text =
+        "=== facts begin tiny\n--- marker\n{\"image\": \"tiny-1.0.run1\",\n \"order\": \"o\"}\n=== facts end tiny\n";
+    let seen = Seen {
+        report: Some(serde_json::json!({"success": false, "untouched": true,
+            "kept": [{"object": "disk /dev/sdb", "before": {"guid": "1"}, "after": {"guid": "1"}}],
+            "hidden": [{"path": "/var/lib", "files": 7}], "timings": [{"step": "image.burn"}]})),
+        over_network: Facts::read(text, "tiny"),
+        order_is_open: Some(false),
+        image: Some("tiny-1.0.run1".to_owned()),
+        ..Seen::default()
+    };
+    let good = "    outcome: old_system\n    kept: ['disk */sdb']\n    hidden: {/var/lib: 7}\n";
+    assert_eq!(failures(&with(good).expect, &seen), Vec::<String>::new());
+    for (bad, words) in [
+        ("    kept: ['array *']\n", "does not prove"),
+        ("    hidden: {/var/lib: 8}\n", "expected 8"),
+        ("    hidden: {/srv: 7}\n", "beneath /srv: None"),
+        ("    order: open\n", "is gone, expected open"),
+        ("    outcome: already\n", "step image.burn"),
+    ] {
+        let failures = failures(&with(bad).expect, &seen);
+        assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
+    }
+    let changed = Seen {
+        report: Some(serde_json::json!({"kept": [{"object": "a", "before": {"b": "1"}, "after": {"b": "2"}}]})),
+        image: Some("tiny-1.0.run2".to_owned()),
+        over_network: Facts::read(text, "tiny"),
+        order_is_open: Some(true),
+        ..Seen::default()
+    };
+    let found = failures(&with("    outcome: old_system\n").expect, &changed).join("\n");
+    for words in
+        ["before, {\"b\":\"2\"} after", "order is open", "untouched", "is tiny-1.0.run1, expected tiny-1.0.run2"]
+    {
+        assert!(found.contains(words), "{words}: {found}");
+    }
+    let refused = Seen { denied: Some("no such image".to_owned()), ..Seen::default() };
+    assert!(failures(&with("    {outcome: denied, report_contains: [image]}\n").expect, &refused).is_empty());
+    assert!(!failures(&with("    {outcome: denied, report_contains: [marker]}\n").expect, &refused).is_empty());
+
+    let run = with("    outcome: installed\n");
+    assert!(asks_for_order(&run));
+    assert_eq!(expected_image(&run, "new", Some("old")).as_deref(), Some("new"));
+    assert_eq!(expected_image(&with("    outcome: old_system\n"), "new", Some("old")).as_deref(), Some("old"));
+    assert!(
+        !asks_for_order(&with("    outcome: failed\n"))
+            && asks_for_order(&with("    {outcome: failed, order: open}\n"))
+    );
+    assert!(script(80).starts_with("[ \"$1\" = disk ] || exit 0\nwget -q http://10.0.2.2:80/boot/drophammer\n"));
+}

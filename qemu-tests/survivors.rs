@@ -1,0 +1,166 @@
+//! What must have survived a power cut: files by their digests, and places on the disks that nobody writes to.
+
+use crate::facts::Facts;
+use crate::host::{Context, Result, tool};
+use crate::machine::Chassis;
+use crate::reinstall;
+use serde_json::Value;
+use std::process::Stdio;
+
+/// What was there before the first cut, and the two images that may be there after each.
+pub struct Promise {
+    /// `PATH SHA256`, sorted, as the tiny OS tells it.
+    proofs: Vec<String>,
+    regions: Vec<Region>,
+    old: String,
+    new: String,
+}
+
+/// Bytes of a disk that no life may write to.
+#[derive(Debug, PartialEq)]
+struct Region {
+    disk: String,
+    start: u64,
+    length: u64,
+    about: String,
+}
+
+/// How it went after one cut.
+#[derive(Default)]
+pub struct Verdict {
+    pub number: usize,
+    pub planned: String,
+    pub was_cut: bool,
+    pub lives: Vec<String>,
+    pub intact: bool,
+    pub converged: bool,
+    pub words: Vec<String>,
+    pub seconds: u64,
+}
+
+impl Verdict {
+    pub fn is_good(&self) -> bool {
+        self.intact && self.converged
+    }
+
+    pub fn line(&self) -> String {
+        let data = if self.intact { "data intact" } else { "DATA NOT INTACT" };
+        let end = if self.converged { "converged" } else { "NOT CONVERGED" };
+        let words = if self.words.is_empty() { String::new() } else { format!(": {}", self.words.join("; ")) };
+        let lives = if self.lives.is_empty() { self.planned.clone() } else { self.lives.join(" -> ") };
+        format!("cut {:2}: {lives}: {data}, {end} ({} s){words}", self.number, self.seconds)
+    }
+}
+
+impl Promise {
+    /// From what the script that prepares the disks said: `proof: PATH SHA256` and `region: DISK START LENGTH WHAT`.
+    ///
+    /// # Errors
+    /// It did not say any of it.
+    pub fn read(console: &str, old: String, new: String) -> Result<Promise> {
+        let lines = |word: &'static str| console.lines().filter_map(move |line| line.trim().strip_prefix(word));
+        let mut proofs: Vec<String> = lines("proof: ").map(str::to_owned).collect();
+        proofs.sort();
+        let regions: Vec<Region> = lines("region: ").map(region).collect::<Result<_>>()?;
+        if proofs.is_empty() || regions.is_empty() {
+            return Err(format!("nothing to prove was prepared:\n{console}"));
+        }
+        Ok(Promise { proofs, regions, old, new })
+    }
+
+    /// The places that were written to.
+    ///
+    /// # Errors
+    /// An overlay cannot be read.
+    pub fn touched(&self, chassis: &Chassis) -> Result<Vec<String>> {
+        let mut touched = Vec::new();
+        for disk in &chassis.disks {
+            let map = tool(
+                &["qemu-img", "map", "-U", "--output=json", &chassis.file(disk).to_string_lossy()],
+                Stdio::null(),
+            )?;
+            let map: Value = serde_json::from_slice(&map).context("qemu-img map")?;
+            let written = written(&map);
+            for region in self.regions.iter().filter(|region| region.disk == disk.name) {
+                if let Some((start, _)) = written.iter().find(|(start, end)| region.meets(*start, *end)) {
+                    touched.push(format!("{} on {} was written to at byte {start}", region.about, disk.name));
+                }
+            }
+        }
+        Ok(touched)
+    }
+
+    /// Compares the system that came up, and the server, with what was promised.
+    pub fn judge(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut Verdict) {
+        let mut words = touched;
+        let mut data = facts.section("data").unwrap_or_default().to_vec();
+        data.sort();
+        if data != self.proofs {
+            words.push(format!("the kept files are {data:?}, they were {:?}", self.proofs));
+        }
+        verdict.intact = words.is_empty();
+        let image = reinstall::image_of(facts).unwrap_or_else(|| "without a marker".to_owned());
+        verdict.lives.push(image.clone());
+        verdict.converged = (image == self.new && !order_is_open) || image == self.old;
+        if !verdict.converged {
+            words.push(format!("{image} came up, the order is open: {order_is_open}"));
+        }
+        verdict.words.extend(words);
+    }
+}
+
+impl Region {
+    fn meets(&self, start: u64, end: u64) -> bool {
+        start < self.start + self.length && self.start < end
+    }
+}
+
+fn region(line: &str) -> Result<Region> {
+    let mut fields = line.splitn(4, ' ');
+    let mut field = || fields.next().ok_or(format!("region: {line}"));
+    let (disk, start, length) = (field()?.to_owned(), field()?, field()?);
+    let number = |text: &str| text.parse().context(format!("region: {line}"));
+    Ok(Region { disk, start: number(start)?, length: number(length)?, about: field()?.to_owned() })
+}
+
+/// From where to where the overlay itself has something, of `qemu-img map --output=json`: zeros and holes are writes too.
+fn written(map: &Value) -> Vec<(u64, u64)> {
+    let entries = map.as_array().into_iter().flatten().filter(|entry| entry["depth"] == 0);
+    let bounds = |entry: &Value| Some((entry["start"].as_u64()?, entry["start"].as_u64()? + entry["length"].as_u64()?));
+    entries.filter_map(bounds).collect()
+}
+
+/// Regions, what counts as a write, and each way in which a promise is broken.
+pub fn self_test() {
+    let console = "noise\n+ echo proof: no\nproof: /srv/b 2\nproof: /srv/a 1\r\nregion: vdb 100 50 the table\n";
+    let promise = Promise::read(console, "old".to_owned(), "new".to_owned()).expect("a promise");
+    assert_eq!(promise.proofs, ["/srv/a 1", "/srv/b 2"]);
+    let region = &promise.regions[0];
+    assert_eq!((region.disk.as_str(), region.about.as_str()), ("vdb", "the table"));
+    assert!(region.meets(149, 200) && region.meets(0, 101) && region.meets(0, 999));
+    assert!(!region.meets(150, 200) && !region.meets(0, 100));
+    assert!(Promise::read("proof: /a 1\n", String::new(), String::new()).is_err());
+    assert!(Promise::read("proof: /a 1\nregion: vdb 1 x y\n", String::new(), String::new()).is_err());
+    let map = serde_json::json!([
+        {"start": 0, "length": 100, "depth": 1, "data": true},
+        {"start": 100, "length": 20, "depth": 0, "data": false, "zero": true},
+    ]);
+    assert_eq!(written(&map), [(100, 120)]);
+
+    let judged = |image: &str, data: &str, touched: &[&str], open| {
+        let text = format!(
+            "=== facts begin tiny\n--- marker\n{{\"image\": \"{image}\"}}\n--- data\n{data}\n=== facts end tiny\n"
+        );
+        let facts = Facts::read(&text, "tiny").expect("facts");
+        let mut verdict = Verdict::default();
+        promise.judge(&facts, touched.iter().map(|text| (*text).to_owned()).collect(), open, &mut verdict);
+        (verdict.intact, verdict.converged)
+    };
+    let data = "/srv/a 1\n/srv/b 2";
+    assert_eq!(judged("new", data, &[], false), (true, true));
+    assert_eq!(judged("old", data, &[], true), (true, true));
+    assert_eq!(judged("new", data, &[], true), (true, false));
+    assert_eq!(judged("other", data, &[], false), (true, false));
+    assert_eq!(judged("new", "/srv/a 1", &[], false), (false, true));
+    assert_eq!(judged("new", data, &["the table"], false), (false, true));
+}
