@@ -393,7 +393,8 @@ impl Inventory {
 }
 
 impl Disk {
-    fn is(&self, device: &str) -> bool {
+    /// Does it answer to this path?
+    pub fn is(&self, device: &str) -> bool {
         self.device == device
             || (!self.by_path.is_empty() && self.by_path == device)
             || self.by_id.iter().any(|name| name == device)

@@ -1,8 +1,9 @@
 //! Arrays: made of members that are made, or found as the layout says.
 
 use super::CreateArray;
+use super::absent::survives;
 use super::capacity::{array_bytes, stripe_bytes};
-use super::devices::{Below, Device};
+use super::devices::{Below, Device, Fate};
 use super::sectors::MIB;
 use super::verdict::{ArrayFate, Deciding};
 use crate::inventory::{self, ArrayMember, MemberRole, Signature};
@@ -13,7 +14,7 @@ impl<'a> Deciding<'a> {
         for (index, raid) in self.layout.raid.iter().enumerate() {
             let place = format!("raid[{index}]");
             match self.below(&place, &raid.arrayname, &raid.devices) {
-                Some(below) if below.keep => self.keep_array(&place, raid, &below),
+                Some(below) if below.fate == Fate::Kept => self.keep_array(&place, raid, &below),
                 Some(below) => self.make_array(&place, raid, &below),
                 None => {}
             }
@@ -22,11 +23,22 @@ impl<'a> Deciding<'a> {
 
     fn make_array(&mut self, place: &str, raid: &Raid, below: &Below) {
         self.refuse_taken_name(place, raid, None);
+        let active = raid.devices.len().saturating_sub(raid.spares as usize);
+        let missing: Vec<usize> = below.absent().map(|(place, _)| place).filter(|place| *place < active).collect();
+        if !survives(raid.level, active, &missing) {
+            return self.refuse_without(raid, below);
+        }
+        let (devices, spares) = with_missing(raid, below);
+        if devices.len() < raid.devices.len() || !missing.is_empty() {
+            let absent: Vec<&str> = below.absent().map(|(_, device)| device.path.as_str()).collect();
+            let how = if missing.is_empty() { "with fewer spares" } else { "DEGRADED" };
+            self.warn(format!("{} is made {how}, without {}", raid.arrayname, absent.join(", ")));
+        }
         let metadata = self.layout.metadata(raid);
-        let sizes: Vec<Option<u64>> = below.devices.iter().map(|device| device.size_bytes).collect();
+        let sizes: Vec<Option<u64>> = below.present().map(|device| device.size_bytes).collect();
         let size_bytes = array_bytes(raid, &metadata, &sizes);
         if size_bytes == Some(0) {
-            let least = below.devices.iter().min_by_key(|device| device.size_bytes);
+            let least = below.present().min_by_key(|device| device.size_bytes);
             let least = least.map(|device| device.path.as_str()).unwrap_or_default();
             let existing = sizes.iter().flatten().min().map_or(0, |bytes| bytes / MIB);
             let message = format!(
@@ -39,7 +51,9 @@ impl<'a> Deciding<'a> {
         let device = Device {
             path: raid.arrayname.clone(),
             now: raid.arrayname.clone(),
-            keep: false,
+            fate: below.fate,
+            absent: None,
+            blank: false,
             size_bytes,
             sector_bytes: below.sector_bytes(),
             stripe_bytes: stripe_bytes(raid),
@@ -51,10 +65,18 @@ impl<'a> Deciding<'a> {
             level: raid.level,
             metadata,
             uuid: (self.ids)(),
-            devices: below.paths(),
-            spares: raid.spares,
+            devices,
+            spares,
             createoptions: raid.other_options(),
         }));
+    }
+
+    /// None of its devices that are absent can be done without.
+    fn refuse_without(&mut self, raid: &Raid, below: &Below) {
+        for (_, device) in below.absent() {
+            let why = format!("{} ({}) cannot do without {}", raid.arrayname, raid.level, device.path);
+            self.refuse_absent(device, why);
+        }
     }
 
     fn keep_array(&mut self, place: &str, raid: &Raid, below: &Below) {
@@ -63,6 +85,17 @@ impl<'a> Deciding<'a> {
         let found: Vec<&'a inventory::Array> = self.inventory.arrays.iter().filter(holds_one).collect();
         let array = match found.as_slice() {
             [one] if is_same(raid, one, &members) && !is_ambiguous(below) => *one,
+            [one] if is_same_but_broken(raid, one, &members) && !is_ambiguous(below) => {
+                let message = format!(
+                    "{} is to be kept as {}, but is degraded beyond use: there is {}",
+                    raid.arrayname,
+                    wish(raid, &members),
+                    in_words(one)
+                );
+                self.refuse_without(raid, below);
+                return self.refuse(place, message);
+            }
+            [] if members.is_empty() => return self.refuse_without(raid, below),
             several => {
                 let there: Vec<String> = several.iter().map(|array| in_words(array)).collect();
                 let there = match there.is_empty() {
@@ -76,6 +109,7 @@ impl<'a> Deciding<'a> {
                 return self.refuse(place, format!("{} is to be kept as {wish}, but {there}", raid.arrayname));
             }
         };
+        self.warn_degraded(raid, array);
         self.refuse_taken_name(place, raid, array.running.as_deref());
         let running = array.running.as_deref().and_then(|name| self.stack.stacked(name));
         let not_running = || format!("{} does not run, so that nothing is known of what is on it", in_words(array));
@@ -83,15 +117,31 @@ impl<'a> Deciding<'a> {
         let device = Device {
             path: raid.arrayname.clone(),
             now: running.map_or_else(|| raid.arrayname.clone(), |running| running.device.clone()),
-            keep: true,
+            fate: Fate::Kept,
+            absent: None,
+            blank: running.is_some_and(|running| running.blank),
             size_bytes: running.map(|running| running.size_bytes),
             sector_bytes: below.sector_bytes(),
             stripe_bytes: 0,
             content,
         };
         self.devices.insert(raid.arrayname.clone(), device);
-        let (device, uuid, members) = (raid.arrayname.clone(), array.uuid, below.paths());
+        let is_faulty =
+            |now: &String| array.members.iter().any(|is| is.device == *now && is.role == MemberRole::Faulty);
+        let members =
+            below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
+        let (device, uuid) = (raid.arrayname.clone(), array.uuid);
         self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
+    }
+
+    fn warn_degraded(&mut self, raid: &Raid, array: &inventory::Array) {
+        let spares = array.members.iter().filter(|member| member.role == MemberRole::Spare).count();
+        let how = match missing(array).as_slice() {
+            [] if spares == raid.spares as usize => return,
+            [] => "with other spares than the layout says",
+            _ => "DEGRADED",
+        };
+        self.warn(format!("{} is kept {how}: there is {}", raid.arrayname, in_words(array)));
     }
 
     /// mdadm cannot give an array a number that another one has which goes on running.
@@ -109,18 +159,52 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Same level, same devices, and as many of them spare; which ones are changes when a disk has failed.
+/// The devices for mdadm, `missing` in the place of an active one that is absent, and how many of them are spares.
+fn with_missing(raid: &Raid, below: &Below) -> (Vec<String>, u32) {
+    let active = raid.devices.len().saturating_sub(raid.spares as usize);
+    let device = |(place, device): (usize, &Device)| match device.absent {
+        None => Some(device.path.clone()),
+        Some(_) if place < active => Some("missing".to_owned()),
+        Some(_) => None,
+    };
+    let devices: Vec<String> = below.devices.iter().enumerate().filter_map(device).collect();
+    let spares = devices.len().saturating_sub(active);
+    (devices, spares as u32)
+}
+
+/// Same level, of the same devices as far as they are in the machine, with all data there.
 fn is_same(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
+    is_meant(raid, array, members) && survives(raid.level, array.raid_devices as usize, &missing(array))
+}
+
+fn is_same_but_broken(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
+    is_meant(raid, array, members) && !survives(raid.level, array.raid_devices as usize, &missing(array))
+}
+
+/// Which ones are spares changes when a disk has failed. Two in one place are of different times.
+fn is_meant(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
     let mut found: Vec<&String> = array.members.iter().map(|member| &member.device).collect();
     found.sort_unstable();
-    let spares = array.members.iter().filter(|member| member.role == MemberRole::Spare).count();
-    let whole = array.members.iter().all(|member| member.role != MemberRole::Faulty);
-    let active = raid.devices.len().saturating_sub(raid.spares as usize);
+    let mut places = active_places(array);
+    places.sort_unstable();
     array.level == raid.level.to_string()
-        && array.raid_devices as usize == active
-        && spares == raid.spares as usize
-        && whole
+        && array.raid_devices as usize == raid.devices.len().saturating_sub(raid.spares as usize)
         && found.into_iter().eq(members.iter())
+        && places.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+fn active_places(array: &inventory::Array) -> Vec<usize> {
+    let place = |member: &ArrayMember| match member.role {
+        MemberRole::Active(place) => Some(place as usize),
+        MemberRole::Spare | MemberRole::Faulty => None,
+    };
+    array.members.iter().filter_map(place).collect()
+}
+
+/// The places without a member.
+fn missing(array: &inventory::Array) -> Vec<usize> {
+    let there = active_places(array);
+    (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()
 }
 
 /// A member that is something else too. Metadata at the end leaves the start to the content, which is no ambiguity.

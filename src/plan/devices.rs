@@ -4,6 +4,17 @@ use crate::inventory::Signature;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
+/// What becomes of a device, by the disks at its bottom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// Made, on disks that are wiped.
+    Wiped,
+    /// Made, on disks that would be kept, and are blank.
+    Blank,
+    /// Kept, with its content.
+    Kept,
+}
+
 /// A block device of the layout: a disk, partition, array or volume.
 #[derive(Debug, Clone)]
 pub struct Device<'a> {
@@ -11,8 +22,11 @@ pub struct Device<'a> {
     pub path: String,
     /// Where it is found now; a kept array may run under another name.
     pub now: String,
-    /// Is it kept, with its content? Otherwise it is made.
-    pub keep: bool,
+    pub fate: Fate,
+    /// It is on a disk that is not in the machine: which one of `Layout::disks`.
+    pub absent: Option<usize>,
+    /// It is kept and shows nothing but zeros.
+    pub blank: bool,
     /// At least; `None` when that cannot be said.
     pub size_bytes: Option<u64>,
     pub sector_bytes: u32,
@@ -22,27 +36,37 @@ pub struct Device<'a> {
     pub content: Result<&'a [Signature], String>,
 }
 
-/// Devices that something lies on, with one verdict.
+/// Devices that something lies on, with one fate.
 pub struct Below<'a> {
     pub devices: Vec<Device<'a>>,
-    pub keep: bool,
+    pub fate: Fate,
 }
 
-impl Below<'_> {
+impl<'a> Below<'a> {
+    /// Those that are in the machine.
+    pub fn present(&self) -> impl Iterator<Item = &Device<'a>> {
+        self.devices.iter().filter(|device| device.absent.is_none())
+    }
+
+    /// Place among `devices`, and the device.
+    pub fn absent(&self) -> impl Iterator<Item = (usize, &Device<'a>)> {
+        self.devices.iter().enumerate().filter(|(_, device)| device.absent.is_some())
+    }
+
     pub fn paths(&self) -> Vec<String> {
-        self.devices.iter().map(|device| device.path.clone()).collect()
+        self.present().map(|device| device.path.clone()).collect()
     }
 
     /// Where they are now, sorted, as a set.
     pub fn now(&self) -> Vec<String> {
-        let mut now: Vec<String> = self.devices.iter().map(|device| device.now.clone()).collect();
+        let mut now: Vec<String> = self.present().map(|device| device.now.clone()).collect();
         now.sort_unstable();
         now
     }
 
     /// The largest, which is what md shows for the whole.
     pub fn sector_bytes(&self) -> u32 {
-        self.devices.iter().map(|device| device.sector_bytes).max().unwrap_or(512)
+        self.present().map(|device| device.sector_bytes).max().unwrap_or(512)
     }
 }
 

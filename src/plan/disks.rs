@@ -1,11 +1,12 @@
 //! Disks and their partitions: which ones are meant, made anew or as the layout says.
 
-use super::devices::Device;
+use super::absent::Absent;
+use super::devices::{Device, Fate};
 use super::sectors::{self, Extent};
 use super::verdict::{Deciding, of_disk};
-use super::{DiskIdentity, Mode, NewPartition, PartitionTable, Verdict, display, find, wipe};
+use super::{DiskIdentity, Erase, Mode, NewPartition, PartitionTable, Verdict, display, find, wipe};
 use crate::inventory;
-use crate::layout::{self, PartitionKind, partition_device};
+use crate::layout::{self, Format, PartitionKind, partition_device};
 use crate::problem::Problem;
 
 impl<'a> Deciding<'a> {
@@ -17,7 +18,14 @@ impl<'a> Deciding<'a> {
                     let message = format!("{} is {} again, which the layout lists already", disk.device, found.device);
                     self.refuse(format!("{place}.device"), message);
                 }
-                Ok(found) => self.decide_disk(&place, disk, found),
+                Ok(found) => {
+                    self.found.insert(index, found);
+                    self.decide_disk(&place, disk, found);
+                }
+                Err(message) if self.request.mode == Mode::Reinstall && find::is_absent(disk, self.inventory) => {
+                    self.absent.insert(index, Absent::new(message));
+                    self.note_absent(index, disk);
+                }
                 Err(message) => self.refuse(format!("{place}.device"), message),
             }
         }
@@ -31,7 +39,10 @@ impl<'a> Deciding<'a> {
     }
 
     fn decide_disk(&mut self, place: &str, disk: &layout::Disk, found: &'a inventory::Disk) {
-        let verdict = of_disk(self.request.mode, Some(disk));
+        let verdict = match of_disk(self.request.mode, Some(disk)) {
+            Verdict::Keep if self.is_empty(disk, found) => Verdict::Make,
+            verdict => verdict,
+        };
         self.verdicts.insert(found.name.clone(), verdict);
         self.decided.identities.push(DiskIdentity {
             device: found.device.clone(),
@@ -39,15 +50,51 @@ impl<'a> Deciding<'a> {
             serial: found.serial.clone(),
             wwn: found.wwn.clone(),
         });
-        if verdict == Verdict::Wipe {
-            self.make_disk(place, disk, found);
-        } else {
-            self.decided.problems.extend(keep_disk(place, disk, found));
-            self.note_kept(disk, found);
+        match verdict {
+            Verdict::Wipe => self.make_disk(place, disk, found, Fate::Wiped),
+            Verdict::Make => {
+                let said = "is to be kept, but there is nothing on it, as on a disk that was replaced: it is made anew";
+                self.warn(format!("{} {said}", found.device));
+                self.make_disk(place, disk, found, Fate::Blank);
+            }
+            _ => {
+                self.decided.problems.extend(keep_disk(place, disk, found));
+                self.note_kept(disk, found);
+            }
         }
     }
 
-    fn make_disk(&mut self, place: &str, disk: &layout::Disk, found: &'a inventory::Disk) {
+    /// Does the layout want something on a disk that has nothing? A table whose partitions are all blank is nothing where
+    /// arrays or groups lie on them: that is how a run leaves it that was cut while it made the disk anew.
+    fn is_empty(&self, disk: &layout::Disk, found: &inventory::Disk) -> bool {
+        let partitions = || disk.partitions.iter().map(|partition| partition_device(&disk.device, partition.number));
+        let below = |device: &String| {
+            let arrays = self.layout.raid.iter().map(|raid| &raid.devices);
+            let groups = self.layout.volumegroups.iter().map(|group| &group.devices);
+            arrays.chain(groups).any(|devices| devices.contains(device))
+        };
+        let formatted = |device: &String| {
+            let mut filesystems = self.layout.filesystems.iter();
+            filesystems.any(|filesystem| filesystem.device == *device && filesystem.format != Format::None)
+        };
+        let is_new = |is: &inventory::Partition| {
+            is.blank && is.uses.is_empty() && disk.partitions.iter().any(|wanted| wanted.number == is.number)
+        };
+        if found.unreadable.is_some() || !found.signatures.is_empty() || !found.uses.is_empty() {
+            return false;
+        }
+        match &found.table {
+            None => found.blank && (!disk.partitions.is_empty() || below(&disk.device) || formatted(&disk.device)),
+            Some(table) => {
+                table.kind == "gpt"
+                    && table.partitions.len() == disk.partitions.len()
+                    && table.partitions.iter().all(is_new)
+                    && partitions().any(|device| below(&device))
+            }
+        }
+    }
+
+    fn make_disk(&mut self, place: &str, disk: &layout::Disk, found: &'a inventory::Disk, fate: Fate) {
         if found.read_only {
             let message =
                 format!("{} is read-only: it cannot be written (write protection switch, failing disk?)", found.device);
@@ -63,13 +110,15 @@ impl<'a> Deciding<'a> {
                 return self.refuse(format!("{place}.partitions"), message);
             }
         };
-        self.devices.insert(disk.device.clone(), made(found, found.device.clone(), found.size_bytes));
+        self.devices.insert(disk.device.clone(), made(found, fate, found.device.clone(), found.size_bytes));
         for (partition, extent) in disk.partitions.iter().zip(&extents) {
             let path = partition_device(&found.device, partition.number);
-            let device = made(found, path, extent.length_bytes(found.sector_bytes));
+            let device = made(found, fate, path, extent.length_bytes(found.sector_bytes));
             self.devices.insert(partition_device(&disk.device, partition.number), device);
         }
-        self.decided.wipes.push(wipe::of_disk(self.request.erase, found, &extents));
+        // There is nothing to erase on a blank one.
+        let erase = if fate == Fate::Blank { Erase::None } else { self.request.erase };
+        self.decided.wipes.push(wipe::of_disk(erase, found, &extents));
         if !disk.partitions.is_empty() {
             let partitions = disk.partitions.iter().zip(&extents);
             let guid = (self.ids)();
@@ -92,31 +141,39 @@ impl<'a> Deciding<'a> {
     }
 
     fn note_kept(&mut self, disk: &layout::Disk, found: &'a inventory::Disk) {
-        let kept = |path: &str, size_bytes: u64, content: &'a [inventory::Signature]| Device {
+        let kept = |path: &str, size_bytes: u64, blank: bool, content: &'a [inventory::Signature]| Device {
             path: path.to_owned(),
             now: path.to_owned(),
-            keep: true,
+            fate: Fate::Kept,
+            absent: None,
+            blank,
             size_bytes: Some(size_bytes),
             sector_bytes: found.sector_bytes,
             stripe_bytes: 0,
             content: Ok(content),
         };
-        self.devices.insert(disk.device.clone(), kept(&found.device, found.size_bytes, &found.signatures));
+        let mut whole = kept(&found.device, found.size_bytes, found.blank, &found.signatures);
+        if found.table.is_some() && found.signatures.is_empty() {
+            whole.content = Err(format!("there is {}", display::contents(found)));
+        }
+        self.devices.insert(disk.device.clone(), whole);
         for partition in &disk.partitions {
             // One that is missing was refused with its disk.
             if let Some(is) = gpt(found).iter().find(|is| is.number == partition.number) {
-                let device = kept(&is.device, is.size_bytes, &is.signatures);
+                let device = kept(&is.device, is.size_bytes, is.blank, &is.signatures);
                 self.devices.insert(partition_device(&disk.device, partition.number), device);
             }
         }
     }
 }
 
-fn made<'a>(disk: &inventory::Disk, path: String, size_bytes: u64) -> Device<'a> {
+fn made<'a>(disk: &inventory::Disk, fate: Fate, path: String, size_bytes: u64) -> Device<'a> {
     Device {
         now: path.clone(),
         path,
-        keep: false,
+        fate,
+        absent: None,
+        blank: false,
         size_bytes: Some(size_bytes),
         sector_bytes: disk.sector_bytes,
         stripe_bytes: 0,
@@ -142,9 +199,13 @@ fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<P
             "{} is to be kept with {} partitions, but has no GPT: there is {}",
             found.device,
             disk.partitions.len(),
-            display::contents(found)
+            there(found)
         );
         return vec![Problem::new(format!("{place}.partitions"), message)];
+    }
+    if found.table.is_some() && !found.signatures.is_empty() && !is_member_with_table(disk, found) {
+        let message = format!("{} is to be kept, but there are several things at once: {}", found.device, there(found));
+        return vec![Problem::new(format!("{place}.device"), message)];
     }
     let differs = |(index, wanted): (usize, &layout::Partition)| {
         let is = gpt(found).iter().find(|partition| partition.number == wanted.number);
@@ -152,6 +213,18 @@ fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<P
         Some(Problem::new(format!("{place}.partitions[{index}]"), message))
     };
     disk.partitions.iter().enumerate().filter_map(differs).collect()
+}
+
+/// The table inside of an array whose metadata is at its end shows on its members too.
+fn is_member_with_table(disk: &layout::Disk, found: &inventory::Disk) -> bool {
+    disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
+}
+
+fn there(disk: &inventory::Disk) -> String {
+    match disk.table.is_none() && disk.signatures.is_empty() && !disk.blank {
+        true => "data of no known kind".to_owned(),
+        false => display::contents(disk),
+    }
 }
 
 fn keep_partition(

@@ -1,7 +1,7 @@
 //! Filesystems: made on devices that are made, or found as the layout says.
 
 use super::capacity::least_mib;
-use super::devices::Device;
+use super::devices::{Device, Fate};
 use super::display;
 use super::sectors::MIB;
 use super::verdict::{Deciding, FilesystemFate};
@@ -13,7 +13,7 @@ impl Deciding<'_> {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
             if filesystem.format == Format::Tmpfs {
-                let fate = FilesystemFate { device: "tmpfs".to_owned(), uuid: String::new(), keep: false };
+                let fate = FilesystemFate { device: "tmpfs".to_owned(), uuid: String::new(), keep: false, fill: false };
                 self.decided.filesystems.push(fate);
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
                 self.decide_filesystem(&place, filesystem, &device);
@@ -22,19 +22,39 @@ impl Deciding<'_> {
     }
 
     fn decide_filesystem(&mut self, place: &str, filesystem: &Filesystem, device: &Device) {
-        let fate = if device.keep {
-            keep_filesystem(filesystem, device)
-        } else {
-            too_small(filesystem, device).map_or_else(|| Ok(filesystem_uuid(filesystem.format, (self.ids)())), Err)
+        // Its disk was refused.
+        if device.absent.is_some() {
+            return;
+        }
+        let keep = device.fate == Fate::Kept;
+        let fill = keep && device.blank && !is_root(filesystem) && filesystem.format != Format::None;
+        let fate = match keep && !fill {
+            true => keep_filesystem(filesystem, device),
+            false => {
+                too_small(filesystem, device).map_or_else(|| Ok(filesystem_uuid(filesystem.format, (self.ids)())), Err)
+            }
         };
         match fate {
             Ok(uuid) => {
-                let (device, keep) = (device.path.clone(), device.keep);
-                self.decided.filesystems.push(FilesystemFate { device, uuid, keep });
+                if fill {
+                    let message =
+                        format!("{}, but there is nothing on it: the filesystem is made", wish(filesystem, device));
+                    self.warn(message);
+                }
+                self.decided.filesystems.push(FilesystemFate { device: device.path.clone(), uuid, keep, fill });
             }
             Err(message) => self.refuse(place, message),
         }
     }
+}
+
+fn is_root(filesystem: &Filesystem) -> bool {
+    filesystem.path.as_deref() == Some("/")
+}
+
+fn wish(wanted: &Filesystem, device: &Device) -> String {
+    let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+    format!("{} is to be kept with {}{label}", device.path, wanted.format)
 }
 
 fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
@@ -48,19 +68,18 @@ fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
 
 /// The UUID of the filesystem that is there, when it is the one that the layout means.
 fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<String, String> {
-    if wanted.path.as_deref() == Some("/") {
+    if is_root(wanted) {
         let message = "holds /, where the new image goes, and cannot be kept: say wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
     }
     if wanted.format == Format::None {
         return Ok(String::new());
     }
-    let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-    let wish = format!("{} is to be kept with {}{label}", device.path, wanted.format);
+    let wish = wish(wanted, device);
     match device.content.as_ref().map_err(|why| format!("{wish}, but {why}"))? {
         [] => {
             let size = crate::text::bytes(device.size_bytes.unwrap_or_default());
-            Err(format!("{wish}, but there is nothing that is known on its {size}"))
+            Err(format!("{wish}, but there are data of no known kind on its {size}"))
         }
         [one] if one.kind != wanted.format.name() => Err(format!("{wish}, but there is {}", display::signature(one))),
         [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {

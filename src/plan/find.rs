@@ -19,6 +19,14 @@ pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a i
     }
 }
 
+/// Is there no such disk at all? One that is there twice is not absent.
+pub fn is_absent(wanted: &layout::Disk, inventory: &Inventory) -> bool {
+    match wanted.hints.is_empty() {
+        true => !inventory.disks.iter().any(|disk| disk.is(&wanted.device)),
+        false => hints::candidates(&wanted.hints, &inventory.disks).is_empty(),
+    }
+}
+
 fn missing(wanted: &layout::Disk, inventory: &Inventory) -> String {
     let there: Vec<String> = inventory.disks.iter().map(disk_in_short).collect();
     let there =

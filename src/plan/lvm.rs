@@ -1,11 +1,11 @@
 //! Volume groups and logical volumes: made on devices that are made, or found as the layout says.
 
 use super::capacity::{self, EXTENT_BYTES, NoRoom};
-use super::devices::{Below, Device};
+use super::devices::{Below, Device, Fate};
 use super::sectors::MIB;
 use super::verdict::{Deciding, GroupFate};
-use super::{CreateGroup, CreateVolume, Verdict};
-use crate::inventory;
+use super::{CreateGroup, CreateVolume, Verdict, display};
+use crate::inventory::{self, Health};
 use crate::layout::{LogicalVolume, LvmType, VolumeGroup};
 
 /// A group whose volumes are to be decided.
@@ -15,6 +15,7 @@ pub struct Group<'a> {
     /// Free extents of each; `None` when a size is not known.
     free: Option<Vec<u64>>,
     sector_bytes: u32,
+    fate: Fate,
     /// The group that is kept.
     kept: Option<&'a inventory::VolumeGroup>,
 }
@@ -25,7 +26,7 @@ impl<'a> Deciding<'a> {
             let place = format!("volumegroups[{index}]");
             let Some(below) = self.below(&place, &format!("vg:{}", group.name), &group.devices) else { continue };
             self.refuse_twin(&place, group, &below);
-            if below.keep {
+            if below.fate == Fate::Kept {
                 self.keep_group(&place, group, &below);
             } else {
                 self.make_group(&place, group, &below);
@@ -35,7 +36,7 @@ impl<'a> Deciding<'a> {
 
     /// The installed system tells groups apart by name. Another one on disks that stay must not have that of ours.
     fn refuse_twin(&mut self, place: &str, group: &VolumeGroup, below: &Below) {
-        let ours = if below.keep { below.now() } else { Vec::new() };
+        let ours = if below.fate == Fate::Kept { below.now() } else { Vec::new() };
         for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
             let stays = |device: &&str| self.verdicts_below(self.stack.name(device)) != [Verdict::Wipe].into();
             let devices: Vec<&str> = physical_devices(twin).filter(stays).collect();
@@ -51,6 +52,9 @@ impl<'a> Deciding<'a> {
     }
 
     fn make_group(&mut self, place: &str, group: &'a VolumeGroup, below: &Below) {
+        if below.absent().next().is_some() {
+            return self.refuse_without_physical(group, below);
+        }
         let mut sectors: Vec<u32> = below.devices.iter().map(|device| device.sector_bytes).collect();
         sectors.sort_unstable();
         sectors.dedup();
@@ -82,7 +86,7 @@ impl<'a> Deciding<'a> {
         let (name, devices, tags) = (group.name.clone(), physical.clone(), group.tags.clone());
         self.decided.groups.push(GroupFate::Made(CreateGroup { name, devices, tags }));
         let sector_bytes = below.sector_bytes();
-        self.groups.insert(&group.name, Group { physical, free, sector_bytes, kept: None });
+        self.groups.insert(&group.name, Group { physical, free, sector_bytes, fate: below.fate, kept: None });
     }
 
     fn keep_group(&mut self, place: &str, group: &'a VolumeGroup, below: &Below) {
@@ -90,7 +94,8 @@ impl<'a> Deciding<'a> {
         let shares = |found: &&inventory::VolumeGroup| physical_devices(found).any(|is| wanted.iter().any(|w| w == is));
         let found: Vec<&'a inventory::VolumeGroup> = self.inventory.groups.iter().filter(shares).collect();
         let kept = match found.as_slice() {
-            [one] if one.name == group.name && is_same(one, &wanted) => *one,
+            [one] if one.name == group.name && is_same(one, &wanted, below.absent().count()) => *one,
+            [] if wanted.is_empty() => return self.refuse_without_physical(group, below),
             several => {
                 let there: Vec<String> = several.iter().map(|group| in_words(group)).collect();
                 let there = match there.is_empty() {
@@ -101,10 +106,52 @@ impl<'a> Deciding<'a> {
                 return self.refuse(place, message);
             }
         };
+        if let Some(device) = below.present().find(|device| device.content.as_ref().is_ok_and(|found| found.len() > 1))
+        {
+            let there: Vec<String> = device.content.iter().copied().flatten().map(display::signature).collect();
+            let message = format!(
+                "vg:{} is to be kept on {}, but there are several signatures at once: {}",
+                group.name,
+                device.now,
+                there.join(" and ")
+            );
+            return self.refuse(place, message);
+        }
+        if !self.is_complete(place, group, below, kept) {
+            return;
+        }
         let physical = below.paths();
         self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone() });
         let sector_bytes = below.sector_bytes();
-        self.groups.insert(&group.name, Group { physical, free: None, sector_bytes, kept: Some(kept) });
+        let fate = below.fate;
+        self.groups.insert(&group.name, Group { physical, free: None, sector_bytes, fate, kept: Some(kept) });
+    }
+
+    /// Are all data of the group there, also of volumes that the layout does not know?
+    fn is_complete(&mut self, place: &str, group: &VolumeGroup, below: &Below, kept: &inventory::VolumeGroup) -> bool {
+        let of = |health: Health| -> String {
+            let volumes = kept.volumes.iter().filter(|volume| volume.health == health);
+            volumes.map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let (lost, degraded) = (of(Health::Lost), of(Health::Degraded));
+        if !lost.is_empty() {
+            let there = in_words(kept);
+            let message = format!("vg:{} is to be kept, but not all data of {lost} are there: {there}", group.name);
+            self.refuse(place, message);
+            self.refuse_without_physical(group, below);
+        } else if !degraded.is_empty() {
+            let there = in_words(kept);
+            self.warn(format!("vg:{} is kept DEGRADED: {degraded} without a copy: {there}", group.name));
+        } else if below.absent().next().is_some() {
+            self.warn(format!("vg:{} is kept without a physical volume: {}", group.name, in_words(kept)));
+        }
+        lost.is_empty()
+    }
+
+    fn refuse_without_physical(&mut self, group: &VolumeGroup, below: &Below) {
+        for (_, device) in below.absent() {
+            self.refuse_absent(device, format!("vg:{} cannot do without {}", group.name, device.path));
+        }
     }
 
     pub fn decide_volumes(&mut self) {
@@ -145,7 +192,9 @@ impl<'a> Deciding<'a> {
         let device = Device {
             path: path.clone(),
             now: path.clone(),
-            keep: false,
+            fate: group.fate,
+            absent: None,
+            blank: false,
             size_bytes,
             sector_bytes: group.sector_bytes,
             stripe_bytes: 0,
@@ -184,7 +233,9 @@ impl<'a> Deciding<'a> {
         let device = Device {
             path: path.clone(),
             now: running.map_or_else(|| path.clone(), |running| running.device.clone()),
-            keep: true,
+            fate: Fate::Kept,
+            absent: None,
+            blank: running.is_some_and(|running| running.blank),
             size_bytes: Some(found.size_bytes),
             sector_bytes: group.sector_bytes,
             stripe_bytes: 0,
@@ -198,11 +249,11 @@ fn volume_path(volume: &LogicalVolume) -> String {
     format!("/dev/{}/{}", volume.volumegroup, volume.name)
 }
 
-/// All physical volumes are there, and there is no other.
-fn is_same(group: &inventory::VolumeGroup, wanted: &[String]) -> bool {
-    let mut found: Vec<&str> = group.physical.iter().map(|physical| physical.device.as_str()).collect();
+/// All physical volumes of the disks in the machine are there, there is no other, and no more are missing than disks.
+fn is_same(group: &inventory::VolumeGroup, wanted: &[String], absent: usize) -> bool {
+    let mut found: Vec<&str> = physical_devices(group).collect();
     found.sort_unstable();
-    found.into_iter().eq(wanted.iter().map(String::as_str))
+    found.iter().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 
 /// Same type, and the size that lvcreate makes of the layout's: whole extents, the same on every stripe.

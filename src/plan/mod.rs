@@ -1,5 +1,6 @@
 //! What will be done: a pure function of layout, inventory and mode. No I/O, no clock, no random.
 
+mod absent;
 mod arrays;
 mod capacity;
 mod devices;
@@ -7,6 +8,7 @@ mod disks;
 mod display;
 mod filesystems;
 pub mod find;
+mod identity;
 pub mod kept;
 mod lvm;
 mod reaching;

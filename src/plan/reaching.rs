@@ -25,7 +25,7 @@ impl Deciding<'_> {
             let below = |member: &String| (member.clone(), self.verdicts_below(member));
             let members: Vec<(String, BTreeSet<Verdict>)> = thing.members.iter().map(below).collect();
             let of = |wiped: bool| -> Vec<String> {
-                let members = members.iter().filter(|(_, verdicts)| verdicts.contains(&Verdict::Wipe) == wiped);
+                let members = members.iter().filter(|(_, verdicts)| is_made(verdicts) == wiped);
                 members.map(|(name, _)| name.clone()).collect()
             };
             let (wiped, staying) = (of(true), of(false));
@@ -91,6 +91,10 @@ impl Deciding<'_> {
         });
         arrays.chain(groups).chain(others).collect()
     }
+}
+
+fn is_made(verdicts: &BTreeSet<Verdict>) -> bool {
+    verdicts.contains(&Verdict::Wipe) || verdicts.contains(&Verdict::Make)
 }
 
 fn kind(kind: StackedKind) -> &'static str {

@@ -52,7 +52,7 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
         fstab,
         root_uuid,
         already: None,
-        warnings: vec![],
+        warnings: decided.warnings,
     }
 }
 
@@ -122,7 +122,8 @@ fn kept(decided: &Decided, filesystems: &[Placed]) -> Vec<Operation> {
             Some(Operation::ActivateGroup { name: name.clone(), devices: devices.clone() })
         }
     });
-    let operations: Vec<Operation> = arrays.chain(groups).chain(mounts(filesystems, true)).collect();
+    let fills = filesystems.iter().filter(|(_, is)| is.fill).map(new_filesystem).map(Operation::MakeFilesystem);
+    let operations: Vec<Operation> = arrays.chain(groups).chain(fills).chain(mounts(filesystems, true)).collect();
     if operations.is_empty() {
         return operations;
     }
@@ -183,13 +184,17 @@ fn make_filesystem((filesystem, is): &Placed) -> Option<MakeFilesystem> {
     if is.keep || matches!(filesystem.format, Format::None | Format::Tmpfs) {
         return None;
     }
-    Some(MakeFilesystem {
+    Some(new_filesystem(&(filesystem, is)))
+}
+
+fn new_filesystem((filesystem, is): &Placed) -> MakeFilesystem {
+    MakeFilesystem {
         device: is.device.clone(),
         format: filesystem.format,
         label: filesystem.label.clone(),
         uuid: is.uuid.clone(),
         createoptions: filesystem.createoptions.clone(),
-    })
+    }
 }
 
 /// A tmpfs belongs to the running system: it has a line in fstab, and the image's files lie below it, unhidden.

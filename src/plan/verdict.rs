@@ -2,13 +2,14 @@
 //!
 //! A translation of the tables in docs/plan.md.
 
-use super::devices::{Below, Devices};
+use super::absent::Absent;
+use super::devices::{Below, Devices, Fate};
 use super::lvm::Group;
 use super::release::Release;
 use super::stack::Stack;
 use super::{
     CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, Verdict,
-    WipeDisk, display, find,
+    WipeDisk, display,
 };
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
@@ -31,6 +32,8 @@ pub struct Decided {
     pub volumes: Vec<CreateVolume>,
     /// In the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
+    /// What a person must not overlook.
+    pub warnings: Vec<String>,
     pub problems: Vec<Problem>,
 }
 
@@ -49,7 +52,10 @@ pub struct FilesystemFate {
     /// Kernel's device path; the layout's may be a link.
     pub device: String,
     pub uuid: String,
+    /// Is its device kept?
     pub keep: bool,
+    /// Is it made on a kept device, which is blank?
+    pub fill: bool,
 }
 
 /// What is known while deciding.
@@ -61,6 +67,10 @@ pub struct Deciding<'a> {
     pub ids: &'a mut dyn FnMut() -> Uuid,
     /// Kernel name of each listed disk to its verdict.
     pub verdicts: BTreeMap<String, Verdict>,
+    /// Index in `Layout::disks` to the disk that is meant.
+    pub found: BTreeMap<usize, &'a inventory::Disk>,
+    /// Index in `Layout::disks` to why there is no such disk.
+    pub absent: BTreeMap<usize, Absent>,
     /// Device path of the layout to what is or will be there.
     pub devices: Devices<'a>,
     pub groups: BTreeMap<&'a str, Group<'a>>,
@@ -80,6 +90,8 @@ pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &m
         stack: &stack,
         ids,
         verdicts: BTreeMap::new(),
+        found: BTreeMap::new(),
+        absent: BTreeMap::new(),
         devices: Devices::default(),
         groups: BTreeMap::new(),
         released: BTreeSet::new(),
@@ -93,6 +105,8 @@ pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &m
     deciding.decide_groups();
     deciding.decide_volumes();
     deciding.decide_filesystems();
+    deciding.decide_absent();
+    deciding.decide_identity();
     deciding.finish()
 }
 
@@ -111,6 +125,10 @@ impl<'a> Deciding<'a> {
         self.decided.problems.push(Problem::new(place, message));
     }
 
+    pub fn warn(&mut self, message: impl Into<String>) {
+        self.decided.warnings.push(message.into());
+    }
+
     pub fn verdict(&self, disk: &str) -> Verdict {
         self.verdicts.get(disk).copied().unwrap_or(Verdict::NotOurs)
     }
@@ -124,21 +142,27 @@ impl<'a> Deciding<'a> {
     /// and a mixture is refused. `None` is refused already.
     pub fn below(&mut self, place: &str, what: &str, devices: &[String]) -> Option<Below<'a>> {
         let below = self.devices.get_all(place, devices)?;
-        let named = |keep: bool| -> Vec<&str> {
-            below.iter().filter(|device| device.keep == keep).map(|device| device.path.as_str()).collect()
-        };
-        match (named(false).as_slice(), named(true).as_slice()) {
-            (_, []) => Some(Below { devices: below, keep: false }),
-            ([], _) => Some(Below { devices: below, keep: true }),
-            (made, kept) => {
-                let (made, kept) = (made.join(", "), kept.join(", "));
-                let message = format!(
-                    "{what} lies on {made}, which a reinstall wipes, and on {kept}, which it keeps: give all of its disks the same wipeonreinstall"
-                );
-                self.refuse(format!("{place}.devices"), message);
-                None
-            }
+        let fates: BTreeSet<Fate> = below.iter().map(|device| device.fate).collect();
+        let fate = fates.first().copied().unwrap_or(Fate::Wiped);
+        if fates.len() < 2 {
+            return Some(Below { devices: below, fate });
         }
+        let named = |wanted: bool| -> String {
+            let paths =
+                below.iter().filter(|device| (device.fate == fate) == wanted).map(|device| device.path.as_str());
+            paths.collect::<Vec<_>>().join(", ")
+        };
+        let (some, others) = (named(true), named(false));
+        let message = match fate {
+            Fate::Blank => format!(
+                "{what} is to be kept on {others}, but also lies on {some}, where there is nothing: put the old disk back; or start the installed system and make the new disk a part of {what}; or pull the new disk where {what} can do without"
+            ),
+            _ => format!(
+                "{what} lies on {some}, which a reinstall wipes, and on {others}, which it keeps: give all of its disks the same wipeonreinstall"
+            ),
+        };
+        self.refuse(format!("{place}.devices"), message);
+        None
     }
 
     /// Takes down what runs on the disks to be wiped, and what was only assembled to look at it. What lies on kept
@@ -146,8 +170,7 @@ impl<'a> Deciding<'a> {
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (Release::new(self.stack), Release::new(self.stack));
         let mut problems = Vec::new();
-        for (index, listed) in self.layout.disks.iter().enumerate() {
-            let Ok(disk) = find::disk(listed, self.inventory) else { continue };
+        for (index, disk) in &self.found {
             let refused = match self.verdict(&disk.name) {
                 Verdict::Wipe | Verdict::Make => release.disk(disk),
                 Verdict::Keep => kept.disk(disk),

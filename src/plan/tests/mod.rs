@@ -5,8 +5,10 @@ use crate::inventory::{self, Signature, Table, Use};
 use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partition_device};
 use simulator::after;
 
+mod degraded;
 mod erasing;
 mod finding;
+mod identity;
 mod properties;
 mod recorded;
 mod refusals;

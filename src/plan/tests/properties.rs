@@ -1,5 +1,7 @@
 //! What must hold for every layout on every machine.
 
+use super::degraded::{replace, unplug};
+use super::identity::{claim, marker, reinstall};
 use super::stacks::{group, raid, volume};
 use super::*;
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel};
@@ -211,7 +213,9 @@ fn destroyed(operation: &Operation) -> Vec<&str> {
     match operation {
         Operation::WipeDisk(wipe) => vec![&wipe.device],
         Operation::WriteTable(table) => vec![&table.device],
-        Operation::CreateArray(array) => array.devices.iter().map(String::as_str).collect(),
+        Operation::CreateArray(array) => {
+            array.devices.iter().filter(|device| *device != "missing").map(String::as_str).collect()
+        }
         Operation::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
         Operation::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
         Operation::MakeFilesystem(make) => vec![&make.device],
@@ -239,7 +243,9 @@ fn assert_sound(plan: &Plan, inventory: &Inventory) {
             for device in destroyed(operation) {
                 let disks = bottoms(plan, device);
                 assert!(!disks.is_empty(), "{operation:?}");
-                assert!(disks.iter().all(|disk| verdict(disk) == Verdict::Wipe), "{operation:?}");
+                let is_made = |disk: &&str| matches!(verdict(disk), Verdict::Wipe | Verdict::Make);
+                let fills = matches!(operation, Operation::MakeFilesystem(_)) && is_blank(inventory, device);
+                assert!(disks.iter().all(is_made) || fills, "{operation:?}");
                 assert!(index >= plan.point_of_no_return);
             }
             match operation {
@@ -250,7 +256,17 @@ fn assert_sound(plan: &Plan, inventory: &Inventory) {
             }
         }
     }
+    for disk in plan.disks.iter().filter(|disk| disk.verdict == Verdict::Make) {
+        let found = inventory.disk(&disk.device).unwrap();
+        let partitions = found.table.iter().flat_map(|table| &table.partitions);
+        assert!(found.blank || (found.table.is_some() && partitions.into_iter().all(|part| part.blank)), "{disk:?}");
+    }
     assert_parents_first(plan);
+}
+
+fn is_blank(inventory: &Inventory, device: &str) -> bool {
+    let partitions = inventory.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions);
+    partitions.into_iter().any(|part| part.device == device && part.blank)
 }
 
 /// What runs on kept disks alone stays, and on foreign ones what was running before.
@@ -360,5 +376,72 @@ proptest! {
                 prop_assert!(expected.iter().any(|expected| text.contains(expected)), "{}", text);
             }
         }
+    }
+
+    /// Disks are pulled, replaced by blank ones and swapped, members fail, markers are there or not.
+    #[test]
+    fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept(
+        layout in any_layout(),
+        pulled in prop::collection::vec(prop::bool::weighted(0.1), NAMES.len()),
+        replaced in prop::collection::vec(prop::bool::weighted(0.15), NAMES.len()),
+        failed in prop::collection::vec(prop::bool::weighted(0.2), 4),
+        emptied in prop::bool::weighted(0.2),
+        swapped in prop::bool::weighted(0.1),
+        waiver in prop_oneof![3 => Just(None), 1 => Just(Some(Waiver::Operator)), 1 => Just(Some(Waiver::Begun))],
+    ) {
+        let Ok(first) = make(&layout, &blank(), Mode::Install) else { return Ok(()) };
+        let mut machine = after(&first, blank());
+        for disk in &mut machine.disks {
+            disk.serial = format!("{}-0", disk.name);
+        }
+        let recorded = marker(&machine);
+        let marked = |machine: &mut Inventory| {
+            let roots = (machine.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions))
+                .map(|part| (&part.device, &part.signatures))
+                .chain(machine.disks.iter().map(|disk| (&disk.device, &disk.signatures)))
+                .chain(machine.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures)));
+            let roots = roots.filter(|(_, is)| is.iter().any(|is| is.uuid == first.root_uuid));
+            let marker = Some(recorded.clone());
+            machine.filesystems = roots
+                .map(|(device, _)| inventory::Filesystem { device: device.clone(), marker: marker.clone(), ..Default::default() })
+                .collect();
+        };
+        marked(&mut machine);
+        let failing = machine.arrays.iter_mut().zip(&failed).filter(|(_, failed)| **failed);
+        failing.for_each(|(array, _)| array.members[0].role = inventory::MemberRole::Faulty);
+        for (index, name) in NAMES.iter().enumerate() {
+            if replaced[index] {
+                replace(&mut machine, name);
+                machine.disks[index].serial = format!("{name}-1");
+            }
+        }
+        if swapped {
+            let serial = std::mem::replace(&mut machine.disks[1].serial, "sda-0".to_owned());
+            machine.disks[0].serial = serial;
+        }
+        for (name, _) in NAMES.iter().zip(&pulled).filter(|(_, pulled)| **pulled) {
+            unplug(&mut machine, name);
+        }
+        if emptied {
+            let partitions = machine.disks.iter_mut().flat_map(|disk| &mut disk.table).flat_map(|table| &mut table.partitions);
+            for part in partitions.filter(|part| part.signatures.iter().all(|is| is.usage != "raid")) {
+                part.signatures.clear();
+                part.blank = true;
+            }
+            machine.filesystems.clear();
+        }
+        let request = Claim { waiver, installed: Some(recorded.clone()), ..claim() };
+        let Ok(plan) = reinstall(&layout, &machine, request.clone()) else { return Ok(()) };
+        prop_assert!(waiver.is_some() || !machine.filesystems.is_empty());
+        prop_assert!(!swapped || !layout.disks.iter().any(|disk| disk.device == "/dev/sda") || machine.disks[0].name != "sda");
+        assert_sound(&plan, &machine);
+        let reinstalled = after(&plan, machine.clone());
+        if !emptied {
+            prop_assert_eq!(untouched(&machine, &plan), untouched(&reinstalled, &plan));
+        }
+        // What was made is kept from now on.
+        let request = Claim { waiver: Some(Waiver::Begun), ..request };
+        let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));
+        prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != Verdict::Make));
     }
 }

@@ -17,9 +17,9 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
             "disks[1].device: /dev/sdb is to be kept, but what is on it cannot be read: Input/output error",
         ),
         (
-            "blank",
+            "nothing that is known, but not blank",
             |inventory| inventory.disks[1].table = None,
-            "disks[1].partitions: /dev/sdb is to be kept with 1 partitions, but has no GPT: there is blank",
+            "disks[1].partitions: /dev/sdb is to be kept with 1 partitions, but has no GPT: there is data of no known kind",
         ),
         (
             "other table",
@@ -49,7 +49,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
         (
             "no filesystem",
             |inventory| srv(inventory).signatures.clear(),
-            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there is nothing that is known on its 8.39 GB",
+            "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but there are data of no known kind on its 8.39 GB",
         ),
         (
             "two signatures",
@@ -64,7 +64,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
             |inventory| {
                 inventory.disks.remove(1);
             },
-            "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB)",
+            "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); nothing else has a copy of /dev/sdb1",
         ),
     ];
     for (name, change, expected) in cases {

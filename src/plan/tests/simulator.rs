@@ -107,6 +107,7 @@ impl Machine {
     }
 
     fn write_table(&mut self, table: &PartitionTable) {
+        let blank = self.disk(&table.device).blank;
         let sector = u64::from(table.sector_bytes);
         let partitions = table.partitions.iter().map(|new| Partition {
             number: new.number,
@@ -116,6 +117,7 @@ impl Machine {
             kind: new.kind.to_string(),
             guid: Some(new.guid),
             label: new.name.clone(),
+            blank,
             ..Partition::default()
         });
         let table = Table { kind: "gpt".to_owned(), guid: Some(table.guid), partitions: partitions.collect() };
@@ -123,12 +125,14 @@ impl Machine {
         if let Some(disk) = device {
             assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", disk.device);
             disk.table = Some(table);
+            disk.blank = false;
         }
     }
 
     fn create_array(&mut self, array: &CreateArray) {
         let active = array.devices.len() - array.spares as usize;
-        let members = array.devices.iter().enumerate().map(|(index, device)| ArrayMember {
+        let there = array.devices.iter().enumerate().filter(|(_, device)| *device != "missing");
+        let members = there.map(|(index, device)| ArrayMember {
             device: self.now(device),
             role: if index < active { MemberRole::Active(index as u32) } else { MemberRole::Spare },
         });
@@ -215,6 +219,7 @@ impl Machine {
         let signatures = self.signatures(&make.device);
         assert!(signatures.is_empty(), "{} has {signatures:?}", make.device);
         signatures.push(signature);
+        self.written(&make.device);
     }
 
     fn free_name(&self, mut names: impl Iterator<Item = String>) -> String {
@@ -232,6 +237,7 @@ impl Machine {
         let signatures = self.signatures(device);
         assert!(signatures.is_empty(), "{device} has {signatures:?}");
         signatures.push(Signature { kind: kind.to_owned(), usage: "raid".to_owned(), ..Signature::default() });
+        self.written(device);
     }
 
     /// The device that the inventory shows for a path of the plan.
@@ -259,6 +265,15 @@ impl Machine {
 
     fn signatures(&mut self, device: &str) -> &mut Vec<Signature> {
         self.unit(device).0
+    }
+
+    /// A disk or partition is not blank any more.
+    fn written(&mut self, device: &str) {
+        for disk in &mut self.0.disks {
+            disk.blank &= disk.device != device;
+            let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
+            partitions.for_each(|part| part.blank &= part.device != device);
+        }
     }
 
     fn unit(&mut self, device: &str) -> (&mut Vec<Signature>, &mut Vec<Use>) {

@@ -133,16 +133,11 @@ type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]
 fn a_kept_stack_that_differs_is_refused_with_both_sides() {
-    let cases: [Case; 12] = [
+    let cases: [Case; 11] = [
         (
             "other level",
             |inventory| inventory.arrays[2].level = "raid0".to_owned(),
             "raid[2]: /dev/md/data is to be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid0 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare)",
-        ),
-        (
-            "a member has failed",
-            |inventory| inventory.arrays[2].members[1].role = MemberRole::Faulty,
-            "raid[2]: /dev/md/data is to be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but there is raid1 \"data\" of /dev/sdc, /dev/sdd (faulty), /dev/sde (spare) with 1 of 2 missing",
         ),
         (
             "a member less",

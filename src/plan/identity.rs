@@ -1,0 +1,254 @@
+//! Which installation is on these disks, and are they the ones that it was made on? A reinstall renews what its marker
+//! proves to be its own.
+
+use super::verdict::Deciding;
+use super::{Mode, Verdict, Waiver, display};
+use crate::inventory::{self, Inventory};
+use crate::layout::{Layout, partition_device};
+use crate::marker::{self, MarkedDisk, Marker};
+use std::collections::BTreeSet;
+
+/// A filesystem with a marker.
+struct Marked<'a> {
+    device: &'a str,
+    marker: &'a Marker,
+    /// Kernel names of the disks at its bottom.
+    disks: BTreeSet<String>,
+}
+
+impl<'a> Deciding<'a> {
+    /// | found on the disks of `/` | |
+    /// |---|---|
+    /// | the marker of this machine and allocation | ours |
+    /// | no such marker | refused, unless it is known why |
+    ///
+    /// | the disk that the layout's name means now | |
+    /// |---|---|
+    /// | the recorded one, or nothing tells it from that | ours |
+    /// | another one, and one of both is recorded or found under another name | refused: names point elsewhere |
+    /// | another one, blank | a replacement |
+    /// | another one, to be wiped, not blank | refused |
+    pub fn decide_identity(&mut self) {
+        if self.request.mode != Mode::Reinstall {
+            return;
+        }
+        let marked = self.marked();
+        let root = self.root_disks();
+        self.refuse_others(&marked);
+        let on_root = |found: &&Marked| !found.disks.is_empty() && found.disks.is_subset(&root);
+        let ours = marked.iter().filter(|found| self.is_ours(found.marker)).filter(on_root);
+        let ours = ours.max_by_key(|found| &found.marker.time);
+        if ours.is_none() {
+            self.decide_without_marker(&marked, &root);
+        }
+        let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
+        if let Some(recorded) = ours.map(|found| found.marker).or(remembered) {
+            let proven = ours.map(|found| found.disks.clone()).unwrap_or_default();
+            self.compare_disks(&recorded.disks, &proven);
+        }
+    }
+
+    fn marked(&self) -> Vec<Marked<'a>> {
+        let filesystems = self.inventory.filesystems.iter();
+        let marked = filesystems.filter_map(|filesystem| {
+            let disks = self.stack.disks(self.stack.name(&filesystem.device));
+            Some(Marked { device: &filesystem.device, marker: filesystem.marker.as_ref()?, disks })
+        });
+        marked.collect()
+    }
+
+    /// Kernel names of the disks that carry `/` by the layout.
+    fn root_disks(&self) -> BTreeSet<String> {
+        let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
+        let below = root.map(|root| disks_below(self.layout, &root.device)).unwrap_or_default();
+        below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
+    }
+
+    /// On a desk any installation will do.
+    fn is_ours(&self, marker: &Marker) -> bool {
+        let claim = self.request.claim.as_ref();
+        claim.is_none_or(|claim| claim.machine == marker.machine && claim.allocation == marker.allocation)
+    }
+
+    /// The installation of somebody else is not wiped, whoever waived the marker of this one.
+    fn refuse_others(&mut self, marked: &[Marked]) {
+        let Some(claim) = &self.request.claim else { return };
+        for found in marked {
+            if self.is_ours(found.marker) {
+                continue;
+            }
+            let wiped: Vec<&str> = found
+                .disks
+                .iter()
+                .filter(|disk| matches!(self.verdict(disk), Verdict::Wipe | Verdict::Make))
+                .map(String::as_str)
+                .collect();
+            if !wiped.is_empty() {
+                let message = format!(
+                    "{} on {}, which is to be wiped, holds the installation of {}, but this is the reinstall of {}: put the disks of this machine back, or install instead of reinstalling",
+                    found.device,
+                    wiped.join(", "),
+                    whose(&found.marker.machine, &found.marker.allocation),
+                    whose(&claim.machine, &claim.allocation)
+                );
+                self.refuse("disks", message);
+            }
+        }
+    }
+
+    fn decide_without_marker(&mut self, marked: &[Marked], root: &BTreeSet<String>) {
+        let root = root.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let root = if root.is_empty() { "disks that are not there" } else { &root };
+        let claim = self.request.claim.as_ref();
+        match claim.map(|claim| claim.waiver) {
+            None if self.inventory.filesystems.is_empty() => {
+                let message = "nothing in this inventory tells what is inside of filesystems: the agent will refuse to reinstall if there is no marker of this installation on";
+                return self.warn(format!("{message} {root}"));
+            }
+            Some(Some(Waiver::Operator)) => {
+                let message = "no marker of this installation is on";
+                return self.warn(format!("{message} {root}; the operator has said to go on without it"));
+            }
+            Some(Some(Waiver::Begun)) => {
+                let message = "no marker of this installation is on";
+                return self.warn(format!("{message} {root}; an earlier attempt has begun to wipe"));
+            }
+            None | Some(None) => {}
+        }
+        let wanted = match claim {
+            Some(claim) => format!("the marker of {}", whose(&claim.machine, &claim.allocation)),
+            None => "the marker of an installation".to_owned(),
+        };
+        let found = marked.iter().map(|found| {
+            let disks: Vec<&str> = found.disks.iter().map(String::as_str).collect();
+            let whose = whose(&found.marker.machine, &found.marker.allocation);
+            format!("{} on {} has that of {whose}", found.device, disks.join(", "))
+        });
+        let found: Vec<String> = found.collect();
+        let found = if found.is_empty() { "no filesystem of the machine has one".to_owned() } else { found.join("; ") };
+        let message = format!(
+            "/ is to be made anew on {root}, but no filesystem there has {wanted} ({}): {found}. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+            marker::PATH
+        );
+        let place = self.layout.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some("/"));
+        self.refuse(format!("filesystems[{}]", place.unwrap_or_default()), message);
+    }
+
+    /// Those that the layout finds by hints are found by hints.
+    fn compare_disks(&mut self, recorded: &[MarkedDisk], proven: &BTreeSet<String>) {
+        let layout = self.layout;
+        for (index, listed) in layout.disks.iter().enumerate().filter(|(_, listed)| listed.hints.is_empty()) {
+            let Some(record) = recorded.iter().find(|record| record.device == listed.device) else { continue };
+            let place = format!("disks[{index}].device");
+            let found = self.found.get(&index).copied();
+            if found.is_some_and(|found| is_recorded(record, found) != Some(false)) {
+                continue;
+            }
+            if let Some(message) = elsewhere(record, found, recorded, self.inventory) {
+                self.refuse(place, message);
+            } else if let Some(found) = found {
+                self.decide_replaced(place, record, found, proven);
+            }
+        }
+    }
+
+    fn decide_replaced(
+        &mut self,
+        place: String,
+        record: &MarkedDisk,
+        found: &inventory::Disk,
+        proven: &BTreeSet<String>,
+    ) {
+        let other = format!(
+            "{} is {}, but was {} when the machine was installed, which is not in the machine any more",
+            found.device,
+            disk_in_words(found),
+            record_in_words(record)
+        );
+        let begun = self.request.claim.as_ref().is_some_and(|claim| claim.waiver == Some(Waiver::Begun));
+        let is_wiped = self.verdict(&found.name) == Verdict::Wipe;
+        // What is kept was compared with the layout, and is not written.
+        if !is_wiped || found.blank || begun || proven.contains(&found.name) {
+            self.warn(other);
+        } else {
+            let there = display::contents(found);
+            let there = if there == "blank" { "data of no known kind" } else { &there };
+            let message = format!(
+                "{other}; it is to be wiped and is not blank: there is {there}. Put the old disk back, or erase the new one"
+            );
+            self.refuse(place, message);
+        }
+    }
+}
+
+/// Which of `Layout::disks` a device of the layout lies on.
+fn disks_below(layout: &Layout, device: &str) -> BTreeSet<usize> {
+    let mut disks = BTreeSet::new();
+    let mut open = vec![device];
+    // Things lie on other things of a valid layout, never on themselves; the count is for the others.
+    for _ in 0..1000 {
+        let Some(device) = open.pop() else { break };
+        let is_on = |disk: &crate::layout::Disk| {
+            disk.device == device
+                || disk.partitions.iter().any(|part| partition_device(&disk.device, part.number) == device)
+        };
+        disks.extend(layout.disks.iter().position(is_on));
+        let arrays = layout.raid.iter().filter(|raid| raid.arrayname == device);
+        open.extend(arrays.flat_map(|raid| &raid.devices).map(String::as_str));
+        let volumes = layout.logicalvolumes.iter();
+        for volume in volumes.filter(|volume| format!("/dev/{}/{}", volume.volumegroup, volume.name) == device) {
+            let groups = layout.volumegroups.iter().filter(|group| group.name == volume.volumegroup);
+            open.extend(groups.flat_map(|group| &group.devices).map(String::as_str));
+        }
+    }
+    disks
+}
+
+/// Is that the disk? `None` when nothing tells.
+fn is_recorded(record: &MarkedDisk, disk: &inventory::Disk) -> Option<bool> {
+    let pairs = [(&record.serial, &disk.serial), (&record.wwn, &disk.wwn)];
+    let mut known = pairs.iter().filter(|(recorded, is)| !recorded.is_empty() && !is.is_empty()).peekable();
+    known.peek()?;
+    Some(known.all(|(recorded, is)| recorded == is))
+}
+
+/// The recorded disk has another name now, or the one of that name had another one then.
+fn elsewhere(
+    record: &MarkedDisk,
+    found: Option<&inventory::Disk>,
+    recorded: &[MarkedDisk],
+    inventory: &Inventory,
+) -> Option<String> {
+    let now = inventory.disks.iter().find(|disk| is_recorded(record, disk) == Some(true));
+    let then = found.and_then(|found| recorded.iter().find(|record| is_recorded(record, found) == Some(true)));
+    if now.is_none() && then.is_none() {
+        return None;
+    }
+    let is = match found {
+        Some(found) => format!("{} is {} now", found.device, disk_in_words(found)),
+        None => format!("{} is not there now", record.device),
+    };
+    let then = then.map(|record| format!(" (then {})", record.device)).unwrap_or_default();
+    let now = now.map(|disk| format!(" (now {})", disk.device)).unwrap_or_default();
+    Some(format!(
+        "{is}{then}, and was {}{now} when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+        record_in_words(record)
+    ))
+}
+
+fn whose(machine: &str, allocation: &str) -> String {
+    format!("machine {machine}, allocation {allocation}")
+}
+
+fn disk_in_words(disk: &inventory::Disk) -> String {
+    in_words(&disk.serial, &disk.wwn, disk.size_bytes)
+}
+
+fn record_in_words(record: &MarkedDisk) -> String {
+    in_words(&record.serial, &record.wwn, record.size_bytes)
+}
+
+fn in_words(serial: &str, wwn: &str, size_bytes: u64) -> String {
+    let name = if serial.is_empty() { format!("wwn {wwn}") } else { format!("serial {serial}") };
+    format!("the disk with {name} ({})", crate::text::bytes(size_bytes))
+}

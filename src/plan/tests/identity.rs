@@ -1,0 +1,229 @@
+//! Whose installation is on the disks, and are they the disks of the installation?
+
+use super::*;
+use crate::inventory::Filesystem;
+use crate::marker::{MarkedDisk, Marker};
+
+pub(super) fn marker(inventory: &Inventory) -> Marker {
+    let disks = inventory.disks.iter().map(|disk| MarkedDisk {
+        device: disk.device.clone(),
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        size_bytes: disk.size_bytes,
+    });
+    Marker {
+        machine: "m-1".to_owned(),
+        allocation: "a-1".to_owned(),
+        time: "2026-11-01T00:00:00Z".to_owned(),
+        disks: disks.collect(),
+        ..Marker::default()
+    }
+}
+
+pub(super) fn claim() -> Claim {
+    Claim { machine: "m-1".to_owned(), allocation: "a-1".to_owned(), order: "o-1".to_owned(), ..Claim::default() }
+}
+
+pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
+    let request = Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
+    super::super::make(layout, inventory, request, &mut counting())
+}
+
+/// System on sda with its marker, data on sdb; all disks with serial numbers.
+fn marked() -> Inventory {
+    let mut inventory = installed();
+    for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
+        disk.serial = serial.to_owned();
+    }
+    let marker = Some(marker(&inventory));
+    inventory.filesystems.push(Filesystem { device: "/dev/sda2".to_owned(), marker, ..Filesystem::default() });
+    inventory
+}
+
+/// As if the marker had been lost with the disk, and the control plane remembers it.
+fn forget_marker(inventory: &mut Inventory, claim: &mut Claim) {
+    claim.installed = inventory.filesystems.pop().and_then(|filesystem| filesystem.marker);
+}
+
+fn empty(disk: &mut inventory::Disk, serial: &str) {
+    disk.serial = serial.to_owned();
+    disk.table = None;
+    disk.blank = true;
+}
+
+type Case = (&'static str, fn(&mut Inventory, &mut Claim), &'static str);
+
+#[test]
+fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
+    let cases: [Case; 10] = [
+        (
+            "no marker",
+            forget_marker,
+            "filesystems[3]: / is to be made anew on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has one. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+        ),
+        (
+            "marker on another disk",
+            |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".to_owned(),
+            "filesystems[3]: / is to be made anew on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): /dev/sdb1 on sdb has that of machine m-1, allocation a-1. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+        ),
+        (
+            "another allocation",
+            |_, claim| claim.allocation = "a-2".to_owned(),
+            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-1, allocation a-2: put the disks of this machine back, or install instead of reinstalling",
+        ),
+        (
+            "another machine, and the marker waived",
+            |_, claim| {
+                claim.machine = "m-2".to_owned();
+                claim.waiver = Some(Waiver::Operator);
+            },
+            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: put the disks of this machine back, or install instead of reinstalling",
+        ),
+        (
+            "names swapped",
+            |inventory, _| {
+                inventory.disks[0].serial = "B0".to_owned();
+                inventory.disks[1].serial = "A0".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now (then /dev/sdb), and was the disk with serial A0 (21.0 GB) (now /dev/sdb) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+        ),
+        (
+            "names swapped, marker gone",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Begun);
+                inventory.disks[0].serial = "C0".to_owned();
+                inventory.disks[2].serial = "A0".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now (then /dev/sdc), and was the disk with serial A0 (21.0 GB) (now /dev/sdc) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+        ),
+        (
+            "the kept disk under another name",
+            |inventory, _| inventory.disks[2].serial = inventory.disks.remove(1).serial,
+            "disks[1].device: /dev/sdb is not there now, and was the disk with serial B0 (8.39 GB) (now /dev/sdc) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+        ),
+        (
+            "another disk with data",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Operator);
+                inventory.disks[0].serial = "Z9".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one",
+        ),
+        (
+            "another disk with data of no known kind",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Operator);
+                empty(&mut inventory.disks[0], "Z9");
+                inventory.disks[0].blank = false;
+            },
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is data of no known kind. Put the old disk back, or erase the new one",
+        ),
+        (
+            "replaced by a blank one, not waived",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                empty(&mut inventory.disks[0], "Z9");
+            },
+            "filesystems[3]: / is to be made anew on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has one. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        let (mut inventory, mut claim) = (marked(), claim());
+        change(&mut inventory, &mut claim);
+        let reasons = reasons(reinstall(&layout(), &inventory, claim));
+        assert!(reasons.iter().any(|reason| reason == expected), "{name}: {reasons:#?}");
+    }
+}
+
+#[test]
+fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
+    let cases: [Case; 7] = [
+        ("as installed", |_, _| {}, ""),
+        ("nothing tells disks apart", |inventory, _| inventory.disks[0].serial.clear(), ""),
+        (
+            "the first attempt had begun",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Begun);
+            },
+            "no marker of this installation is on sda; an earlier attempt has begun to wipe",
+        ),
+        (
+            "replaced by a blank one, waived",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Operator);
+                empty(&mut inventory.disks[0], "Z9");
+            },
+            "no marker of this installation is on sda; the operator has said to go on without it|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more",
+        ),
+        (
+            "a replaced one that has the marker, as a mirror does when the new disk was added",
+            |inventory, _| inventory.disks[0].serial = "Z9".to_owned(),
+            "/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more",
+        ),
+        (
+            "a replaced one, made by the attempt that had begun",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Begun);
+                inventory.disks[0].serial = "Z9".to_owned();
+            },
+            "no marker of this installation is on sda; an earlier attempt has begun to wipe|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more",
+        ),
+        (
+            "a foreign disk with somebody else's installation",
+            |inventory, _| {
+                let marker = Some(Marker { machine: "m-9".to_owned(), ..Marker::default() });
+                let device = "/dev/sdc".to_owned();
+                inventory.filesystems.push(Filesystem { device, marker, ..Filesystem::default() });
+            },
+            "",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        let (mut inventory, mut claim) = (marked(), claim());
+        change(&mut inventory, &mut claim);
+        let plan = reinstall(&layout(), &inventory, claim).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        assert_eq!(plan.warnings.join("|"), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_disk_found_by_hints_may_have_any_name() {
+    let (mut layout, mut inventory) = (layout(), marked());
+    layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
+    layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
+    inventory.filesystems[0].marker.as_mut().unwrap().disks.swap(0, 1);
+    assert!(reinstall(&layout, &inventory, claim()).is_ok());
+}
+
+#[test]
+fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
+    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
+    assert!(plan.warnings[0].starts_with("nothing in this inventory tells what is inside of filesystems"), "{plan:?}");
+    let mut inventory = marked();
+    assert_eq!(make(&layout(), &inventory, Mode::Reinstall).unwrap().warnings, [""; 0]);
+    inventory.filesystems[0].marker = None;
+    let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
+    assert!(reasons[0].contains("no filesystem there has the marker of an installation"), "{reasons:?}");
+}
+
+#[test]
+fn an_install_asks_for_no_marker() {
+    let mut inventory = marked();
+    inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
+    let request = Request { mode: Mode::Install, erase: Erase::Quick, subject: subject(), claim: Some(claim()) };
+    assert!(super::super::make(&layout(), &inventory, request, &mut counting()).is_ok());
+}
+
+#[test]
+fn the_printed_refusal_of_swapped_disks() {
+    let mut inventory = marked();
+    inventory.disks[0].serial = "B0".to_owned();
+    inventory.disks[1].serial = "A0".to_owned();
+    assert_printed("reinstall-swapped-refused", &reinstall(&layout(), &inventory, claim()).unwrap_err());
+}
