@@ -148,12 +148,12 @@ pub enum MachineCommand {
     /// One line a machine: what it runs, what is ordered, how its last reinstall ended.
     List,
     /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
-    Reinstall(Reinstall),
+    Reinstall(Order),
 }
 
 #[cfg(feature = "serve")]
 #[derive(Debug, Args)]
-pub struct Reinstall {
+pub struct Order {
     /// The machine's id or its name.
     #[arg(value_name = "ID")]
     pub machine: String,
