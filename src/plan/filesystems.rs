@@ -27,8 +27,10 @@ impl Deciding<'_> {
             return;
         }
         let keep = device.fate == Fate::Kept;
-        let fill = keep && device.blank && !is_root(filesystem) && filesystem.format != Format::None;
-        let fate = match keep && !fill {
+        let fill = keep && device.blank && filesystem.format != Format::None;
+        // A blank disk is to be kept as well, from now on.
+        let refused = device.fate != Fate::Wiped && is_root(filesystem);
+        let fate = match refused || keep && !fill {
             true => keep_filesystem(filesystem, device),
             false => {
                 too_small(filesystem, device).map_or_else(|| Ok(filesystem_uuid(filesystem.format, (self.ids)())), Err)

@@ -4,7 +4,6 @@
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver, display};
 use crate::inventory::{self, Inventory};
-use crate::layout::{Layout, partition_device};
 use crate::marker::{self, MarkedDisk, Marker};
 use std::collections::BTreeSet;
 
@@ -60,7 +59,7 @@ impl<'a> Deciding<'a> {
     /// Kernel names of the disks that carry `/` by the layout.
     fn root_disks(&self) -> BTreeSet<String> {
         let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
-        let below = root.map(|root| disks_below(self.layout, &root.device)).unwrap_or_default();
+        let below = root.map(|root| self.layout.below([root.device.as_str()]).disks).unwrap_or_default();
         below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
     }
 
@@ -179,29 +178,6 @@ impl<'a> Deciding<'a> {
             self.refuse(place, message);
         }
     }
-}
-
-/// Which of `Layout::disks` a device of the layout lies on.
-fn disks_below(layout: &Layout, device: &str) -> BTreeSet<usize> {
-    let mut disks = BTreeSet::new();
-    let mut open = vec![device];
-    // Things lie on other things of a valid layout, never on themselves; the count is for the others.
-    for _ in 0..1000 {
-        let Some(device) = open.pop() else { break };
-        let is_on = |disk: &crate::layout::Disk| {
-            disk.device == device
-                || disk.partitions.iter().any(|part| partition_device(&disk.device, part.number) == device)
-        };
-        disks.extend(layout.disks.iter().position(is_on));
-        let arrays = layout.raid.iter().filter(|raid| raid.arrayname == device);
-        open.extend(arrays.flat_map(|raid| &raid.devices).map(String::as_str));
-        let volumes = layout.logicalvolumes.iter();
-        for volume in volumes.filter(|volume| format!("/dev/{}/{}", volume.volumegroup, volume.name) == device) {
-            let groups = layout.volumegroups.iter().filter(|group| group.name == volume.volumegroup);
-            open.extend(groups.flat_map(|group| &group.devices).map(String::as_str));
-        }
-    }
-    disks
 }
 
 /// Is that the disk? `None` when nothing tells.

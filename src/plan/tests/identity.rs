@@ -99,7 +99,10 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         ),
         (
             "the kept disk under another name",
-            |inventory, _| inventory.disks[2].serial = inventory.disks.remove(1).serial,
+            |inventory, _| {
+                let gone = inventory.disks.remove(1);
+                inventory.disks[1].serial = gone.serial;
+            },
             "disks[1].device: /dev/sdb is not there now, and was the disk with serial B0 (8.39 GB) (now /dev/sdc) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
         ),
         (

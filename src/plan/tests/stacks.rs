@@ -1,7 +1,7 @@
 //! Arrays, groups and volumes: made, kept, released.
 
 use super::*;
-use crate::inventory::{LogicalVolume as FoundVolume, MemberRole, PhysicalVolume};
+use crate::inventory::{LogicalVolume as FoundVolume, PhysicalVolume};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
 pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> Raid {
