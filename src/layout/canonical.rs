@@ -3,7 +3,7 @@
 //! serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor quotes what only
 //! YAML 1.1 takes for a number; a layout needs very little of YAML.
 
-use super::{Disk, Filesystem, Layout, LogicalVolume, Partition, Raid, VolumeGroup};
+use super::{Disk, Filesystem, Layout, LogicalVolume, OnReinstall, Partition, Raid, VolumeGroup};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -122,6 +122,9 @@ fn filesystem(yaml: &mut String, filesystem: &Filesystem) {
     lines.extend(filesystem.label.as_ref().map(|label| ("label", scalar(label))));
     push_list(&mut lines, "createoptions", &filesystem.createoptions);
     push_list(&mut lines, "mountoptions", &filesystem.mountoptions);
+    if filesystem.reinstall != OnReinstall::default() {
+        lines.push(("reinstall", scalar(filesystem.reinstall.name())));
+    }
     item(yaml, lines);
 }
 

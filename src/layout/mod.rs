@@ -1,6 +1,7 @@
 //! What should be: the filesystem layout, read from every spelling in use, with all its problems at once.
 
 mod arrays;
+mod below;
 mod canonical;
 mod constraints;
 mod document;
@@ -17,6 +18,7 @@ pub mod tree;
 mod types;
 mod validate;
 
+pub use below::Below;
 pub use canonical::canonical_yaml;
 pub use spellings::{Parsed, read_json, read_yaml};
 pub use types::*;

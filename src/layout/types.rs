@@ -60,6 +60,37 @@ pub struct Filesystem {
     pub mountoptions: Vec<String>,
     /// Arguments for mkfs, one word each.
     pub createoptions: Vec<String>,
+    /// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
+    #[serde(skip_serializing_if = "OnReinstall::is_keep")]
+    pub reinstall: OnReinstall,
+}
+
+/// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum OnReinstall {
+    /// They lie hidden beneath it: it is mounted when the image is on.
+    #[default]
+    Keep,
+    /// They are added to it and win over files of the same name; nothing else on it is touched.
+    Merge,
+}
+
+impl OnReinstall {
+    pub const ALL: [OnReinstall; 2] = [OnReinstall::Keep, OnReinstall::Merge];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            OnReinstall::Keep => "keep",
+            OnReinstall::Merge => "merge",
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_keep(&self) -> bool {
+        *self == OnReinstall::Keep
+    }
 }
 
 /// One disk of the machine.

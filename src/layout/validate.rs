@@ -7,6 +7,7 @@ mod disks;
 mod filesystems;
 mod lvm;
 mod raid;
+mod reinstall;
 mod sizes;
 
 use super::{Layout, constraints};
@@ -28,6 +29,7 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem
     raid::check(&mut check, layout);
     lvm::check(&mut check, layout);
     filesystems::check(&mut check, &layout.filesystems);
+    reinstall::check(&mut check, layout);
     sizes::check(&mut check, layout);
     check_constraints(&mut check, layout);
     check.problems

@@ -271,8 +271,15 @@ mod tests {
         for (format, options, sector, expected) in cases {
             let createoptions = options.iter().map(|option| (*option).to_owned()).collect();
             let device = "/dev/sda1".to_owned();
-            let filesystem =
-                Filesystem { path: None, device, format, label: None, mountoptions: Vec::new(), createoptions };
+            let filesystem = Filesystem {
+                path: None,
+                device,
+                format,
+                label: None,
+                mountoptions: Vec::new(),
+                createoptions,
+                reinstall: Default::default(),
+            };
             assert_eq!(least_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
         }
     }

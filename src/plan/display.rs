@@ -1,12 +1,15 @@
 //! The plan for a person: what `drophammer plan` and the console print before anything happens.
 
+mod kept;
 mod operations;
 mod running;
 
+pub use kept::show_kept;
 pub use running::Running;
 
 use super::{DiskPlan, Mode, Plan, Refusal, Subject, Verdict};
 use crate::inventory::{self, Signature};
+use crate::marker::Marker;
 use crate::text::{bytes, columns};
 use std::fmt;
 
@@ -14,6 +17,15 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         title(f, &self.subject, self.mode, &self.layout)?;
         disks(f, &self.disks)?;
+        if let Some(marker) = &self.already {
+            already(f, marker)?;
+        }
+        for warning in &self.warnings {
+            writeln!(f, "WARNING: {warning}")?;
+        }
+        if !self.warnings.is_empty() {
+            writeln!(f)?;
+        }
         for (index, step) in self.steps.iter().enumerate() {
             if index == self.point_of_no_return {
                 writeln!(f, "── point of no return {}", "─".repeat(49))?;
@@ -54,6 +66,13 @@ fn title(f: &mut fmt::Formatter<'_>, subject: &Subject, mode: Mode, layout: &str
     let name = if subject.name.is_empty() { String::new() } else { format!("  \"{}\"", subject.name) };
     let machine = if subject.machine.is_empty() { "this machine" } else { &subject.machine };
     writeln!(f, "machine {machine}{name}   {mode}  {}   layout {layout}\n", subject.image)
+}
+
+fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
+    let order = if marker.order.is_empty() { String::new() } else { format!(", order {}", marker.order) };
+    let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
+    writeln!(f, "Allocation {}{order} is installed here already, with {}{time}.", marker.allocation, marker.image)?;
+    writeln!(f, "Nothing is written. What is installed is booted.\n")
 }
 
 fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {

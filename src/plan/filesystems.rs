@@ -13,7 +13,7 @@ impl Deciding<'_> {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
             if filesystem.format == Format::Tmpfs {
-                let fate = FilesystemFate { device: "tmpfs".to_owned(), uuid: String::new(), keep: false };
+                let fate = FilesystemFate { device: "tmpfs".to_owned(), uuid: String::new(), keep: false, fill: false };
                 self.decided.filesystems.push(fate);
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
                 self.decide_filesystem(&place, filesystem, &device);
@@ -30,7 +30,7 @@ impl Deciding<'_> {
         match fate {
             Ok(uuid) => {
                 let (device, keep) = (device.path.clone(), device.keep);
-                self.decided.filesystems.push(FilesystemFate { device, uuid, keep });
+                self.decided.filesystems.push(FilesystemFate { device, uuid, keep, fill: false });
             }
             Err(message) => self.refuse(place, message),
         }

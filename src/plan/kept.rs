@@ -1,21 +1,256 @@
-// STUB for the merge: helper "shape" writes this file. Compares nothing but disks.
-use super::{Kept, KeptObject};
-use crate::control::wire::KeptProof;
-use crate::inventory::Inventory;
+//! What a reinstall keeps, and what identifies it: read before the first step, and again after the last. Both readings
+//! go through the same function, so that they differ only where the machine does.
 
-pub fn compare(kept: &[Kept], inventory: &Inventory) -> Vec<KeptProof> {
-    let proof = |kept: &Kept| {
-        let is_there = match &kept.object {
-            KeptObject::Disk(name) => inventory.disks.iter().any(|disk| disk.name == *name),
-            _ => true,
-        };
-        let after = if is_there { kept.identity.clone() } else { Default::default() };
-        KeptProof { object: format!("{:?}", kept.object), before: kept.identity.clone(), after }
+use super::stack::Stack;
+use super::verdict::{ArrayFate, Decided, GroupFate};
+use super::{Kept, KeptObject, LiesOn, Verdict};
+use crate::control::wire::KeptProof;
+use crate::inventory::{self, Inventory, Signature};
+use crate::layout::{Format, Layout};
+use std::collections::BTreeMap;
+
+type Identity = BTreeMap<String, String>;
+
+/// Everything on the disks that are kept, whoever it belongs to.
+pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Vec<Kept> {
+    let keeping = Keeping::new(inventory, decided);
+    let disks = keeping.disks().map(|disk| KeptObject::Disk(disk.name.clone()));
+    let arrays = keeping.arrays().map(|array| {
+        let named = keeping.decided.arrays.iter().find_map(|fate| match fate {
+            ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(device.clone()),
+            _ => None,
+        });
+        let device = named.or_else(|| array.running.as_ref().map(|name| format!("/dev/{name}")));
+        KeptObject::Array { uuid: array.uuid, device: device.unwrap_or_default() }
+    });
+    let groups = keeping.groups();
+    let groups = groups.map(|group| KeptObject::Group { uuid: group.uuid.clone(), name: group.name.clone() });
+    let objects = disks.chain(arrays).chain(groups).chain(keeping.filesystems(layout));
+    objects.map(|object| Kept { identity: identity(&object, inventory), object }).collect()
+}
+
+/// What identified each kept object then, and what does now.
+pub fn compare(kept: &[Kept], now: &Inventory) -> Vec<KeptProof> {
+    let proof = |kept: &Kept| KeptProof {
+        object: kept.object.to_string(),
+        before: kept.identity.clone(),
+        after: identity(&kept.object, now),
     };
     kept.iter().map(proof).collect()
 }
 
+/// Each difference with both sides; nothing when everything is what it was.
 pub fn differences(proofs: &[KeptProof]) -> Vec<String> {
-    let changed = proofs.iter().filter(|proof| proof.before != proof.after);
-    changed.map(|proof| format!("{} was {:?} and is {:?}", proof.object, proof.before, proof.after)).collect()
+    let mut differences = Vec::new();
+    for proof in proofs.iter().filter(|proof| proof.before != proof.after) {
+        if proof.after.is_empty() {
+            differences.push(format!("{} is gone", proof.object));
+            continue;
+        }
+        let names: std::collections::BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).collect();
+        for name in names {
+            let side = |identity: &Identity| identity.get(name).map_or("nothing".to_owned(), String::clone);
+            let (before, after) = (side(&proof.before), side(&proof.after));
+            if before != after {
+                differences.push(format!("{}: {name} was {before} and is {after}", proof.object));
+            }
+        }
+    }
+    differences
+}
+
+impl std::fmt::Display for KeptObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KeptObject::Disk(name) => write!(f, "disk /dev/{}", name.replace('!', "/")),
+            KeptObject::Array { device, uuid } if device.is_empty() => write!(f, "array {uuid}"),
+            KeptObject::Array { device, .. } => write!(f, "array {device}"),
+            KeptObject::Group { name, .. } => write!(f, "volume group {name}"),
+            KeptObject::Filesystem { device, path, .. } if path.is_empty() => write!(f, "filesystem on {device}"),
+            KeptObject::Filesystem { path, .. } => write!(f, "filesystem at {path}"),
+        }
+    }
+}
+
+/// Empty when the object is not there.
+fn identity(object: &KeptObject, inventory: &Inventory) -> Identity {
+    let found = match object {
+        KeptObject::Disk(name) => inventory.disks.iter().find(|disk| disk.name == *name).map(disk),
+        KeptObject::Array { uuid, .. } => inventory.arrays.iter().find(|array| array.uuid == *uuid).map(array),
+        KeptObject::Group { uuid, .. } => inventory.groups.iter().find(|group| group.uuid == *uuid).map(group),
+        KeptObject::Filesystem { on, .. } => content(inventory, on).map(|(_, signatures)| filesystem(signatures)),
+    };
+    found.unwrap_or_default()
+}
+
+fn disk(disk: &inventory::Disk) -> Identity {
+    let mut identity = Identity::new();
+    let mut put = |name: &str, value: String| drop(identity.insert(name.to_owned(), value));
+    put("size", format!("{} bytes", disk.size_bytes));
+    if let Some(table) = &disk.table {
+        put("table", table.kind.clone());
+        table.guid.into_iter().for_each(|guid| put("guid", guid.to_string()));
+        for part in &table.partitions {
+            let guid = part.guid.map(|guid| guid.to_string()).unwrap_or_default();
+            let (start, size, kind, label) = (part.start_bytes, part.size_bytes, &part.kind, &part.label);
+            put(&format!("partition {}", part.number), format!("{guid} at {start} + {size} bytes, {kind} \"{label}\""));
+        }
+    }
+    if !disk.signatures.is_empty() {
+        put("content", signatures(&disk.signatures));
+    }
+    identity
+}
+
+fn array(array: &inventory::Array) -> Identity {
+    let mut members: Vec<&str> = array.members.iter().map(|member| member.device.as_str()).collect();
+    members.sort_unstable();
+    [
+        ("uuid", array.uuid.to_string()),
+        ("level", array.level.clone()),
+        ("metadata", array.metadata.clone()),
+        ("devices", array.raid_devices.to_string()),
+        ("members", members.join(" ")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+fn group(group: &inventory::VolumeGroup) -> Identity {
+    let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
+    physical.sort_unstable();
+    let own = [("uuid", group.uuid.clone()), ("name", group.name.clone()), ("physical volumes", physical.join(" "))];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
+    let volumes = group.volumes.iter();
+    let volumes =
+        volumes.map(|is| (format!("volume {}", is.name), format!("{}, {} bytes, {}", is.uuid, is.size_bytes, is.kind)));
+    own.into_iter().chain(volumes).collect()
+}
+
+fn filesystem(found: &[Signature]) -> Identity {
+    match found {
+        [one] => [("format", &one.kind), ("uuid", &one.uuid), ("label", &one.label)]
+            .map(|(name, value)| (name.to_owned(), value.clone()))
+            .into(),
+        [] => Identity::new(),
+        several => [("format".to_owned(), signatures(several))].into(),
+    }
+}
+
+fn signatures(signatures: &[Signature]) -> String {
+    let mut said: Vec<String> = signatures.iter().map(|is| format!("{} {}", is.kind, is.uuid)).collect();
+    said.sort_unstable();
+    said.join(", ")
+}
+
+/// Where a device of a plan is in an inventory, and what is on it; `None` when it is not there or does not run.
+pub fn content<'a>(inventory: &'a Inventory, on: &LiesOn) -> Option<(&'a str, &'a [Signature])> {
+    let running = match on {
+        LiesOn::Device(device) => {
+            let disks = inventory.disks.iter();
+            let whole = disks.clone().find(|disk| disk.device == *device);
+            let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+            let part = || parts.into_iter().find(|part| part.device == *device);
+            return whole
+                .map(|disk| (disk.device.as_str(), disk.signatures.as_slice()))
+                .or_else(|| part().map(|part| (part.device.as_str(), part.signatures.as_slice())));
+        }
+        LiesOn::Array(uuid) => inventory.arrays.iter().find(|array| array.uuid == *uuid)?.running.as_ref()?,
+        LiesOn::Volume { group, name } => {
+            let group = inventory.groups.iter().find(|is| is.uuid == *group)?;
+            group.volumes.iter().find(|volume| volume.name == *name)?.running.as_ref()?
+        }
+    };
+    let stacked = inventory.stacked.iter().find(|stacked| stacked.name == *running)?;
+    Some((&stacked.device, &stacked.signatures))
+}
+
+/// What lies on kept disks alone.
+pub struct Keeping<'a> {
+    inventory: &'a Inventory,
+    decided: &'a Decided,
+    stack: Stack<'a>,
+}
+
+impl<'a> Keeping<'a> {
+    pub fn new(inventory: &'a Inventory, decided: &'a Decided) -> Keeping<'a> {
+        Keeping { inventory, decided, stack: Stack::new(inventory) }
+    }
+
+    fn is_kept(&self, disk: &str) -> bool {
+        self.decided.disks.iter().any(|is| is.name == disk && is.verdict == Verdict::Keep)
+    }
+
+    fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b str>) -> bool {
+        let mut disks = devices.filter(|device| !device.is_empty()).flat_map(|device| {
+            let name = self.stack.name(device).to_owned();
+            self.stack.disks(&name)
+        });
+        let first = disks.next();
+        first.is_some_and(|first| self.is_kept(&first)) && disks.all(|disk| self.is_kept(&disk))
+    }
+
+    fn disks(&self) -> impl Iterator<Item = &'a inventory::Disk> {
+        self.inventory.disks.iter().filter(|disk| self.is_kept(&disk.name))
+    }
+
+    fn arrays(&self) -> impl Iterator<Item = &'a inventory::Array> {
+        let arrays = self.inventory.arrays.iter();
+        arrays.filter(|array| self.lie_on_kept(array.members.iter().map(|member| member.device.as_str())))
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &'a inventory::VolumeGroup> {
+        let groups = self.inventory.groups.iter();
+        groups.filter(|group| self.lie_on_kept(group.physical.iter().map(|physical| physical.device.as_str())))
+    }
+
+    /// What a device path of the plan is, whatever the kernel calls it before and after.
+    pub fn lies_on(&self, device: &str) -> LiesOn {
+        let array = self.decided.arrays.iter().find_map(|fate| match fate {
+            ArrayFate::Kept { device: named, uuid, .. } if named == device => Some(LiesOn::Array(*uuid)),
+            _ => None,
+        });
+        let volume = || {
+            let kept = self.decided.groups.iter().find_map(|fate| match fate {
+                GroupFate::Kept { name, .. } => {
+                    let volume = device.strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
+                    Some((name, volume))
+                }
+                GroupFate::Made(_) => None,
+            });
+            let (name, volume) = kept?;
+            let group = self.groups().find(|group| group.name == *name)?;
+            Some(LiesOn::Volume { group: group.uuid.clone(), name: volume.to_owned() })
+        };
+        array.or_else(volume).unwrap_or_else(|| LiesOn::Device(device.to_owned()))
+    }
+
+    /// The layout's, and what others have made in partitions that the layout does not speak of.
+    fn filesystems(&self, layout: &Layout) -> Vec<KeptObject> {
+        let ours = layout.filesystems.iter().zip(&self.decided.filesystems);
+        let ours = ours.filter(|(wanted, is)| is.keep && !is.fill && wanted.format != Format::None);
+        let ours = ours.map(|(wanted, is)| KeptObject::Filesystem {
+            device: is.device.clone(),
+            path: wanted.path.clone().filter(|path| path.starts_with('/')).unwrap_or_default(),
+            on: self.lies_on(&is.device),
+        });
+        let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+        let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
+        let taken = |device: &str| self.decided.filesystems.iter().any(|is| is.device == device);
+        let theirs = used.filter(|part| !taken(&part.device)).map(|part| KeptObject::Filesystem {
+            device: part.device.clone(),
+            path: String::new(),
+            on: LiesOn::Device(part.device.clone()),
+        });
+        ours.chain(theirs).collect()
+    }
+
+    /// Does the layout speak of that partition?
+    pub fn is_listed(&self, layout: &Layout, disk: &inventory::Disk, number: u32) -> bool {
+        let is = |listed: &&crate::layout::Disk| {
+            super::find::disk(listed, self.inventory).is_ok_and(|found| found.name == disk.name)
+        };
+        let listed = layout.disks.iter().find(is);
+        listed.is_some_and(|listed| listed.partitions.iter().any(|part| part.number == number))
+    }
 }

@@ -1,5 +1,6 @@
 //! What will be done: a pure function of layout, inventory and mode. No I/O, no clock, no random.
 
+mod already;
 mod arrays;
 mod capacity;
 mod devices;
@@ -9,8 +10,10 @@ mod filesystems;
 pub mod find;
 pub mod kept;
 mod lvm;
+mod marking;
 mod reaching;
 mod release;
+mod returning;
 mod sectors;
 mod stack;
 mod steps;
@@ -58,9 +61,12 @@ pub fn make(
     request: Request,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Result<Plan, Box<Refusal>> {
+    if let Some(marked) = already::marked(layout, inventory, &request) {
+        return already::arrange(layout, inventory, request, &marked);
+    }
     let decided = verdict::decide(layout, inventory, &request, ids);
-    let Request { mode, subject, .. } = request;
     if !decided.problems.is_empty() {
+        let Request { mode, subject, .. } = request;
         return Err(Box::new(Refusal {
             mode,
             subject,
@@ -69,7 +75,7 @@ pub fn make(
             problems: decided.problems,
         }));
     }
-    Ok(steps::arrange(layout, mode, subject, decided))
+    Ok(steps::arrange(layout, inventory, request, decided))
 }
 
 #[cfg(test)]

@@ -1,14 +1,22 @@
 //! Puts what was decided into the order in which it is done.
 
+use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
-use super::{FstabEntry, MakeFilesystem, Mode, MountFilesystem, Operation, Plan, Step, StepName, Subject, Verdict};
+use super::{FstabEntry, Kept, MakeFilesystem, Mode, Operation, Plan, Request, Step, StepName, Verdict};
+use super::{display, kept, marking};
+use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
 
-pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) -> Plan {
+pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
+    let marker = marking::marker(layout, inventory, &request).map(Operation::WriteMarker);
+    let Request { mode, subject, .. } = request;
+    let expected = kept::expected(layout, inventory, &decided);
+    display::show_kept(layout, inventory, &mut decided);
     let filesystems = in_mount_order(layout, &decided.filesystems);
     let fstab = filesystems.iter().filter_map(|(filesystem, is)| fstab_entry(filesystem, is)).collect();
     let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
     let root_uuid = root.map(|(_, is)| is.uuid.clone()).unwrap_or_default();
+    let returning = Returning::new(layout, inventory, &decided, &filesystems);
     let steps = [
         (StepName::ImageReach, vec![Operation::ReachImage { name: subject.image.clone(), url: subject.url.clone() }]),
         (StepName::StorageIdentify, decided.identities.iter().cloned().map(Operation::IdentifyDisk).collect()),
@@ -22,16 +30,22 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
             StepName::StorageFormat,
             filesystems.iter().filter_map(make_filesystem).map(Operation::MakeFilesystem).collect(),
         ),
-        (StepName::StorageMount, mounts(&filesystems, false)),
+        (StepName::StorageMount, returning.before_the_image()),
         (
             StepName::ImageBurn,
-            vec![Operation::BurnImage { name: subject.image.clone(), hidden: vec![], merged: vec![] }],
+            vec![Operation::BurnImage {
+                name: subject.image.clone(),
+                hidden: returning.hidden(),
+                merged: returning.merged(),
+            }],
         ),
-        (StepName::StorageMountKept, kept(&decided, &filesystems)),
+        (StepName::StorageMountKept, returning.after_the_image()),
         (StepName::TargetFiles, vec![Operation::WriteMachineFiles]),
         (StepName::TargetInstaller, vec![Operation::RunInstaller]),
         (StepName::TargetFstab, vec![Operation::WriteFstab]),
         (StepName::BootLoad, vec![Operation::LoadKernel]),
+        (StepName::StorageProveKept, prove(expected)),
+        (StepName::TargetMarker, marker.into_iter().collect()),
         (StepName::StorageUnmount, unmount(&decided)),
         (StepName::ReportFinal, vec![Operation::Report]),
         (StepName::BootKexec, vec![Operation::Kexec]),
@@ -41,6 +55,7 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
         .filter(|(_, operations): &(StepName, Vec<Operation>)| !operations.is_empty())
         .map(|(name, operations)| Step { name, operations })
         .collect();
+    let steps = announced(mode, steps);
     let point_of_no_return = steps.iter().position(|step| step.name.is_destructive()).unwrap_or(steps.len());
     Plan {
         mode,
@@ -52,7 +67,7 @@ pub fn arrange(layout: &Layout, mode: Mode, subject: Subject, decided: Decided) 
         fstab,
         root_uuid,
         already: None,
-        warnings: vec![],
+        warnings: decided.warnings,
     }
 }
 
@@ -76,17 +91,34 @@ impl StepName {
     }
 }
 
-fn devices(decided: &Decided, verdict: Verdict) -> Vec<String> {
-    decided.disks.iter().filter(|disk| disk.verdict == verdict).map(|disk| disk.device.clone()).collect()
+/// A reinstall tells the control plane that it begins, right before it destroys.
+fn announced(mode: Mode, mut steps: Vec<Step>) -> Vec<Step> {
+    let first = steps.iter().position(|step| step.name.is_destructive());
+    if let Some(first) = first.filter(|_| mode == Mode::Reinstall) {
+        steps.insert(first, Step { name: StepName::ReportBegin, operations: vec![Operation::TellPointOfNoReturn] });
+    }
+    steps
+}
+
+fn prove(expected: Vec<Kept>) -> Vec<Operation> {
+    if expected.is_empty() { Vec::new() } else { vec![Operation::ProveKept(expected)] }
+}
+
+fn is_made(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Wipe | Verdict::Make)
+}
+
+fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<String> {
+    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.clone()).collect()
 }
 
 fn locks(decided: &Decided) -> Vec<Operation> {
-    let disks = decided.disks.iter().filter(|disk| disk.verdict != Verdict::Wipe);
+    let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
     disks.map(|disk| Operation::LockDisk { device: disk.device.clone() }).collect()
 }
 
 fn releases(decided: &Decided) -> Vec<Operation> {
-    let disks = devices(decided, Verdict::Wipe);
+    let disks = devices(decided, is_made);
     let assert = (!disks.is_empty()).then_some(Operation::AssertFree { disks });
     decided.releases.iter().cloned().map(Operation::Release).chain(assert).collect()
 }
@@ -108,28 +140,6 @@ fn groups_and_volumes_to_make(decided: &Decided) -> Vec<Operation> {
     groups.chain(decided.volumes.iter().cloned().map(Operation::CreateVolume)).collect()
 }
 
-/// Everything that is kept comes back: disks writable, arrays, groups, filesystems.
-fn kept(decided: &Decided, filesystems: &[Placed]) -> Vec<Operation> {
-    let arrays = decided.arrays.iter().filter_map(|array| match array {
-        ArrayFate::Made(_) => None,
-        ArrayFate::Kept { device, uuid, members } => {
-            Some(Operation::AssembleArray { device: device.clone(), uuid: *uuid, members: members.clone() })
-        }
-    });
-    let groups = decided.groups.iter().filter_map(|group| match group {
-        GroupFate::Made(_) => None,
-        GroupFate::Kept { name, devices } => {
-            Some(Operation::ActivateGroup { name: name.clone(), devices: devices.clone() })
-        }
-    });
-    let operations: Vec<Operation> = arrays.chain(groups).chain(mounts(filesystems, true)).collect();
-    if operations.is_empty() {
-        return operations;
-    }
-    let disks = devices(decided, Verdict::Keep).into_iter();
-    disks.map(|device| Operation::UnlockDisk { device }).chain(operations).collect()
-}
-
 /// The reverse of how it was put together.
 fn unmount(decided: &Decided) -> Vec<Operation> {
     let groups = decided.groups.iter().rev().map(|group| {
@@ -143,13 +153,14 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
         ArrayFate::Made(array) => Operation::StopArray { device: array.device.clone() },
         ArrayFate::Kept { device, .. } => Operation::StopArray { device: device.clone() },
     });
-    let disks = devices(decided, Verdict::Wipe).into_iter().chain(devices(decided, Verdict::Keep)).collect();
+    let disks =
+        devices(decided, is_made).into_iter().chain(devices(decided, |verdict| verdict == Verdict::Keep)).collect();
     let flush = Operation::FlushDisks { disks };
     std::iter::once(Operation::Unmount).chain(groups).chain(arrays).chain([flush]).collect()
 }
 
 /// A filesystem of the layout and its fate.
-type Placed<'a> = (&'a Filesystem, &'a FilesystemFate);
+pub type Placed<'a> = (&'a Filesystem, &'a FilesystemFate);
 
 /// Parents before children whatever the listing order; what has no path comes last.
 fn in_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<Placed<'a>> {
@@ -165,44 +176,21 @@ fn depth(path: &str) -> usize {
     path.split('/').filter(|part| !part.is_empty()).count()
 }
 
-fn mountable(filesystem: &Filesystem) -> Option<&str> {
-    let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'))?;
-    (!matches!(filesystem.format, Format::Swap | Format::None)).then_some(path)
-}
-
-/// Before the image or after it: kept filesystems, and those below them, which they would hide.
-fn mounts(filesystems: &[Placed], after_the_image: bool) -> Vec<Operation> {
-    let kept = filesystems.iter().filter(|(_, is)| is.keep).filter_map(|(filesystem, _)| mountable(filesystem));
-    let kept: Vec<&str> = kept.collect();
-    let is_late = |path: &str| kept.iter().any(|kept| path == *kept || path.starts_with(&format!("{kept}/")));
-    let mounts = filesystems.iter().filter_map(mount).filter(|mount| is_late(&mount.path) == after_the_image);
-    mounts.map(Operation::Mount).collect()
-}
-
 fn make_filesystem((filesystem, is): &Placed) -> Option<MakeFilesystem> {
     if is.keep || matches!(filesystem.format, Format::None | Format::Tmpfs) {
         return None;
     }
-    Some(MakeFilesystem {
+    Some(new_filesystem(&(filesystem, is)))
+}
+
+pub fn new_filesystem((filesystem, is): &Placed) -> MakeFilesystem {
+    MakeFilesystem {
         device: is.device.clone(),
         format: filesystem.format,
         label: filesystem.label.clone(),
         uuid: is.uuid.clone(),
         createoptions: filesystem.createoptions.clone(),
-    })
-}
-
-/// A tmpfs belongs to the running system: it has a line in fstab, and the image's files lie below it, unhidden.
-fn mount((filesystem, is): &Placed) -> Option<MountFilesystem> {
-    if filesystem.format == Format::Tmpfs {
-        return None;
     }
-    Some(MountFilesystem {
-        device: is.device.clone(),
-        path: mountable(filesystem)?.to_owned(),
-        format: filesystem.format,
-        options: filesystem.mountoptions.clone(),
-    })
 }
 
 fn fstab_entry(filesystem: &Filesystem, is: &FilesystemFate) -> Option<FstabEntry> {

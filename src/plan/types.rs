@@ -302,13 +302,26 @@ pub struct Kept {
 pub enum KeptObject {
     /// By kernel name, which does not change while the agent runs.
     Disk(String),
+    /// `device` is only for people: kernel names of arrays change while the agent runs.
+    Array { uuid: Uuid, device: String },
+    /// By LVM's UUID; `name` is only for people.
+    Group { uuid: String, name: String },
+    /// By what it lies on. The device of the plan and where it is mounted are only for people; `path` is empty when it is
+    /// not mounted.
+    Filesystem { device: String, path: String, on: LiesOn },
+}
+
+/// A block device by what does not change while the agent runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LiesOn {
+    /// A disk or partition, by its path.
+    Device(String),
     Array(Uuid),
-    /// By LVM's UUID.
-    Group(String),
-    /// The device of the plan, mounted or not, and where it is mounted.
-    Filesystem {
-        device: String,
-        path: String,
+    /// A logical volume, by LVM's UUID of its group.
+    Volume {
+        group: String,
+        name: String,
     },
 }
 

@@ -31,6 +31,8 @@ pub struct Decided {
     pub volumes: Vec<CreateVolume>,
     /// In the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
+    /// What a person must not overlook.
+    pub warnings: Vec<String>,
     pub problems: Vec<Problem>,
 }
 
@@ -49,7 +51,10 @@ pub struct FilesystemFate {
     /// Kernel's device path; the layout's may be a link.
     pub device: String,
     pub uuid: String,
+    /// Is its device kept?
     pub keep: bool,
+    /// Is it made on a kept device, which is blank?
+    pub fill: bool,
 }
 
 /// What is known while deciding.

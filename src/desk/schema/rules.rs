@@ -87,6 +87,7 @@ fn filesystem(filesystem: &mut Value) {
     set_items(filesystem, "mountoptions", json!({"pattern": r"^[^\s,\\]+$"}));
     or(filesystem, "mountoptions", deprecated(json!({"type": "string"}), "this is a list: one option an entry"));
     createoptions(filesystem, json!([["-F", "32"]]));
+    set(filesystem, "reinstall", json!({"default": "keep"}));
 }
 
 fn createoptions(owner: &mut Value, examples: Value) {

@@ -1,7 +1,7 @@
 //! What the drawings say about a node, in the words of a person.
 
 use crate::layout::tree::{Graph, Item};
-use crate::layout::{Filesystem, Format, PartitionKind, Raid};
+use crate::layout::{Filesystem, Format, OnReinstall, PartitionKind, Raid};
 
 /// Without the `/dev/` that every device has.
 pub(super) fn short(device: &str) -> &str {
@@ -104,12 +104,13 @@ fn array(graph: &Graph, raid: &Raid) -> Vec<String> {
     details
 }
 
-/// Arguments of mkfs and mount.
+/// Arguments of mkfs and mount, and what a reinstall does.
 pub(super) fn options(filesystem: &Filesystem) -> Vec<String> {
     let tool = if filesystem.format == Format::Swap { "mkswap" } else { "mkfs" };
     let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));
     let mounted = (!filesystem.mountoptions.is_empty()).then(|| filesystem.mountoptions.join(", "));
-    made.into_iter().chain(mounted).collect()
+    let merged = (filesystem.reinstall == OnReinstall::Merge).then(|| "a reinstall merges".to_owned());
+    made.into_iter().chain(mounted).chain(merged).collect()
 }
 
 /// Whom the layout is for.

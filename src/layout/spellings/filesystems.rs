@@ -3,15 +3,16 @@
 use super::{create_options, one_of, only};
 use crate::layout::document::Node;
 use crate::layout::fields::{Field, Fields, Reader};
-use crate::layout::{Filesystem, Format};
+use crate::layout::{Filesystem, Format, OnReinstall};
 
-const FILESYSTEM: [Field; 6] = [
+const FILESYSTEM: [Field; 7] = [
     only("path"),
     only("device"),
     only("format"),
     only("label"),
     only("mountoptions"),
     Field { name: "createoptions", also: &["options"] },
+    only("reinstall"),
 ];
 
 pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Option<Filesystem> {
@@ -28,7 +29,16 @@ pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Optio
             None => reader.texts(&fields, "mountoptions"),
         },
         createoptions: create_options(reader, &fields),
+        reinstall: on_reinstall(reader, &fields),
     })
+}
+
+fn on_reinstall(reader: &mut Reader, fields: &Fields) -> OnReinstall {
+    if fields.get("reinstall").is_none() {
+        return OnReinstall::default();
+    }
+    let known = OnReinstall::ALL.map(|choice| (choice.name(), choice));
+    one_of(reader, fields, "reinstall", "reinstall", &known).unwrap_or_default()
 }
 
 /// Swap areas are written with `path: none` where layouts grew out of fstab lines.

@@ -1,7 +1,7 @@
 //! Layouts to draw, and what must hold for the graph of any layout at all.
 
 use super::*;
-use crate::layout::{Constraints, Format, LvmType, PartitionKind, RaidLevel, read_yaml};
+use crate::layout::{Constraints, Format, LvmType, OnReinstall, PartitionKind, RaidLevel, read_yaml};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -54,6 +54,7 @@ pub(crate) fn filesystem(path: &str, device: &str, format: Format, label: &str) 
         label: text(label),
         mountoptions: Vec::new(),
         createoptions: Vec::new(),
+        reinstall: OnReinstall::Keep,
     }
 }
 
@@ -246,14 +247,16 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
         option::of(any::<String>()),
         vec(any::<String>(), 0..3),
         vec(any::<String>(), 0..3),
+        select(OnReinstall::ALL.to_vec()),
     )
-        .prop_map(|(path, device, format, label, mountoptions, createoptions)| Filesystem {
+        .prop_map(|(path, device, format, label, mountoptions, createoptions, reinstall)| Filesystem {
             path,
             device,
             format,
             label,
             mountoptions,
             createoptions,
+            reinstall,
         });
     let named = (any::<String>(), option::of(any::<String>()));
     (named, vec(disk, 0..4), vec(raid, 0..4), vec(group, 0..3), vec(volume, 0..3), vec(filesystem, 0..4)).prop_map(

@@ -70,8 +70,12 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
             let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
             alone(format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid))
         }
-        Operation::Mount(mount) => alone(format!("{} at {}", short(&mount.device), mount.path)),
-        Operation::BurnImage { name, .. } => alone(format!("{name}, digest checked before anything of it runs")),
+        Operation::Mount(mount) => {
+            // A layout may say ro for fstab; noload and its like only a look at what is installed says.
+            let read_only = if mount.options.first().is_some_and(|option| option == "ro") { " read-only" } else { "" };
+            alone(format!("{} at {}{read_only}", short(&mount.device), mount.path))
+        }
+        Operation::BurnImage { name, hidden, merged } => (None, burn(name, hidden, merged)),
         Operation::WriteMachineFiles => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
         Operation::RunInstaller => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
         Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
@@ -79,7 +83,10 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::TellPointOfNoReturn => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }
-        Operation::ProveKept(kept) => alone(format!("{} kept objects are what they were", kept.len())),
+        Operation::ProveKept(kept) => {
+            let first = Said::after("what identified it before identifies it now:");
+            (None, Said { below: kept.iter().map(|kept| kept.object.to_string()).collect(), ..first })
+        }
         Operation::WriteMarker(_) => alone("/etc/metal/drophammer.json".to_owned()),
         Operation::Unmount => alone("everything".to_owned()),
         Operation::DeactivateGroup { name, .. } => (Some(name), Said::before("deactivate ")),
@@ -88,6 +95,14 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::Report => alone("acknowledged by the control plane".to_owned()),
         Operation::Kexec => alone("into the installed system".to_owned()),
     }
+}
+
+fn burn(name: &str, hidden: &[String], merged: &[String]) -> Said {
+    let below = |said: &str, paths: &[String]| (!paths.is_empty()).then(|| format!("{said} {}", paths.join(", ")));
+    let hidden = below("its files will lie hidden below", hidden);
+    let merged = below("its files are added, and win over those of the same name, below", merged);
+    let first = Said::after(format!("{name}, digest checked before anything of it runs"));
+    Said { below: hidden.into_iter().chain(merged).collect(), ..first }
 }
 
 fn release(holder: &Holder) -> (Option<&str>, Said) {

@@ -27,6 +27,7 @@ fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesyst
         label: some(label),
         mountoptions: Vec::new(),
         createoptions: Vec::new(),
+        reinstall: Default::default(),
     }
 }
 

@@ -1,0 +1,58 @@
+//! Rules for `reinstall: merge`: the image's files can be added only to what is there before the image, and stays.
+
+use super::Check;
+use crate::layout::{Filesystem, Format, Layout, OnReinstall};
+
+pub(super) fn check(check: &mut Check, layout: &Layout) {
+    for (index, filesystem) in layout.filesystems.iter().enumerate() {
+        let place = format!("filesystems[{index}].reinstall");
+        let format_known = check.known(&format!("filesystems[{index}].format"));
+        if filesystem.reinstall == OnReinstall::Merge && format_known {
+            check_merge(check, layout, &place, filesystem);
+        }
+    }
+}
+
+fn check_merge(check: &mut Check, layout: &Layout, place: &str, filesystem: &Filesystem) {
+    let format = filesystem.format;
+    let path = match (format, filesystem.path.as_deref()) {
+        (Format::Swap | Format::None | Format::Tmpfs, _) => {
+            return check.report(place, format!("reinstall: merge is for a filesystem that is kept, not for {format}"));
+        }
+        (_, None) => {
+            return check.report(place, "reinstall: merge is for a filesystem that is mounted: give it a path");
+        }
+        (_, Some("/")) => {
+            return check.report(place, "reinstall: merge cannot be said of /, which a reinstall makes anew");
+        }
+        (_, Some(path)) => path,
+    };
+    if !check.all_devices_known() || !check.all_known("disks", "wipeonreinstall") {
+        return;
+    }
+    let wiped = |filesystem: &Filesystem| {
+        let below = layout.below([filesystem.device.as_str()]);
+        below.disks.into_iter().map(|disk| &layout.disks[disk]).find(|disk| disk.wipeonreinstall)
+    };
+    if let Some(disk) = wiped(filesystem) {
+        let message = format!(
+            "reinstall: merge is for a filesystem that is kept, but {path} lies on {}, which says wipeonreinstall: true",
+            disk.device
+        );
+        return check.report(place, message);
+    }
+    let hides = |other: &&Filesystem| {
+        let above = other.path.as_deref().filter(|above| *above != "/");
+        above.is_some_and(|above| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/')))
+            && other.reinstall == OnReinstall::Keep
+            && !matches!(other.format, Format::Swap | Format::None | Format::Tmpfs)
+            && wiped(other).is_none()
+    };
+    if let Some(above) = layout.filesystems.iter().find(hides) {
+        let above = above.path.as_deref().unwrap_or_default();
+        let message = format!(
+            "reinstall: merge of {path} needs {above} to be mounted before the image: say reinstall: merge there too"
+        );
+        check.report(place, message);
+    }
+}

@@ -1,0 +1,208 @@
+//! What is installed already is not installed again: the plan that destroys nothing and boots what is there.
+
+use super::display::{self, Running};
+use super::stack::Stack;
+use super::{Claim, DiskPlan, Mode, MountFilesystem, Operation, Plan, Refusal, Request, Step, StepName, Verdict, find};
+use crate::inventory::{self, Inventory, Signature};
+use crate::layout::{Format, Layout, partition_device};
+use crate::marker::Marker;
+use crate::problem::Problem;
+use std::collections::BTreeSet;
+
+/// The filesystem with the marker of an installation that is not to be made again.
+///
+/// | mode | marker of this machine and allocation | |
+/// |---|---|---|
+/// | install | any | a boot over PXE by accident |
+/// | reinstall | of this very order | a cut between marker and report |
+pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
+    let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
+    let is_it = |marker: &&Marker| is_same(claim, marker) && (request.mode == Mode::Install || is_order(claim, marker));
+    let found = inventory.filesystems.iter().filter_map(|filesystem| {
+        let marker = filesystem.marker.as_ref().filter(is_it)?;
+        Some(Marked { device: &filesystem.device, marker })
+    });
+    let root = |marked: &Marked| {
+        let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/"));
+        root.and_then(|root| now(layout, inventory, marked.marker, &root.device)).as_deref() == Some(marked.device)
+    };
+    // Of several the one where the layout has its root, and of those the last: times are RFC 3339 in UTC.
+    found.max_by_key(|marked| (root(marked), &marked.marker.time))
+}
+
+pub struct Marked<'a> {
+    /// Where it is now.
+    device: &'a str,
+    marker: &'a Marker,
+}
+
+fn is_same(claim: &Claim, marker: &Marker) -> bool {
+    claim.machine == marker.machine && claim.allocation == marker.allocation
+}
+
+fn is_order(claim: &Claim, marker: &Marker) -> bool {
+    !claim.order.is_empty() && claim.order == marker.order
+}
+
+/// Mounts root and its /boot without writing, and boots.
+///
+/// # Errors
+/// What carries the system cannot be mounted without writing.
+pub fn arrange(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: Request,
+    marked: &Marked,
+) -> Result<Plan, Box<Refusal>> {
+    let disks = disks(layout, inventory, marked.marker);
+    match mounts(layout, inventory, marked) {
+        Ok((mounts, root_uuid)) => {
+            let steps = [
+                (StepName::StorageMount, mounts.into_iter().map(Operation::Mount).collect()),
+                (StepName::BootLoad, vec![Operation::LoadKernel]),
+                (StepName::StorageUnmount, vec![Operation::Unmount]),
+                (StepName::ReportFinal, vec![Operation::Report]),
+                (StepName::BootKexec, vec![Operation::Kexec]),
+            ]
+            .map(|(name, operations)| Step { name, operations });
+            Ok(Plan {
+                mode: request.mode,
+                subject: request.subject,
+                layout: marked.marker.layout.clone(),
+                disks,
+                point_of_no_return: steps.len(),
+                steps: steps.into(),
+                fstab: Vec::new(),
+                root_uuid,
+                already: Some(marked.marker.clone()),
+                warnings: Vec::new(),
+            })
+        }
+        Err(message) => Err(Box::new(Refusal {
+            mode: request.mode,
+            subject: request.subject,
+            layout: layout.id.clone(),
+            disks,
+            problems: vec![Problem::new("filesystems", message)],
+        })),
+    }
+}
+
+/// Root is where its marker is; /boot of its own is where the layout has it.
+fn mounts(layout: &Layout, inventory: &Inventory, marked: &Marked) -> Result<(Vec<MountFilesystem>, String), String> {
+    let (root, root_uuid) = look(inventory, marked.device, "/")?;
+    let mut mounts = vec![root];
+    if let Some(boot) = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/boot")) {
+        let Some(device) = now(layout, inventory, marked.marker, &boot.device) else {
+            return Err(cannot("/boot", &boot.device, "which is not there or does not run"));
+        };
+        mounts.push(look(inventory, &device, "/boot")?.0);
+    }
+    Ok((mounts, root_uuid))
+}
+
+fn cannot(path: &str, device: &str, why: &str) -> String {
+    format!(
+        "this allocation is installed already and is not installed again, but it cannot be booted from here: {path} is on {device}, {why}. Boot it from its disk; or, to install it anew, erase the disk that carries /"
+    )
+}
+
+/// A mount that neither writes nor replays a journal, and the UUID of what is mounted.
+fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesystem, String), String> {
+    let filesystem = match signatures(inventory, device) {
+        [one] => one,
+        _ => return Err(cannot(path, device, "where there is not exactly one filesystem")),
+    };
+    let format = Format::ALL.into_iter().find(|format| format.name() == filesystem.kind);
+    let Some((format, options)) = format.and_then(|format| Some((format, without_replay(format)?))) else {
+        let why = format!("which holds {}", display::signature(filesystem));
+        return Err(cannot(path, device, &why));
+    };
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    let mount = MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options };
+    Ok((mount, filesystem.uuid.clone()))
+}
+
+/// Options of mount with which nothing is written, not even what a journal has pending.
+fn without_replay(format: Format) -> Option<&'static [&'static str]> {
+    match format {
+        Format::Ext3 | Format::Ext4 => Some(&["ro", "noload"]),
+        Format::Xfs => Some(&["ro", "norecovery"]),
+        Format::Btrfs => Some(&["ro", "rescue=nologreplay"]),
+        Format::Vfat => Some(&["ro"]),
+        Format::Swap | Format::Tmpfs | Format::None => None,
+    }
+}
+
+fn signatures<'a>(inventory: &'a Inventory, device: &str) -> &'a [Signature] {
+    let disks = inventory.disks.iter();
+    let parts = disks.clone().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+    let wholes = disks.map(|disk| (&disk.device, &disk.signatures));
+    let parts = parts.map(|part| (&part.device, &part.signatures));
+    let stacked = inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures));
+    let mut all = wholes.chain(parts).chain(stacked);
+    all.find(|(is, _)| *is == device).map(|(_, signatures)| signatures.as_slice()).unwrap_or_default()
+}
+
+/// Where a device of the layout is now: disks are the recorded ones, whatever they are called today.
+fn now(layout: &Layout, inventory: &Inventory, marker: &Marker, device: &str) -> Option<String> {
+    for listed in &layout.disks {
+        if listed.device == device {
+            return Some(disk_now(listed, inventory, marker)?.device.clone());
+        }
+        let number = listed.partitions.iter().map(|part| part.number);
+        if let Some(number) = number.into_iter().find(|number| partition_device(&listed.device, *number) == device) {
+            return Some(partition_device(&disk_now(listed, inventory, marker)?.device, number));
+        }
+    }
+    let running = if let Some(raid) = layout.raid.iter().find(|raid| raid.arrayname == device) {
+        let members = all_now(layout, inventory, marker, &raid.devices);
+        let is = |array: &&inventory::Array| array.members.iter().any(|member| members.contains(&member.device));
+        inventory.arrays.iter().find(is)?.running.as_ref()?
+    } else {
+        let volume = layout.logicalvolumes.iter().find(|volume| volume.device() == device)?;
+        let group = layout.volumegroups.iter().find(|group| group.name == volume.volumegroup)?;
+        let physical = all_now(layout, inventory, marker, &group.devices);
+        let is = |found: &&inventory::VolumeGroup| {
+            found.name == group.name && found.physical.iter().any(|is| physical.contains(&is.device))
+        };
+        let group = inventory.groups.iter().find(is)?;
+        group.volumes.iter().find(|found| found.name == volume.name)?.running.as_ref()?
+    };
+    inventory.stacked.iter().find(|stacked| stacked.name == *running).map(|stacked| stacked.device.clone())
+}
+
+/// What is not there is left out. An array lies on earlier ones only, so that this ends.
+fn all_now(layout: &Layout, inventory: &Inventory, marker: &Marker, devices: &[String]) -> BTreeSet<String> {
+    devices.iter().filter_map(|device| now(layout, inventory, marker, device)).collect()
+}
+
+fn disk_now<'a>(
+    listed: &crate::layout::Disk,
+    inventory: &'a Inventory,
+    marker: &Marker,
+) -> Option<&'a inventory::Disk> {
+    let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
+    let recorded = recorded.filter(|disk| !disk.serial.is_empty() || !disk.wwn.is_empty());
+    let Some(recorded) = recorded else { return find::disk(listed, inventory).ok() };
+    inventory.disks.iter().find(|disk| disk.serial == recorded.serial && disk.wwn == recorded.wwn)
+}
+
+/// Nothing becomes of them.
+fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPlan> {
+    let stack = Stack::new(inventory);
+    let listed = layout.disks.iter().filter_map(|listed| disk_now(listed, inventory, marker));
+    let listed: BTreeSet<&str> = listed.map(|disk| disk.name.as_str()).collect();
+    let running = Running::new(inventory, &stack).trees();
+    let plans = inventory.disks.iter().zip(running).map(|(disk, running)| DiskPlan {
+        name: disk.name.clone(),
+        device: disk.device.clone(),
+        size_bytes: disk.size_bytes,
+        model: disk.model.clone(),
+        serial: disk.serial.clone(),
+        verdict: if listed.contains(disk.name.as_str()) { Verdict::Keep } else { Verdict::NotOurs },
+        now: display::contents(disk),
+        running,
+    });
+    plans.collect()
+}

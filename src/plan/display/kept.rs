@@ -1,0 +1,164 @@
+//! What is on a kept disk and stays there, as a tree for a person: sizes, labels, UUIDs, how full, mounted where.
+
+use super::{bytes, short, signature};
+use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signature, VolumeGroup};
+use crate::layout::{Layout, OnReinstall};
+use crate::plan::Verdict;
+use crate::plan::kept::{Keeping, content};
+use crate::plan::verdict::{ArrayFate, Decided, GroupFate};
+use std::collections::{BTreeMap, BTreeSet};
+
+const NOT_LISTED: &str = "not in the layout";
+
+/// Gives the kept disks of a reinstall their trees.
+pub fn show_kept(layout: &Layout, inventory: &Inventory, decided: &mut Decided) {
+    let keeping = Keeping::new(inventory, decided);
+    let places = layout.filesystems.iter().zip(&decided.filesystems).filter(|(_, is)| is.keep);
+    let places = places.filter_map(|(wanted, is)| {
+        let (device, _) = content(inventory, &keeping.lies_on(&is.device))?;
+        let place = wanted.path.as_deref().filter(|path| path.starts_with('/'));
+        let merge = if wanted.reinstall == OnReinstall::Merge { ", merge" } else { "" };
+        let made = if is.fill { "made anew, " } else { "" };
+        Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
+    });
+    let mut tree = Tree {
+        layout,
+        inventory,
+        keeping: &keeping,
+        decided,
+        places: places.collect(),
+        drawn: BTreeSet::new(),
+        lines: Vec::new(),
+    };
+    let kept = decided.disks.iter().map(|disk| disk.verdict == Verdict::Keep);
+    let drawn: Vec<Option<Vec<String>>> =
+        inventory.disks.iter().zip(kept).map(|(disk, kept)| kept.then(|| tree.of(disk))).collect();
+    for (disk, drawn) in decided.disks.iter_mut().zip(drawn) {
+        disk.running = drawn.unwrap_or_else(|| std::mem::take(&mut disk.running));
+    }
+}
+
+struct Tree<'a> {
+    layout: &'a Layout,
+    inventory: &'a Inventory,
+    keeping: &'a Keeping<'a>,
+    decided: &'a Decided,
+    /// Devices of the inventory to where their filesystem is mounted.
+    places: BTreeMap<&'a str, String>,
+    /// Arrays and groups, by UUID, which may lie on several disks.
+    drawn: BTreeSet<String>,
+    lines: Vec<String>,
+}
+
+impl<'a> Tree<'a> {
+    fn of(&mut self, disk: &'a inventory::Disk) -> Vec<String> {
+        if let Some(table) = &disk.table {
+            let guid = table.guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+            self.line(0, &format!("{}{guid}", table.kind.to_uppercase()), &[]);
+            table.partitions.iter().for_each(|part| self.partition(disk, part));
+        }
+        self.device(&disk.device, &disk.signatures, 0);
+        std::mem::take(&mut self.lines)
+    }
+
+    fn partition(&mut self, disk: &inventory::Disk, part: &'a Partition) {
+        let label = if part.label.is_empty() { String::new() } else { format!(" \"{}\"", part.label) };
+        let mut parts = vec![bytes(part.size_bytes)];
+        if !self.keeping.is_listed(self.layout, disk, part.number) {
+            parts.push(NOT_LISTED.to_owned());
+        }
+        parts.extend(part.guid.map(|guid| format!("PARTUUID {guid}")));
+        self.line(0, &format!("{}{label}", short(&part.device)), &parts);
+        self.device(&part.device, &part.signatures, 1);
+    }
+
+    /// What lies on a device: an array, a group, or filesystems and the like.
+    fn device(&mut self, device: &'a str, signatures: &'a [Signature], depth: usize) {
+        let arrays = &self.inventory.arrays;
+        let groups = &self.inventory.groups;
+        if let Some(array) = arrays.iter().find(|array| array.members.iter().any(|member| member.device == device)) {
+            self.array(array, depth);
+        } else if let Some(group) = groups.iter().find(|group| group.physical.iter().any(|is| is.device == device)) {
+            self.group(group, depth);
+        } else {
+            self.content(device, signatures, depth);
+        }
+    }
+
+    fn content(&mut self, device: &str, signatures: &[Signature], depth: usize) {
+        let place = self.places.get(device).cloned();
+        let inside = self.inventory.filesystems.iter().find(|is| is.device == device);
+        let used = inside.map(|is| format!("{} of {} used", bytes(is.used_bytes), bytes(is.size_bytes)));
+        for found in signatures {
+            let uuid = (!found.uuid.is_empty()).then(|| format!("UUID {}", found.uuid));
+            let parts: Vec<String> = uuid.into_iter().chain(used.clone()).chain(place.clone()).collect();
+            self.line(depth, &signature(found), &parts);
+        }
+        if signatures.is_empty()
+            && let Some(place) = place
+        {
+            self.line(depth, "blank", &[place]);
+        }
+    }
+
+    fn array(&mut self, array: &'a Array, depth: usize) {
+        let named = self.decided.arrays.iter().find_map(|fate| match fate {
+            ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(short(device)),
+            _ => None,
+        });
+        let name = named.or(array.running.as_deref()).unwrap_or("an array");
+        let what = format!("{name} {}", array.level);
+        if !self.drawn.insert(array.uuid.to_string()) {
+            return self.line(depth, &what, &["as above".to_owned()]);
+        }
+        let running = array.running.as_ref();
+        let running = running.and_then(|name| self.inventory.stacked.iter().find(|is| is.name == *name));
+        let mut parts: Vec<String> = running.map(|is| bytes(is.size_bytes)).into_iter().collect();
+        if named.is_none() {
+            parts.push(NOT_LISTED.to_owned());
+        }
+        let members: Vec<&str> = array.members.iter().map(|member| short(&member.device)).collect();
+        parts.extend([format!("UUID {}", array.uuid), format!("of {}", members.join(", "))]);
+        self.line(depth, &what, &parts);
+        if let Some(running) = running {
+            self.device(&running.device, &running.signatures, depth + 1);
+        }
+    }
+
+    fn group(&mut self, group: &'a VolumeGroup, depth: usize) {
+        let what = format!("volume group {}", group.name);
+        if !self.drawn.insert(group.uuid.clone()) {
+            return self.line(depth, &what, &["as above".to_owned()]);
+        }
+        let kept = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, .. } if *name == group.name);
+        let listed = self.decided.groups.iter().any(kept);
+        let mut parts = vec![format!("UUID {}", group.uuid)];
+        if !listed {
+            parts.insert(0, NOT_LISTED.to_owned());
+        }
+        self.line(depth, &what, &parts);
+        for volume in &group.volumes {
+            let wanted = self.layout.logicalvolumes.iter();
+            let mut wanted = wanted.filter(|is| is.volumegroup == group.name && is.name == volume.name);
+            self.volume(group, volume, listed && wanted.next().is_some(), depth + 1);
+        }
+    }
+
+    fn volume(&mut self, group: &VolumeGroup, volume: &'a LogicalVolume, is_listed: bool, depth: usize) {
+        let mut parts = vec![bytes(volume.size_bytes)];
+        if !is_listed {
+            parts.push(NOT_LISTED.to_owned());
+        }
+        parts.push(format!("UUID {}", volume.uuid));
+        self.line(depth, &format!("{}/{} {}", group.name, volume.name, volume.kind), &parts);
+        let running = volume.running.as_ref();
+        if let Some(running) = running.and_then(|name| self.inventory.stacked.iter().find(|is| is.name == *name)) {
+            self.device(&running.device, &running.signatures, depth + 1);
+        }
+    }
+
+    fn line(&mut self, depth: usize, what: &str, parts: &[String]) {
+        let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
+        self.lines.push(format!("{}{what}{rest}", "  ".repeat(depth)));
+    }
+}

@@ -1,0 +1,121 @@
+//! How what is kept comes back: before the image where its files are merged into it, after the image all the rest.
+
+use super::steps::{Placed, new_filesystem};
+use super::verdict::{ArrayFate, Decided, GroupFate};
+use super::{MountFilesystem, Operation, Verdict, find};
+use crate::inventory::Inventory;
+use crate::layout::{Below, Filesystem, Format, Layout, OnReinstall};
+use std::collections::BTreeSet;
+
+/// When something comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    BeforeTheImage,
+    AfterTheImage,
+}
+
+pub struct Returning<'a> {
+    decided: &'a Decided,
+    filesystems: &'a [Placed<'a>],
+    /// Paths of disks and arrays, names of groups, that merged filesystems lie on.
+    early: BTreeSet<String>,
+}
+
+impl<'a> Returning<'a> {
+    pub fn new(
+        layout: &Layout,
+        inventory: &Inventory,
+        decided: &'a Decided,
+        filesystems: &'a [Placed<'a>],
+    ) -> Returning<'a> {
+        let merged = filesystems.iter().filter(|placed| is_merged(placed));
+        let Below { disks, arrays, groups } = layout.below(merged.map(|(wanted, _)| wanted.device.as_str()));
+        let disks = disks.into_iter().filter_map(|index| find::disk(&layout.disks[index], inventory).ok());
+        let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.clone());
+        let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
+        let early = disks.map(|disk| disk.device.clone()).chain(arrays).chain(groups).collect();
+        Returning { decided, filesystems, early }
+    }
+
+    pub fn before_the_image(&self) -> Vec<Operation> {
+        self.come_back(When::BeforeTheImage)
+    }
+
+    pub fn after_the_image(&self) -> Vec<Operation> {
+        self.come_back(When::AfterTheImage)
+    }
+
+    /// Mount points that will cover what the image has there.
+    pub fn hidden(&self) -> Vec<String> {
+        self.kept_paths(|placed| !is_merged(placed))
+    }
+
+    /// Mount points below which the image's files are added to what is there.
+    pub fn merged(&self) -> Vec<String> {
+        self.kept_paths(is_merged)
+    }
+
+    fn kept_paths(&self, is: impl Fn(&Placed) -> bool) -> Vec<String> {
+        let kept = self.filesystems.iter().filter(|placed| placed.1.keep && is(placed));
+        kept.filter_map(|(wanted, _)| mountable(wanted)).map(str::to_owned).collect()
+    }
+
+    fn come_back(&self, when: When) -> Vec<Operation> {
+        let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
+        let arrays = self.decided.arrays.iter().filter_map(|array| match array {
+            ArrayFate::Kept { device, uuid, members } if is_now(device) => {
+                Some(Operation::AssembleArray { device: device.clone(), uuid: *uuid, members: members.clone() })
+            }
+            _ => None,
+        });
+        let groups = self.decided.groups.iter().filter_map(|group| match group {
+            GroupFate::Kept { name, devices } if is_now(name) => {
+                Some(Operation::ActivateGroup { name: name.clone(), devices: devices.clone() })
+            }
+            _ => None,
+        });
+        let fills = self.filesystems.iter().filter(|placed| placed.1.fill && self.when_filled(placed) == when);
+        let fills = fills.map(new_filesystem).map(Operation::MakeFilesystem);
+        let mounts = self.filesystems.iter().filter_map(mount).filter(|mount| self.when_mounted(&mount.path) == when);
+        let operations: Vec<Operation> =
+            arrays.chain(groups).chain(fills).chain(mounts.map(Operation::Mount)).collect();
+        if operations.is_empty() {
+            return operations;
+        }
+        let disks = self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(&disk.device));
+        disks.map(|disk| Operation::UnlockDisk { device: disk.device.clone() }).chain(operations).collect()
+    }
+
+    fn when_filled(&self, placed: &Placed) -> When {
+        if is_merged(placed) { When::BeforeTheImage } else { When::AfterTheImage }
+    }
+
+    /// Kept filesystems, and those below them, which they would hide, come after the image.
+    fn when_mounted(&self, path: &str) -> When {
+        let late = self.hidden();
+        let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
+        if is_late { When::AfterTheImage } else { When::BeforeTheImage }
+    }
+}
+
+fn is_merged((wanted, is): &Placed) -> bool {
+    is.keep && wanted.reinstall == OnReinstall::Merge
+}
+
+pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
+    let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'))?;
+    (!matches!(filesystem.format, Format::Swap | Format::None)).then_some(path)
+}
+
+/// A tmpfs belongs to the running system: it has a line in fstab, and the image's files lie below it, unhidden.
+fn mount((filesystem, is): &Placed) -> Option<MountFilesystem> {
+    if filesystem.format == Format::Tmpfs {
+        return None;
+    }
+    Some(MountFilesystem {
+        device: is.device.clone(),
+        path: mountable(filesystem)?.to_owned(),
+        format: filesystem.format,
+        options: filesystem.mountoptions.clone(),
+    })
+}
