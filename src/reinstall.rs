@@ -38,7 +38,8 @@ pub fn run(options: &Options) -> Result<Outcome> {
     let server = Server::new(&options.server)?;
     let (machine, macs) = who(Path::new("/sys"), options.machine)?;
     let manner = Manner::of_this_system();
-    println!("machine {machine}  {}\nserver  {}", macs.join(" "), server.url());
+    let shown = if machine.is_empty() { "without a UUID" } else { &machine };
+    println!("machine {shown}  {}\nserver  {}", macs.join(" "), server.url());
     if options.dry_run {
         println!("{}", preview(&manner, &network_boot(&macs)));
         return Ok(Outcome::Good);
