@@ -2,7 +2,7 @@
 
 use crate::cli::{self, MachineCommand};
 use crate::control::wire::ErrorBody;
-use crate::desk::Outcome;
+use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
 use crate::serve::operator::{Listed, Reinstall};
@@ -30,7 +30,7 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
     match &options.command {
         MachineCommand::List if options.json => print_json(&all),
         MachineCommand::List => {
-            print!("{}", table(&all));
+            desk::print(&table(&all))?;
             Ok(Outcome::Good)
         }
         MachineCommand::Reinstall(asked) => {
@@ -51,7 +51,7 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
                 Answer::Refused(why) => Ok(refused(&why)),
                 Answer::Good(listed) if options.json => print_json(&listed),
                 Answer::Good(listed) => {
-                    print!("{}", ordered(machine, &listed));
+                    desk::print(&ordered(machine, &listed))?;
                     Ok(Outcome::Good)
                 }
             }
@@ -125,7 +125,7 @@ fn refused(why: &str) -> Outcome {
 }
 
 fn print_json(value: &impl Serialize) -> Result<Outcome> {
-    println!("{}", serde_json::to_string_pretty(value).context(Phase::Control, || "write JSON")?);
+    desk::print(&(desk::json(value)? + "\n"))?;
     Ok(Outcome::Good)
 }
 
@@ -246,7 +246,7 @@ mod tests {
         let all = [
             Listed {
                 order: Some(order()),
-                outcome: outcome(false, "image.burn: \u{1b}[2Jno\nmore"),
+                outcome: outcome(false, "image.burn:\u{1b}[2Jno\nmore"),
                 ..machine("1", "one")
             },
             Listed { order: Some(given_up), ..machine("2", "two") },
@@ -261,7 +261,7 @@ mod tests {
             .collect();
         assert_eq!(
             rows[1],
-            ["one", "1", "debian-12", "debian-13 attempt 2 of 3, begun", "-", "FAILED debian-13: image.burn:  [2Jno"]
+            ["one", "1", "debian-12", "debian-13 attempt 2 of 3, begun", "-", "FAILED debian-13: image.burn: [2Jno"]
         );
         assert_eq!(rows[2][3], "debian-13 given up");
         assert_eq!((rows[3][3], rows[3][5]), ("locked", "done debian-13: fine"));

@@ -64,13 +64,13 @@ fn read(path: &Path) -> Result<String> {
 }
 
 /// To standard output; a reader that has seen enough (`| head`) is no error.
-fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context(Phase::Settings, || "write to standard output".to_owned()),
     }
 }
 
-fn json(value: &impl Serialize) -> Result<String> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(value).map_err(|error| Error::with_source(Phase::Settings, "print as JSON", error))
 }

@@ -109,7 +109,6 @@ impl State {
             Some(order) if order.begun => Ok(Cancelled::Begun(order)),
             Some(order) => {
                 forget(transaction, &machine, &allocation)?;
-                end(transaction, &machine, &allocation, &Outcome::of(&order, false, "taken back by the operator"))?;
                 Ok(Cancelled::Done(order))
             }
         })
