@@ -25,10 +25,11 @@ const SAMPLES: u64 = 64;
 pub(super) fn is_blank(path: &Path, area: Area) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut buffer = vec![0; SAMPLE_BYTES as usize];
+    let zeros = buffer.clone();
     for (start, length) in places(area.size_bytes) {
         let sample = &mut buffer[..length as usize];
         file.read_exact_at(sample, area.start_bytes + start)?;
-        if sample.iter().any(|byte| *byte != 0) {
+        if *sample != zeros[..sample.len()] {
             return Ok(false);
         }
     }

@@ -289,8 +289,8 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     let disks = Disks::take("vda vdb vdc");
     let all = disks.all();
     create_group(&group("vg-0", all, "")).unwrap();
-    let safe = volume("vg-0/safe", &all[..2], 100, LvmType::Raid1);
-    create_volume(&safe).unwrap();
+    // On the first two.
+    create_volume(&volume("vg-0/safe", all, 100, LvmType::Raid1)).unwrap();
     put("/dev/vg-0/safe", 8 << 20, &[7; 4096]);
     deactivate("vg-0", all).unwrap();
     for gone in 0..2 {
@@ -324,7 +324,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
         deactivate("vg-0", all).unwrap();
     }
     activate("vg-0", all).unwrap();
-    create_volume(&volume("vg-0/only", &all[1..2], 100, LvmType::Linear)).unwrap();
+    lvm("lvcreate", all, words("--type linear --size 100m --name only vg-0 /dev/vdb")).unwrap();
     deactivate("vg-0", all).unwrap();
     wipe::wipe_ends(&all[1]).unwrap();
     let left = [all[0].clone(), all[2].clone()];
@@ -357,13 +357,11 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
         create_volume(&volume(name, &physical, 64, kind)).unwrap();
         put(&format!("/dev/{name}"), 8 << 20, &[7; 4096]);
     }
-    let above = crate::plan::CreateArray {
-        device: "/dev/md/above".into(),
-        uuid: uuid::Uuid::new_v4(),
-        devices: words("/dev/vg00/plain missing"),
-        ..below.clone()
-    };
-    raid::create(&above).unwrap();
+    let above = uuid::Uuid::new_v4();
+    let make =
+        format!("--create /dev/md/above --run --homehost=any --level=1 --raid-devices=2 --uuid={}", above.simple());
+    let make = Command::new("mdadm").args(words(&make)).args(["/dev/vg00/plain", "missing"]);
+    make.env("MDADM_NO_UDEV", "1").run().unwrap();
     raid::stop("/dev/md/above").unwrap();
     deactivate("vg00", &physical).unwrap();
     raid::stop("/dev/md/below").unwrap();
@@ -371,13 +369,11 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
     let mut looked = crate::storage::assemble::assemble(all).unwrap();
     looked.unlock().unwrap();
     let found = crate::inventory::read().unwrap();
-    assert!(
-        found.arrays.iter().filter(|array| [uuid, above.uuid].contains(&array.uuid)).all(|it| it.running.is_some())
-    );
+    assert!(found.arrays.iter().filter(|array| [uuid, above].contains(&array.uuid)).all(|it| it.running.is_some()));
     assert!(found.groups[0].volumes.iter().all(|volume| volume.running.is_some()), "{:?}", found.groups);
     raid::assemble("/dev/md/below", uuid, &below.devices).unwrap();
     activate("vg00", &physical).unwrap();
-    raid::assemble("/dev/md/above", above.uuid, &above.devices[..1]).unwrap();
+    raid::assemble("/dev/md/above", above, &words("/dev/vg00/plain")).unwrap();
     for name in ["safe", "fast"] {
         assert_eq!(get(&format!("/dev/vg00/{name}"), 8 << 20, 4096), [7; 4096], "{name}");
         put(&format!("/dev/vg00/{name}"), 8 << 20, &[9; 4096]);
