@@ -5,8 +5,11 @@ use crate::inventory::{self, Signature, Table, Use};
 use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partition_device};
 use simulator::after;
 
+mod already;
 mod erasing;
 mod finding;
+mod kept;
+mod preview;
 mod properties;
 mod recorded;
 mod refusals;
