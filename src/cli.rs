@@ -179,7 +179,7 @@ pub struct Plan {
     /// How thoroughly disks are erased before they are made anew.
     #[arg(long, value_enum, default_value_t)]
     pub erase: Erase,
-    /// Plan a reinstall: disks without wipeonreinstall are kept.
+    /// Preview a reinstall: disks without wipeonreinstall are kept, and what is on them is shown.
     #[arg(long)]
     pub reinstall: bool,
     /// The plan as JSON.

@@ -4,6 +4,7 @@ use super::{Outcome, json, print, print_problems, read, read_layout};
 use crate::cli;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{self, Inventory};
+use crate::marker::Marker;
 use crate::plan::{self, Mode, Request, Subject};
 use std::path::Path;
 use uuid::Uuid;
@@ -33,7 +34,8 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
     };
     let request = Request { mode, erase: options.erase, subject, claim: None };
     match plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4) {
-        Ok(plan) => {
+        Ok(mut plan) => {
+            plan.warnings.extend(installed(mode, &inventory));
             print(&if options.json { json(&plan)? + "\n" } else { plan.to_string() })?;
             Ok(Outcome::Good)
         }
@@ -43,6 +45,19 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
             Ok(Outcome::Refused)
         }
     }
+}
+
+/// On a desk nobody knows for which allocation the machine asks.
+fn installed(mode: Mode, inventory: &Inventory) -> Vec<String> {
+    let marked = inventory.filesystems.iter().filter(|_| mode == Mode::Install);
+    let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
+    let said = |(device, marker): (&String, &Marker)| {
+        let (image, allocation) = (&marker.image, &marker.allocation);
+        format!(
+            "{device} holds {image}, installed for allocation {allocation}: for that allocation nothing of this is done, and what is installed is booted"
+        )
+    };
+    marked.map(said).collect()
 }
 
 fn read_inventory(path: &Path) -> Result<Inventory> {

@@ -71,8 +71,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
             alone(format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid))
         }
         Operation::Mount(mount) => {
-            // A layout may say ro for fstab; noload and its like only a look at what is installed says.
-            let read_only = if mount.options.first().is_some_and(|option| option == "ro") { " read-only" } else { "" };
+            let read_only = if mount.options.iter().any(|option| option == "ro") { " read-only" } else { "" };
             alone(format!("{} at {}{read_only}", short(&mount.device), mount.path))
         }
         Operation::BurnImage { name, hidden, merged } => (None, burn(name, hidden, merged)),

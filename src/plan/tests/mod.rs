@@ -5,10 +5,13 @@ use crate::inventory::{self, Signature, Table, Use};
 use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partition_device};
 use simulator::after;
 
+mod already;
 mod degraded;
 mod erasing;
 mod finding;
 mod identity;
+mod kept;
+mod preview;
 mod properties;
 mod recorded;
 mod refusals;

@@ -1,0 +1,156 @@
+//! What is installed already is booted, not installed.
+
+use super::stacks::operations;
+use super::*;
+use crate::inventory::{Filesystem as Inside, MemberRole};
+use crate::layout::RaidLevel;
+use crate::marker::{MarkedDisk, Marker};
+
+fn marker(order: &str) -> Marker {
+    let disk = |device: &str, serial: &str| MarkedDisk {
+        device: device.to_owned(),
+        serial: serial.to_owned(),
+        wwn: String::new(),
+        size_bytes: 20_000 * MIB,
+    };
+    Marker {
+        machine: "m".to_owned(),
+        allocation: "a".to_owned(),
+        order: order.to_owned(),
+        image: "debian-12.0.20261001".to_owned(),
+        layout: "data".to_owned(),
+        time: "2026-10-01T12:00:00Z".to_owned(),
+        disks: vec![disk("/dev/sda", "S-A"), disk("/dev/sdb", "S-B")],
+    }
+}
+
+/// What was installed, with its marker on that device.
+fn marked(mut inventory: Inventory, device: &str, order: &str) -> Inventory {
+    for (disk, serial) in inventory.disks.iter_mut().zip(["S-A", "S-B", "S-C"]) {
+        disk.serial = serial.to_owned();
+    }
+    let inside = Inside { device: device.to_owned(), marker: Some(marker(order)), ..Inside::default() };
+    inventory.filesystems.push(inside);
+    inventory
+}
+
+fn plan(
+    layout: &Layout,
+    inventory: &Inventory,
+    mode: Mode,
+    allocation: &str,
+    order: &str,
+) -> Result<Plan, Box<Refusal>> {
+    let claim = Claim { machine: "m".into(), allocation: allocation.into(), order: order.into(), ..Claim::default() };
+    let request = Request { mode, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
+    super::super::make(layout, inventory, request, &mut counting())
+}
+
+fn mounts(plan: &Plan) -> Vec<(&str, &str, Vec<&str>)> {
+    let mounts = operations(plan, StepName::StorageMount).iter().map(|operation| match operation {
+        Operation::Mount(mount) => {
+            (mount.device.as_str(), mount.path.as_str(), mount.options.iter().map(String::as_str).collect())
+        }
+        other => panic!("{other:?}"),
+    });
+    mounts.collect()
+}
+
+#[test]
+fn the_same_allocation_is_not_installed_again() {
+    let machine = marked(installed(), "/dev/sda2", "");
+    let plan = plan(&layout(), &machine, Mode::Install, "a", "").unwrap();
+    assert_printed("already", &plan);
+    assert_eq!(plan.already.as_ref().map(|marker| marker.time.as_str()), Some("2026-10-01T12:00:00Z"));
+    assert_eq!(plan.point_of_no_return, plan.steps.len());
+    assert!(!plan.steps.iter().any(|step| step.name.is_destructive()));
+    assert_eq!(mounts(&plan), [("/dev/sda2", "/", vec!["ro", "noload"])]);
+    assert_eq!(verdicts(&plan), [Verdict::Keep, Verdict::Keep, Verdict::NotOurs]);
+}
+
+#[test]
+fn another_allocation_is_installed() {
+    let machine = marked(installed(), "/dev/sda2", "");
+    assert_eq!(plan(&layout(), &machine, Mode::Install, "b", "").unwrap().already, None);
+    assert_eq!(plan(&layout(), &installed(), Mode::Install, "a", "").unwrap().already, None);
+    // Nobody's installation, as on a desk.
+    assert_eq!(make(&layout(), &machine, Mode::Install).unwrap().already, None);
+}
+
+#[test]
+fn an_order_is_carried_out_once() {
+    let done = marked(installed(), "/dev/sda2", "o-1");
+    let again = plan(&layout(), &done, Mode::Reinstall, "a", "o-1").unwrap();
+    assert_eq!(again.already.as_ref().map(|marker| marker.order.as_str()), Some("o-1"));
+    let next = plan(&layout(), &done, Mode::Reinstall, "a", "o-2").unwrap();
+    assert_eq!(next.already, None);
+    // The first installation has no order, and neither does that make it one.
+    let first = marked(installed(), "/dev/sda2", "");
+    assert_eq!(plan(&layout(), &first, Mode::Reinstall, "a", "").unwrap().already, None);
+}
+
+#[test]
+fn every_format_is_looked_at_without_replaying_its_journal() {
+    for (format, options) in
+        [("ext3", vec!["ro", "noload"]), ("xfs", vec!["ro", "norecovery"]), ("btrfs", vec!["ro", "rescue=nologreplay"])]
+    {
+        let mut machine = marked(installed(), "/dev/sda2", "");
+        machine.disks[0].table.as_mut().unwrap().partitions[1].signatures[0].kind = format.to_owned();
+        let plan = plan(&layout(), &machine, Mode::Install, "a", "").unwrap();
+        assert_eq!(mounts(&plan)[0].2, options, "{format}");
+    }
+}
+
+/// Disks have other names today, and /boot is where its disk is.
+#[test]
+fn boot_of_its_own_is_found_by_the_recorded_disks() {
+    let mut layout = layout();
+    layout.filesystems[0].path = Some("/boot".to_owned());
+    let machine = marked(after(&make(&layout, &machine(), Mode::Install).unwrap(), machine()), "/dev/sda2", "");
+    let before = plan(&layout, &machine, Mode::Install, "a", "").unwrap();
+    assert_eq!(mounts(&before)[1], ("/dev/sdb1", "/boot", vec!["ro", "noload"]));
+    let text = serde_json::to_string(&machine).unwrap();
+    let text = text.replace("sda", "sdX").replace("sdb", "sda").replace("sdX", "sdb");
+    // The marker has the names of then.
+    let mut swapped: Inventory = serde_json::from_str(&text).unwrap();
+    swapped.filesystems[0].marker = Some(marker(""));
+    let plan = plan(&layout, &swapped, Mode::Install, "a", "").unwrap();
+    let devices: Vec<(&str, &str)> = mounts(&plan).iter().map(|(device, path, _)| (*device, *path)).collect();
+    assert_eq!(devices, [("/dev/sdb2", "/"), ("/dev/sda1", "/boot")]);
+}
+
+#[test]
+fn boot_on_an_array_is_where_the_array_runs() {
+    let mut layout = super::stacks::layout();
+    layout.filesystems[1] = filesystem("/boot", "/dev/md/efi", Format::Ext4, "boot");
+    let five = super::stacks::five();
+    let machine = after(&make(&layout, &five, Mode::Install).unwrap(), five);
+    let root = machine.arrays[1].running.clone().unwrap();
+    let inside = Inside {
+        device: format!("/dev/{root}"),
+        marker: Some(Marker { disks: vec![], ..marker("") }),
+        ..Inside::default()
+    };
+    let mut machine = Inventory { filesystems: vec![inside], ..machine };
+    let boot = format!("/dev/{}", machine.arrays[0].running.clone().unwrap());
+    machine.arrays[0].members[1].role = MemberRole::Faulty;
+    let found = plan(&layout, &machine, Mode::Install, "a", "").unwrap();
+    assert_eq!(mounts(&found)[1].0, boot);
+    assert_eq!(layout.raid[0].level, RaidLevel::Raid1);
+    machine.arrays[0].running = None;
+    let reasons = reasons(plan(&layout, &machine, Mode::Install, "a", ""));
+    assert!(
+        reasons[0].contains("cannot be booted from here: /boot is on /dev/md/efi, which is not there"),
+        "{reasons:?}"
+    );
+}
+
+/// It holds an installation: whatever it is, it is not wiped.
+#[test]
+fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
+    let mut machine = marked(installed(), "/dev/sda2", "");
+    machine.disks[0].table.as_mut().unwrap().partitions[1].signatures[0].kind = "zfs_member".to_owned();
+    let reasons = reasons(plan(&layout(), &machine, Mode::Install, "a", ""));
+    assert_eq!(reasons.len(), 1);
+    assert!(reasons[0].contains("installed already") && reasons[0].contains("zfs_member"), "{reasons:?}");
+}

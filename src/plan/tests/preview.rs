@@ -1,0 +1,90 @@
+//! What an operator reads before pressing the button.
+
+use super::stacks::{five, group, volume};
+use super::*;
+use crate::inventory::{Filesystem as Inside, LogicalVolume, PhysicalVolume};
+use crate::layout::{LvmType, OnReinstall};
+
+/// Root on sda; /var/lib on a group over two whole disks, beside a volume of somebody else; a kept disk with a partition
+/// more than the layout says; a foreign disk.
+fn storage() -> Layout {
+    let mut layout = layout();
+    layout.id = "storage".to_owned();
+    layout.disks.extend(["/dev/sdc", "/dev/sdd"].map(super::stacks::whole));
+    layout.volumegroups = vec![group("csi-lvm", &["/dev/sdc", "/dev/sdd"])];
+    layout.logicalvolumes = vec![volume("varlib", "csi-lvm", 4000, LvmType::Linear)];
+    let varlib = filesystem("/var/lib", "/dev/csi-lvm/varlib", Format::Ext4, "varlib");
+    layout.filesystems.push(Filesystem { reinstall: OnReinstall::Merge, ..varlib });
+    layout
+}
+
+fn machine() -> Inventory {
+    let mut machine = after(&make(&storage(), &five(), Mode::Install).unwrap(), five());
+    let parts = &mut machine.disks[1].table.as_mut().unwrap().partitions;
+    let signature =
+        Signature { kind: "xfs".into(), usage: "filesystem".into(), label: "old".into(), uuid: "0b2d".into() };
+    parts.push(inventory::Partition {
+        number: 5,
+        device: "/dev/sdb5".into(),
+        size_bytes: 700 * MIB,
+        label: "theirs".into(),
+        signatures: vec![signature],
+        ..Default::default()
+    });
+    let group = &mut machine.groups[0];
+    group.uuid = "kZ3Wud-group".into();
+    group.volumes[0].uuid = "kZ3Wud-varlib".into();
+    for (physical, uuid) in group.physical.iter_mut().zip(["pv-c", "pv-d"]) {
+        *physical = PhysicalVolume { uuid: uuid.into(), ..physical.clone() };
+    }
+    let theirs = LogicalVolume {
+        name: "pvc-1".into(),
+        uuid: "kZ3Wud-pvc".into(),
+        size_bytes: 800 * MIB,
+        kind: "linear".into(),
+        ..Default::default()
+    };
+    group.volumes.push(theirs);
+    let inside = |device: &str, used: u64, size: u64| Inside {
+        device: device.into(),
+        size_bytes: size * MIB,
+        used_bytes: used * MIB,
+        marker: None,
+    };
+    machine.filesystems = vec![inside("/dev/sdb1", 1200, 7900), inside("/dev/mapper/csi--lvm-varlib", 310, 3900)];
+    let serials = ["S45NNE0M01", "ZA1B2C3D", "9150A0AA", "9150A0AB", "", "WD-7"];
+    machine.disks.iter_mut().zip(serials).for_each(|(disk, serial)| disk.serial = serial.into());
+    machine
+}
+
+#[test]
+fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
+    // The look into filesystems that the test has made says nothing of a marker: an operator has waived it.
+    let claim = Claim { waiver: Some(Waiver::Operator), ..Claim::default() };
+    let request = Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
+    let plan = super::super::make(&storage(), &machine(), request, &mut counting()).unwrap();
+    let plan = Plan { warnings: Vec::new(), ..plan };
+    assert_printed("preview", &plan);
+    let text = plan.to_string();
+    for words in [
+        "mounted at /srv",
+        "1.26 GB of 8.28 GB used",
+        "\"theirs\": 734 MB · not in the layout",
+        "csi-lvm/pvc-1 linear: 839 MB · not in the layout",
+        "mounted at /var/lib, merge",
+        "UUID kZ3Wud-group",
+        "untouched in every case",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
+fn warnings_are_loud_and_in_the_json() {
+    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
+    let plan = Plan { warnings: vec!["/dev/md/data has lost a member".to_owned()], ..plan };
+    assert!(plan.to_string().contains("\n\nWARNING: /dev/md/data has lost a member\n\n 1  image.reach"), "{plan}");
+    let json = serde_json::to_value(&plan).unwrap();
+    assert_eq!(json["warnings"][0], "/dev/md/data has lost a member");
+    assert_eq!(json["disks"][1]["verdict"], "keep");
+}
