@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(200);
 /// What the ramdisk says when the agent has ended, and how long a report may take from there to here.
-const GAVE_UP: &str = "the agent ended without booting the machine";
+pub const GAVE_UP: &str = "the agent ended without booting the machine";
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// What the tiny OS says when the script that it was handed has ended.
 const SCRIPT_ENDED: &str = "tiny: the script ended with status ";

@@ -3,6 +3,7 @@
 //!
 //! Every test run takes a sample; all of it with `DROPHAMMER_FULL=1`. `DROPHAMMER_SEED` chooses another sample.
 
+use crate::drama::GAVE_UP;
 use crate::host::{Context, Result, tool};
 use crate::looker;
 use crate::machine::{Boot, Chassis, Vm};
@@ -20,8 +21,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// A step may last a few milliseconds.
+/// A step may last a few milliseconds; to look at the machine's own words takes longer and is not urgent.
 const POLL: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(200);
 /// After a cut: attempts, and the boot from disk at the end.
 const LIVES: usize = 4;
 const SEED: u64 = 4;
@@ -58,6 +60,8 @@ enum End {
     Up(crate::facts::Facts),
     /// By itself: a reboot.
     Off,
+    /// The agent has ended and waits for a person, who switches the machine off and on.
+    GaveUp,
 }
 
 /// Installs, saves, cuts; prints a line a cut and the tally.
@@ -174,6 +178,7 @@ impl Start<'_> {
                     verdict.was_cut = true;
                     verdict.lives.push(format!("cut {place}"));
                 }
+                End::GaveUp => verdict.lives.push(format!("{how}, gave up")),
                 End::Off => verdict.lives.push(format!("{how}, rebooted")),
                 End::Up(found) => {
                     verdict.lives.push(how.to_owned());
@@ -232,13 +237,18 @@ impl Start<'_> {
         };
         let heard = server.said().len();
         let mut vm = Vm::start(chassis, label, &boot)?;
-        let mut since = None;
+        let (mut since, mut looked) = (None, Instant::now());
         loop {
             let said = server.said();
             if let Some(place) = cut.and_then(|cut| is_now(cut, &said[heard..], &mut since)) {
                 vm.end();
                 return Ok(End::Cut(place));
             }
+            std::thread::sleep(POLL);
+            if looked.elapsed() < LOOK {
+                continue;
+            }
+            looked = Instant::now();
             if let Some(facts) = vm.facts("tiny") {
                 vm.quit()?;
                 return Ok(End::Up(facts));
@@ -246,8 +256,10 @@ impl Start<'_> {
             if vm.is_off()? {
                 return Ok(End::Off);
             }
+            if vm.console().contains(GAVE_UP) {
+                return Ok(End::GaveUp);
+            }
             vm.check_alive()?;
-            std::thread::sleep(POLL);
         }
     }
 }
