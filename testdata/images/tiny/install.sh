@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installer of the tiny OS, run by the install agent in a chroot: GRUB for UEFI and BIOS, grub.cfg, boot-info.yaml.
-# For tests, a line in the user data makes it go wrong: "tiny: fail", "tiny: hang" or "tiny: noboot" (see README.md).
+# For tests, a line in the user data or in /srv/tiny makes it go wrong: "tiny: fail", "tiny: hang" or "tiny: noboot" (see README.md).
 set -eu
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin
 
 value() { sed -n "s/^$1: *//p" /etc/metal/install.yaml | sed 's/^"\(.*\)"$/\1/; s/^null$//'; }
-asked() { grep -qsx "tiny: $1" /etc/metal/userdata; }
+asked() { grep -qsx "tiny: $1" /etc/metal/userdata /srv/tiny; }
 refuse() {
     echo "install.sh: $*" >&2
     exit 1
