@@ -56,7 +56,10 @@ fn main() -> ExitCode {
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
     if own_only {
-        let cuts = || powercut::run(&artifacts(), &work(), is_set("DROPHAMMER_FULL")).map_err(Failed::from);
+        // Alone it has both cores for itself.
+        let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
+        let extent = powercut::Extent { full: is_set("DROPHAMMER_FULL"), machines };
+        let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
         trials.push(Trial::test("powercut", cuts).with_ignored_flag(!wanted));
     }
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -14,10 +14,11 @@ use crate::scenario::Scenario;
 use crate::server::{self, Server};
 use crate::survivors::{self, Promise, Verdict};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
@@ -33,6 +34,13 @@ const MOMENTS_IN_SAMPLE: usize = 2;
 const MOMENTS: usize = 20;
 /// More steps than any plan has: a cut that never comes has to end.
 const MOST_STEPS: usize = 60;
+
+/// How much is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    pub full: bool,
+    pub machines: usize,
+}
 
 /// When the power goes.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,7 +76,7 @@ enum End {
 ///
 /// # Errors
 /// The cuts after which something was not as promised.
-pub fn run(artifacts: &Path, work: &Path, full: bool) -> Result<()> {
+pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
     run::need(artifacts)?;
     let text = include_str!("powercut.yaml");
     let scenario = crate::reader::parse(text, "powercut".to_owned(), work.to_owned())?;
@@ -76,36 +84,25 @@ pub fn run(artifacts: &Path, work: &Path, full: bool) -> Result<()> {
     // What an earlier failure left; usually there is nothing.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).context(folder.display())?;
-    let result = all_cuts(&scenario, artifacts, &folder, full);
+    let result = all_cuts(&scenario, artifacts, &folder, extent);
     if result.is_ok() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
         return fs::remove_dir_all(&folder).context(folder.display());
     }
     result.map_err(|failures| format!("{failures}\ndisks and logs are kept in {}", folder.display()))
 }
 
-fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, full: bool) -> Result<()> {
+fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent) -> Result<()> {
     let chassis = run::assemble(scenario, artifacts, folder)?;
     let start = install_and_order(scenario, artifacts, &chassis)?;
     let seed = std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
     let mut random = fastrand::Rng::with_seed(seed);
     println!("powercut: seed {seed}");
-    let mut verdicts = Vec::new();
-    if full {
-        for count in 1..=MOST_STEPS {
-            let verdict = start.cut(verdicts.len() + 1, &Cut::AfterSteps(count));
-            let was_cut = verdict.was_cut;
-            verdicts.push(verdict);
-            if !was_cut {
-                break;
-            }
-        }
-        verdicts.retain(|verdict| verdict.was_cut || !verdict.is_good());
-    }
     let timings = timings(&start.state.join("serve.log"))?;
-    let cuts = if full { moments(&timings, MOMENTS, &mut random) } else { sample(&timings, &mut random) };
-    for cut in cuts {
-        verdicts.push(start.cut(verdicts.len() + 1, &cut));
+    let mut cuts = if extent.full { moments(&timings, MOMENTS, &mut random) } else { sample(&timings, &mut random) };
+    if extent.full {
+        cuts.splice(0..0, (1..=MOST_STEPS).map(Cut::AfterSteps));
     }
+    let verdicts = start.all(cuts, extent.machines);
     let count = |good: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| good(verdict)).count();
     let (intact, converged) = (count(|verdict| verdict.intact), count(|verdict| verdict.converged));
     println!("cuts: {}, kept data intact: {intact}, converged: {converged}", verdicts.len());
@@ -144,6 +141,28 @@ fn install_and_order<'a>(scenario: &'a Scenario, artifacts: &'a Path, chassis: &
 }
 
 impl Start<'_> {
+    /// All cuts, on so many machines at once. Cuts after more steps than there are come to nothing and do not count.
+    fn all(&self, cuts: Vec<Cut>, machines: usize) -> Vec<Verdict> {
+        let queue = Mutex::new(cuts.into_iter().zip(1..).collect::<VecDeque<_>>());
+        let verdicts = Mutex::new(Vec::new());
+        let worker = || {
+            // Taken before the cut, not while it goes on: the queue is for all.
+            let next = || lock(&queue).pop_front();
+            while let Some((cut, number)) = next() {
+                let verdict = self.cut(number, &cut);
+                let is_past_the_end = !verdict.was_cut && matches!(cut, Cut::AfterSteps(_));
+                if is_past_the_end {
+                    lock(&queue).retain(|(cut, _)| matches!(cut, Cut::Within(..)));
+                }
+                if !is_past_the_end || !verdict.is_good() {
+                    lock(&verdicts).push(verdict);
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..machines).for_each(|_| drop(scope.spawn(worker))));
+        verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// One cut and all that follows, with its line printed.
     fn cut(&self, number: usize, cut: &Cut) -> Verdict {
         let folder = self.chassis.folder.join(format!("cut{number}"));
@@ -282,6 +301,10 @@ fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<Stri
             (since.get_or_insert_with(Instant::now).elapsed() >= *time).then(place)
         }
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Seconds by step of the last installation in a server's log.

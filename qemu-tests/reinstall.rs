@@ -70,7 +70,7 @@ pub fn script(port: u16) -> String {
     let server = format!("http://10.0.2.2:{port}");
     format!(
         "[ \"$1\" = disk ] || exit 0\nwget -q {server}/boot/drophammer\nchmod 755 drophammer\n\
-         ./drophammer reinstall --server {server}\n"
+         exec ./drophammer reinstall --server {server}\n"
     )
 }
 
