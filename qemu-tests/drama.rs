@@ -105,6 +105,10 @@ impl<'a> Drama<'a> {
         let expect = &self.stage.run.expect;
         let failures: Vec<&Value> =
             said.iter().map(|line| &line["report"]).filter(|report| report["success"] == false).collect();
+        if expect.outcome == Outcome::Stopped {
+            let console = self.vm.console();
+            return Ok(expect.console_contains.iter().all(|text| matches(&format!("*{text}*"), &console)));
+        }
         let Some(last) = failures.last() else {
             return Ok(expect.outcome == Outcome::Waiting && said.iter().any(|line| line["event"] == "Waiting"));
         };
@@ -112,10 +116,6 @@ impl<'a> Drama<'a> {
         match expect.outcome {
             Outcome::Failed | Outcome::Refused if is_last => return Ok(true),
             Outcome::OldSystem if last["untouched"] == true => return Ok(false),
-            Outcome::Stopped => {
-                let console = self.vm.console();
-                return Ok(expect.console_contains.iter().all(|text| matches(&format!("*{text}*"), &console)));
-            }
             _ if !is_last => return Ok(false),
             _ => {}
         }

@@ -284,6 +284,9 @@ impl Stage<'_> {
         let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
         let over_network = drama.watch()?;
         let mut seen = drama.seen();
+        if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
+            seen.report = server::kept_report(&state, &self.chassis.uuid)?;
+        }
         seen.over_network = over_network;
         if reinstall::asks_for_order(self.run) {
             seen.order_is_open = Some(server::order_is_open(&state, &self.chassis.uuid)?);

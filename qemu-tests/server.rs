@@ -190,6 +190,22 @@ pub fn order_is_open(folder: &Path, machine: &str) -> Result<bool> {
     Ok(orders > 0)
 }
 
+/// The last report that the server has kept: one that was killed may not have come to print it.
+///
+/// # Errors
+/// The database cannot be read.
+pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
+    let path = folder.join("drophammer.sqlite");
+    let database = rusqlite::Connection::open(&path).context(path.display())?;
+    database.busy_timeout(Duration::from_secs(10)).context(path.display())?;
+    let select = "SELECT report FROM allocations WHERE machine = ?1 AND report IS NOT NULL ORDER BY created DESC";
+    let mut statement = database.prepare(select).context(path.display())?;
+    let mut rows = statement.query([machine]).context(path.display())?;
+    let Some(row) = rows.next().context(path.display())? else { return Ok(None) };
+    let text: String = row.get(0).context(path.display())?;
+    serde_json::from_str(&text).map(Some).context(path.display())
+}
+
 /// Status and body, as a machine behind QEMU's network gets them.
 fn get(port: u16, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("drophammer serve")?;

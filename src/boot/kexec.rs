@@ -1,6 +1,6 @@
 //! kexec_file_load(2): the kernel reads its successor itself, while the target is still mounted.
 
-use super::BootInfo;
+use super::{BootInfo, net};
 use crate::error::{Context, Error, Phase, Result};
 use crate::target::Root;
 use nix::errno::Errno;
@@ -55,6 +55,7 @@ pub fn unload() {
 /// Nothing is loaded, or the kernel refuses.
 pub fn start() -> Result<Infallible> {
     nix::unistd::sync();
+    net::all_down();
     reboot(RebootMode::RB_KEXEC).context(Phase::Boot, || "start the loaded kernel")
 }
 

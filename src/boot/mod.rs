@@ -4,6 +4,7 @@ pub mod back;
 pub mod efi;
 mod info;
 pub mod kexec;
+mod net;
 mod source;
 
 pub use info::BootInfo;
