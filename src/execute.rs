@@ -75,7 +75,7 @@ struct Run<'a> {
     installation: &'a Installation<'a>,
     locks: Locks,
     mounts: Mounts,
-    image: Option<image::Reached>,
+    image: Option<image::Incoming>,
     boot: Option<BootInfo>,
     /// Disks that this run has begun to make anew.
     wiped: Vec<String>,
@@ -198,10 +198,10 @@ impl<'a> Run<'a> {
 
     fn reach_image(&mut self, name: &str, url: &str) -> Result<()> {
         let digest = self.installation.allocation.image.digest.clone();
-        let reached = image::reach(&image::Source { url: url.to_owned(), digest })?;
-        let size = reached.size_bytes.map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
+        let reached = image::reach(&image::Source { url: url.to_owned(), digest, ..image::Source::default() })?;
+        let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         self.say(&format!("{name}: {size}, {}", reached.digest));
-        self.image = Some(reached);
+        self.image = Some(image::Incoming::start(reached)?);
         Ok(())
     }
 
@@ -213,9 +213,9 @@ impl<'a> Run<'a> {
 
     fn burn_image(&mut self, name: &str, beneath: &Beneath) -> Result<()> {
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
-        let reached = self.image.as_ref().ok_or_else(not_reached)?;
+        let incoming = self.image.take().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
-        let burned = image::burn(reached, self.mounts.root(), beneath, &|progress| reporter.progress(progress))?;
+        let burned = incoming.burn(self.mounts.root(), beneath, &|progress| reporter.progress(progress))?;
         let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
         self.say(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
         for Hidden { path, files } in &burned.hidden {

@@ -1,6 +1,7 @@
 //! From the compressed stream to the tar: zstd, lz4 or gzip, whichever its first bytes say. The end counts as an end
 //! only when the last frame is whole and nothing follows it.
 
+use super::ring::{Pool, Reader, Sender};
 use flate2::bufread::GzDecoder;
 use lz4_flex::frame::FrameDecoder;
 use std::fmt;
@@ -43,6 +44,32 @@ impl fmt::Display for Format {
             Format::Lz4 => "lz4",
             Format::Gzip => "gzip",
         })
+    }
+}
+
+/// Sends the decompressed stream on, to its end or its first error.
+pub fn decode(compressed: Reader, pool: &Pool, sender: Sender) {
+    let clock = compressed.clock();
+    let mut decoder = Decoder::new(compressed);
+    loop {
+        let mut filling = pool.take(&clock);
+        let mut filled = 0;
+        let end = loop {
+            match decoder.read(&mut filling[filled..]) {
+                Ok(0) if filled < filling.len() => break Some(Ok(())),
+                Ok(0) => break None,
+                Ok(got) => filled += got,
+                Err(error) => break Some(Err(error)),
+            }
+        };
+        if filled > 0 && sender.send(filling.filled(filled), &clock).is_err() {
+            return;
+        }
+        match end {
+            None => {}
+            Some(Ok(())) => return sender.end(),
+            Some(Err(error)) => return sender.fail(error),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One image over HTTP as a stream that survives drops: it goes on by Range when the server proves that the image is
 //! still the same, and otherwise says that the burn has to start over.
 
-use super::Reached;
+use super::Part;
 use super::retry::{Pace, is_hopeless};
 use crate::error::{Error, Phase};
 use crate::http::is_passing;
@@ -17,7 +17,7 @@ const PROGRESS_BYTES: u64 = 64 * 1024;
 /// The body of one image.
 pub struct Fetch<'a> {
     client: &'a Client,
-    image: &'a Reached,
+    image: &'a Part,
     pace: &'a Pace,
     response: Option<Response>,
     /// Bytes handed on so far.
@@ -33,7 +33,7 @@ pub struct Fetch<'a> {
 
 impl<'a> Fetch<'a> {
     /// `client` must end a read that stalls: [`crate::http::streaming_client`].
-    pub fn new(client: &'a Client, image: &'a Reached, pace: &'a Pace) -> Self {
+    pub fn new(client: &'a Client, image: &'a Part, pace: &'a Pace) -> Self {
         Fetch {
             client,
             image,
@@ -210,7 +210,7 @@ mod tests {
     fn fetch_as(server: &Server, size_bytes: Option<u64>, pace: &Pace) -> Outcome {
         let client = http::streaming_client(pace.stall).unwrap();
         let etag = Some("\"one\"".to_owned());
-        let image = Reached { url: server.url("image"), size_bytes, etag, digest: String::new() };
+        let image = Part { url: server.url("image"), size_bytes, etag, ..Part::default() };
         let mut fetch = Fetch::new(&client, &image, pace);
         let mut bytes = Vec::new();
         let result = fetch.read_to_end(&mut bytes);

@@ -2,7 +2,7 @@
 
 use super::digest::{Digest, Kind};
 use super::retry::Pace;
-use super::{Reached, Source};
+use super::{Part, Reached, Source};
 use crate::error::{Context, Error, Phase, Result};
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
@@ -25,7 +25,9 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
         Some(digest) => digest,
         None => digest_beside(client, &url, pace)?,
     };
-    Ok(Reached { url: source.url.clone(), size_bytes, etag, digest: digest.to_string() })
+    let (url, digest) = (source.url.clone(), digest.to_string());
+    let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), ..Part::default() };
+    Ok(Reached { url, digest, parts: vec![part], ..Reached::default() })
 }
 
 fn parse_digest(text: &str, url: &Url) -> Result<Digest> {
@@ -100,7 +102,8 @@ mod tests {
     use crate::http;
 
     fn reach_at(server: &Server, digest: Option<&str>) -> Result<Reached> {
-        let source = Source { url: server.url("os/img.tar.zst?a=b"), digest: digest.map(str::to_owned) };
+        let source =
+            Source { url: server.url("os/img.tar.zst?a=b"), digest: digest.map(str::to_owned), ..Source::default() };
         reach(&http::client()?, &source, &pace())
     }
 
@@ -113,7 +116,7 @@ mod tests {
         let server = Server::start(vec![0; 1234], |_| Act::default());
         let reached = reach_at(&server, Some(&sha256())).unwrap();
         assert_eq!(reached.url, server.url("os/img.tar.zst?a=b"));
-        assert_eq!((reached.size_bytes, reached.etag.as_deref()), (Some(1234), Some("\"one\"")));
+        assert_eq!((reached.size_bytes(), reached.parts[0].etag.as_deref()), (Some(1234), Some("\"one\"")));
         assert_eq!(reached.digest, sha256());
         assert_eq!(server.requests().len(), 1);
     }
@@ -124,14 +127,14 @@ mod tests {
             let server = Server::start(vec![0; 1234], move |request| {
                 if request.method == "HEAD" { Act::status(refusal) } else { Act::default() }
             });
-            assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes, Some(1234));
+            assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
             assert_eq!(server.requests()[1].range.as_deref(), Some("bytes=0-0"));
         }
         let server = Server::start(vec![0; 1234], |request| match request.method.as_str() {
             "HEAD" => Act::status(405),
             _ => Act { ranges: false, ..Act::default() },
         });
-        assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes, Some(1234));
+        assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
     }
 
     #[test]
@@ -176,7 +179,7 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         for (url, says) in [("img.tar.zst", "the image's URL `img.tar.zst`"), ("ftp://x/y", "neither http nor https")] {
-            let source = Source { url: url.to_owned(), digest: Some(sha256()) };
+            let source = Source { url: url.to_owned(), digest: Some(sha256()), ..Source::default() };
             let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
@@ -200,7 +203,7 @@ mod tests {
             0 | 1 => Act::status(500),
             _ => Act::default(),
         });
-        assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes, Some(9));
+        assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes(), Some(9));
         let server = Server::start(vec![0; 9], |_| Act::status(503));
         let error = reach_at(&server, Some(&sha256())).unwrap_err().to_string();
         assert!(error.contains("503") && error.contains("(4 attempts)"), "{error}");
@@ -212,7 +215,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/image", listener.local_addr().unwrap());
         drop(listener);
-        let source = Source { url, digest: Some(sha256()) };
+        let source = Source { url, digest: Some(sha256()), ..Source::default() };
         let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
         assert!(error.contains("refused") && error.contains("(4 attempts)"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! The whole pipeline: from a server in the test to the files, and what every kind of bad image gets.
 
-use super::digest::Kind;
+use super::digest::{Digesting, Kind};
 use super::testing::{Act, Server, Tar, compress, noise, pace};
 use super::*;
 use proptest::prelude::*;
@@ -22,9 +22,10 @@ fn digest(kind: Kind, bytes: &[u8]) -> String {
 
 /// Burns from a server; with the digest of `promised`.
 fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<Burned> {
-    let source = Source { url: server.url("img.tar.zst"), digest: Some(digest(Kind::Sha256, promised)) };
+    let source =
+        Source { url: server.url("img.tar.zst"), digest: Some(digest(Kind::Sha256, promised)), ..Source::default() };
     let reached = reach::reach(&http::client()?, &source, &pace())?;
-    burn_at_pace(&reached, root, &Beneath::default(), &|_| (), &pace())
+    Incoming::at_pace(reached, pace())?.burn(root, &Beneath::default(), &|_| ())
 }
 
 fn small_tar() -> Vec<u8> {
@@ -40,16 +41,20 @@ fn an_image_in_each_format_arrives_and_is_counted() {
         let root = tempfile::tempdir().unwrap();
         let told = Mutex::new(Vec::new());
         for kind in [Kind::Sha256, Kind::Sha512, Kind::Md5] {
-            let reached = Reached {
+            let part = Part {
                 url: server.url("x"),
                 size_bytes: Some(size),
                 etag: Some("\"one\"".into()),
                 digest: digest(kind, &image),
+                ..Part::default()
             };
-            let burned =
-                burn(&reached, root.path(), &Beneath::default(), &|progress| told.lock().unwrap().push(progress))
-                    .unwrap();
-            assert_eq!(burned, Burned { bytes: size, tar_bytes: total, entries: 3, ..Burned::default() }, "{format}");
+            let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }).unwrap();
+            let watch = |progress| told.lock().unwrap().push(progress);
+            let burned = incoming.burn(root.path(), &Beneath::default(), &watch).unwrap();
+            let stages: Vec<_> = burned.shares.iter().map(|share| share.stage.as_str()).collect();
+            assert_eq!(stages, ["network", "digest", "decode", "untar"]);
+            let expected = Burned { bytes: size, tar_bytes: total, entries: 3, ..Burned::default() };
+            assert_eq!(Burned { shares: Vec::new(), ..burned }, expected, "{format}");
         }
         assert_eq!(fs::read_to_string(root.path().join("etc/hostname")).unwrap(), "server");
         assert!(fs::read(root.path().join("link")).unwrap() == noise(200_000));
@@ -160,9 +165,9 @@ fn starting_over_ends() {
 
 #[test]
 fn a_root_that_is_none_is_named() {
-    let reached =
-        Reached { url: "http://127.0.0.1:1/".into(), size_bytes: None, etag: None, digest: digest(Kind::Md5, b"") };
-    let error = burn(&reached, Path::new("/no/such/root"), &Beneath::default(), &|_| ()).unwrap_err().to_string();
+    let part = Part { url: "http://127.0.0.1:1/".into(), digest: digest(Kind::Md5, b""), ..Part::default() };
+    let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }).unwrap();
+    let error = incoming.burn(Path::new("/no/such/root"), &Beneath::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("open /no/such/root"), "{error}");
 }
 

@@ -146,11 +146,11 @@ fn files_beneath_a_later_mount_are_counted() {
 fn the_count_is_in_what_is_burned() {
     let image = compress("zstd", &Tar::new().file("var/lib/a", b"1").file("srv/b", b"2").end());
     let server = Server::start(image.clone(), |_| Act::default());
-    let source = Source { url: server.url("img"), digest: Some(digest(Kind::Sha256, &image)) };
+    let source = Source { url: server.url("img"), digest: Some(digest(Kind::Sha256, &image)), ..Source::default() };
     let reached = reach::reach(&http::client().unwrap(), &source, &pace()).unwrap();
     let (root, hidden) = (tempfile::tempdir().unwrap(), ["/var/lib".to_owned()]);
-    let burned =
-        burn(&reached, root.path(), &Beneath { hidden: &hidden, merged: &["/srv".to_owned()] }, &|_| ()).unwrap();
+    let beneath = Beneath { hidden: &hidden, merged: &["/srv".to_owned()] };
+    let burned = Incoming::start(reached).unwrap().burn(root.path(), &beneath, &|_| ()).unwrap();
     assert_eq!(burned.hidden, [Hidden { path: "/var/lib".to_owned(), files: 1 }]);
     assert_eq!((burned.entries, burned.conflicts.files), (2, 0));
 }
@@ -192,11 +192,12 @@ fn loop_starting_over_deletes_nothing_on_a_kept_filesystem() {
         ("GET", 0) => Act::cut_after(300_000),
         _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
     });
-    let source = Source { url: server.url("img"), digest: Some(digest(Kind::Sha256, &promised)) };
+    let digest = Some(digest(Kind::Sha256, &promised));
+    let source = Source { url: server.url("img"), digest, ..Source::default() };
     let reached = reach::reach(&http::client().unwrap(), &source, &pace()).unwrap();
     let merged = ["/var/lib".to_owned()];
     let beneath = Beneath { hidden: &[], merged: &merged };
-    let burned = burn_at_pace(&reached, &root, &beneath, &|_| (), &pace());
+    let burned = Incoming::at_pace(reached, pace()).unwrap().burn(&root, &beneath, &|_| ());
     let listing: Vec<_> = look(&root, false).into_keys().map(|path| path.to_str().unwrap().to_owned()).collect();
     let texts = ["copy", "var/lib/status", "var/lib/deep/precious"].map(|path| text(root.join(path)));
     mounts.finish().unwrap();

@@ -1,0 +1,93 @@
+//! How long each stage of the burn worked and how long it waited for the others: what names the bottleneck.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time that one thread of a stage has waited for another stage. Waiting for the network or a disk is work.
+#[derive(Debug, Default)]
+pub struct Clock {
+    waited_nanoseconds: AtomicU64,
+}
+
+impl Clock {
+    /// Counts the time of what does nothing but wait for another stage.
+    pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = wait();
+        let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited_nanoseconds.fetch_add(waited, Ordering::Relaxed);
+        result
+    }
+
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed))
+    }
+}
+
+/// The clocks of all threads, by the name of their stage.
+#[derive(Debug, Clone)]
+pub struct Stages {
+    began: Instant,
+    clocks: Arc<Mutex<Vec<(&'static str, Arc<Clock>)>>>,
+}
+
+/// What part of the time a stage worked, in percent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    pub stage: String,
+    pub percent: u8,
+}
+
+impl Stages {
+    /// Time runs from now.
+    pub fn start() -> Stages {
+        Stages { began: Instant::now(), clocks: Arc::default() }
+    }
+
+    /// A clock for one more thread of this stage.
+    pub fn clock(&self, stage: &'static str) -> Arc<Clock> {
+        let clock = Arc::new(Clock::default());
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, clock.clone()));
+        clock
+    }
+
+    /// One for each stage, in the order in which they began. Several threads of one stage are averaged. Where there are
+    /// fewer cores than busy threads, the time in which a thread waits for a core counts as work.
+    pub fn shares(&self) -> Vec<Share> {
+        let total = self.began.elapsed().as_secs_f64().max(1e-9);
+        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums: Vec<(&str, f64, u32)> = Vec::new();
+        for (stage, clock) in clocks.iter() {
+            let worked = 1.0 - clock.waited().as_secs_f64() / total;
+            match sums.iter_mut().find(|(name, ..)| name == stage) {
+                Some((_, sum, threads)) => (*sum, *threads) = (*sum + worked, *threads + 1),
+                None => sums.push((stage, worked, 1)),
+            }
+        }
+        let share = |(stage, sum, threads): (&str, f64, u32)| Share {
+            stage: stage.to_owned(),
+            percent: (sum / f64::from(threads) * 100.0).round().clamp(0.0, 100.0) as u8,
+        };
+        sums.into_iter().map(share).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+
+    #[test]
+    fn the_stage_that_does_not_wait_is_the_bottleneck() {
+        let stages = Stages::start();
+        let (network, one, two) = (stages.clock("network"), stages.clock("write"), stages.clock("write"));
+        one.waiting(|| sleep(Duration::from_millis(40)));
+        two.waiting(|| sleep(Duration::from_millis(1)));
+        assert!(network.waited().is_zero());
+        let shares = stages.shares();
+        assert_eq!(shares.iter().map(|share| share.stage.as_str()).collect::<Vec<_>>(), ["network", "write"]);
+        assert_eq!(shares[0].percent, 100);
+        assert!(shares[1].percent < 70, "{shares:?}");
+    }
+}
