@@ -4,7 +4,7 @@ use super::members::Attributes;
 use super::place::Place;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{FchmodatFlags, Mode, UtimensatFlags, fchmod, fchmodat, futimens, utimensat};
+use nix::sys::stat::{FchmodatFlags, Mode, UtimensatFlags, fchmod, fchmodat, fstat, futimens, utimensat};
 use nix::sys::statfs::{MSDOS_SUPER_MAGIC, fstatfs};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, fchown, fchownat};
@@ -14,21 +14,44 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use xattr::FileExt;
 
-/// On an open file or directory.
+/// On an open file or directory, after everything is written to it.
 ///
 /// # Errors
 /// With the attribute's name.
 pub fn set_on_file(file: &File, attributes: &Attributes) -> io::Result<()> {
-    let (uid, gid) = owner(attributes);
+    // Most files were made as they are to be. To ask costs less than to set, which is a change of the inode each time.
+    let is = fstat(file)?;
     // chown(2) takes away setuid and file capabilities, so it is first. The xattrs come before the mode, which may
     // take the right to write from an owner who is not root.
-    check(file, "owner", fchown(file, Some(uid), Some(gid)))?;
+    let owned = (is.st_uid, is.st_gid) == (attributes.uid, attributes.gid);
+    if !owned {
+        let (uid, gid) = owner(attributes);
+        check(file, "owner", fchown(file, Some(uid), Some(gid)))?;
+    }
+    set_xattrs(file, attributes)?;
+    // A new owner takes away bits, an ACL among the xattrs changes them.
+    let untouched = attributes.xattrs.is_empty() && (owned || is.st_mode & 0o6000 == 0);
+    if !untouched || is.st_mode & 0o7777 != attributes.mode {
+        check(file, "mode", fchmod(file, mode(attributes)))?;
+    }
+    let (atime, mtime) = times(attributes);
+    check(file, "mtime", futimens(file, &atime, &mtime))
+}
+
+/// # Errors
+/// With the attribute's name.
+pub fn set_xattrs(file: &File, attributes: &Attributes) -> io::Result<()> {
     for (name, value) in &attributes.xattrs {
         check(file, &name.to_string_lossy(), file.set_xattr(name, value))?;
     }
-    check(file, "mode", fchmod(file, mode(attributes)))?;
-    let (atime, mtime) = times(attributes);
-    check(file, "mtime", futimens(file, &atime, &mtime))
+    Ok(())
+}
+
+/// What a file or directory is made with, so that little is left to set: what only content or another owner would take away
+/// comes later, and xattrs need the right to write.
+pub fn first_mode(attributes: &Attributes) -> Mode {
+    let bits = if attributes.xattrs.is_empty() { attributes.mode & 0o777 } else { 0o600 };
+    Mode::from_bits_truncate(bits)
 }
 
 /// On a symlink, a device or a FIFO, none of which can be opened for this.
@@ -36,9 +59,12 @@ pub fn set_on_file(file: &File, attributes: &Attributes) -> io::Result<()> {
 /// # Errors
 /// As [`set_on_file`].
 pub fn set_by_name(place: &Place, attributes: &Attributes, is_symlink: bool) -> io::Result<()> {
-    let (parent, name) = (&place.parent, place.name.as_os_str());
-    let (uid, gid) = owner(attributes);
-    check(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
+    let (parent, name) = (place.parent(), place.name.as_os_str());
+    let is = place.stat()?;
+    if (is.st_uid, is.st_gid) != (attributes.uid, attributes.gid) {
+        let (uid, gid) = owner(attributes);
+        check(parent, "owner", fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW))?;
+    }
     // There is no fsetxattrat(2) before Linux 6.13. The magic link is exactly this directory.
     let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
     for (xattr, value) in &attributes.xattrs {

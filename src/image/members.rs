@@ -4,6 +4,7 @@
 //! archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
 
 use super::pax::Records;
+use super::ring::{Chunk, Reader};
 use super::sparse::{self, Map};
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -11,8 +12,11 @@ use tar::{EntryType, GnuExtSparseHeader, Header};
 
 const BLOCK: usize = 512;
 
-/// Long names and PAX records of one member, and all global records together. An xattr has at most 64 KiB.
+/// Long names and PAX records of one member. An xattr has at most 64 KiB.
 const EXTENSION_BYTES: u64 = 1 << 20;
+
+/// All global records together: each member looks through them.
+const GLOBAL_BYTES: usize = 64 * 1024;
 
 /// One member without its content.
 #[derive(Debug)]
@@ -56,10 +60,11 @@ pub struct Attributes {
     pub xattrs: Vec<(OsString, Vec<u8>)>,
 }
 
-/// Reading it gives the content of the member that [`Members::next_member`] gave last.
-pub struct Members<R> {
-    stream: R,
-    position: u64,
+/// Reading it, or taking its chunks, gives the content of the member that [`Members::next_member`] gave last.
+pub struct Members {
+    stream: Reader,
+    /// What is longer is a bomb.
+    longest: u64,
     /// Content of the current member that was not read yet.
     left: u64,
     padding: u64,
@@ -75,14 +80,33 @@ struct Extensions {
     link: Option<Vec<u8>>,
 }
 
-impl<R: Read> Members<R> {
-    pub fn new(stream: R) -> Self {
-        Members { stream, position: 0, left: 0, padding: 0, global: Records::default(), warned_of_acls: false }
+impl Members {
+    pub fn new(stream: Reader) -> Self {
+        let global = Records::default();
+        Members { stream, longest: u64::MAX, left: 0, padding: 0, global, warned_of_acls: false }
     }
 
     /// Bytes of tar read so far.
     pub fn position(&self) -> u64 {
-        self.position
+        self.stream.position()
+    }
+
+    /// From here on the whole stream may have so many bytes.
+    pub fn limit(&mut self, bytes: u64) {
+        self.longest = bytes;
+    }
+
+    /// The next piece of the content, as it lies in the stream's buffers, up to `count` bytes.
+    ///
+    /// # Errors
+    /// The stream's own, or it is cut or too long; the content has no more.
+    pub fn chunk(&mut self, count: u64) -> io::Result<Chunk> {
+        let count = usize::try_from(count.min(self.left)).unwrap_or(usize::MAX);
+        let chunk = if count == 0 { None } else { self.stream.take_chunk(count)? };
+        let chunk = chunk.ok_or_else(|| self.cut())?;
+        self.left -= chunk.len() as u64;
+        self.check_length()?;
+        Ok(chunk)
     }
 
     /// The next member; `None` after the end of the archive was seen and nothing but zeros followed.
@@ -104,8 +128,8 @@ impl<R: Read> Members<R> {
             match header.entry_type() {
                 EntryType::XGlobalHeader => {
                     self.global = Records::parse(&self.extension(&header)?)?.over(&self.global);
-                    if self.global.bytes() as u64 > EXTENSION_BYTES {
-                        return Err(self.malformed("the global headers are larger than 1 MiB"));
+                    if self.global.bytes() > GLOBAL_BYTES {
+                        return Err(self.malformed("the global headers are larger than 64 KiB"));
                     }
                 }
                 EntryType::XHeader if extensions.records.is_none() => {
@@ -266,44 +290,42 @@ impl<R: Read> Members<R> {
     }
 
     fn skip(&mut self, mut count: u64) -> io::Result<()> {
-        let mut buffer = [0; 8192];
         while count > 0 {
-            let want = buffer.len().min(usize::try_from(count).unwrap_or(usize::MAX));
-            match self.read_stream(&mut buffer[..want])? {
-                0 => return Err(self.cut()),
-                got => count -= got as u64,
-            }
+            let skipped = self.stream.take_chunk(usize::try_from(count).unwrap_or(usize::MAX))?;
+            count -= skipped.ok_or_else(|| self.cut())?.len() as u64;
+            self.check_length()?;
         }
         Ok(())
     }
 
     fn read_stream(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self.stream.read(buf) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-                Ok(got) => {
-                    self.position += got as u64;
-                    return Ok(got);
-                }
-            }
+        let got = self.stream.read(buf)?;
+        self.check_length()?;
+        Ok(got)
+    }
+
+    fn check_length(&self) -> io::Result<()> {
+        if self.position() <= self.longest {
+            return Ok(());
         }
+        let text = format!("the tar has more than {} bytes, twice what its filesystems can hold", self.longest);
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
     fn cut(&self) -> io::Error {
-        let text = format!("the tar ends after byte {} without its end blocks: it was cut", self.position);
+        let text = format!("the tar ends after byte {} without its end blocks: it was cut", self.position());
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 
     fn malformed(&self, what: &str) -> io::Error {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("the tar is malformed before byte {}: {what}", self.position),
+            format!("the tar is malformed before byte {}: {what}", self.position()),
         )
     }
 }
 
-impl<R: Read> Read for Members<R> {
+impl Read for Members {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let want = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if want == 0 {
@@ -354,11 +376,11 @@ fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Tar;
+    use super::super::testing::{Tar, reader};
     use super::*;
 
     fn list(tar: &[u8]) -> io::Result<Vec<(String, Kind, Attributes)>> {
-        let mut members = Members::new(tar);
+        let mut members = Members::new(reader(tar, 700));
         let mut seen = Vec::new();
         while let Some(member) = members.next_member()? {
             seen.push((String::from_utf8_lossy(&member.path).into_owned(), member.kind, member.attributes));
@@ -461,15 +483,15 @@ mod tests {
     #[test]
     fn what_is_malformed_is_refused() {
         let huge = vec![b'x'; (EXTENSION_BYTES + 1) as usize];
-        let half = [b"comment=".to_vec(), vec![b'x'; 700_000]].concat();
-        let other_half = [b"other=".to_vec(), vec![b'x'; 700_000]].concat();
+        let half = [b"comment=".to_vec(), vec![b'x'; 40_000]].concat();
+        let other_half = [b"other=".to_vec(), vec![b'x'; 40_000]].concat();
         let as_type = |kind| Tar::new().raw("a", kind, b"", |_| ());
         let cases: Vec<(Tar, &str)> = vec![
             (Tar::new().file("a", b"").raw("b", b'0', b"", |_| ()), ""),
             (Tar(vec![b'x'; 512]), "wrong checksum"),
             (Tar::new().raw("", b'L', &huge, |_| ()).file("a", b""), "up to 1 MiB"),
             (Tar::new().raw("", b'x', &huge, |_| ()).file("a", b""), "up to 1 MiB"),
-            (Tar::new().pax(b'g', &[&half]).pax(b'g', &[&other_half]).file("a", b""), "larger than 1 MiB"),
+            (Tar::new().pax(b'g', &[&half]).pax(b'g', &[&other_half]).file("a", b""), "larger than 64 KiB"),
             (Tar::new().raw("", b'x', b"junk", |_| ()).file("a", b""), "malformed record"),
             (Tar::new().pax(b'x', &[b"uid=1"]).pax(b'x', &[b"uid=2"]).file("a", b""), "two extended headers"),
             (Tar::new().raw("", b'L', b"a", |_| ()).raw("", b'L', b"b", |_| ()).file("a", b""), "two extended"),

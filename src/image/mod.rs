@@ -2,7 +2,7 @@
 //! is between them is in `ring`:
 //!
 //!     fetch ─┬─> digest
-//!            └─> decode ──> untar
+//!            └─> decode ──> untar ──> writers
 
 mod arriving;
 mod attributes;
@@ -20,8 +20,10 @@ mod reach;
 mod retry;
 mod ring;
 mod source;
+mod space;
 mod sparse;
 mod stages;
+mod sweep;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -29,6 +31,8 @@ mod tests;
 mod trust;
 mod untar;
 mod walk;
+mod whiteout;
+mod writers;
 
 pub use beneath::{Beneath, Conflicts};
 pub use manifest::Manifest;
@@ -145,7 +149,7 @@ impl Incoming {
                 Some(arriving) => arriving,
                 None => Arriving::start(&self.client, part, &self.pace)?,
             };
-            match burn_part(arriving, part, root, &mut counter, watch)? {
+            match burn_part(arriving, part, root, &mut counter, watch, self.reached.layered)? {
                 End::Whole(burned) => add(&mut sum, burned),
                 start_over => return Ok(start_over),
             }
@@ -171,10 +175,17 @@ enum End {
 }
 
 /// The pipeline of one stream.
-fn burn_part(arriving: Arriving, part: &Part, root: &Root, counter: &mut Counter, watch: Watch) -> Result<End> {
+fn burn_part(
+    arriving: Arriving,
+    part: &Part,
+    root: &Root,
+    counter: &mut Counter,
+    watch: Watch,
+    layered: bool,
+) -> Result<End> {
     let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
     let Arriving { reader, digest, told, stages } = arriving;
-    let unpacked = progress::telling(&told, part.size_bytes, watch, || unpack(reader, root, counter, &stages));
+    let unpacked = progress::telling(&told, part.size_bytes, watch, || unpack(reader, root, counter, layered, &stages));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }
@@ -189,11 +200,17 @@ fn burn_part(arriving: Arriving, part: &Part, root: &Root, counter: &mut Counter
     Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, conflicts, shares, ..Burned::default() }))
 }
 
-fn unpack(reader: Reader, root: &Root, counter: &mut Counter, stages: &Stages) -> std::io::Result<Unpacked> {
+fn unpack(
+    reader: Reader,
+    root: &Root,
+    counter: &mut Counter,
+    layered: bool,
+    stages: &Stages,
+) -> std::io::Result<Unpacked> {
     let (sender, receiver) = pipe(TAR_BUFFERS);
     let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
     thread::scope(|scope| {
         scope.spawn(|| decode::decode(reader, &pool, sender));
-        untar(Reader::new(receiver, stages.clock("untar")), root, counter)
+        untar(Reader::new(receiver, stages.clock("untar")), root, counter, layered, stages)
     })
 }

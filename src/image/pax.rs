@@ -3,6 +3,7 @@
 //! The tar crate splits them at newlines instead, which loses values that contain one: a file capability is binary,
 //! and CAP_DAC_OVERRIDE with CAP_FOWNER is the byte 0x0a.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -31,8 +32,11 @@ impl Records {
 
     /// These records, and under them what `global` says about the rest. An empty value takes a global one away.
     pub fn over(mut self, global: &Records) -> Records {
-        let inherited = global.0.iter().filter(|(key, _)| !self.0.iter().any(|(own, _)| own == key)).cloned();
-        let mut all: Vec<_> = inherited.collect();
+        if global.0.is_empty() {
+            return self;
+        }
+        let own: BTreeSet<&[u8]> = self.0.iter().map(|(key, _)| key.as_slice()).collect();
+        let mut all: Vec<_> = global.0.iter().filter(|(key, _)| !own.contains(key.as_slice())).cloned().collect();
         all.append(&mut self.0);
         Records(all)
     }

@@ -1,32 +1,50 @@
 //! Places below one directory, out of which no path, symlink or hard link leads. The kernel resolves every parent
 //! with RESOLVE_IN_ROOT, and the last component is never followed.
 
+use super::space::Space;
+use super::sweep::{Entry, Sweep, identity};
 use super::walk::{Here, is_merged, make_directory, walk};
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, makedev, mkdirat, mknodat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, makedev, mkdirat, mknodat};
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Directories whose way is remembered; more, and all are forgotten.
+const MOST_KNOWN: usize = 64;
 
 /// The directory that nothing leaves.
 pub struct Root {
     fd: OwnedFd,
     /// Where kept filesystems are mounted that the image is merged into.
     merged: Vec<PathBuf>,
+    /// Directories by the way that led there. A way leads over names that exist, so what is made cannot change it, only
+    /// what is removed: then all are forgotten.
+    known: RefCell<HashMap<OsString, Rc<Directory>>>,
+    space: RefCell<Space>,
+}
+
+/// A directory at the end of a way.
+struct Directory {
+    fd: OwnedFd,
+    identity: (u64, u64),
+    /// On a kept filesystem.
+    merged: bool,
 }
 
 /// A name in a directory; something may stand there or not.
-pub struct Place {
-    pub parent: OwnedFd,
+pub struct Place<'r> {
+    root: &'r Root,
+    directory: Rc<Directory>,
     pub name: OsString,
-    /// On a kept filesystem.
-    merged: bool,
 }
 
 /// The path of a member below the root: without leading `/` and `.`. Empty for the root itself.
@@ -55,43 +73,86 @@ impl Root {
     /// It is no directory that can be opened.
     pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<Root> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(Root { fd: nix::fcntl::open(path, flags, Mode::empty())?, merged })
+        let fd = nix::fcntl::open(path, flags, Mode::empty())?;
+        let mut space = Space::default();
+        space.see(&fd, &fstat(&fd)?)?;
+        Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space) })
+    }
+
+    /// How long a tar can be whose files are to have room here.
+    pub fn longest_tar(&self) -> u64 {
+        self.space.borrow().longest_tar()
     }
 
     /// Where `path` (from [`inside`]) is, with missing parents made 0755.
     ///
     /// # Errors
     /// A parent is no directory.
-    pub fn place(&self, path: &Path) -> io::Result<Place> {
-        if !self.merged.is_empty() {
-            return self.walk_to(path, true);
-        }
-        let parent = self.make_directories(parent(path))?;
-        Ok(Place { parent, name: name(path)?, merged: false })
+    pub fn place(&self, path: &Path) -> io::Result<Place<'_>> {
+        Ok(Place { root: self, directory: self.directory(parent(path), true)?, name: name(path)? })
     }
 
     /// Where `path` is, without making anything.
     ///
     /// # Errors
     /// A parent is missing or no directory.
-    pub fn existing_place(&self, path: &Path) -> io::Result<Place> {
-        if !self.merged.is_empty() {
-            return self.walk_to(path, false);
-        }
-        Ok(Place { parent: self.resolve(parent(path))?, name: name(path)?, merged: false })
+    pub fn existing_place(&self, path: &Path) -> io::Result<Place<'_>> {
+        Ok(Place { root: self, directory: self.directory(parent(path), false)?, name: name(path)? })
     }
 
-    fn walk_to(&self, path: &Path, make: bool) -> io::Result<Place> {
-        let Here { fd, path: real } = walk(&self.fd, &self.merged, parent(path), make)?;
-        Ok(Place { parent: fd, name: name(path)?, merged: is_merged(&real, &self.merged) })
-    }
-
-    /// The root itself, as a file to set attributes on.
+    /// The directory at `path` as a file to set attributes on; `None` when something else or nothing is there.
     ///
     /// # Errors
-    /// Out of file descriptors.
-    pub fn itself(&self) -> io::Result<File> {
-        Ok(self.fd.try_clone()?.into())
+    /// Its parent is missing, on a kept filesystem; out of file descriptors.
+    pub fn open_directory(&self, path: &Path) -> io::Result<Option<File>> {
+        if path == Path::new("") {
+            return Ok(Some(self.fd.try_clone()?.into()));
+        }
+        if !self.merged.is_empty() {
+            return self.existing_place(path)?.open_directory();
+        }
+        no_directory_is_none(self.open_inside(path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW))
+    }
+
+    fn directory(&self, path: &Path, make: bool) -> io::Result<Rc<Directory>> {
+        if let Some(known) = self.known.borrow().get(path.as_os_str()) {
+            return Ok(known.clone());
+        }
+        let (fd, merged) = if self.merged.is_empty() {
+            (if make { self.make_directories(path)? } else { self.resolve(path)? }, false)
+        } else {
+            // It may remove something that stands in the way.
+            self.forget();
+            let Here { fd, path: real } = walk(&self.fd, &self.merged, path, make)?;
+            (fd, is_merged(&real, &self.merged))
+        };
+        let stat = fstat(&fd)?;
+        self.space.borrow_mut().see(&fd, &stat)?;
+        let directory = Rc::new(Directory { fd, identity: identity(&stat), merged });
+        let mut known = self.known.borrow_mut();
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(path.as_os_str().to_owned(), directory.clone());
+        Ok(directory)
+    }
+
+    /// The directories of kept filesystems that are mounted here.
+    fn merged_identities(&self) -> io::Result<Vec<(u64, u64)>> {
+        let mut identities = Vec::new();
+        for path in &self.merged {
+            match walk(&self.fd, &self.merged, path, false) {
+                Ok(here) => identities.push(identity(&fstat(&here.fd)?)),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(identities)
+    }
+
+    /// Something was removed.
+    fn forget(&self) {
+        self.known.borrow_mut().clear();
     }
 
     fn make_directories(&self, path: &Path) -> io::Result<OwnedFd> {
@@ -106,10 +167,13 @@ impl Root {
     }
 
     fn resolve(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open_inside(if path == Path::new("") { Path::new(".") } else { path }, OFlag::O_PATH)
+    }
+
+    fn open_inside(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
         let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .flags(flags | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let path = if path == Path::new("") { Path::new(".") } else { path };
         loop {
             // EAGAIN: something was renamed anywhere while `..` in a symlink was resolved; openat2(2) says try again.
             match openat2(&self.fd, path, how) {
@@ -125,62 +189,41 @@ impl Root {
     /// # Errors
     /// Something cannot be removed.
     pub fn clear(&self) -> io::Result<()> {
-        clear_directory(&self.fd, &[c"lost+found".into()])?;
+        self.forget();
+        let top = identity(&fstat(&self.fd)?);
+        let stays = |(directory, name): Entry| directory == top && name == c"lost+found";
+        Sweep { stays: &stays, closed: &[], closed_met: 0 }.empty(&self.fd)?;
         Ok(())
     }
 }
 
-/// Returns whether the directory is empty now.
-fn clear_directory(directory: &OwnedFd, keep: &[CString]) -> Result<bool, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::from_fd(directory.try_clone().map_err(|_| Errno::EMFILE)?)?.iter() {
-        let name = entry?.file_name().to_owned();
-        if name.as_c_str() != c"." && name.as_c_str() != c".." {
-            names.push(name);
-        }
+impl Place<'_> {
+    pub fn parent(&self) -> &OwnedFd {
+        &self.directory.fd
     }
-    let mut empty = true;
-    for name in names {
-        if keep.contains(&name) {
-            empty = false;
-            continue;
-        }
-        let how = OpenHow::new()
-            .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_NO_XDEV);
-        match openat2(directory, name.as_c_str(), how) {
-            Ok(below) if clear_directory(&below, &[])? => {
-                unlinkat(directory, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
-            }
-            // EXDEV: a mount point, of another filesystem or of a part of this one.
-            Ok(_) | Err(Errno::EXDEV) => empty = false,
-            Err(Errno::ENOTDIR | Errno::ELOOP) => {
-                match unlinkat(directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir) {
-                    // A file that something is mounted on.
-                    Err(Errno::EBUSY) => empty = false,
-                    other => other?,
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(empty)
-}
 
-impl Place {
-    /// A new file, open for writing, that only its owner can touch.
+    /// Device and inode number of the directory.
+    pub fn parent_identity(&self) -> (u64, u64) {
+        self.directory.identity
+    }
+
+    /// On a kept filesystem.
+    pub fn is_merged(&self) -> bool {
+        self.directory.merged
+    }
+
+    /// A new file, open for writing. Of its mode the umask and an ACL of the directory may take something away.
     ///
     /// # Errors
     /// As of the other `make_` functions: no space, no permission, or a directory with content stands in the way.
-    pub fn make_file(&self) -> io::Result<File> {
+    pub fn make_file(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        self.replacing(|| openat(&self.parent, self.name.as_os_str(), flags, mode)).map(File::from)
+        self.replacing(|| openat(self.parent(), self.name.as_os_str(), flags, mode)).map(File::from)
     }
 
-    /// A directory that only its owner can enter; one that is there already stays as it is.
-    pub fn make_directory(&self) -> io::Result<()> {
-        let make = || mkdirat(&self.parent, self.name.as_os_str(), Mode::S_IRWXU);
+    /// A directory that its owner at least can enter; one that is there already stays as it is.
+    pub fn make_directory(&self, mode: Mode) -> io::Result<()> {
+        let make = || mkdirat(self.parent(), self.name.as_os_str(), mode | Mode::S_IRWXU);
         match make() {
             Err(Errno::EEXIST) if self.is_directory()? => Ok(()),
             _ => self.replacing(make),
@@ -188,14 +231,14 @@ impl Place {
     }
 
     pub fn make_symlink(&self, target: &[u8]) -> io::Result<()> {
-        self.replacing(|| symlinkat(OsStr::from_bytes(target), &self.parent, self.name.as_os_str()))
+        self.replacing(|| symlinkat(OsStr::from_bytes(target), self.parent(), self.name.as_os_str()))
     }
 
     /// Another name for what is at `source`, be it a symlink itself.
     pub fn make_hard_link(&self, source: &Place) -> io::Result<()> {
         let link = || {
             let (from, to) = (source.name.as_os_str(), self.name.as_os_str());
-            linkat(&source.parent, from, &self.parent, to, AtFlags::empty())
+            linkat(source.parent(), from, self.parent(), to, AtFlags::empty())
         };
         match link() {
             // To replace the source by a link to itself would lose it.
@@ -207,17 +250,13 @@ impl Place {
     /// A device or a FIFO.
     pub fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
         let device = makedev(major.into(), minor.into());
-        self.replacing(|| mknodat(&self.parent, self.name.as_os_str(), kind, Mode::S_IRUSR, device))
+        self.replacing(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))
     }
 
     /// The directory here; `None` when something else or nothing is.
     pub fn open_directory(&self) -> io::Result<Option<File>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        match openat(&self.parent, self.name.as_os_str(), flags, Mode::empty()) {
-            Ok(directory) => Ok(Some(directory.into())),
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        no_directory_is_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
 
     /// A directory of a kept filesystem is here: it is not the image's to remove, be it empty.
@@ -225,12 +264,48 @@ impl Place {
     /// # Errors
     /// The filesystem's own.
     pub fn is_kept_directory(&self) -> io::Result<bool> {
-        if !self.merged {
+        if !self.is_merged() {
             return Ok(false);
         }
         match self.is_directory() {
             Err(Errno::ENOENT) => Ok(false),
             other => Ok(other?),
+        }
+    }
+
+    /// Removes another name of this directory with all that is in it, except what `stays`. Returns how many mount points
+    /// with something in them are in the way.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn sweep(&self, name: &OsStr, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
+        self.root.forget();
+        let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0 };
+        sweep.remove(self.parent(), self.parent_identity(), &CString::new(name.as_bytes())?)?;
+        Ok(sweep.closed_met)
+    }
+
+    /// As [`Place::sweep`], of all names of this directory.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn sweep_all(&self, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
+        self.root.forget();
+        let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0 };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        sweep.empty(&openat(self.parent(), ".", flags, Mode::empty())?)?;
+        Ok(sweep.closed_met)
+    }
+
+    /// Whether the directory has this name too.
+    ///
+    /// # Errors
+    /// The filesystem's own.
+    pub fn has_beside(&self, name: &OsStr) -> io::Result<bool> {
+        match fstatat(self.parent(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -240,8 +315,8 @@ impl Place {
             Err(Errno::EEXIST) => {}
             other => return Ok(other?),
         }
-        match unlinkat(&self.parent, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
-            Err(Errno::EISDIR) => match unlinkat(&self.parent, self.name.as_os_str(), UnlinkatFlags::RemoveDir) {
+        match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::EISDIR) => match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::RemoveDir) {
                 Err(Errno::ENOTEMPTY) => {
                     return Err(io::Error::other("a directory with content is there already"));
                 }
@@ -250,21 +325,30 @@ impl Place {
             },
             other => other?,
         }
+        self.root.forget();
         Ok(make()?)
     }
 
     /// Of what is here itself, be it a symlink.
     pub fn stat(&self) -> Result<FileStat, Errno> {
-        fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+        fstatat(self.parent(), self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 
-    fn is_directory(&self) -> Result<bool, Errno> {
+    pub fn is_directory(&self) -> Result<bool, Errno> {
         Ok(SFlag::from_bits_truncate(self.stat()?.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR)
     }
 }
 
+fn no_directory_is_none(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
+    match opened {
+        Ok(directory) => Ok(Some(directory.into())),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn same_file(one: &FileStat, other: &FileStat) -> bool {
-    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    identity(one) == identity(other)
 }
 
 fn parent(path: &Path) -> &Path {

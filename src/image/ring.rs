@@ -108,6 +108,11 @@ impl Chunk {
         self.start = end;
         front
     }
+
+    /// Whether holding both keeps only one buffer from coming back.
+    pub fn same_buffer(&self, other: &Chunk) -> bool {
+        Arc::ptr_eq(&self.held, &other.held)
+    }
 }
 
 impl Deref for Chunk {

@@ -1,6 +1,8 @@
 //! A small HTTP server for tests that can do everything wrong that servers do wrong, and short-hands around it.
 
 use super::retry::Pace;
+use super::ring::{Pool, Reader, pipe};
+use super::stages::Clock;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -15,6 +17,25 @@ pub fn pace() -> Pace {
         first_pause: Duration::from_millis(1),
         longest_pause: Duration::from_millis(5),
     }
+}
+
+/// The bytes as they come from a stage before, in buffers of `cut` bytes. There are only three of them: who holds more at
+/// once waits for ever.
+pub fn reader(bytes: &[u8], cut: usize) -> Reader {
+    let (sender, receiver) = pipe(1);
+    let bytes = bytes.to_vec();
+    thread::spawn(move || {
+        let (pool, clock) = (Pool::new(3, cut), Clock::default());
+        for piece in bytes.chunks(cut) {
+            let mut filling = pool.take(&clock);
+            filling[..piece.len()].copy_from_slice(piece);
+            if sender.send(filling.filled(piece.len()), &clock).is_err() {
+                return;
+            }
+        }
+        sender.end();
+    });
+    Reader::new(receiver, Arc::default())
 }
 
 /// Bytes that do not compress and are the same in every run.

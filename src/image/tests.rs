@@ -1,7 +1,7 @@
 //! The whole pipeline: from a server in the test to the files, and what every kind of bad image gets.
 
 use super::digest::{Digesting, Kind};
-use super::testing::{Act, Server, Tar, compress, noise, pace};
+use super::testing::{Act, Server, Tar, compress, noise, pace, reader};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ fn an_image_in_each_format_arrives_and_is_counted() {
             let watch = |progress| told.lock().unwrap().push(progress);
             let burned = incoming.burn(root.path(), &Beneath::default(), &watch).unwrap();
             let stages: Vec<_> = burned.shares.iter().map(|share| share.stage.as_str()).collect();
-            assert_eq!(stages, ["network", "digest", "decode", "untar"]);
+            assert_eq!(stages, ["network", "digest", "decode", "untar", "write"]);
             let expected = Burned { bytes: size, tar_bytes: total, entries: 3, ..Burned::default() };
             assert_eq!(Burned { shares: Vec::new(), ..burned }, expected, "{format}");
         }

@@ -1,19 +1,23 @@
 //! From members to files below the root.
 
-use super::attributes::{set_by_name, set_on_file};
+use super::attributes::{first_mode, set_by_name, set_xattrs};
 use super::beneath::{Conflicts, Counter};
 use super::copy::link_or_copy;
 use super::members::{Attributes, Kind, Member, Members};
-use super::place::{Root, inside};
+use super::place::{Place, Root, inside};
+use super::ring::Reader;
+use super::space::too_little_for;
 use super::sparse::Map;
+use super::stages::Stages;
+use super::whiteout::{Layer, Whiteout};
+use super::writers::{Made, Writers, named};
 use nix::sys::stat::SFlag;
+use nix::sys::statfs::fstatfs;
+use nix::sys::statvfs::FsFlags;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
-
-const BUFFER_BYTES: usize = 256 * 1024;
+use std::sync::Arc;
 
 /// What was unpacked.
 #[derive(Debug, Default, PartialEq)]
@@ -25,40 +29,55 @@ pub struct Unpacked {
 
 /// Unpacks the stream to its end. Later members replace earlier ones, and what stood below the root before; only
 /// directories of a kept filesystem stay as a conflict. Each member that is no directory is shown to `counter`.
+/// In a layer of an OCI image (`layered`), whiteouts remove what earlier layers brought.
 ///
 /// # Errors
 /// The stream's own; the archive is malformed, cut or empty; something cannot be written. The member is named.
-pub fn untar(stream: impl Read, root: &Root, counter: &mut Counter) -> io::Result<Unpacked> {
+pub fn untar(
+    stream: Reader,
+    root: &Root,
+    counter: &mut Counter,
+    layered: bool,
+    stages: &Stages,
+) -> io::Result<Unpacked> {
+    let writers = Writers::start(stream.clock(), stages);
     let mut unpacking = Unpacking {
         members: Members::new(stream),
         root,
+        writers,
         directories: BTreeMap::new(),
-        buffer: vec![0; BUFFER_BYTES],
+        layer: layered.then(Layer::default),
         entries: 0,
         counter,
         conflicts: Conflicts::default(),
     };
-    unpacking.all()?;
-    let Unpacking { members, entries, conflicts, .. } = unpacking;
+    let parsed = unpacking.all();
+    let Unpacking { members, writers, entries, conflicts, .. } = unpacking;
+    writers.finish(parsed)?;
     Ok(Unpacked { entries, tar_bytes: members.position(), conflicts })
 }
 
-struct Unpacking<'a, 'b, R> {
-    members: Members<R>,
+struct Unpacking<'a, 'b> {
+    members: Members,
     root: &'a Root,
+    writers: Writers,
     /// Set at the end: a directory may forbid writing, and each file in it changes its mtime. Deepest last.
     directories: BTreeMap<PathBuf, Attributes>,
-    buffer: Vec<u8>,
+    layer: Option<Layer>,
     entries: u64,
     counter: &'a mut Counter<'b>,
     conflicts: Conflicts,
 }
 
-impl<R: Read> Unpacking<'_, '_, R> {
+impl Unpacking<'_, '_> {
     fn all(&mut self) -> io::Result<()> {
-        while let Some(member) = self.members.next_member()? {
-            let shown = String::from_utf8_lossy(&member.path).into_owned();
-            self.one(member).map_err(|error| io::Error::new(error.kind(), format!("{shown}: {error}")))?;
+        self.members.limit(self.root.longest_tar());
+        while let Some(mut member) = self.members.next_member()? {
+            let path = std::mem::take(&mut member.path);
+            self.one(&path, member).map_err(|error| {
+                let shown = String::from_utf8_lossy(&path);
+                io::Error::new(error.kind(), format!("{shown}: {error}"))
+            })?;
             self.entries += 1;
         }
         if self.entries == 0 {
@@ -67,117 +86,159 @@ impl<R: Read> Unpacking<'_, '_, R> {
         self.finish_directories()
     }
 
-    fn one(&mut self, member: Member) -> io::Result<()> {
-        let Member { path, kind, attributes } = member;
-        let path = inside(&path)?;
-        if kind == Kind::Directory {
-            if path != Path::new("") {
-                self.root.place(&path)?.make_directory()?;
-            }
-            self.directories.insert(path, attributes);
-            return Ok(());
+    fn one(&mut self, path: &[u8], member: Member) -> io::Result<()> {
+        let path = inside(path)?;
+        if self.layer.is_some()
+            && let Some(whiteout) = Whiteout::of(&path)?
+        {
+            return self.white_out(&path, &whiteout);
         }
-        let place = self.root.place(&path)?;
+        if member.kind == Kind::Directory && path == Path::new("") {
+            return self.directory(path, None, member.attributes);
+        }
+        let root = self.root;
+        let place = root.place(&path)?;
+        self.members.limit(root.longest_tar());
+        if let Some(layer) = &mut self.layer {
+            layer.brings(&place);
+        }
+        if member.kind == Kind::Directory {
+            return self.directory(path, Some(place), member.attributes);
+        }
         if place.is_kept_directory()? {
             self.conflicts.add(&path);
             return Ok(());
         }
+        if let Some(layer) = &self.layer {
+            layer.make_room(&place)?;
+        }
         self.counter.count(&path);
         self.directories.remove(&path);
+        self.place(path, &place, member)
+    }
+
+    fn directory(&mut self, path: PathBuf, place: Option<Place>, mut attributes: Attributes) -> io::Result<()> {
+        if let Some(place) = place {
+            place.make_directory(first_mode(&attributes))?;
+        }
+        // Nothing undoes them, and they would be much to remember.
+        if !attributes.xattrs.is_empty()
+            && let Some(directory) = self.root.open_directory(&path)?
+        {
+            set_xattrs(&directory, &attributes)?;
+            attributes.xattrs = Vec::new();
+        }
+        self.directories.insert(path, attributes);
+        Ok(())
+    }
+
+    /// Everything but directories.
+    fn place(&mut self, path: PathBuf, place: &Place, member: Member) -> io::Result<()> {
+        let Member { kind, attributes, .. } = member;
         match kind {
-            Kind::File { size } => {
-                let file = place.make_file()?;
-                self.copy(size, |bytes, _| (&file).write_all(bytes))?;
-                set_on_file(&file, &attributes)
-            }
-            Kind::Sparse(map) => {
-                let file = place.make_file()?;
-                self.copy_pieces(&file, &map)?;
-                set_on_file(&file, &attributes)
-            }
+            Kind::File { size } => self.file(path, place, &[(0, size)], attributes, None),
+            Kind::Sparse(Map { segments, file_size }) => self.file(path, place, &segments, attributes, Some(file_size)),
             // Attributes are those of the file, which came before.
-            Kind::HardLink(target) => {
-                let named = |error: io::Error| {
-                    let target = String::from_utf8_lossy(&target);
-                    io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
-                };
-                let source = inside(&target).and_then(|target| self.root.existing_place(&target)).map_err(named)?;
-                // The file that it is another name of is a conflict already, and its content has gone by.
-                if source.is_kept_directory().map_err(named)? {
-                    self.conflicts.add(&path);
-                    return Ok(());
-                }
-                link_or_copy(&source, &place).map_err(named)
-            }
+            Kind::HardLink(target) => self.hard_link(&path, place, &target).map_err(|error| {
+                let target = String::from_utf8_lossy(&target);
+                io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
+            }),
             Kind::Symlink(target) => {
                 place.make_symlink(&target)?;
-                set_by_name(&place, &attributes, true)
+                set_by_name(place, &attributes, true)
             }
             Kind::Fifo => {
                 place.make_node(SFlag::S_IFIFO, 0, 0)?;
-                set_by_name(&place, &attributes, false)
+                set_by_name(place, &attributes, false)
             }
-            Kind::CharacterDevice { major, minor } => {
-                place.make_node(SFlag::S_IFCHR, major, minor)?;
-                set_by_name(&place, &attributes, false)
-            }
-            Kind::BlockDevice { major, minor } => {
-                place.make_node(SFlag::S_IFBLK, major, minor)?;
-                set_by_name(&place, &attributes, false)
-            }
+            Kind::CharacterDevice { major, minor } => make_device(place, SFlag::S_IFCHR, (major, minor), &attributes),
+            Kind::BlockDevice { major, minor } => make_device(place, SFlag::S_IFBLK, (major, minor), &attributes),
             Kind::Directory => Ok(()),
         }
     }
 
-    /// Holes stay holes; a last one comes from the length.
-    fn copy_pieces(&mut self, file: &File, map: &Map) -> io::Result<()> {
-        for &(offset, length) in &map.segments {
-            self.copy(length, |bytes, at| file.write_all_at(bytes, offset + at))?;
+    /// A file whose content is these pieces (offset and length). Holes stay holes; a last one comes from the length.
+    fn file(
+        &mut self,
+        path: PathBuf,
+        place: &Place,
+        pieces: &[(u64, u64)],
+        attributes: Attributes,
+        length: Option<u64>,
+    ) -> io::Result<()> {
+        let made = Arc::new(Made { file: place.make_file(first_mode(&attributes))?, path });
+        self.check_room(&made, pieces.iter().map(|(_, bytes)| bytes).sum())?;
+        for &(offset, bytes) in pieces {
+            let mut done = 0;
+            while done < bytes {
+                let chunk = self.members.chunk(bytes - done)?;
+                let at = offset + done;
+                done += chunk.len() as u64;
+                self.writers.write(&made, at, chunk)?;
+            }
         }
-        file.set_len(map.file_size).map_err(unwritten)
+        self.writers.finish_file(made, attributes, length)
     }
 
-    /// Hands over `size` bytes of the member's content in pieces, each with its distance from the first.
-    fn copy(&mut self, size: u64, write: impl Fn(&[u8], u64) -> io::Result<()>) -> io::Result<()> {
-        let mut done = 0;
-        while done < size {
-            let want = self.buffer.len().min(usize::try_from(size - done).unwrap_or(usize::MAX));
-            let got = self.members.read(&mut self.buffer[..want])?;
-            if got == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+    fn check_room(&mut self, made: &Made, bytes: u64) -> io::Result<()> {
+        if too_little_for(&made.file, bytes)?.is_none() {
+            return Ok(());
+        }
+        // What was replaced holds its space as long as a writer has it open.
+        self.writers.settle()?;
+        match too_little_for(&made.file, bytes)? {
+            None => Ok(()),
+            Some(free) => {
+                let text = format!("it has {bytes} bytes, and its filesystem has room for {free}");
+                Err(io::Error::new(io::ErrorKind::StorageFull, text))
             }
-            write(&self.buffer[..got], done).map_err(unwritten)?;
-            done += got as u64;
+        }
+    }
+
+    fn hard_link(&mut self, path: &Path, place: &Place, target: &[u8]) -> io::Result<()> {
+        let source = self.root.existing_place(&inside(target)?)?;
+        // The file that it is another name of is a conflict already, and its content has gone by.
+        if source.is_kept_directory()? {
+            self.conflicts.add(path);
+            return Ok(());
+        }
+        link_or_copy(&source, place, || self.writers.settle())
+    }
+
+    fn white_out(&mut self, path: &Path, whiteout: &Whiteout) -> io::Result<()> {
+        if let Some(layer) = &self.layer
+            && !layer.remove(self.root, path, whiteout)?
+        {
+            self.conflicts.add(path);
         }
         Ok(())
     }
 
     fn finish_directories(&mut self) -> io::Result<()> {
-        for (path, attributes) in self.directories.iter().rev() {
-            let set = || {
-                if path == Path::new("") {
-                    return set_on_file(&self.root.itself()?, attributes);
-                }
-                match self.root.existing_place(path)?.open_directory()? {
-                    Some(directory) => set_on_file(&directory, attributes),
-                    // A later member replaced it under another name, through a symlinked parent.
-                    None => Ok(()),
-                }
-            };
-            set().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        while let Some((path, attributes)) = self.directories.pop_last() {
+            // A later member may have replaced it under another name, through a symlinked parent.
+            if let Some(file) = self.root.open_directory(&path).map_err(|error| named(&path, &error))? {
+                self.writers.finish_file(Arc::new(Made { file, path }), attributes, None)?;
+            }
         }
         Ok(())
     }
 }
 
-fn unwritten(error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("write: {error}"))
+/// Where the layout mounts with `nodev` there are no devices.
+fn make_device(place: &Place, kind: SFlag, numbers: (u32, u32), attributes: &Attributes) -> io::Result<()> {
+    if fstatfs(place.parent())?.flags().contains(FsFlags::ST_NODEV) {
+        let text = "a device is refused here: the filesystem is mounted with nodev";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    place.make_node(kind, numbers.0, numbers.1)?;
+    set_by_name(place, attributes, false)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::beneath::Beneath;
-    use super::super::testing::Tar;
+    use super::super::testing::{Tar, reader};
     use super::*;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -205,7 +266,8 @@ mod tests {
 
         fn untar(&self, tar: Tar) -> io::Result<Unpacked> {
             let mut counter = Counter::new(Beneath::default());
-            untar(&tar.end()[..], &Root::open(&self.root, Vec::new())?, &mut counter)
+            let (reader, root) = (reader(&tar.end(), 700), Root::open(&self.root, Vec::new())?);
+            untar(reader, &root, &mut counter, false, &Stages::start())
         }
 
         fn read(&self, path: &str) -> String {

@@ -13,7 +13,7 @@ fn unpack(tar: Tar, root: &Path, hidden: &[&str], merged: &[&str]) -> (std::io::
     let (hidden, merged) = (owned(hidden), owned(merged));
     let mut counter = Counter::new(Beneath { hidden: &hidden, merged: &merged });
     let root = Root::open(root, beneath::relative(&merged)).unwrap();
-    let unpacked = untar(&tar.end()[..], &root, &mut counter);
+    let unpacked = untar(reader(&tar.end(), 700), &root, &mut counter, false, &Stages::start());
     (unpacked, counter.finish())
 }
 
