@@ -31,6 +31,7 @@ mod untar;
 mod walk;
 
 pub use beneath::{Beneath, Conflicts};
+pub use decode::Plain;
 pub use manifest::Manifest;
 pub use source::{Part, Reached, Source};
 pub use trust::{Keys, PublicKey};
@@ -193,7 +194,7 @@ fn unpack(reader: Reader, root: &Root, counter: &mut Counter, stages: &Stages) -
     let (sender, receiver) = pipe(TAR_BUFFERS);
     let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
     thread::scope(|scope| {
-        scope.spawn(|| decode::decode(reader, &pool, sender));
+        scope.spawn(|| decode::decode(reader, Plain::Tar, &pool, stages, sender));
         untar(Reader::new(receiver, stages.clock("untar")), root, counter)
     })
 }
