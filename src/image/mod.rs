@@ -35,6 +35,7 @@ mod whiteout;
 mod writers;
 
 pub use beneath::{Beneath, Conflicts};
+pub use decode::Plain;
 pub use manifest::Manifest;
 pub use source::{Part, Reached, Source};
 pub use trust::{Keys, PublicKey};
@@ -210,7 +211,7 @@ fn unpack(
     let (sender, receiver) = pipe(TAR_BUFFERS);
     let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
     thread::scope(|scope| {
-        scope.spawn(|| decode::decode(reader, &pool, sender));
+        scope.spawn(|| decode::decode(reader, Plain::Tar, &pool, stages, sender));
         untar(Reader::new(receiver, stages.clock("untar")), root, counter, layered, stages)
     })
 }

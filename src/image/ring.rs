@@ -216,6 +216,11 @@ impl Reader {
         self.clock.clone()
     }
 
+    /// From now on the waits count on another one: the work has gone to another thread.
+    pub fn count_on(&mut self, clock: Arc<Clock>) {
+        self.clock = clock;
+    }
+
     /// Bytes taken so far.
     pub fn position(&self) -> u64 {
         self.position

@@ -242,6 +242,12 @@ pub fn compress(format: &str, content: &[u8]) -> Vec<u8> {
             encoder.write_all(content).unwrap();
             encoder.finish().unwrap()
         }
+        "xz" => {
+            let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 1);
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap()
+        }
+        "plain" => content.to_vec(),
         _ => {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             encoder.write_all(content).unwrap();

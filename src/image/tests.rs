@@ -34,7 +34,7 @@ fn small_tar() -> Vec<u8> {
 
 #[test]
 fn an_image_in_each_format_arrives_and_is_counted() {
-    for format in ["zstd", "lz4", "gzip"] {
+    for format in ["zstd", "lz4", "gzip", "xz", "plain"] {
         let image = compress(format, &small_tar());
         let (size, total) = (image.len() as u64, small_tar().len() as u64);
         let server = Server::start(image.clone(), |_| Act::default());
@@ -82,7 +82,8 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
         (compress("zstd", &[&tar[..], b"x"].concat()), good.clone(), "something follows the end of the archive"),
         (compress("zstd", b"not a tar"), good.clone(), "the tar ends after byte 9 "),
         (compress("zstd", &noise(4096)), good.clone(), "wrong checksum"),
-        (tar.clone(), tar.clone(), "unknown compression: the image begins with 65 74 63 2f"),
+        (half_tar.to_vec(), half_tar.to_vec(), "the tar ends after byte"),
+        (tar[1..].to_vec(), tar[1..].to_vec(), "unknown compression: the image begins with 74 63 2f"),
         (b"<!DOCTYPE html>".to_vec(), good.clone(), "unknown compression"),
         (Vec::new(), good.clone(), "the image is empty"),
     ];

@@ -1,0 +1,312 @@
+//! Who decodes: parts that stand by themselves go to several threads, the rest is decoded where the stream is read. All of it
+//! is sent on in the order in which it lies in the stream.
+//!
+//! No thread waits for one that waits for it: the buffer that a part is decoded into is taken before the part is handed out,
+//! in the stream's order, so the part whose turn it is always has one.
+
+use super::input::Input;
+use super::lz4_blocks::Block;
+use super::outlet::{Item, Outlet};
+use super::{Format, zstd_frames};
+use crate::image::ring::{Chunk, Filling, Pool, Sender};
+use crate::image::stages::{Clock, Stages};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
+use zstd::zstd_safe::DCtx;
+
+/// Most that may come out of a part. pzstd's frames are as large.
+pub const MOST_BYTES: usize = 8 << 20;
+
+/// Smaller parts are handed out together, until about so much comes out of them.
+pub const TASK_BYTES: usize = 4 << 20;
+
+/// So many fetched buffers are held while a task is put together, and twice as many while the next frame is looked over: the
+/// fetch has 32 and must not run out of them.
+const HELD: usize = 8;
+pub const MOST_HELD: usize = 2 * HELD;
+
+/// What can be decoded by itself.
+pub enum Part {
+    ZstdFrame(Vec<Chunk>),
+    Lz4Block(Block),
+}
+
+/// Parts that follow each other, and the place for what comes out of them.
+struct Task {
+    parts: Vec<Piece>,
+    room: Filling,
+}
+
+struct Piece {
+    part: Part,
+    most_bytes: usize,
+    /// In the compressed stream.
+    position: u64,
+}
+
+/// What a thread needs to decode with.
+#[derive(Default)]
+pub struct Tools {
+    zstd: Option<DCtx<'static>>,
+    scratch: Vec<u8>,
+}
+
+impl Tools {
+    pub fn zstd(&mut self) -> &mut DCtx<'static> {
+        self.zstd.get_or_insert_with(DCtx::create)
+    }
+
+    pub fn scratch(&mut self) -> &mut Vec<u8> {
+        &mut self.scratch
+    }
+}
+
+impl Task {
+    fn run(self, tools: &mut Tools) -> io::Result<Chunk> {
+        let (mut room, mut at) = (self.room, 0);
+        for Piece { part, most_bytes, position } in self.parts {
+            let place = room.get_mut(at..at + most_bytes).unwrap_or_default();
+            at += match part {
+                Part::ZstdFrame(pieces) => zstd_frames::decode_whole(tools.zstd(), &pieces, place)
+                    .map_err(|fault| fault.explain(Format::Zstd, position)),
+                Part::Lz4Block(block) => {
+                    block.decode(0, place, &mut tools.scratch).map_err(|fault| fault.explain(Format::Lz4, position))
+                }
+            }?;
+        }
+        Ok(room.filled(at))
+    }
+}
+
+/// What the threads share.
+pub struct Shared {
+    outlet: Outlet,
+    tasks: Mutex<Tasks>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Tasks {
+    queue: VecDeque<(u64, Task)>,
+    closed: bool,
+}
+
+impl Shared {
+    pub fn new(sender: Sender) -> Shared {
+        Shared { outlet: Outlet::new(sender), tasks: Mutex::default(), more: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self, clock: &Clock) -> Option<(u64, Task)> {
+        let mut tasks = self.lock();
+        loop {
+            match tasks.queue.pop_front() {
+                None if tasks.closed => return None,
+                None => tasks = clock.waiting(|| self.more.wait(tasks).unwrap_or_else(PoisonError::into_inner)),
+                task => return task,
+            }
+        }
+    }
+
+    /// One thread's work.
+    fn work(&self, clock: &Clock) {
+        let _duty = Duty(&self.outlet);
+        let mut tools = Tools::default();
+        while let Some((number, task)) = self.next(clock) {
+            if !self.outlet.stopped() {
+                self.outlet.put(number, item(task.run(&mut tools)), clock);
+            }
+        }
+    }
+}
+
+fn item(made: io::Result<Chunk>) -> Item {
+    made.map_or_else(|error| Item::End(Err(error)), Item::Content)
+}
+
+/// Without it, a thread that panics would leave the others waiting for its part.
+struct Duty<'a>(&'a Outlet);
+
+impl Drop for Duty<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.abandon();
+        }
+    }
+}
+
+/// The side of the thread that reads the stream.
+pub struct Crew<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    shared: &'env Shared,
+    stages: &'env Stages,
+    threads: usize,
+    hired: bool,
+    /// What waits here count on.
+    clock: Arc<Clock>,
+    /// For what is decoded here.
+    pool: &'env Pool,
+    filling: Option<(Filling, usize)>,
+    pub tools: Tools,
+    /// For what is decoded in one piece. The memory is taken as it is filled, and half of it seldom is.
+    rooms: Pool,
+    /// The task that is being put together: what comes out of it, and how many buffers had been fetched when it began.
+    parts: Vec<Piece>,
+    parts_bytes: usize,
+    began: usize,
+    /// Of the next item.
+    number: u64,
+}
+
+impl<'scope, 'env> Crew<'scope, 'env> {
+    pub fn new(
+        scope: &'scope Scope<'scope, 'env>,
+        shared: &'env Shared,
+        stages: &'env Stages,
+        pool: &'env Pool,
+        threads: usize,
+        clock: Arc<Clock>,
+    ) -> Self {
+        Crew {
+            scope,
+            shared,
+            stages,
+            threads,
+            hired: false,
+            clock,
+            pool,
+            filling: None,
+            tools: Tools::default(),
+            rooms: Pool::new(threads + 3, MOST_BYTES),
+            parts: Vec::new(),
+            parts_bytes: 0,
+            began: 0,
+            number: 0,
+        }
+    }
+
+    /// Whether it is worth while to cut.
+    pub fn is_several(&self) -> bool {
+        self.threads > 1
+    }
+
+    /// A part to decode, sooner or later.
+    ///
+    /// # Errors
+    /// Nobody needs it any more.
+    pub fn add(&mut self, input: &mut Input, part: Part, most_bytes: usize, position: u64) -> io::Result<()> {
+        if self.parts_bytes + most_bytes > TASK_BYTES {
+            self.hand_out(input)?;
+        }
+        if self.parts.is_empty() {
+            self.began = input.pulled();
+        }
+        self.parts.push(Piece { part, most_bytes, position });
+        self.parts_bytes += most_bytes;
+        if input.pulled() - self.began >= HELD { self.hand_out(input) } else { Ok(()) }
+    }
+
+    /// The parts that were added so far are decoded; what is decoded here comes after them.
+    ///
+    /// # Errors
+    /// Nobody needs it any more.
+    pub fn hand_out(&mut self, input: &mut Input) -> io::Result<()> {
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.is_several() && !self.hired {
+            self.hire(input);
+        }
+        let (parts, room) = (std::mem::take(&mut self.parts), self.rooms.take(&self.clock));
+        self.parts_bytes = 0;
+        let task = Task { parts, room };
+        if !self.hired {
+            let made = task.run(&mut self.tools);
+            return self.send(item(made));
+        }
+        let number = self.next_number()?;
+        self.shared.lock().queue.push_back((number, task));
+        self.shared.more.notify_one();
+        Ok(())
+    }
+
+    /// This thread will do little but wait from now on: its clock goes to the first who works in its place.
+    fn hire(&mut self, input: &mut Input) {
+        self.hired = true;
+        let mut first = Some(std::mem::take(&mut self.clock));
+        input.count_on(self.clock.clone());
+        for _ in 0..self.threads {
+            let clock = first.take().unwrap_or_else(|| self.stages.clock("decode"));
+            let shared = self.shared;
+            self.scope.spawn(move || shared.work(&clock));
+        }
+    }
+
+    /// Where the next bytes are decoded to, by this thread, and with what.
+    pub fn room(&mut self) -> (&mut [u8], &mut Tools) {
+        let (filling, filled) = self.filling.get_or_insert_with(|| (self.pool.take(&self.clock), 0));
+        (&mut filling[*filled..], &mut self.tools)
+    }
+
+    /// So many bytes were put there.
+    ///
+    /// # Errors
+    /// Nobody needs them any more.
+    pub fn wrote(&mut self, count: usize) -> io::Result<()> {
+        let Some((filling, filled)) = &mut self.filling else { return Ok(()) };
+        *filled += count;
+        if *filled < filling.len() { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.filling.take() {
+            Some((filling, filled)) => self.send(Item::Content(filling.filled(filled))),
+            None => Ok(()),
+        }
+    }
+
+    /// A place for what is decoded here in one piece.
+    pub fn whole_room(&self) -> Filling {
+        self.rooms.take(&self.clock)
+    }
+
+    /// Sends something on, after all that came before it.
+    ///
+    /// # Errors
+    /// Nobody needs it any more.
+    pub fn put(&mut self, input: &mut Input, item: Item) -> io::Result<()> {
+        self.hand_out(input)?;
+        self.flush()?;
+        self.send(item)
+    }
+
+    fn send(&mut self, item: Item) -> io::Result<()> {
+        let number = self.next_number()?;
+        self.shared.outlet.put(number, item, &self.clock);
+        Ok(())
+    }
+
+    fn next_number(&mut self) -> io::Result<u64> {
+        if self.shared.outlet.stopped() {
+            return Err(io::Error::other("nobody needs the rest of the image"));
+        }
+        self.number += 1;
+        Ok(self.number - 1)
+    }
+}
+
+impl Drop for Crew<'_, '_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.outlet.abandon();
+        }
+        self.shared.lock().closed = true;
+        self.shared.more.notify_all();
+    }
+}
