@@ -7,12 +7,16 @@
 mod arriving;
 mod attributes;
 mod beneath;
+mod beside;
 mod copy;
 mod decode;
 mod digest;
 mod fetch;
+mod file;
+mod look;
 mod manifest;
 mod members;
+mod oci;
 mod pax;
 mod place;
 mod progress;
@@ -28,6 +32,7 @@ mod testing;
 mod tests;
 mod trust;
 mod untar;
+mod verify;
 mod walk;
 
 pub use beneath::{Beneath, Conflicts};
