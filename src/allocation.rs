@@ -1,7 +1,7 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. Fields that drophammer adds:
-//! `allocation.image.digest`, `allocation.erase`.
+//! `allocation.image.digest`, `allocation.image.mirrors`, `allocation.erase`.
 
 use crate::layout::{self, Parsed};
 use crate::marker::Marker;
@@ -111,8 +111,12 @@ pub struct Image {
     pub id: String,
     #[serde(default)]
     pub name: String,
+    /// `http://`, `https://`, `file:///PATH` or `oci://HOST/REPOSITORY:TAG`.
     pub url: String,
-    /// `sha256:HEX` or `sha512:HEX` of the file at `url`.
+    /// Other places with the same bytes, in the order in which they are tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
+    /// `sha256:HEX` or `sha512:HEX` of the file at `url`; of an image in a registry, of its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! Runs the plan and nothing else. What is not in the printed plan does not happen, except for one thing: when an
 //! install fails half-way, what it has made so far is made unbootable.
 
-use crate::allocation::Allocation;
+use crate::allocation::{self, Allocation};
 use crate::boot::{BootInfo, kexec};
 use crate::control::Control;
 use crate::control::wire::{Erased, EventName, Hidden, KeptProof, PointOfNoReturn, Report, StepTime};
@@ -197,8 +197,9 @@ impl<'a> Run<'a> {
     }
 
     fn reach_image(&mut self, name: &str, url: &str) -> Result<()> {
-        let digest = self.installation.allocation.image.digest.clone();
-        let reached = image::reach(&image::Source { url: url.to_owned(), digest, ..image::Source::default() })?;
+        let allocation::Image { mirrors, digest, .. } = self.installation.allocation.image.clone();
+        let reached =
+            image::reach(&image::Source { url: url.to_owned(), mirrors, digest, ..image::Source::default() })?;
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         self.say(&format!("{name}: {size}, {}", reached.digest));
         self.image = Some(image::Incoming::start(reached)?);

@@ -2,10 +2,10 @@
 
 use super::Part;
 use super::digest::{Digest, Digesting};
-use super::fetch::Fetch;
 use super::retry::Pace;
 use super::ring::{Filling, Gone, Pool, Reader, Sender, pipe};
 use super::stages::{Clock, Stages};
+use super::verify::{self, Verified};
 use crate::error::{Error, Phase, Result};
 use reqwest::blocking::Client;
 use std::io::{self, Read};
@@ -64,15 +64,16 @@ impl Digested {
 
 impl Arriving {
     /// # Errors
-    /// The part's digest is of no kind that is known.
+    /// The part's digest is of no kind that is known, or its manifest does not fit it.
     pub fn start(client: &Client, part: &Part, pace: &Pace) -> Result<Arriving> {
         let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
+        part.manifest.as_ref().map_or(Ok(()), |manifest| verify::check(manifest, part))?;
         let (stages, told) = (Stages::start(), Arc::new(Told::default()));
         let (to_digest, of_fetch) = pipe(BUFFERS);
         let (to_decode, receiver) = pipe(BUFFERS);
         let (client, part, pace) = (client.clone(), part.clone(), pace.clone());
         let (clock, tell) = (stages.clock("network"), told.clone());
-        thread::spawn(move || fetch_all(Fetch::new(&client, &part, &pace), &tell, &clock, to_digest, to_decode));
+        thread::spawn(move || fetch_all(Verified::new(&client, &part, &pace), &tell, &clock, to_digest, to_decode));
         let source = Reader::new(of_fetch, stages.clock("digest"));
         let digest = thread::spawn(move || {
             let mut digesting = Digesting::new(source, expected.kind);
@@ -85,13 +86,13 @@ impl Arriving {
 }
 
 /// Sends all that comes to both; ends early when nobody decodes any more.
-fn fetch_all(mut fetch: Fetch, told: &Told, clock: &Clock, to_digest: Sender, to_decode: Sender) {
+fn fetch_all(mut image: Verified, told: &Told, clock: &Clock, to_digest: Sender, to_decode: Sender) {
     let pool = Pool::new(BUFFERS, BUFFER_BYTES);
     loop {
         let mut filling = pool.take(clock);
-        let (got, end) = fill(&mut fetch, &mut filling);
+        let (got, end) = fill(&mut image, &mut filling);
         told.bytes.fetch_add(got as u64, Ordering::Relaxed);
-        told.resumed.store(fetch.resumed(), Ordering::Relaxed);
+        told.resumed.store(image.fetch.resumed(), Ordering::Relaxed);
         if got > 0 {
             let chunk = filling.filled(got);
             let sent = to_digest.send(chunk.clone(), clock).and_then(|()| to_decode.send(chunk, clock));
@@ -106,7 +107,8 @@ fn fetch_all(mut fetch: Fetch, told: &Told, clock: &Clock, to_digest: Sender, to
                 return to_decode.end();
             }
             Some(Err(error)) => {
-                *told.start_over.lock().unwrap_or_else(PoisonError::into_inner) = fetch.start_over().map(str::to_owned);
+                *told.start_over.lock().unwrap_or_else(PoisonError::into_inner) =
+                    image.fetch.start_over().map(str::to_owned);
                 to_digest.fail(io::Error::new(error.kind(), error.to_string()));
                 return to_decode.fail(error);
             }
@@ -115,10 +117,10 @@ fn fetch_all(mut fetch: Fetch, told: &Told, clock: &Clock, to_digest: Sender, to
 }
 
 /// Fills the buffer; with fewer bytes also says how the stream ended.
-fn fill(fetch: &mut Fetch, filling: &mut Filling) -> (usize, Option<io::Result<()>>) {
+fn fill(image: &mut Verified, filling: &mut Filling) -> (usize, Option<io::Result<()>>) {
     let mut filled = 0;
     while filled < filling.len() {
-        match fetch.read(&mut filling[filled..]) {
+        match image.read(&mut filling[filled..]) {
             Ok(0) => return (filled, Some(Ok(()))),
             Ok(got) => filled += got,
             Err(error) => return (filled, Some(Err(error))),

@@ -1,13 +1,19 @@
-//! One image over HTTP as a stream that survives drops: it goes on by Range when the server proves that the image is
-//! still the same, and otherwise says that the burn has to start over.
+//! One image as a stream that survives drops and places that fail: it goes on by Range, at the same place when that proves
+//! that the image is still the same, else at the next one; and otherwise says that the burn has to start over.
+//!
+//! What comes from another place must have the same length. That it is the same image, the digest says at the end, or the
+//! chunk manifest at once: see `verify`.
 
-use super::Part;
+use super::look::header;
+use super::oci::renewed;
 use super::retry::{Pace, is_hopeless};
+use super::{Part, file};
 use crate::error::{Error, Phase};
 use crate::http::is_passing;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
-use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
+use std::fs::File;
 use std::io::{self, Read};
 
 /// So many bytes between two drops, and the count of failures begins anew. A single byte must not be enough: a server
@@ -19,30 +25,75 @@ pub struct Fetch<'a> {
     client: &'a Client,
     image: &'a Part,
     pace: &'a Pace,
-    response: Option<Response>,
+    places: Vec<Place>,
+    /// Index of the place that is asked.
+    at: usize,
+    stream: Option<Stream>,
+    /// Where `stream` began.
+    opened_at: u64,
     /// Bytes handed on so far.
     position: u64,
     total: Option<u64>,
-    etag: Option<String>,
+    authorization: Option<String>,
+    /// Rounds through all places.
     failures: u32,
+    /// Places of this round that have failed already.
+    tried: usize,
     /// Where the count of failures began.
     counted_from: u64,
     resumed: u32,
     start_over: Option<String>,
 }
 
+/// One of the places that have the image.
+struct Place {
+    url: String,
+    /// The ETag of the first answer with bytes in it, if that had one.
+    answered: Option<Option<String>>,
+    /// Why it failed the last time.
+    why: String,
+    lost: Option<Lost>,
+}
+
+/// A place that is not asked any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    /// It cannot continue what came so far, but may have the image from its start.
+    ForThisStart,
+    ForGood,
+}
+
+enum Stream {
+    Http(Response),
+    File(File),
+}
+
+/// Why a place gave no stream.
+enum Failure {
+    MayPass(String),
+    Lost(Lost, String),
+}
+
+type Opened<T> = Result<T, Failure>;
+
 impl<'a> Fetch<'a> {
     /// `client` must end a read that stalls: [`crate::http::streaming_client`].
     pub fn new(client: &'a Client, image: &'a Part, pace: &'a Pace) -> Self {
+        let urls = std::iter::once(&image.url).chain(&image.mirrors).cloned();
+        let places = urls.map(|url| Place { url, answered: None, why: String::new(), lost: None }).collect();
         Fetch {
             client,
             image,
             pace,
-            response: None,
+            places,
+            at: 0,
+            stream: None,
+            opened_at: 0,
             position: 0,
-            total: image.size_bytes,
-            etag: None,
+            total: image.manifest.as_ref().map(|manifest| manifest.size_bytes).or(image.size_bytes),
+            authorization: image.authorization.clone(),
             failures: 0,
+            tried: 0,
             counted_from: 0,
             resumed: 0,
             start_over: None,
@@ -59,75 +110,167 @@ impl<'a> Fetch<'a> {
         self.start_over.as_deref()
     }
 
-    /// Sends the request for the rest. `Ok(None)` when that failed in a way that may pass.
-    fn connect(&mut self) -> io::Result<Option<Response>> {
-        let mut request = self.client.get(&self.image.url);
+    /// The place that is asked now.
+    pub fn place(&self) -> &str {
+        &self.places[self.at].url
+    }
+
+    /// What came from `position` on is bad: it is to come once more, from the next place if there is one.
+    pub fn go_back(&mut self, position: u64) {
+        self.stream = None;
+        self.position = position;
+        self.counted_from = self.counted_from.min(position);
+        self.resumed += 1;
+        self.at = self.next_place().unwrap_or(self.at);
+    }
+
+    /// The next place that can still be asked, after this one.
+    fn next_place(&self) -> Option<usize> {
+        let count = self.places.len();
+        (1..count).map(|step| (self.at + step) % count).find(|&index| self.places[index].lost.is_none())
+    }
+
+    /// With pieces that are verified one by one it does not matter who sends them.
+    fn is_verified(&self) -> bool {
+        self.image.manifest.is_some()
+    }
+
+    fn connect(&mut self) -> io::Result<()> {
+        match self.open() {
+            Ok(stream) => {
+                (self.stream, self.opened_at) = (Some(stream), self.position);
+                Ok(())
+            }
+            Err(Failure::MayPass(why)) => self.dropped(&why, false),
+            Err(Failure::Lost(lost, why)) => self.lose(lost, why),
+        }
+    }
+
+    /// The stream of the current place, from where we are.
+    fn open(&mut self) -> Opened<Stream> {
+        let url = self.places[self.at].url.clone();
+        if url.starts_with("file:") {
+            let (file, size) = file::open(&url, self.position).map_err(|error| for_good(error.to_string()))?;
+            self.agree_on_size(Some(size))?;
+            self.places[self.at].answered = Some(None);
+            return Ok(Stream::File(file));
+        }
+        let mut response = self.ask(&url)?;
+        if let (StatusCode::UNAUTHORIZED, Some(_)) = (response.status(), self.authorization()) {
+            let renewed = renewed(self.client, &url, &response, self.pace);
+            self.authorization = Some(renewed.map_err(|error| for_good(error.to_string()))?);
+            response = self.ask(&url)?;
+        }
+        self.accept(&response)?;
+        Ok(Stream::Http(response))
+    }
+
+    /// It belongs to the first place alone.
+    fn authorization(&self) -> Option<&String> {
+        self.authorization.as_ref().filter(|_| self.at == 0)
+    }
+
+    /// Sends the request for the rest.
+    fn ask(&self, url: &str) -> Opened<Response> {
+        let mut request = self.client.get(url);
+        if let Some(authorization) = self.authorization() {
+            request = request.header(AUTHORIZATION, authorization);
+        }
         if self.position > 0 {
-            // A weak ETag promises the same meaning, not the same bytes (RFC 9110 §8.8.1).
-            let Some(etag) = self.etag.as_ref().filter(|etag| !etag.starts_with("W/")) else {
-                return Err(self.must_start_over("the server gives no strong ETag to resume by"));
-            };
-            request = request.header(RANGE, format!("bytes={}-", self.position)).header(IF_RANGE, etag);
+            request = request.header(RANGE, format!("bytes={}-", self.position));
+            match &self.places[self.at].answered {
+                _ if self.is_verified() => {}
+                None => {}
+                // A weak ETag promises the same meaning, not the same bytes (RFC 9110 §8.8.1).
+                Some(Some(etag)) if !etag.starts_with("W/") => request = request.header(IF_RANGE, etag),
+                Some(_) => return Err(not_from_here("the server gives no strong ETag to resume by")),
+            }
         }
         match request.send() {
             Ok(response) if is_passing(response.status()) => {
-                self.dropped(&format!("the server answers {}", response.status())).map(|()| None)
+                Err(Failure::MayPass(format!("the server answers {}", response.status())))
             }
-            Ok(response) => self.accept(response).map(Some),
+            Ok(response) => Ok(response),
             Err(error) => {
                 let hopeless = is_hopeless(&error);
                 let why = Error::with_source(Phase::Image, "no answer", error).to_string();
-                if hopeless { Err(self.failed(&why)) } else { self.dropped(&why).map(|()| None) }
+                Err(if hopeless { for_good(why) } else { Failure::MayPass(why) })
             }
         }
     }
 
     /// Checks that the answer is the image from where we are.
-    fn accept(&mut self, response: Response) -> io::Result<Response> {
-        let etag = header(&response, ETAG);
+    fn accept(&mut self, response: &Response) -> Opened<()> {
+        let etag = header(response, ETAG);
+        let before = self.places[self.at].answered.clone();
         match (self.position, response.status()) {
             (0, StatusCode::OK) => {
-                self.total = header(&response, CONTENT_LENGTH).and_then(|text| text.parse().ok()).or(self.total);
-                self.etag = etag;
-                if self.etag != self.image.etag {
+                self.agree_on_size(header(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
+                if self.at == 0 && etag != self.image.etag {
                     tracing::warn!("{}: the image changed after it was looked at; the digest decides", self.image.url);
                 }
-                Ok(response)
             }
-            (0, status) => Err(self.failed(&format!("the server answers {status}"))),
+            (0, status) => return Err(for_good(format!("the server answers {status}"))),
             (_, StatusCode::PARTIAL_CONTENT) => {
-                let range = header(&response, CONTENT_RANGE).unwrap_or_default();
-                if etag != self.etag {
-                    return Err(self.must_start_over("the image has another ETag now"));
+                let range = header(response, CONTENT_RANGE).unwrap_or_default();
+                if !self.is_verified() && before.as_ref().is_some_and(|before| *before != etag) {
+                    return Err(not_from_here("the image has another ETag now"));
                 }
-                if !self.continues(&range) {
-                    return Err(self.must_start_over(&format!("the server resumes with another range: `{range}`")));
+                if !self.continues(&range, before.is_some()) {
+                    return Err(not_from_here(&format!("the server resumes with another range: `{range}`")));
                 }
-                Ok(response)
             }
-            (_, StatusCode::OK) => Err(self.must_start_over("the server sends the image from its start")),
+            (_, StatusCode::OK) => return Err(not_from_here("the server sends the image from its start")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
-                Err(self.must_start_over("the image is shorter now than what came already"))
+                return Err(not_from_here("the image is shorter now than what came already"));
             }
-            (_, status) => Err(self.failed(&format!("the server answers {status} when asked for the rest"))),
+            (_, status) => return Err(for_good(format!("the server answers {status} when asked for the rest"))),
+        }
+        self.places[self.at].answered = Some(before.unwrap_or(etag));
+        Ok(())
+    }
+
+    /// A place alone may have changed its image: then the digest decides. Several must agree.
+    fn agree_on_size(&mut self, says: Option<u64>) -> Opened<()> {
+        let alone = self.places.len() == 1 && self.position == 0 && !self.is_verified();
+        match (says, self.total) {
+            (Some(says), Some(total)) if says != total && !alone => {
+                Err(for_good(format!("it has {says} bytes there, and {total} bytes elsewhere")))
+            }
+            _ => {
+                self.total = says.or(self.total);
+                Ok(())
+            }
         }
     }
 
-    /// Whether `bytes START-END/TOTAL` is exactly what is missing.
-    fn continues(&self, range: &str) -> bool {
+    /// Whether `bytes START-END/TOTAL` is exactly what is missing. Who sends for the first time must say its total.
+    fn continues(&self, range: &str, known: bool) -> bool {
         let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
             return false;
         };
         let start = span.split_once('-').and_then(|(start, _)| start.parse().ok());
-        let same_total = total == "*" || self.total.is_none() || total.parse().ok() == self.total;
+        let same_total = (total == "*" && known) || self.total.is_none() || total.parse().ok() == self.total;
         start == Some(self.position) && same_total
     }
 
-    /// Counts a failure that may pass, says it and waits.
-    fn dropped(&mut self, why: &str) -> io::Result<()> {
-        self.response = None;
+    /// A failure that may pass: on to the next place, or, when all have failed, a pause. A connection that brought
+    /// something is taken up again at the same place (`stay`).
+    fn dropped(&mut self, why: &str, stay: bool) -> io::Result<()> {
+        self.stream = None;
         if self.position - self.counted_from >= PROGRESS_BYTES {
-            (self.failures, self.counted_from) = (0, self.position);
+            (self.failures, self.tried, self.counted_from) = (0, 0, self.position);
+        }
+        self.places[self.at].why = why.to_owned();
+        self.resumed += 1;
+        if let Some(next) = self.next_place().filter(|_| !stay) {
+            self.say_next(why, next);
+            self.at = next;
+            self.tried += 1;
+            if self.tried < self.left() {
+                return Ok(());
+            }
+            self.tried = 0;
         }
         self.failures += 1;
         if self.failures >= self.pace.attempts {
@@ -143,17 +286,51 @@ impl<'a> Fetch<'a> {
             self.pace.attempts
         );
         std::thread::sleep(pause);
-        self.resumed += 1;
         Ok(())
     }
 
-    fn failed(&self, why: &str) -> io::Error {
-        io::Error::other(format!("fetch {}: {why}, at byte {}", self.image.url, self.position))
+    /// Places that can still be asked.
+    fn left(&self) -> usize {
+        self.places.iter().filter(|place| place.lost.is_none()).count()
     }
 
-    fn must_start_over(&mut self, why: &str) -> io::Error {
-        self.start_over = Some(format!("{why}, at byte {}", self.position));
-        self.failed(why)
+    /// This place is asked no more.
+    fn lose(&mut self, lost: Lost, why: String) -> io::Result<()> {
+        self.stream = None;
+        (self.places[self.at].lost, self.places[self.at].why) = (Some(lost), why.clone());
+        if let Some(next) = self.next_place() {
+            self.say_next(&why, next);
+            self.at = next;
+            self.resumed += 1;
+            return Ok(());
+        }
+        if self.places.iter().any(|place| place.lost == Some(Lost::ForThisStart)) {
+            self.start_over = Some(format!("{why}, at byte {}", self.position));
+        }
+        Err(self.failed(&why))
+    }
+
+    fn say_next(&self, why: &str, next: usize) {
+        let (here, there) = (self.place(), &self.places[next].url);
+        tracing::warn!("image: {here}: {why}, at byte {}; going on at {there}", self.position);
+    }
+
+    /// With what each place has said, when there are several.
+    fn failed(&self, why: &str) -> io::Error {
+        if let [place] = &self.places[..] {
+            return io::Error::other(format!("fetch {}: {why}, at byte {}", place.url, self.position));
+        }
+        let all: Vec<String> = self.places.iter().map(|place| format!("{}: {}", place.url, place.why)).collect();
+        io::Error::other(format!("no place is left to fetch from, at byte {}: {}", self.position, all.join("; ")))
+    }
+
+    /// The stream has ended before the image.
+    fn cut(&mut self, why: String, stalled: bool) -> io::Result<()> {
+        if matches!(self.stream, Some(Stream::File(_))) {
+            return self.lose(Lost::ForGood, why);
+        }
+        let brought = self.position - self.opened_at >= PROGRESS_BYTES;
+        self.dropped(&why, brought && !stalled)
     }
 }
 
@@ -163,18 +340,20 @@ impl Read for Fetch<'_> {
             return Ok(0);
         }
         loop {
-            let Some(response) = &mut self.response else {
-                self.response = self.connect()?;
+            let Some(stream) = &mut self.stream else {
+                self.connect()?;
                 continue;
             };
             let complete = self.total == Some(self.position);
-            match response.read(buf) {
+            match stream.read(buf) {
                 Ok(0) if complete || self.total.is_none() => return Ok(0),
-                Ok(0) => self.dropped("the connection ended early")?,
+                Ok(0) => self.cut("the connection ended early".to_owned(), false)?,
                 Ok(got) => {
                     self.position += got as u64;
                     if self.total.is_some_and(|total| self.position > total) {
-                        return Err(self.failed("the server sends more than the image's Content-Length"));
+                        let more = "the server sends more than the image's Content-Length".to_owned();
+                        self.places[self.at].why.clone_from(&more);
+                        return Err(self.failed(&more));
                     }
                     return Ok(got);
                 }
@@ -182,182 +361,32 @@ impl Read for Fetch<'_> {
                 // All there; how the connection ends does not matter.
                 Err(_) if complete => return Ok(0),
                 Err(error) => {
+                    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                    let stalled = inner.is_some_and(reqwest::Error::is_timeout);
                     let why = Error::with_source(Phase::Image, "the connection dropped", error).to_string();
-                    self.dropped(&why)?;
+                    self.cut(why, stalled)?;
                 }
             }
         }
     }
 }
 
-fn header(response: &Response, name: reqwest::header::HeaderName) -> Option<String> {
-    response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Http(response) => response.read(buf),
+            Stream::File(file) => file.read(buf),
+        }
+    }
+}
+
+fn for_good(why: String) -> Failure {
+    Failure::Lost(Lost::ForGood, why)
+}
+
+fn not_from_here(why: &str) -> Failure {
+    Failure::Lost(Lost::ForThisStart, why.to_owned())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testing::{Act, Server, noise, pace};
-    use super::*;
-    use crate::http;
-    use std::time::Duration;
-
-    struct Outcome {
-        bytes: io::Result<Vec<u8>>,
-        start_over: Option<String>,
-        resumed: u32,
-    }
-
-    fn fetch_as(server: &Server, size_bytes: Option<u64>, pace: &Pace) -> Outcome {
-        let client = http::streaming_client(pace.stall).unwrap();
-        let etag = Some("\"one\"".to_owned());
-        let image = Part { url: server.url("image"), size_bytes, etag, ..Part::default() };
-        let mut fetch = Fetch::new(&client, &image, pace);
-        let mut bytes = Vec::new();
-        let result = fetch.read_to_end(&mut bytes);
-        Outcome {
-            bytes: result.map(|_| bytes),
-            start_over: fetch.start_over().map(str::to_owned),
-            resumed: fetch.resumed(),
-        }
-    }
-
-    fn fetch(server: &Server) -> Outcome {
-        fetch_as(server, None, &pace())
-    }
-
-    #[test]
-    fn drops_are_resumed_where_they_happened() {
-        let body = noise(300_000);
-        let server = Server::start(body.clone(), |request| match request.nth {
-            0 => Act::cut_after(100_000),
-            1 => Act::cut_after(100_000),
-            _ => Act::default(),
-        });
-        let outcome = fetch(&server);
-        assert!(outcome.bytes.unwrap() == body);
-        assert_eq!(outcome.resumed, 2);
-        let ranges: Vec<_> = server.requests().into_iter().map(|request| (request.range, request.if_range)).collect();
-        assert_eq!(ranges[0], (None, None));
-        let from = |n: u64| (Some(format!("bytes={n}-")), Some("\"one\"".to_owned()));
-        assert_eq!(ranges[1..], [from(100_000), from(200_000)]);
-    }
-
-    #[test]
-    fn a_stall_ends_and_is_resumed() {
-        let body = noise(50_000);
-        let server = Server::start(body.clone(), |request| match request.nth {
-            0 => Act::stall_after(20_000),
-            1 => Act::stall_before_the_answer(),
-            _ => Act::default(),
-        });
-        let outcome = fetch_as(&server, None, &Pace { stall: Duration::from_millis(500), ..pace() });
-        assert!(outcome.bytes.unwrap() == body);
-        assert!(outcome.resumed >= 2, "{}", outcome.resumed);
-    }
-
-    #[test]
-    fn a_slow_body_that_moves_is_no_stall() {
-        // In all longer than a stall may be, never longer between two bytes.
-        let body = noise(2_000);
-        let pace = Pace { stall: Duration::from_secs(3), ..pace() };
-        let server =
-            Server::start(body.clone(), |_| Act { trickle: Some(Duration::from_millis(220)), ..Act::default() });
-        let outcome = fetch_as(&server, None, &pace);
-        assert!(outcome.bytes.unwrap() == body);
-        assert_eq!(outcome.resumed, 0);
-    }
-
-    #[test]
-    fn errors_of_the_server_pass_within_bounds() {
-        let body = noise(1000);
-        let server = Server::start(body.clone(), |request| match request.nth {
-            0..=2 => Act::status(503),
-            _ => Act::default(),
-        });
-        assert!(fetch(&server).bytes.unwrap() == body);
-
-        let server = Server::start(body, |_| Act::status(500));
-        let error = fetch(&server).bytes.unwrap_err().to_string();
-        assert!(error.contains("500 Internal Server Error (4 attempts without progress)"), "{error}");
-        assert_eq!(server.requests().len(), 4);
-    }
-
-    #[test]
-    fn a_server_that_drops_after_each_byte_is_given_up() {
-        let server = Server::start(noise(1000), |_| Act::cut_after(1));
-        let error = fetch(&server).bytes.unwrap_err().to_string();
-        assert!(error.contains("attempts without progress") && error.contains("at byte 4"), "{error}");
-    }
-
-    #[test]
-    fn drops_with_progress_between_them_are_not_counted_together() {
-        let body = noise(700_000);
-        let server = Server::start(body.clone(), |_| Act::cut_after(100_000));
-        let outcome = fetch(&server);
-        assert!(outcome.bytes.unwrap() == body);
-        assert_eq!(outcome.resumed, 6);
-    }
-
-    #[test]
-    fn what_cannot_be_resumed_starts_over() {
-        type Second = fn() -> Act;
-        let cases: [(&str, Second); 6] = [
-            ("from its start", || Act { etag: Some("\"two\"".into()), ..Act::default() }),
-            ("from its start", || Act { ranges: false, ..Act::default() }),
-            ("another ETag", || Act { etag: Some("\"two\"".into()), trust_range: true, ..Act::default() }),
-            ("another ETag", || Act { etag: None, trust_range: true, ..Act::default() }),
-            ("another range", || Act { content_range: Some("bytes 0-99/1000".into()), ..Act::default() }),
-            ("shorter now", || Act::status(416)),
-        ];
-        for (says, second) in cases {
-            let server = Server::start(noise(1000), move |request| match request.nth {
-                0 => Act::cut_after(400),
-                _ => second(),
-            });
-            let outcome = fetch(&server);
-            let why = outcome.start_over.unwrap_or_else(|| panic!("{says}: {:?}", outcome.bytes));
-            assert!(why.contains(says) && why.contains("at byte 400"), "{says}: {why}");
-        }
-    }
-
-    #[test]
-    fn without_a_strong_etag_nothing_is_resumed() {
-        for etag in [None, Some("W/\"one\"".to_owned())] {
-            let server = Server::start(noise(1000), move |_| Act { etag: etag.clone(), ..Act::cut_after(400) });
-            let outcome = fetch(&server);
-            assert!(outcome.start_over.unwrap().contains("no strong ETag"));
-            assert_eq!(server.requests().len(), 1);
-        }
-    }
-
-    #[test]
-    fn gone_is_gone() {
-        let server = Server::start(noise(1000), |request| match request.nth {
-            0 => Act::cut_after(400),
-            _ => Act::status(404),
-        });
-        let outcome = fetch(&server);
-        let error = outcome.bytes.unwrap_err().to_string();
-        assert!(error.contains("404 Not Found when asked for the rest"), "{error}");
-        assert_eq!(outcome.start_over, None);
-    }
-
-    #[test]
-    fn the_length_known_before_is_used_when_the_answer_has_none() {
-        let body = noise(1000);
-        let unmarked = |_: &_| Act { length: false, ..Act::default() };
-        let server = Server::start(body.clone(), unmarked);
-        assert!(fetch(&server).bytes.unwrap() == body);
-        assert!(fetch_as(&server, Some(1000), &pace()).bytes.unwrap() == body);
-        let error = fetch_as(&server, Some(999), &pace()).bytes.unwrap_err().to_string();
-        assert!(error.contains("more than the image's Content-Length"), "{error}");
-
-        let server = Server::start(body.clone(), |request| match request.nth {
-            0 => Act { length: false, ..Act::cut_after(400) },
-            _ => Act::default(),
-        });
-        let outcome = fetch_as(&server, Some(1000), &pace());
-        assert!(outcome.bytes.unwrap() == body);
-        assert_eq!(outcome.resumed, 1);
-    }
-}
+mod tests;

@@ -1,36 +1,68 @@
 //! Asks whether an image is there, how large, and what its digest is. Writes nothing.
 
 use super::digest::{Digest, Kind};
+use super::look::{Look, look};
+use super::oci::{self, Reference};
 use super::retry::Pace;
-use super::{Part, Reached, Source};
-use crate::error::{Context, Error, Phase, Result};
-use reqwest::blocking::{Client, Response};
-use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
-use reqwest::{StatusCode, Url};
-use std::io::Read;
+use super::{Part, Reached, Source, beside, file};
+use crate::error::{Error, Phase, Result};
+use reqwest::Url;
+use reqwest::blocking::Client;
 
-/// More than any `md5sum` output.
-const MD5_FILE_BYTES: u64 = 4096;
-
-/// See [`super::reach`].
-pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
-    let url = Url::parse(&source.url).context(Phase::Image, || format!("the image's URL `{}`", source.url))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(Error::new(Phase::Image, format!("the image's URL `{url}` is neither http nor https")));
-    }
-    let given = source.digest.as_deref().filter(|digest| !digest.trim().is_empty());
-    let given = given.map(|digest| parse_digest(digest, &url)).transpose()?;
-    let (size_bytes, etag) = look(client, &url, pace)?;
-    let digest = match given {
-        Some(digest) => digest,
-        None => digest_beside(client, &url, pace)?,
-    };
-    let (url, digest) = (source.url.clone(), digest.to_string());
-    let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), ..Part::default() };
-    Ok(Reached { url, digest, parts: vec![part], ..Reached::default() })
+/// What a URL names.
+enum Place {
+    Stream(Url),
+    Registry(Reference),
 }
 
-fn parse_digest(text: &str, url: &Url) -> Result<Digest> {
+/// See [`super::reach`]. The first place that has the image is where it comes from; the others wait as its mirrors.
+pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
+    let urls: Vec<&String> = std::iter::once(&source.url).chain(&source.mirrors).collect();
+    let places = urls.iter().map(|url| place(url)).collect::<Result<Vec<Place>>>()?;
+    let in_registries = places.iter().filter(|place| matches!(place, Place::Registry(_))).count();
+    if in_registries != 0 && in_registries != places.len() {
+        let text = format!("{}: only registries can be the mirrors of an image in a registry", source.url);
+        return Err(Error::new(Phase::Image, text));
+    }
+    let given = source.digest.as_deref().filter(|digest| !digest.trim().is_empty());
+    let given = given.map(|digest| parse_digest(digest, &source.url)).transpose()?;
+    if let [alone] = &places[..] {
+        return reach_at(client, alone, given.as_ref(), pace);
+    }
+    // While there are others, nobody waits long for one.
+    let mut reasons = Vec::new();
+    for pace in [&Pace { attempts: 1, ..pace.clone() }, pace] {
+        reasons.clear();
+        for (index, place) in places.iter().enumerate() {
+            match reach_at(client, place, given.as_ref(), pace) {
+                Ok(reached) => return Ok(with_mirrors(reached, &urls, index)),
+                Err(error) => {
+                    tracing::warn!("{error}; asking the next place");
+                    reasons.push(error.to_string());
+                }
+            }
+        }
+    }
+    Err(Error::new(Phase::Image, format!("no place has the image: {}", reasons.join("; "))))
+}
+
+fn place(url: &str) -> Result<Place> {
+    if let Some(reference) = Reference::parse(url) {
+        return reference.map(Place::Registry).map_err(|why| Error::new(Phase::Image, why));
+    }
+    let parsed =
+        Url::parse(url).map_err(|error| Error::with_source(Phase::Image, format!("the image's URL `{url}`"), error))?;
+    match parsed.scheme() {
+        "http" | "https" => Ok(Place::Stream(parsed)),
+        "file" if file::path(url).is_some() => Ok(Place::Stream(parsed)),
+        "file" => {
+            Err(Error::new(Phase::Image, format!("the image's URL `{url}` names no path like file:///mnt/image")))
+        }
+        _ => Err(Error::new(Phase::Image, format!("the image's URL `{url}` is neither http, https, file nor oci"))),
+    }
+}
+
+fn parse_digest(text: &str, url: &str) -> Result<Digest> {
     let digest: Digest = text.parse().map_err(|why: String| Error::new(Phase::Image, format!("{url}: {why}")))?;
     if digest.kind == Kind::Md5 {
         return Err(Error::new(Phase::Image, format!("{url}: md5 is not taken from an allocation: give its sha256")));
@@ -38,61 +70,32 @@ fn parse_digest(text: &str, url: &Url) -> Result<Digest> {
     Ok(digest)
 }
 
-/// Size and ETag, by HEAD or, where that is refused, by asking for the first byte.
-fn look(client: &Client, url: &Url, pace: &Pace) -> Result<(Option<u64>, Option<String>)> {
-    let what = format!("ask for the image {url}");
-    let head = pace.ask(&what, || client.head(url.clone()))?;
-    if head.status() == StatusCode::OK {
-        return Ok((length(&head), header(&head, ETAG)));
+fn reach_at(client: &Client, place: &Place, given: Option<&Digest>, pace: &Pace) -> Result<Reached> {
+    match place {
+        Place::Stream(url) => reach_stream(client, url, given, pace),
+        Place::Registry(reference) => oci::reach(client, reference, given, pace),
     }
-    // A presigned URL is good for one method only, and refuses the other with 403.
-    let refusals = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED, StatusCode::FORBIDDEN];
-    if !refusals.contains(&head.status()) {
-        return Err(refused(url, head.status()));
-    }
-    let first = pace.ask(&what, || client.get(url.clone()).header(RANGE, "bytes=0-0"))?;
-    let size = match first.status() {
-        StatusCode::OK => length(&first),
-        StatusCode::PARTIAL_CONTENT => {
-            header(&first, CONTENT_RANGE).and_then(|range| range.rsplit_once('/')?.1.parse().ok())
-        }
-        status => return Err(refused(url, status)),
+}
+
+fn reach_stream(client: &Client, url: &Url, given: Option<&Digest>, pace: &Pace) -> Result<Reached> {
+    let Look { size_bytes, etag } = look(client, url, None, pace)?;
+    let digest = match given {
+        Some(digest) => digest.clone(),
+        None => beside::digest(client, url, pace)?,
     };
-    Ok((size, header(&first, ETAG)))
+    let (url, digest) = (url.to_string(), digest.to_string());
+    let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), ..Part::default() };
+    Ok(Reached { url, digest, parts: vec![part], ..Reached::default() })
 }
 
-/// metal-stack's images have the output of `md5sum` beside them.
-fn digest_beside(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
-    let mut url = image.clone();
-    url.set_path(&format!("{}.md5", image.path()));
-    let missing = |why: String| {
-        let hint = "give the image's digest as sha256:HEX in the allocation";
-        Error::new(Phase::Image, format!("no digest for {image}: none is given, and {url} {why}; {hint}"))
-    };
-    let response = pace.ask(&format!("ask for {url}"), || client.get(url.clone()))?;
-    if response.status() != StatusCode::OK {
-        return Err(missing(format!("answers {}", response.status())));
+/// The others, from the next one on. The layers of a registry come from there alone: another may want another token.
+fn with_mirrors(mut reached: Reached, urls: &[&String], index: usize) -> Reached {
+    if !reached.layered {
+        let (before, rest) = urls.split_at(index);
+        let others = rest.iter().skip(1).chain(before);
+        reached.parts.iter_mut().for_each(|part| part.mirrors = others.clone().map(|url| (*url).clone()).collect());
     }
-    let mut text = String::new();
-    let read = response.take(MD5_FILE_BYTES).read_to_string(&mut text);
-    read.map_err(|error| missing(format!("cannot be read: {error}")))?;
-    let first = text.split_ascii_whitespace().next().unwrap_or_default();
-    let digest = format!("md5:{first}").parse().map_err(|why: String| missing(format!("holds no md5: {why}")))?;
-    tracing::warn!("{image}: only its md5 is known, which finds damage but no forgery");
-    Ok(digest)
-}
-
-fn refused(url: &Url, status: StatusCode) -> Error {
-    Error::new(Phase::Image, format!("the image {url} cannot be had: the server answers {status}"))
-}
-
-/// Of the header: a HEAD has no body to ask.
-fn length(response: &Response) -> Option<u64> {
-    header(response, CONTENT_LENGTH)?.parse().ok()
-}
-
-fn header(response: &Response, name: HeaderName) -> Option<String> {
-    response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+    reached
 }
 
 #[cfg(test)]
@@ -101,7 +104,7 @@ mod tests {
     use super::*;
     use crate::http;
 
-    fn reach_at(server: &Server, digest: Option<&str>) -> Result<Reached> {
+    fn ask(server: &Server, digest: Option<&str>) -> Result<Reached> {
         let source =
             Source { url: server.url("os/img.tar.zst?a=b"), digest: digest.map(str::to_owned), ..Source::default() };
         reach(&http::client()?, &source, &pace())
@@ -114,7 +117,7 @@ mod tests {
     #[test]
     fn size_and_etag_by_head() {
         let server = Server::start(vec![0; 1234], |_| Act::default());
-        let reached = reach_at(&server, Some(&sha256())).unwrap();
+        let reached = ask(&server, Some(&sha256())).unwrap();
         assert_eq!(reached.url, server.url("os/img.tar.zst?a=b"));
         assert_eq!((reached.size_bytes(), reached.parts[0].etag.as_deref()), (Some(1234), Some("\"one\"")));
         assert_eq!(reached.digest, sha256());
@@ -127,27 +130,36 @@ mod tests {
             let server = Server::start(vec![0; 1234], move |request| {
                 if request.method == "HEAD" { Act::status(refusal) } else { Act::default() }
             });
-            assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
+            assert_eq!(ask(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
             assert_eq!(server.requests()[1].range.as_deref(), Some("bytes=0-0"));
         }
         let server = Server::start(vec![0; 1234], |request| match request.method.as_str() {
             "HEAD" => Act::status(405),
             _ => Act { ranges: false, ..Act::default() },
         });
-        assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
+        assert_eq!(ask(&server, Some(&sha256())).unwrap().size_bytes(), Some(1234));
     }
 
     #[test]
-    fn the_md5_beside_it_is_the_last_resort() {
-        let md5 = "0123456789abcdef0123456789ABCDEF";
-        let server = Server::start(vec![0; 1234], move |request| {
-            let beside = request.path == "/os/img.tar.zst.md5?a=b";
-            Act { body: beside.then(|| format!("{md5}  img.tar.lz4\n").into_bytes()), ..Act::default() }
-        });
-        for digest in [None, Some(""), Some(" ")] {
-            assert_eq!(reach_at(&server, digest).unwrap().digest, format!("md5:{}", md5.to_lowercase()));
+    fn the_digest_beside_it_is_taken_and_an_md5_is_the_last_resort() {
+        let (sha256, md5) = ("0123456789ABCDEF".repeat(4), "0123456789abcdef".repeat(2));
+        let beside = [("sha256", &sha256), ("md5", &md5)];
+        for (number, (kind, hex)) in beside.into_iter().enumerate() {
+            let (hex, known) = (hex.clone(), beside.map(|(kind, _)| format!("/os/img.tar.zst.{kind}?a=b")));
+            let server = Server::start(vec![0; 1234], move |request| {
+                match known.iter().position(|path| *path == request.path) {
+                    Some(asked) if asked < number => Act::status(404),
+                    Some(_) => Act { body: Some(format!("{hex}  img.tar.lz4\n").into_bytes()), ..Act::default() },
+                    None => Act::default(),
+                }
+            });
+            for digest in [None, Some(""), Some(" ")] {
+                let expected = format!("{kind}:{}", beside[number].1.to_lowercase());
+                assert_eq!(ask(&server, digest).unwrap().digest, expected);
+            }
+            let given = super::tests::sha256();
+            assert_eq!(ask(&server, Some(&given)).unwrap().digest, given);
         }
-        assert_eq!(reach_at(&server, Some(&sha256())).unwrap().digest, sha256());
     }
 
     #[test]
@@ -156,14 +168,23 @@ mod tests {
             "HEAD" => Act::default(),
             _ => Act::status(404),
         });
-        let error = reach_at(&no_file, None).unwrap_err().to_string();
+        let error = ask(&no_file, None).unwrap_err().to_string();
         assert!(error.contains("no digest for") && error.contains(".md5?a=b answers 404"), "{error}");
+        assert!(error.contains(".sha256?a=b answers 404"), "{error}");
         assert!(error.contains("give the image's digest as sha256:HEX"), "{error}");
 
-        for body in ["", "<html>not found</html>", "0123 img"] {
-            let server = Server::start(vec![0; 10], |_| Act { body: Some(body.as_bytes().to_vec()), ..Act::default() });
-            let error = reach_at(&server, None).unwrap_err().to_string();
-            assert!(error.contains("holds no md5"), "{error}");
+        let long = "a".repeat(5000);
+        for (body, says) in [
+            ("", "holds no sha256"),
+            ("<html>not found</html>", "holds no sha256"),
+            ("0123 img", "holds no sha256"),
+            (&long, "longer than 4096 bytes"),
+        ] {
+            let body = body.to_owned();
+            let server =
+                Server::start(vec![0; 10], move |_| Act { body: Some(body.clone().into_bytes()), ..Act::default() });
+            let error = ask(&server, None).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
         }
     }
 
@@ -175,10 +196,12 @@ mod tests {
             ("12", "is not a digest"),
             ("md5:0123456789abcdef0123456789abcdef", "give its sha256"),
         ] {
-            let error = reach_at(&server, Some(digest)).unwrap_err().to_string();
+            let error = ask(&server, Some(digest)).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
-        for (url, says) in [("img.tar.zst", "the image's URL `img.tar.zst`"), ("ftp://x/y", "neither http nor https")] {
+        for (url, says) in
+            [("img.tar.zst", "the image's URL `img.tar.zst`"), ("ftp://x/y", "neither http, https, file nor oci")]
+        {
             let source = Source { url: url.to_owned(), digest: Some(sha256()), ..Source::default() };
             let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
@@ -190,7 +213,7 @@ mod tests {
     fn a_missing_image_is_named_without_retries() {
         for status in [404, 410, 401] {
             let server = Server::start(Vec::new(), move |_| Act::status(status));
-            let error = reach_at(&server, Some(&sha256())).unwrap_err().to_string();
+            let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
             assert!(error.contains("/os/img.tar.zst?a=b cannot be had: the server answers"), "{error}");
             assert!(error.contains(&status.to_string()), "{error}");
             assert_eq!(server.requests().len(), 1);
@@ -203,9 +226,9 @@ mod tests {
             0 | 1 => Act::status(500),
             _ => Act::default(),
         });
-        assert_eq!(reach_at(&server, Some(&sha256())).unwrap().size_bytes(), Some(9));
+        assert_eq!(ask(&server, Some(&sha256())).unwrap().size_bytes(), Some(9));
         let server = Server::start(vec![0; 9], |_| Act::status(503));
-        let error = reach_at(&server, Some(&sha256())).unwrap_err().to_string();
+        let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
         assert!(error.contains("503") && error.contains("(4 attempts)"), "{error}");
         assert_eq!(server.requests().len(), 4);
     }
@@ -218,5 +241,66 @@ mod tests {
         let source = Source { url, digest: Some(sha256()), ..Source::default() };
         let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
         assert!(error.contains("refused") && error.contains("(4 attempts)"), "{error}");
+    }
+
+    fn reach_all(urls: &[&str], digest: Option<String>) -> Result<Reached> {
+        let mut urls = urls.iter().map(|url| (*url).to_owned());
+        let source = Source { url: urls.next().unwrap(), mirrors: urls.collect(), digest, ..Source::default() };
+        reach(&http::client()?, &source, &pace())
+    }
+
+    #[test]
+    fn the_first_place_that_has_the_image_is_taken_and_the_others_wait() {
+        let gone = Server::start(Vec::new(), |_| Act::status(404));
+        let troubled = Server::start(Vec::new(), |_| Act::status(503));
+        let (good, other) = (Server::start(vec![0; 9], |_| Act::default()), Server::start(vec![], |_| Act::default()));
+        let urls = [&gone, &troubled, &good, &other].map(|server| server.url("image"));
+        let reached = reach_all(&[&urls[0], &urls[1], &urls[2], &urls[3]], Some(sha256())).unwrap();
+        assert_eq!((&reached.url, &reached.parts[0].url), (&urls[2], &urls[2]));
+        assert_eq!(reached.parts[0].mirrors, [&urls[3], &urls[0], &urls[1]].map(String::clone));
+        assert_eq!((gone.requests().len(), troubled.requests().len(), other.requests().len()), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_place_that_comes_back_is_found_and_all_that_fail_are_named() {
+        let gone = Server::start(Vec::new(), |_| Act::status(404));
+        let restarts = Server::start(vec![0; 9], |request| match request.nth {
+            0 => Act::status(502),
+            _ => Act::default(),
+        });
+        let urls = [&gone, &restarts].map(|server| server.url("image"));
+        assert_eq!(reach_all(&[&urls[0], &urls[1]], Some(sha256())).unwrap().url, urls[1]);
+
+        let troubled = Server::start(Vec::new(), |_| Act::status(503));
+        let urls = [gone.url("image"), troubled.url("image"), "file:///no/such/image".to_owned()];
+        let error = reach_all(&[&urls[0], &urls[1], &urls[2]], Some(sha256())).unwrap_err().to_string();
+        assert!(urls.iter().all(|url| error.contains(url)), "{error}");
+        assert!(["404 Not", "503 Service", "No such file"].iter().all(|says| error.contains(says)), "{error}");
+    }
+
+    #[test]
+    fn an_image_in_a_file_with_its_digest_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("file://{}/img.tar", dir.path().display());
+        std::fs::write(dir.path().join("img.tar"), [0; 77]).unwrap();
+        let error = reach_all(&[&url], None).unwrap_err().to_string();
+        assert!(error.contains("img.tar.sha256 is not there") && error.contains("img.tar.md5 is not there"), "{error}");
+        std::fs::write(dir.path().join("img.tar.sha256"), format!("{}  img.tar\n", "0a".repeat(32))).unwrap();
+        let reached = reach_all(&[&url], None).unwrap();
+        assert_eq!((reached.size_bytes(), reached.digest), (Some(77), sha256()));
+    }
+
+    #[test]
+    fn places_that_do_not_go_together_are_refused() {
+        for (urls, says) in [
+            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "only registries can be the mirrors"),
+            (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "only registries can be the mirrors"),
+            (["http://127.0.0.1:1/i", "image"], "the image's URL `image`"),
+            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "neither a tag nor a digest"),
+            (["http://127.0.0.1:1/i", "file://stick/i"], "names no path like file:///"),
+        ] {
+            let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
     }
 }

@@ -11,7 +11,7 @@ pub struct Source {
     pub url: String,
     /// Other places with the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,
-    /// `sha256:HEX`, `sha512:HEX`; without one what lies beside the image is looked for.
+    /// `sha256:HEX`, `sha512:HEX`, of an OCI image that of its manifest; without one what lies beside the image is looked for.
     pub digest: Option<String>,
     /// Who may have signed it. With any key a signature is required.
     pub keys: Keys,

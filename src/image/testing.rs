@@ -59,6 +59,7 @@ pub struct Request {
     pub path: String,
     pub range: Option<String>,
     pub if_range: Option<String>,
+    pub authorization: Option<String>,
 }
 
 /// How to answer. The default is a good server.
@@ -83,6 +84,7 @@ pub struct Act {
     pub trickle: Option<Duration>,
     /// Instead of the server's body.
     pub body: Option<Vec<u8>>,
+    pub headers: Vec<(&'static str, String)>,
 }
 
 impl Default for Act {
@@ -99,6 +101,7 @@ impl Default for Act {
             silent: false,
             trickle: None,
             body: None,
+            headers: Vec::new(),
         }
     }
 }
@@ -168,7 +171,8 @@ fn read_request(socket: &TcpStream, seen: &Mutex<Vec<Request>>) -> Option<Reques
     };
     let mut seen = seen.lock().unwrap();
     let nth = seen.iter().filter(|other| other.method == method && other.path == path).count();
-    let request = Request { nth, range: header("range"), if_range: header("if-range"), method, path };
+    let (range, if_range, authorization) = (header("range"), header("if-range"), header("authorization"));
+    let request = Request { nth, range, if_range, authorization, method, path };
     seen.push(request.clone());
     Some(request)
 }
@@ -177,8 +181,10 @@ fn answer(mut socket: TcpStream, request: &Request, act: &Act, body: &[u8]) -> s
     if act.silent {
         return hold(socket);
     }
+    let headers: String = act.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     if let Some(status) = act.status {
-        return write!(socket, "HTTP/1.1 {status} Said So\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let end = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+        return write!(socket, "HTTP/1.1 {status} Said So\r\n{headers}{end}");
     }
     let body = act.body.as_deref().unwrap_or(body);
     let asked = request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
@@ -190,7 +196,7 @@ fn answer(mut socket: TcpStream, request: &Request, act: &Act, body: &[u8]) -> s
     let (start, end) = span.unwrap_or((0, body.len()));
     let part = &body[start..end];
     let mut head = String::from(if span.is_some() { "HTTP/1.1 206 Part\r\n" } else { "HTTP/1.1 200 OK\r\n" });
-    head += "Connection: close\r\n";
+    head += &format!("{headers}Connection: close\r\n");
     if span.is_some() {
         let true_range = format!("bytes {start}-{}/{}", end.saturating_sub(1), body.len());
         head += &format!("Content-Range: {}\r\n", act.content_range.as_ref().unwrap_or(&true_range));

@@ -222,6 +222,7 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
                 Location::Url(url) => url.clone(),
                 Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
             },
+            mirrors: image.mirrors.clone(),
             digest: image.digest.clone(),
         },
         filesystemlayout: layout.clone(),

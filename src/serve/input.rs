@@ -72,6 +72,8 @@ pub struct Image {
     pub id: String,
     pub name: String,
     pub at: Location,
+    /// URLs of other places with the same image.
+    pub mirrors: Vec<String>,
     pub digest: Option<String>,
 }
 
@@ -104,6 +106,8 @@ struct RawImage {
     name: String,
     url: Option<Spanned<String>>,
     file: Option<Spanned<String>>,
+    #[serde(default)]
+    mirrors: Vec<Spanned<String>>,
     digest: Option<Spanned<String>>,
 }
 
@@ -166,15 +170,22 @@ fn locked(given: &Spanned<String>) -> Result<Option<String>, String> {
 pub fn image(text: &str) -> Result<Image, String> {
     let raw: RawImage = read(&parse(text)?)?;
     let location = match (&raw.url, &raw.file) {
-        (Some(url), None) if url.starts_with("http://") || url.starts_with("https://") => {
-            Location::Url(url.to_string())
-        }
-        (Some(url), None) => return Err(at(url, "the url is neither http:// nor https://")),
+        (Some(url), None) if is_place(url) => Location::Url(url.to_string()),
+        (Some(url), None) => return Err(at(url, &format!("the url is neither {PLACES}"))),
         (None, Some(file)) if is_below(file) => Location::File(file.to_string()),
         (None, Some(file)) => return Err(at(file, "the file must be a path below images/, without .. in it")),
         (Some(_), Some(file)) => return Err(at(file, "an image has a url or a file, not both")),
         (None, None) => return Err(at(&raw.id, "the image has neither a url nor a file")),
     };
+    let in_registry = |url: &str| url.starts_with("oci");
+    for mirror in &raw.mirrors {
+        if !is_place(mirror) {
+            return Err(at(mirror, &format!("the mirror is neither {PLACES}")));
+        }
+        if in_registry(mirror) != raw.url.as_ref().is_some_and(|url| in_registry(url)) {
+            return Err(at(mirror, "an image in a registry has mirrors in registries, another has none there"));
+        }
+    }
     if let Some(digest) = &raw.digest {
         let (kind, hex) = digest.split_once(':').unwrap_or_default();
         let length =
@@ -187,7 +198,15 @@ pub fn image(text: &str) -> Result<Image, String> {
         return Err(at(&raw.id, "the image's id is empty"));
     }
     let digest = raw.digest.map(|digest| digest.to_lowercase());
-    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, digest })
+    let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
+    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, mirrors, digest })
+}
+
+/// Where the agent can get an image from.
+const PLACES: &str = "http://, https://, file:///PATH nor oci://HOST/REPOSITORY:TAG";
+
+fn is_place(url: &str) -> bool {
+    ["http://", "https://", "file:///", "oci://", "oci+http://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
 fn is_below(path: &str) -> bool {
@@ -372,7 +391,19 @@ mod tests {
         assert_eq!(good.at, Location::File("d/debian.tar.zst".to_owned()));
         assert_eq!(good.digest.unwrap(), format!("sha256:{}", hex.to_lowercase()));
         assert_eq!(image("id: i\nurl: https://h/i.tar\n").unwrap().at, Location::Url("https://h/i.tar".to_owned()));
+        for url in ["file:///mnt/i.tar", "oci://h/os/debian:12", "oci+http://h:5000/debian:12"] {
+            assert_eq!(image(&format!("id: i\nurl: {url}\n")).unwrap().at, Location::Url(url.to_owned()));
+        }
+        let mirrored = "id: i\nfile: i.tar\nmirrors: [http://h/i.tar, file:///mnt/i.tar]\n";
+        assert_eq!(image(mirrored).unwrap().mirrors, ["http://h/i.tar", "file:///mnt/i.tar"]);
+        image("id: i\nurl: oci://h/i:1\nmirrors: [oci+http://h2/i:1]\n").unwrap();
         let cases = [
+            ("id: i\nurl: file://h/i\n", "2:6: the url is neither http"),
+            ("id: i\nfile: i\nmirrors: [http://h/i, i.tar]\n", "3:23: the mirror is neither http"),
+            ("id: i\nurl: http://h/i\nmirrors: [oci://h/i:1]\n", "3:11: an image in a registry has mirrors"),
+            ("id: i\nurl: oci://h/i:1\nmirrors: [http://h/i]\n", "3:11: an image in a registry has mirrors"),
+            ("id: i\nfile: i\nmirrors: [oci://h/i:1]\n", "3:11: an image in a registry has mirrors"),
+            ("id: i\nfile: i\nmirrors: http://h/i\n", "3:10: "),
             ("id: i\n", "neither a url nor a file"),
             ("id: i\nurl: ftp://h/i\n", "2:6: the url is neither http"),
             ("id: i\nfile: ../i\n", "2:7: the file must be a path below images/"),

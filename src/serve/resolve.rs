@@ -98,7 +98,8 @@ fn is_same(layout: &Layout, stored: &Value) -> bool {
 /// for its file gives an answer that says what is the matter.
 fn installed_image(standing: &Standing, known: &Known, allocation: &Allocation) -> Option<Image> {
     let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
-    let gone = || Image { id: id.clone(), name: String::new(), at: Location::File(id.clone()), digest: None };
+    let (name, mirrors) = (String::new(), Vec::new());
+    let gone = || Image { id: id.clone(), name, at: Location::File(id.clone()), mirrors, digest: None };
     known.images.get(&id).cloned().unwrap_or_else(|| Some(gone()))
 }
 

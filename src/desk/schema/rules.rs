@@ -177,7 +177,11 @@ fn logical_volume(volume: &mut Value) {
 }
 
 fn image(image: &mut Value) {
-    set(image, "url", json!({"examples": ["http://10.0.0.1:8080/images/debian-12.tar.zst"]}));
+    set(
+        image,
+        "url",
+        json!({"examples": ["http://10.0.0.1:8080/images/debian-12.tar.zst", "oci://r.example/os/debian:12"]}),
+    );
     set(image, "digest", json!({"pattern": "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$"}));
 }
 

@@ -17,6 +17,7 @@ async fn a_machine_from_boot_to_report() {
         ("a1", "h", false, false)
     );
     assert_eq!(given.image.url, format!("http://{}/images/deb/debian%2012.tar.zst", server.address));
+    assert_eq!(given.image.mirrors, ["http://m/d.tar"]);
     // sha256 of 0123456789
     let digest = "sha256:84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882";
     assert_eq!(given.image.digest.as_deref(), Some(digest));

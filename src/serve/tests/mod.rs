@@ -82,7 +82,10 @@ fn directory() -> TempDir {
     }
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     write("layouts/default.yaml", LAYOUT);
-    write("images/debian.yaml", "id: debian-12\nname: Debian\nfile: deb/debian 12.tar.zst\n");
+    write(
+        "images/debian.yaml",
+        "id: debian-12\nname: Debian\nfile: deb/debian 12.tar.zst\nmirrors: [http://m/d.tar]\n",
+    );
     write("images/deb/debian 12.tar.zst", "0123456789");
     write("images/secret", "not served");
     write("boot/vmlinuz", "kernel");

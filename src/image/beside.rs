@@ -1,0 +1,96 @@
+//! The small files beside an image: its digest, and whatever else is called like it.
+
+use super::digest::Digest;
+use super::file;
+use super::retry::Pace;
+use crate::error::{Context, Error, Phase, Result};
+use reqwest::blocking::Client;
+use reqwest::{StatusCode, Url};
+use std::io::{self, Read};
+
+/// More than the output of `sha256sum` or `md5sum` for one file.
+const DIGEST_FILE_BYTES: u64 = 4096;
+
+/// What there is beside an image under one name.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Beside {
+    There(Vec<u8>),
+    /// With the server's words.
+    Not(String),
+}
+
+/// Asks for IMAGE followed by `suffix`, like `.sha256`. A query stays at the end.
+///
+/// # Errors
+/// The server does not answer, or there are more than `most_bytes`.
+pub fn beside(client: &Client, image: &Url, suffix: &str, most_bytes: u64, pace: &Pace) -> Result<Beside> {
+    let url = url(image, suffix);
+    let what = || format!("read {url}");
+    let bytes = if url.scheme() == "file" {
+        match file::open(url.as_str(), 0) {
+            Ok((file, _)) => bounded(file, most_bytes).context(Phase::Image, what)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Beside::Not(format!("{url} is not there")));
+            }
+            Err(error) => return Err(Error::with_source(Phase::Image, what(), error)),
+        }
+    } else {
+        let response = pace.ask(&format!("ask for {url}"), || client.get(url.clone()))?;
+        if response.status() != StatusCode::OK {
+            return Ok(Beside::Not(format!("{url} answers {}", response.status())));
+        }
+        bounded(response, most_bytes).context(Phase::Image, what)?
+    };
+    Ok(Beside::There(bytes))
+}
+
+/// The digest in the `.sha256` beside the image, else in the `.md5` that metal-stack's images have.
+///
+/// # Errors
+/// There is none, or the first there is holds something else.
+pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
+    let mut missing = Vec::new();
+    for kind in ["sha256", "md5"] {
+        match beside(client, image, &format!(".{kind}"), DIGEST_FILE_BYTES, pace)? {
+            Beside::Not(why) => missing.push(why),
+            Beside::There(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                let first = text.split_ascii_whitespace().next().unwrap_or_default();
+                // Whatever else it is, it is not said in full.
+                let digest = format!("{kind}:{:.130}", first.trim_start_matches('\\')).parse();
+                if kind == "md5" {
+                    tracing::warn!("{image}: only its md5 is known, which finds damage but no forgery");
+                }
+                let holds_none = |why: String| {
+                    no_digest(image, &format!("{} holds no {kind}: {why}", url(image, &format!(".{kind}"))))
+                };
+                return digest.map_err(holds_none);
+            }
+        }
+    }
+    Err(no_digest(image, &missing.join(", ")))
+}
+
+fn no_digest(image: &Url, why: &str) -> Error {
+    let hint = "give the image's digest as sha256:HEX in the allocation";
+    Error::new(Phase::Image, format!("no digest for {image}: none is given, and {why}; {hint}"))
+}
+
+fn url(image: &Url, suffix: &str) -> Url {
+    let mut url = image.clone();
+    url.set_path(&format!("{}{suffix}", image.path()));
+    url
+}
+
+/// All of it, but not more than `most_bytes`.
+///
+/// # Errors
+/// It cannot be read, or is longer.
+pub fn bounded(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most_bytes {
+        return Err(io::Error::other(format!("it is longer than {most_bytes} bytes")));
+    }
+    Ok(bytes)
+}

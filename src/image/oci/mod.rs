@@ -1,0 +1,77 @@
+//! Images in OCI registries: a reference becomes a manifest for this architecture, and that the layers to unpack in order.
+//! See the OCI distribution and image specifications.
+
+mod document;
+mod reference;
+mod registry;
+#[cfg(test)]
+mod tests;
+mod token;
+
+pub use reference::Reference;
+pub use token::renewed;
+
+use super::digest::Digest;
+use super::retry::Pace;
+use super::{Part, Reached, look};
+use crate::error::{Context, Error, Phase, Result};
+use document::{Descriptor, Document, Layers};
+use registry::Registry;
+use reqwest::Url;
+use reqwest::blocking::Client;
+
+/// Asks for manifest and layers. `given` is the digest of the manifest, or of the index that it was found in.
+///
+/// # Errors
+/// The registry does not answer, wants a password, or has no such image for this architecture; the image is not one to
+/// unpack; a digest or a size is not what was promised.
+pub fn reach(client: &Client, reference: &Reference, given: Option<&Digest>, pace: &Pace) -> Result<Reached> {
+    let fail = |why: String| Error::new(Phase::Image, format!("{}: {why}", reference.url));
+    let mut registry = Registry::new(client, reference, pace);
+    let named = registry.manifest(&reference.name(), reference.digest.as_ref(), None)?;
+    let mut digests = vec![named.digest.clone()];
+    let manifest = match Document::read(&named.bytes).map_err(fail)? {
+        Document::Manifest(layers) => layers,
+        Document::Index(index) => {
+            let Descriptor { digest, size, .. } = index.for_this_machine().map_err(fail)?;
+            let digest: Digest = digest.parse().map_err(fail)?;
+            let inner = registry.manifest(&digest.to_string(), Some(&digest), Some(*size))?;
+            digests.push(inner.digest);
+            match Document::read(&inner.bytes).map_err(fail)? {
+                Document::Manifest(layers) => layers,
+                Document::Index(_) => return Err(fail("its index holds another index".to_owned())),
+            }
+        }
+    };
+    if let Some(given) = given.filter(|given| !digests.contains(given)) {
+        let all: Vec<String> = digests.iter().map(Digest::to_string).collect();
+        return Err(fail(format!(
+            "its manifest has the digest {}, the allocation says {given}",
+            all.join(" in the index ")
+        )));
+    }
+    let digest = digests.pop().map(|digest| digest.to_string()).unwrap_or_default();
+    let parts = layers(&registry, &manifest, fail)?;
+    Ok(Reached { url: reference.url.clone(), digest, parts, layered: true, ..Reached::default() })
+}
+
+/// One part for each layer. Each is asked for, so that one that is missing is known before anything is written.
+fn layers(registry: &Registry, manifest: &Layers, fail: impl Fn(String) -> Error) -> Result<Vec<Part>> {
+    let mut parts = Vec::new();
+    for layer in manifest.in_order().map_err(&fail)? {
+        let digest: Digest = layer.digest.parse().map_err(&fail)?;
+        let url = format!("{}/blobs/{digest}", registry.reference.base);
+        let parsed = Url::parse(&url).context(Phase::Image, || url.clone())?;
+        let look = look::look(registry.client, &parsed, registry.authorization.as_deref(), registry.pace)?;
+        match look.size_bytes {
+            Some(size) if size != layer.size => {
+                return Err(fail(format!("the layer {digest} has {size} bytes, its manifest says {}", layer.size)));
+            }
+            _ => {}
+        }
+        let authorization = registry.authorization.clone();
+        let (digest, etag) = (digest.to_string(), look.etag);
+        parts.push(Part { url, size_bytes: Some(layer.size), etag, digest, authorization, ..Part::default() });
+    }
+    Ok(parts)
+}

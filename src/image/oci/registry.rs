@@ -1,0 +1,72 @@
+//! Asks a registry, with a token where it wants one.
+
+use super::super::beside::bounded;
+use super::super::digest::{Digest, Digesting, Kind};
+use super::super::retry::Pace;
+use super::document::accepted;
+use super::reference::Reference;
+use super::token;
+use crate::error::{Context, Error, Phase, Result};
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{ACCEPT, AUTHORIZATION};
+use std::io;
+
+/// What registries take at most, too.
+const MANIFEST_BYTES: u64 = 4 << 20;
+
+/// One repository of a registry.
+pub struct Registry<'a> {
+    pub client: &'a Client,
+    pub reference: &'a Reference,
+    pub pace: &'a Pace,
+    /// Once the registry has wanted one.
+    pub authorization: Option<String>,
+}
+
+/// A manifest or an index as it came.
+pub struct Manifest {
+    pub bytes: Vec<u8>,
+    pub digest: Digest,
+}
+
+impl<'a> Registry<'a> {
+    pub fn new(client: &'a Client, reference: &'a Reference, pace: &'a Pace) -> Self {
+        Registry { client, reference, pace, authorization: None }
+    }
+
+    /// Asks for a manifest by tag or digest, and proves it.
+    ///
+    /// # Errors
+    /// It cannot be had, or is not what was promised.
+    pub fn manifest(&mut self, name: &str, expected: Option<&Digest>, size: Option<u64>) -> Result<Manifest> {
+        let url = format!("{}/manifests/{name}", self.reference.base);
+        let fail = |why: String| Error::new(Phase::Image, format!("the manifest {url} {why}"));
+        let mut response = self.ask(&url)?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.authorization = Some(token::token(self.client, &self.reference.repository, &response, self.pace)?);
+            response = self.ask(&url)?;
+        }
+        if response.status() != StatusCode::OK {
+            return Err(fail(format!("cannot be had: the registry answers {}", response.status())));
+        }
+        let bytes = bounded(response, MANIFEST_BYTES).context(Phase::Image, || format!("read {url}"))?;
+        if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
+            return Err(fail(format!("has {} bytes, its index says {size}", bytes.len())));
+        }
+        let mut digesting = Digesting::new(&bytes[..], expected.map_or(Kind::Sha256, |expected| expected.kind));
+        io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "digest of a manifest")?;
+        let digest = digesting.finish();
+        match expected {
+            Some(expected) if *expected != digest => Err(fail(format!("has the digest {digest}"))),
+            _ => Ok(Manifest { bytes, digest }),
+        }
+    }
+
+    fn ask(&self, url: &str) -> Result<Response> {
+        self.pace.ask(&format!("ask for {url}"), || {
+            let request = self.client.get(url).header(ACCEPT, accepted());
+            self.authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, value))
+        })
+    }
+}
