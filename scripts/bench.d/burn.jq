@@ -14,6 +14,8 @@
       ratio: ($ours / (map(.seconds) | median)),
       peak_rss_bytes: (map(.peak_rss_bytes) | max),
       image_bytes: $case.image_bytes,
+      unpacked_bytes: $case.unpacked_bytes,
+      entries: $case.entries,
       link_floor_seconds: $case.link_seconds,
       cores_floor_seconds: (if $alone then ($alone | add) / $cores else null end),
       cpu_seconds_alone: $alone,

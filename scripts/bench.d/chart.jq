@@ -2,11 +2,12 @@
 def width: 760; def left: 236; def right: 66; def row: 24; def head: 40;
 def f: . * 10 | round / 10;
 def seconds: . * 100 | round | "\(. / 100 | floor).\(. % 100 | if . < 10 then "0\(.)" else tostring end)";
-def tree: {debian: "Debian, 1.75 GB in 57,000 files", large: "20 large files, 1.34 GB", raw: "Debian as a raw disk image of 3 GiB"}[.];
+def tree: {debian: "Debian", large: "large files", raw: "Debian as a raw disk image"}[.];
+def size: "\(.unpacked_bytes / 1e7 | round / 100) GB" + if .entries then " in \(.entries) entries" else "" end;
 def target: {ram: "loop device in memory", disk: "this machine's disk"}[.];
 def link: {max: "loopback, no limit", "10g": "10 Gbit/s", "1g": "1 Gbit/s"}[.];
-def title: split("-") | "\(.[0] | tree) · \(.[1] | target) · \(.[2] | link)";
-def label: {
+def title: size as $size | .case | split("-") | "\(.[0] | tree), \($size) · \(.[1] | target) · \(.[2] | link)";
+def words: {
     "curl-zstd-tar": "curl | zstd -d | tar -x", "curl-lz4-tar": "curl | lz4 -d | tar -x",
     "download-md5-lz4-tar": "download, md5, lz4 -d | tar -x", "dd-fsync": "dd conv=fsync of the same bytes",
     "curl-zstd-dd": "curl | zstd -d | dd", "bmaptool-copy": "bmaptool copy", "download-qemu-img": "download, qemu-img convert",
@@ -17,12 +18,12 @@ def text($x; $y; $class; $anchor): "<text x=\"\($x | f)\" y=\"\($y | f)\" class=
 def bar($y; $scale): . as $row
   | (if .contender | startswith("drophammer") then "ours" elif .contender == "dd-fsync" then "disk" else "other" end) as $class
   | (left + .min_seconds * $scale) as $from | (left + .max_seconds * $scale) as $to | ($y + 9) as $middle
-  | (.contender | label | text(left - 8; $middle + 4; $class + "-name"; "end")),
+  | (.contender | words | text(left - 8; $middle + 4; $class + "-name"; "end")),
     "<rect x=\"\(left)\" y=\"\($y)\" width=\"\(.median_seconds * $scale | f)\" height=\"18\" rx=\"2\" class=\"\($class)\"/>",
     "<path d=\"M\($from | f) \($middle)H\($to | f)M\($from | f) \($middle - 4)v8M\($to | f) \($middle - 4)v8\" class=\"whisker\"/>",
     ("\(.median_seconds | seconds) s" | text(([$to, left + $row.median_seconds * $scale] | max) + 6; $middle + 4; "value"; "start"));
 def panel($top; $scale): (length * row) as $height | sort_by(.median_seconds) as $rows | floors as $floors
-  | (.[0].case | title | text(16; $top + 16; "title"; "start")),
+  | (.[0] | title | text(16; $top + 16; "title"; "start")),
     ($rows | to_entries[] | .key as $index | .value | bar($top + 26 + $index * row; $scale)),
     ($floors[] | (left + .x * $scale) as $x | "<path d=\"M\($x | f) \($top + 24)v\($height)\" class=\"floor\"/>",
       ("floor: \(.text) \(.x | seconds) s" | text($x; $top + 36 + $height; "floor-name"; "middle")));

@@ -1,7 +1,7 @@
 # Each goal that a case has figures for, and by how much it is met or missed.
-def digits: . * 100 | round / 100 | tostring;
+def two: . * 100 | round | "\(. / 100 | floor).\(. % 100 | if . < 10 then "0\(.)" else tostring end)";
 def goal($case; $text; $is; $most):
-  [$case, $text, ($is | digits), "at most \($most)", (if $is <= $most then "met" else "MISSED by \($is - $most | digits)" end)];
+  [$case, $text, ($is | two), "at most \($most)", (if $is <= $most then "met" else "MISSED by \($is - $most | two)" end)];
 group_by(.case)[] | .[0].case as $case | map({(.contender): .}) | add as $by
 | ($by.drophammer // $by["drophammer-raw"]) as $ours | ($case | split("-")) as [$tree, $target, $link]
 | def against($names): [$by[$names[]] | select(.) | .median_seconds] | min;
