@@ -34,6 +34,9 @@ pub enum Command {
         drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Reinstall(Reinstall),
+    /// Burn an image outside of an installation.
+    #[cfg(feature = "agent")]
+    Image(Image),
     /// Be the control plane of a desk or a rack.
     #[cfg(feature = "serve")]
     #[command(after_help = "Example:\n  drophammer serve /srv/drophammer --listen 10.0.0.1:8080")]
@@ -94,6 +97,48 @@ impl From<Reinstall> for crate::reinstall::Options {
         let Reinstall { server, machine, dry_run } = reinstall;
         crate::reinstall::Options { server, machine, dry_run }
     }
+}
+
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct Image {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[cfg(feature = "agent")]
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Stream an image below a directory, exactly as an installation does, and say how fast and what the bottleneck was.
+    ///
+    /// What is below the directory already stays, except that files of the same name are replaced, as tar does. When this
+    /// fails, what came so far is left there.
+    #[command(after_help = format!(
+        "Example:\n  \
+        drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n\n{EXIT_CODES}"
+    ))]
+    Burn(Burn),
+}
+
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct Burn {
+    /// Where the image is.
+    pub url: String,
+    /// Directory that becomes the image's root.
+    pub target: PathBuf,
+    /// `sha256:HEX` or `sha512:HEX` of the image as it travels [default: what lies beside it].
+    #[arg(long)]
+    pub digest: Option<String>,
+    /// Another place with the same bytes; may be given several times.
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// minisign public key that may have signed the image; may be given several times. With one, a signature is required.
+    #[arg(long, value_name = "KEY")]
+    pub key: Vec<String>,
+    /// The figures as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[cfg(feature = "serve")]

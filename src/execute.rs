@@ -4,7 +4,7 @@
 use crate::allocation::{self, Allocation};
 use crate::boot::{BootInfo, kexec};
 use crate::control::Control;
-use crate::control::wire::{Erased, EventName, Hidden, KeptProof, PointOfNoReturn, Report, StepTime};
+use crate::control::wire::{BurnFigures, Erased, EventName, Hidden, KeptProof, PointOfNoReturn, Report, StepTime};
 use crate::error::{Error, Phase, Result};
 use crate::image::{self, Beneath, Conflicts};
 use crate::inventory::{self, Inventory};
@@ -14,11 +14,11 @@ use crate::plan::{self, CreateArray, CreateGroup, Kept, Operation, Plan, Step, S
 use crate::report::Reporter;
 use crate::storage::lock::Locks;
 use crate::storage::mount::{self, Mounts};
-use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release};
+use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release, writeback};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 mod cleanup;
@@ -85,6 +85,7 @@ struct Run<'a> {
     running: Vec<Operation>,
     erased: Vec<Erased>,
     hidden: Vec<Hidden>,
+    burn: Option<BurnFigures>,
     kept: Vec<KeptProof>,
     /// As it is on the disk.
     marker: Option<Marker>,
@@ -103,6 +104,7 @@ impl<'a> Run<'a> {
             running: Vec::new(),
             erased: Vec::new(),
             hidden: Vec::new(),
+            burn: None,
             kept: Vec::new(),
             marker: installation.plan.already.clone(),
         }
@@ -215,8 +217,13 @@ impl<'a> Run<'a> {
     fn burn_image(&mut self, name: &str, beneath: &Beneath) -> Result<()> {
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
         let incoming = self.image.take().ok_or_else(not_reached)?;
-        let reporter = self.installation.reporter;
+        let Installation { reporter, inventory, .. } = *self.installation;
+        writeback::start_early(inventory.memory_bytes);
+        let began = Instant::now();
         let burned = incoming.burn(self.mounts.root(), beneath, &|progress| reporter.progress(progress))?;
+        let figures = burned.figures(began.elapsed());
+        self.say(&format!("{name}: {figures}"));
+        self.burn = Some(figures);
         let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
         self.say(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
         for Hidden { path, files } in &burned.hidden {
@@ -298,6 +305,7 @@ impl<'a> Run<'a> {
             marker: self.marker.clone(),
             kept: self.kept.clone(),
             hidden: self.hidden.clone(),
+            burn: self.burn.clone(),
         })?;
         Ok(())
     }
@@ -340,8 +348,8 @@ fn panicked() -> Error {
     Error::new(Phase::Storage, "a thread of drophammer panicked; its words are on the console")
 }
 
-/// The most memory that the agent has had at one time.
-fn peak_rss_bytes() -> Option<u64> {
+/// The most memory that this process has had at one time.
+pub fn peak_rss_bytes() -> Option<u64> {
     // Linux counts in KiB (getrusage(2)).
     u64::try_from(getrusage(UsageWho::RUSAGE_SELF).ok()?.max_rss()).ok().map(|kib| kib * 1024)
 }

@@ -8,6 +8,8 @@ pub mod agent;
 pub mod allocation;
 #[cfg(feature = "agent")]
 pub mod boot;
+#[cfg(feature = "agent")]
+pub mod burn;
 pub mod cli;
 pub mod command;
 pub mod control;

@@ -2,6 +2,8 @@
 
 use clap::Parser;
 use drophammer::cli::{Cli, Command};
+#[cfg(feature = "agent")]
+use drophammer::cli::{Image, ImageCommand};
 use drophammer::desk::{self, Outcome};
 use drophammer::error::Result;
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Agent => drophammer::agent::run().map(|_| Outcome::BootAgain),
         #[cfg(feature = "agent")]
         Command::Reinstall(options) => drophammer::reinstall::run(&options.into()),
+        #[cfg(feature = "agent")]
+        Command::Image(Image { command: ImageCommand::Burn(options) }) => drophammer::burn::run(&options),
         #[cfg(feature = "serve")]
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
         #[cfg(feature = "serve")]

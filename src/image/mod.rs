@@ -45,7 +45,7 @@ pub use manifest::Manifest;
 pub use source::{Part, Reached, Source};
 pub use trust::{Keys, PublicKey};
 
-use crate::control::wire::{Hidden, Progress};
+use crate::control::wire::{BurnFigures, Hidden, Progress, Share};
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
 use arriving::Arriving;
@@ -55,9 +55,10 @@ use place::Root;
 use reqwest::blocking::Client;
 use retry::Pace;
 use ring::{Pool, Reader, pipe};
-use stages::{Share, Stages};
+use stages::Stages;
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 use untar::{Unpacked, untar};
 
 /// An image that changes under us may do so once or twice, not for ever.
@@ -84,6 +85,13 @@ pub struct Burned {
     pub shares: Vec<Share>,
 }
 
+impl Burned {
+    /// For the report.
+    pub fn figures(&self, took: Duration) -> BurnFigures {
+        BurnFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
+    }
+}
+
 /// Asks the image's server for size, ETag and digest; writes nothing.
 ///
 /// # Errors
@@ -99,6 +107,8 @@ pub struct Incoming {
     pace: Pace,
     /// The first part, until it is burned.
     first: Option<Arriving>,
+    /// An image that changes on the way may start over so often, each time with the target cleared.
+    starts: u32,
 }
 
 type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
@@ -113,7 +123,13 @@ impl Incoming {
     fn at_pace(reached: Reached, pace: Pace) -> Result<Incoming> {
         let client = http::streaming_client(pace.stall)?;
         let first = reached.parts.first().map(|part| Arriving::start(&client, part, &pace)).transpose()?;
-        Ok(Incoming { reached, client, pace, first })
+        Ok(Incoming { reached, client, pace, first, starts: MOST_STARTS })
+    }
+
+    /// What is below the root already is somebody's: an image that changes on the way fails then, since to start over
+    /// would clear the root.
+    pub fn among_others(self) -> Incoming {
+        Incoming { starts: 1, ..self }
     }
 
     /// Streams the image below `root`, which stays incomplete when this fails. `watch` is told a few times a second.
@@ -131,19 +147,23 @@ impl Incoming {
         let merged = beneath::relative(beneath.merged);
         let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
         let mut resumed = 0;
-        for start in 1..=MOST_STARTS {
-            match self.burn_once(&below, beneath, watch)? {
+        let mut start = 1;
+        loop {
+            let (why, before) = match self.burn_once(&below, beneath, watch)? {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
-                End::StartOver { why, resumed: before } => {
-                    tracing::warn!("image {}: {why}; starting over (start {start} of {MOST_STARTS})", self.reached.url);
-                    resumed += before + 1;
-                }
+                End::StartOver { why, resumed } => (why, resumed),
+            };
+            let (url, starts) = (&self.reached.url, self.starts);
+            if start == starts {
+                let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
+                let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                return Err(Error::new(Phase::Image, text));
             }
+            start += 1;
+            tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
+            resumed += before + 1;
             below.clear().context(Phase::Image, || format!("clear {} to start over", root.display()))?;
         }
-        let url = &self.reached.url;
-        let why = format!("the image {url} changed or could not be resumed in {MOST_STARTS} starts");
-        Err(Error::new(Phase::Image, why))
     }
 
     /// All parts, one after the other.

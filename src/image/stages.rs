@@ -1,5 +1,6 @@
 //! How long each stage of the burn worked and how long it waited for the others: what names the bottleneck.
 
+use crate::control::wire::Share;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,13 +31,6 @@ impl Clock {
 pub struct Stages {
     began: Instant,
     clocks: Arc<Mutex<Vec<(&'static str, Arc<Clock>)>>>,
-}
-
-/// What part of the time a stage worked, in percent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
-    pub stage: String,
-    pub percent: u8,
 }
 
 impl Stages {

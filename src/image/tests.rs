@@ -161,7 +161,24 @@ fn starting_over_ends() {
     });
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, &image, root.path()).unwrap_err().to_string();
-    assert!(error.contains("changed or could not be resumed in 3 starts"), "{error}");
+    assert!(error.contains("changed or could not be resumed in 3 starts: "), "{error}");
+}
+
+#[test]
+fn what_was_there_before_is_not_cleared() {
+    let image = compress("zstd", &small_tar());
+    let server = Server::start(image.clone(), |request| match request.method.as_str() {
+        "HEAD" => Act::default(),
+        _ => Act { ranges: false, ..Act::cut_after(100_000) },
+    });
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("mine"), "content").unwrap();
+    let source = Source { url: server.url("image"), digest: Some(digest(Kind::Sha256, &image)), ..Source::default() };
+    let reached = reach::reach(&http::client().unwrap(), &source, &testing::pace()).unwrap();
+    let incoming = Incoming::at_pace(reached, testing::pace()).unwrap().among_others();
+    let error = incoming.burn(root.path(), &Beneath::default(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("changed or could not be resumed: "), "{error}");
+    assert_eq!(fs::read_to_string(root.path().join("mine")).unwrap(), "content");
 }
 
 #[test]

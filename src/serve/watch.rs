@@ -284,6 +284,7 @@ fn report_lines(report: &Report) -> Vec<String> {
         let Erased { device, serial, proof, seconds, .. } = disk;
         clean(&format!("    {device} {serial} erased in {}: {proof}", text::seconds(*seconds)))
     }));
+    lines.extend(report.burn.as_ref().map(|burn| clean(&format!("    the image: {burn}"))));
     lines.extend(report.peak_rss_bytes.map(|bytes| format!("    the agent's memory at most {}", text::bytes(bytes))));
     lines
 }
@@ -296,7 +297,7 @@ fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::{EventName, Progress};
+    use crate::control::wire::{BurnFigures, EventName, Progress, Share};
 
     fn event() -> Event {
         Event {
@@ -333,6 +334,11 @@ mod tests {
                 proof: "both ends read back as zero".to_owned(),
                 seconds: 1.0,
             }],
+            burn: Some(BurnFigures {
+                bytes: 207_000_000,
+                seconds: 1.8,
+                shares: vec![Share { stage: "de\u{1b}code".to_owned(), percent: 97 }],
+            }),
             ..Report::default()
         }
     }
@@ -363,6 +369,7 @@ mod tests {
                 "storage-7      storage.format     20.0 s",
                 "storage-7      total              21.2 s",
                 "storage-7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
+                "storage-7      the image: 207 MB in 1.8 s, 115 MB/s: de code 97 % (the bottleneck)",
                 "storage-7  reinstall ordered: image i",
             ]
         );

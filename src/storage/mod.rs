@@ -14,6 +14,7 @@ pub mod mount;
 pub mod raid;
 pub mod release;
 pub mod wipe;
+pub mod writeback;
 
 #[cfg(test)]
 pub(crate) mod loopdev;

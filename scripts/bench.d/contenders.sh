@@ -1,0 +1,42 @@
+# Who burns an image, each as a function of the same name with underscores. A tree goes below $mnt, a raw image onto $loop;
+# $url serves NAME.tar.zst and so on. What fails fails the measurement. Sourced.
+
+unpack=(tar --numeric-owner --xattrs '--xattrs-include=*' -xpf - -C)
+
+# Verifies the digest of every byte; the pipelines verify nothing.
+drophammer() {
+	rss "$agent" image burn "$url/$name.tar.zst" "$mnt" --digest "sha256:$digest" --json >"$work/figures"
+}
+
+curl_zstd_tar() { rss curl -sSf "$url/$name.tar.zst" | rss zstd -q -d -c | rss "${unpack[@]}" "$mnt"; }
+
+curl_lz4_tar() { rss curl -sSf "$url/$name.tar.lz4" | rss lz4 -q -d -c | rss "${unpack[@]}" "$mnt"; }
+
+# Metal-stack's: everything into memory, its md5, then unpacked.
+download_md5_lz4_tar() {
+	rss curl -sSf "$url/$name.tar.lz4" -o "$work/download"
+	rss md5sum "$work/download" >"$work/md5"
+	rss lz4 -q -d -c "$work/download" | rss "${unpack[@]}" "$mnt"
+	# What lies in a tmpfs is memory too.
+	echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss.download"
+}
+
+# Of the same bytes, as a floor: what the disk and its filesystem take in when nothing else is to be done.
+dd_fsync() { rss dd if="$served/$name.tar" of="$mnt/all" bs=4M conv=fsync status=none; }
+
+drophammer_raw() {
+	rss "$agent" image burn "$url/debian.raw.zst" "$loop" --digest "sha256:$digest" --json >"$work/figures"
+}
+
+curl_zstd_dd() {
+	rss curl -sSf "$url/debian.raw.zst" | rss zstd -q -d -c | rss dd of="$loop" bs=4M iflag=fullblock oflag=direct conv=fsync status=none
+}
+
+bmaptool_copy() { rss bmaptool -q copy --bmap "$served/debian.raw.bmap" "$url/debian.raw.zst" "$loop"; }
+
+# As Ironic does it: downloaded, then converted onto the disk past the page cache.
+download_qemu_img() {
+	rss curl -sSf "$url/debian.qcow2" -o "$work/download"
+	rss qemu-img convert -n -W -m 4 -t none -T none -f qcow2 -O host_device "$work/download" "$loop"
+	echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss.download"
+}

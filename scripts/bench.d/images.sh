@@ -1,0 +1,79 @@
+# What is burned, made once into target/bench: NAME.tar, NAME.tar.zst, NAME.tar.lz4, and debian.raw in three forms. Sourced.
+
+# noise SEED BYTES: does not compress, and is the same everywhere.
+noise() { head -c "$2" /dev/zero | openssl enc -aes-128-ctr -K "$(printf %032x "$1")" -iv "$(printf %032x 0)"; }
+
+# mixed FILE SEED BYTES OFFSET: a file that compresses as installed systems do in its first half and not at all in its second.
+mixed() {
+	dd if=$out/debian.tar of="$1" bs=1M iflag=skip_bytes,count_bytes skip="$4" count=$(($3 / 2)) status=none
+	noise "$2" $(($3 / 2)) >>"$1"
+}
+
+# reproducible FOLDER TAR: sorted, and with the same times everywhere.
+reproducible() {
+	tar --format=posix --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime --sort=name --numeric-owner \
+		--mtime=@1767225600 -C "$1" -cf "$2.new" .
+	mv "$2.new" "$2"
+}
+
+# 20 files of 67 MB: hardly any work but bytes.
+large_tree() {
+	[ ! -s $out/large.tar ] || return 0
+	say "making the tree of few large files"
+	local folder=$out/large.tree number
+	rm -rf $folder && mkdir -p $folder
+	for number in $(seq 20); do mixed $folder/file-$number "$number" 67000000 $((number * 60000000)); done
+	reproducible $folder $out/large.tar
+	rm -rf $folder
+}
+
+# 4 GiB: what grows with the image would show.
+huge_tree() {
+	[ ! -s $out/huge.tar.zst ] || return 0
+	say "making the tree of 4 GiB"
+	local folder=$out/huge.tree number
+	rm -rf $folder && mkdir -p $folder/small
+	for number in $(seq 16); do mixed $folder/file-$number "$number" $((256 << 20)) $((number * 70000000)); done
+	noise 99 $((200 << 20)) | split -b 10K -a 5 - $folder/small/file-
+	reproducible $folder $out/huge.tar
+	rm -rf $folder
+	framed $out/huge.tar >$out/huge.tar.zst.new
+	mv $out/huge.tar.zst.new $out/huge.tar.zst
+	rm $out/huge.tar
+}
+
+# tree debian|large
+tree() {
+	scripts/bench.d/debian-tree
+	[ "$1" = debian ] || large_tree
+	if [ ! -s $out/"$1".tar.zst ]; then
+		say "compressing $1.tar"
+		framed $out/"$1".tar >$out/"$1".tar.zst.new
+		mv $out/"$1".tar.zst.new $out/"$1".tar.zst
+	fi
+	[ -s $out/"$1".tar.lz4 ] || { lz4 -q -1 $out/"$1".tar $out/"$1".tar.lz4.new && mv $out/"$1".tar.lz4.new $out/"$1".tar.lz4; }
+}
+
+# The Debian as a disk with one partition, a third of it free: raw.zst with its bmap, and qcow2 as clouds publish it.
+raw_disk() {
+	scripts/bench.d/debian-tree
+	[ ! -s $out/debian.qcow2 ] || return 0
+	say "making the raw disk image"
+	local raw=$out/debian.raw part
+	rm -f $raw
+	truncate -s 3G $raw
+	printf 'label: gpt\nlabel-id: 5A1D7C0E-93B2-4F57-8F0C-6E1A2B3C4D5E\nstart=1MiB, type=linux\n' | sfdisk -q $raw
+	part=$(losetup --show -f -o 1MiB --sizelimit $((3070 << 20)) $raw)
+	mkfs.ext4 -q -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$part"
+	mount "$part" "$mnt"
+	tar --numeric-owner --xattrs --xattrs-include='*' -xpf $out/debian.tar -C "$mnt"
+	umount "$mnt"
+	losetup -d "$part"
+	# Blocks that are zero become holes, which is what bmap leaves out.
+	fallocate --dig-holes $raw
+	bmaptool -q create -o $out/debian.raw.bmap $raw
+	framed $raw >$out/debian.raw.zst.new
+	mv $out/debian.raw.zst.new $out/debian.raw.zst
+	qemu-img convert -q -c -o compression_type=zstd -O qcow2 $raw $out/debian.qcow2.new
+	mv $out/debian.qcow2.new $out/debian.qcow2
+}

@@ -1,0 +1,103 @@
+# For the parts of scripts/bench that burn images: sources, targets, and what is measured. Sourced after scripts/lib.sh.
+
+out=target/bench
+work=$(mktemp -d /dev/shm/drophammer-bench.XXXXXX)
+mnt=$work/mnt
+served=$work/served
+mkdir -p $out "$mnt" "$served"
+loop='' pace_pid=''
+
+leave() {
+	[ -z "$pace_pid" ] || kill "$pace_pid" 2>/dev/null || true
+	! mountpoint -q "$mnt" || umount "$mnt" || true
+	[ -z "$loop" ] || losetup -d "$loop" || true
+	rm -rf "$work"
+}
+trap leave EXIT
+
+# median FIELD...: what jq needs to know.
+median='def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;'
+
+# The processor time that the whole machine has used, in hundredths of a second: kernel threads that write count too.
+busy_ticks() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
+
+# quiet: waits a minute at most until the machine does nothing else; what runs beside is in every figure.
+quiet() {
+	local end=$((SECONDS + 60)) before percent
+	[ -z "${BENCH_NOISY-}" ] || return 0
+	while :; do
+		before=$(busy_ticks)
+		sleep 2
+		percent=$((($(busy_ticks) - before) * 100 / (2 * $(getconf CLK_TCK) * $(nproc))))
+		[ $percent -ge 5 ] || return 0
+		[ $SECONDS -lt $end ] || die "the machine has been $percent % busy for a minute, so nothing can be measured; BENCH_NOISY=1 measures all the same"
+		echo "the machine is $percent % busy: waiting"
+	done
+}
+
+# seconds_since START: with START of EPOCHREALTIME.
+seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.3f", b - a }'; }
+
+# serve BITS_PER_SECOND: a server for $served behind such a link, at $url.
+serve() {
+	[ -z "$pace_pid" ] || { kill "$pace_pid" && wait "$pace_pid" || true; }
+	: >"$work/address"
+	$out/pace "$served" "$1" >"$work/address" 2>"$work/pace.log" &
+	pace_pid=$!
+	wait_for http:// "$work/address" 5 $pace_pid
+	url=$(cat "$work/address")
+}
+
+build_pace() {
+	[ $out/pace -nt examples/pace.rs ] || rustc --edition 2024 -O examples/pace.rs -o $out/pace
+}
+
+# The static agent as the ramdisk carries it, or the one that DROPHAMMER_AGENT names.
+find_agent() {
+	agent=${DROPHAMMER_AGENT-}
+	[ -n "$agent" ] || { scripts/build-agent && agent=$repository/target/agent/drophammer; }
+	"$agent" --version >/dev/null || die "$agent does not run"
+}
+
+# attach ram|disk BYTES: a loop device all of whose blocks are there, so that no run pays for making them.
+attach() {
+	local file=$work/target.img
+	[ -z "$loop" ] || { losetup -d "$loop" && loop=''; }
+	rm -f "$work/target.img"
+	if [ "$1" = ram ]; then
+		fallocate -l "$2" "$file"
+		loop=$(losetup --show -f "$file")
+		return
+	fi
+	file=$out/target.img
+	[ "$(stat -c %s $file 2>/dev/null)" = "$2" ] || { rm -f $file && dd if=/dev/zero of=$file bs=4M count="$2" iflag=count_bytes oflag=direct status=none; }
+	loop=$(losetup --show -f --direct-io=on $file)
+}
+
+# Without lazy initialisation: the kernel must not write by itself while something is measured.
+fresh_filesystem() {
+	mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$loop"
+	mount "$loop" "$mnt"
+}
+
+# Nothing of earlier runs is in memory, except the programs: nobody is charged for loading them.
+drop_caches() {
+	sync
+	echo 3 >/proc/sys/vm/drop_caches
+	"$agent" --version >/dev/null
+	local program
+	for program in curl zstd lz4 tar dd openssl md5sum; do $program --version >/dev/null 2>&1 || true; done
+}
+
+# rss COMMAND...: runs it and leaves its peak memory, in KiB, in a file of its own.
+rss() { /usr/bin/time -q -f %M -o "$(mktemp "$work/rss.XXXXXX")" "$@"; }
+
+# Sum of what `rss` has left, in bytes.
+rss_sum() { awk '{ sum += $1 } END { printf "%.0f", sum * 1024 }' "$work"/rss.*; }
+
+# framed FILE: zstd -3 in frames of 4 MiB, as `drophammer image pack` makes them; any decoder reads it.
+framed() {
+	local piece=$work/piece
+	split -b 4M --filter="cat >$piece && zstd -q -3 -c $piece" "$1"
+	rm -f "$piece"
+}

@@ -1,0 +1,118 @@
+//! Makes the kernel write to the disks while the image still comes: with its defaults a machine with much memory keeps the
+//! whole image there, and all of it is written at the end, when nothing else is left to do.
+
+use crate::error::{Context, Phase, Result};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// More than this that is not on the disks yet, and the kernel begins to write (`vm.dirty_background_bytes`).
+const BEGIN_BYTES: u64 = 64 << 20;
+
+/// More than this, and who writes has to wait (`vm.dirty_bytes`).
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Between two rounds of [`Steady`].
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Sets this for the whole machine: only for the ramdisk, where the kernel is ours. What cannot be set costs time, nothing
+/// else.
+pub fn start_early(memory_bytes: u64) {
+    let (begin, most) = limits(memory_bytes);
+    if let Err(error) = set(Path::new("/proc/sys/vm"), begin, most) {
+        tracing::warn!("write-back begins late: {error}");
+    }
+}
+
+/// When writing begins, and when writers wait: never for more than a quarter of the memory.
+fn limits(memory_bytes: u64) -> (u64, u64) {
+    let most = (memory_bytes / 4).min(MOST_BYTES);
+    (BEGIN_BYTES.min(most / 2), most)
+}
+
+fn set(vm: &Path, begin: u64, most: u64) -> Result<()> {
+    // This order: the kernel wants the first of them to be the smaller one.
+    for (name, bytes) in [("dirty_background_bytes", begin), ("dirty_bytes", most)] {
+        let file = vm.join(name);
+        fs::write(&file, bytes.to_string())
+            .context(Phase::Storage, || format!("write {bytes} to {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes filesystems back again and again, for machines whose kernel is not ours to set.
+pub struct Steady {
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<Result<()>>,
+    points: Vec<PathBuf>,
+}
+
+impl Steady {
+    /// `points` are directories, one of each filesystem.
+    pub fn start(points: Vec<PathBuf>) -> Steady {
+        let (stop, stopped) = mpsc::channel();
+        let often = points.clone();
+        let thread = thread::spawn(move || {
+            while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+                sync_all(&often)?;
+            }
+            Ok(())
+        });
+        Steady { stop, thread, points }
+    }
+
+    /// The last round.
+    ///
+    /// # Errors
+    /// Data could not be written, in this or in an earlier round: the kernel tells each error once.
+    pub fn finish(self) -> Result<()> {
+        // The thread has ended by itself after an error.
+        let _ = self.stop.send(());
+        let earlier = self.thread.join().unwrap_or(Ok(()));
+        earlier.and(sync_all(&self.points))
+    }
+}
+
+fn sync_all(points: &[PathBuf]) -> Result<()> {
+    points.iter().try_for_each(|point| {
+        let what = || format!("write back the filesystem at {}", point.display());
+        let directory = File::open(point).context(Phase::Storage, what)?;
+        nix::unistd::syncfs(&directory).context(Phase::Storage, what)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_machines_keep_less_in_memory() {
+        const MIB: u64 = 1 << 20;
+        let cases =
+            [(256 << 30, (64 * MIB, 1024 * MIB)), (512 * MIB, (64 * MIB, 128 * MIB)), (64 * MIB, (8 * MIB, 16 * MIB))];
+        for (memory, expected) in cases {
+            assert_eq!(limits(memory), expected);
+        }
+    }
+
+    #[test]
+    fn both_are_set_and_a_failure_names_the_file() {
+        let vm = tempfile::tempdir().unwrap();
+        set(vm.path(), 1, 2).unwrap();
+        assert_eq!(fs::read_to_string(vm.path().join("dirty_background_bytes")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(vm.path().join("dirty_bytes")).unwrap(), "2");
+        let error = set(&vm.path().join("none"), 1, 2).unwrap_err().to_string();
+        assert!(error.contains("write 1 to") && error.contains("none/dirty_background_bytes"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_back_is_an_error_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        Steady::start(vec![directory.path().to_owned()]).finish().unwrap();
+        let missing = directory.path().join("missing");
+        let error = Steady::start(vec![missing]).finish().unwrap_err().to_string();
+        assert!(error.contains("write back the filesystem at") && error.contains("missing"), "{error}");
+    }
+}
