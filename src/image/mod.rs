@@ -3,6 +3,8 @@
 //!
 //!     fetch ─┬─> digest
 //!            └─> decode ──> untar
+//!
+//! A raw disk image goes onto a disk instead: see `raw`.
 
 mod arriving;
 mod attributes;
@@ -16,6 +18,7 @@ mod members;
 mod pax;
 mod place;
 mod progress;
+pub mod raw;
 mod reach;
 mod retry;
 mod ring;
@@ -46,6 +49,7 @@ use reqwest::blocking::Client;
 use retry::Pace;
 use ring::{Pool, Reader, pipe};
 use stages::{Share, Stages};
+use std::io::{self, BufRead};
 use std::path::Path;
 use std::thread;
 use untar::{Unpacked, untar};
@@ -189,11 +193,16 @@ fn burn_part(arriving: Arriving, part: &Part, root: &Root, counter: &mut Counter
     Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, conflicts, shares, ..Burned::default() }))
 }
 
-fn unpack(reader: Reader, root: &Root, counter: &mut Counter, stages: &Stages) -> std::io::Result<Unpacked> {
+fn unpack(reader: Reader, root: &Root, counter: &mut Counter, stages: &Stages) -> io::Result<Unpacked> {
     let (sender, receiver) = pipe(TAR_BUFFERS);
     let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
     thread::scope(|scope| {
         scope.spawn(|| decode::decode(reader, &pool, sender));
-        untar(Reader::new(receiver, stages.clock("untar")), root, counter)
+        let mut tar = Reader::new(receiver, stages.clock("untar"));
+        if raw::is_disk_image(tar.fill_buf()?) {
+            let why = "it is a raw disk image: that needs a layout with image: true for the disk that takes it";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        untar(tar, root, counter)
     })
 }
