@@ -3,6 +3,8 @@
 //!
 //!     fetch ─┬─> digest
 //!            └─> decode ──> untar ──> writers
+//!
+//! A raw disk image goes onto a disk instead: see `raw`.
 
 mod arriving;
 mod attributes;
@@ -20,6 +22,7 @@ mod oci;
 mod pax;
 mod place;
 mod progress;
+pub mod raw;
 mod reach;
 mod retry;
 mod ring;
@@ -56,6 +59,7 @@ use reqwest::blocking::Client;
 use retry::Pace;
 use ring::{Pool, Reader, pipe};
 use stages::Stages;
+use std::io::{self, BufRead};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -232,11 +236,16 @@ fn unpack(
     counter: &mut Counter,
     layered: bool,
     stages: &Stages,
-) -> std::io::Result<Unpacked> {
+) -> io::Result<Unpacked> {
     let (sender, receiver) = pipe(TAR_BUFFERS);
     let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
     thread::scope(|scope| {
         scope.spawn(|| decode::decode(reader, Plain::Tar, &pool, stages, sender));
-        untar(Reader::new(receiver, stages.clock("untar")), root, counter, layered, stages)
+        let mut tar = Reader::new(receiver, stages.clock("untar"));
+        if raw::is_disk_image(tar.fill_buf()?) {
+            let why = "it is a raw disk image: that needs a layout with image: true for the disk that takes it";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        untar(tar, root, counter, layered, stages)
     })
 }

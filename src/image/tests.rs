@@ -71,6 +71,7 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
     let half_tar = &tar[..tar.len() / 2 / 512 * 512];
     let mut flipped = good.clone();
     flipped[100_000] ^= 1;
+    let disk = compress("zstd", &[vec![0; 450], vec![0x83], vec![0; 59], vec![0x55, 0xaa], vec![0; 512]].concat());
     let cases: Vec<(Vec<u8>, Vec<u8>, &str)> = vec![
         (good.clone(), b"another".to_vec(), "digest of"),
         (good[..good.len() / 2].to_vec(), good[..good.len() / 2].to_vec(), "zstd stream ends in the middle of a frame"),
@@ -86,6 +87,7 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
         (tar[1..].to_vec(), tar[1..].to_vec(), "unknown compression: the image begins with 74 63 2f"),
         (b"<!DOCTYPE html>".to_vec(), good.clone(), "unknown compression"),
         (Vec::new(), good.clone(), "the image is empty"),
+        (disk.clone(), disk, "it is a raw disk image: that needs a layout with image: true"),
     ];
     for (served, promised, says) in cases {
         let server = Server::start(served, |_| Act::default());

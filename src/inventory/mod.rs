@@ -82,6 +82,23 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
     Ok(inventory)
 }
 
+/// What is on one disk right now, with what is inside its partitions.
+///
+/// # Errors
+/// It cannot be read, or only in part.
+pub fn table(device: &str, sector_bytes: u32, size_bytes: u64) -> Result<Option<Table>> {
+    let roots = Roots::default();
+    let what = || format!("look at what is on {device}");
+    let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
+    let name = node.strip_prefix(&roots.dev).unwrap_or(&node).to_string_lossy().replace('/', "!");
+    let target = contents::Target { name: &name, device, sector_bytes, size_bytes };
+    let contents = contents::read(&target, &roots, &holders::Users::read(&roots)?)?;
+    match contents.unreadable {
+        Some(why) => Err(std::io::Error::other(why)).context(Phase::Inventory, what),
+        None => Ok(contents.table),
+    }
+}
+
 /// Who this machine is, without a look at its disks: what SMBIOS says, and its network cards.
 ///
 /// # Errors

@@ -19,6 +19,7 @@ impl Layout {
         while let Some(device) = open.pop() {
             let is_part = |disk: &super::Disk| {
                 disk.device == device
+                    || disk.image_partition(device).is_some()
                     || disk.partitions.iter().any(|part| partition_device(&disk.device, part.number) == device)
             };
             below.disks.extend(self.disks.iter().position(is_part));

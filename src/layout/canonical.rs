@@ -65,7 +65,11 @@ fn mapping(yaml: &mut String, indent: &str, name: &str, map: &BTreeMap<String, S
 
 fn disk(yaml: &mut String, disk: &Disk) {
     let wipe = disk.wipeonreinstall.to_string();
-    item(yaml, vec![("device", scalar(&disk.device)), ("wipeonreinstall", wipe)]);
+    let mut lines = vec![("device", scalar(&disk.device)), ("wipeonreinstall", wipe)];
+    if disk.image {
+        lines.push(("image", disk.image.to_string()));
+    }
+    item(yaml, lines);
     if !disk.hints.is_empty() {
         mapping(yaml, "    ", "hints", &disk.hints);
     }
@@ -124,6 +128,9 @@ fn filesystem(yaml: &mut String, filesystem: &Filesystem) {
     push_list(&mut lines, "mountoptions", &filesystem.mountoptions);
     if filesystem.reinstall != OnReinstall::default() {
         lines.push(("reinstall", scalar(filesystem.reinstall.name())));
+    }
+    if filesystem.grow {
+        lines.push(("grow", filesystem.grow.to_string()));
     }
     item(yaml, lines);
 }

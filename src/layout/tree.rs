@@ -123,6 +123,11 @@ impl<'a> Builder<'a> {
                 let partition = self.provide(Item::Partition(partition), &device);
                 self.link(node, partition);
             }
+            // What a raw image brings is known by its filesystems only.
+            let wanted = layout.filesystems.iter().map(|filesystem| &filesystem.device);
+            for device in wanted.filter(|device| disk.image_partition(device).is_some()) {
+                self.devices.entry(device.clone()).or_insert(node);
+            }
         }
     }
 

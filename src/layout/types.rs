@@ -63,6 +63,9 @@ pub struct Filesystem {
     /// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
+    /// Does the last partition of a raw image, and this filesystem on it, take all that is left of the disk?
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub grow: bool,
 }
 
 /// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
@@ -106,7 +109,20 @@ pub struct Disk {
     pub partitions: Vec<Partition>,
     /// May a reinstall erase this disk? A fresh install erases every listed disk.
     pub wipeonreinstall: bool,
+    /// Is the image a raw disk image that is written onto this disk as it is? It brings partitions and filesystems of its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub image: bool,
 }
+
+impl Disk {
+    /// The number of the partition that the layout calls `device`, where a raw image may bring any.
+    pub fn image_partition(&self, device: &str) -> Option<u32> {
+        (1..=MAX_PARTITION_NUMBER).find(|number| self.image && partition_device(&self.device, *number) == device)
+    }
+}
+
+/// Entries in a GPT as everybody makes it (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
+pub const MAX_PARTITION_NUMBER: u32 = 128;
 
 /// One partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

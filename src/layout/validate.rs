@@ -5,6 +5,7 @@
 
 mod disks;
 mod filesystems;
+mod image;
 mod lvm;
 mod raid;
 mod reinstall;
@@ -30,6 +31,7 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Problem
     lvm::check(&mut check, layout);
     filesystems::check(&mut check, &layout.filesystems);
     reinstall::check(&mut check, layout);
+    image::check(&mut check, layout);
     sizes::check(&mut check, layout);
     check_constraints(&mut check, layout);
     check.problems
@@ -53,6 +55,8 @@ enum Provider {
     Disk,
     PartitionedDisk,
     Partition,
+    /// Of a raw image, if that has it.
+    ImagePartition,
     Array,
     /// Logical volume.
     Volume,
@@ -117,7 +121,9 @@ impl Check<'_> {
         }
         for (index, device) in devices.iter().enumerate() {
             let place = format!("{place}.devices[{index}]");
-            if self.provided.contains_key(device) {
+            if self.provided.get(device) == Some(&Provider::ImagePartition) {
+                self.report(&place, format!("device:{device} is a partition of the image: it can only be mounted"));
+            } else if self.provided.contains_key(device) {
                 self.occupy(&place, device);
             } else if self.all_devices_known() {
                 let message = not_provided(device) + &self.hint(device);

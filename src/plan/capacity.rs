@@ -279,6 +279,7 @@ mod tests {
                 mountoptions: Vec::new(),
                 createoptions,
                 reinstall: Default::default(),
+                grow: false,
             };
             assert_eq!(least_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
         }

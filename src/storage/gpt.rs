@@ -52,7 +52,7 @@ pub fn write(table: &PartitionTable) -> Result<()> {
     expected.compare(&mut disk).context(Phase::Storage, || format!("read back the partition table of {device}"))?;
     add_to_kernel(&disk, table)?;
     compare_with_kernel(table)?;
-    table.partitions.iter().try_for_each(|partition| wait_for_node(table, partition))
+    table.partitions.iter().try_for_each(|partition| wait_for_node(&table.device, partition.number, &partition.device))
 }
 
 /// Size of the disk in its sectors.
@@ -212,20 +212,20 @@ fn place(table: &PartitionTable, partition: &NewPartition) -> (u64, u64) {
     (partition.first_lba * sector, (partition.last_lba - partition.first_lba + 1) * sector)
 }
 
-/// Until the node at the planned path is that very partition.
-fn wait_for_node(table: &PartitionTable, partition: &NewPartition) -> Result<()> {
-    let known = kernel::partitions(&table.device)?.into_iter().find(|known| known.number == partition.number);
+/// Until the node at this path is that very partition.
+pub(super) fn wait_for_node(disk: &str, number: u32, path: &str) -> Result<()> {
+    let known = kernel::partitions(disk)?.into_iter().find(|known| known.number == number);
     let name = known.map(|known| known.name).unwrap_or_default();
     let end = Instant::now() + NODE_PATIENCE;
     loop {
         let number = fs::read_to_string(format!("/sys/class/block/{name}/dev")).unwrap_or_default();
-        let node = fs::metadata(&partition.device);
+        let node = fs::metadata(path);
         if node.as_ref().is_ok_and(|node| crate::inventory::number_text(node.rdev()) == number.trim()) {
             return Ok(());
         }
         if Instant::now() > end {
             let seconds = NODE_PATIENCE.as_secs();
-            let what = format!("{} did not become the node of {name} within {seconds} s", partition.device);
+            let what = format!("{path} did not become the node of {name} within {seconds} s");
             return Err(Error::new(Phase::Storage, what));
         }
         thread::sleep(Duration::from_millis(20));

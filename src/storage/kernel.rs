@@ -51,6 +51,38 @@ mod ioctl {
     nix::ioctl_write_ptr_bad!(blkzeroout, nix::request_code_none!(0x12, 127), [u64; 2]);
     nix::ioctl_readwrite!(fifreeze, b'X', 119, c_int);
     nix::ioctl_readwrite!(fithaw, b'X', 120, c_int);
+
+    // linux/ext4.h.
+    nix::ioctl_write_ptr!(ext4_resize_fs, b'f', 16, u64);
+
+    /// `struct xfs_fsop_geom_v1` of xfs_fs.h; only what is read here has a name.
+    #[repr(C)]
+    pub struct XfsGeometry {
+        pub block_bytes: u32,
+        pub others: [u32; 6],
+        pub inode_percent: u32,
+        pub data_blocks: u64,
+        pub rest: [u64; 9],
+    }
+
+    /// `struct xfs_growfs_data` of xfs_fs.h.
+    #[repr(C)]
+    pub struct XfsGrow {
+        pub blocks: u64,
+        pub inode_percent: u32,
+    }
+
+    nix::ioctl_read!(xfs_geometry, b'X', 100, XfsGeometry);
+    nix::ioctl_write_ptr!(xfs_grow, b'X', 110, XfsGrow);
+
+    /// `struct btrfs_ioctl_vol_args` of linux/btrfs.h.
+    #[repr(C)]
+    pub struct BtrfsResize {
+        pub fd: i64,
+        pub name: [u8; 4088],
+    }
+
+    nix::ioctl_write_ptr!(btrfs_resize, 0x94, 3, BtrfsResize);
 }
 
 /// A partition that the kernel knows.
@@ -124,6 +156,35 @@ pub fn settle(filesystem: &File) -> nix::Result<()> {
         Err(Errno::EOPNOTSUPP) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Grows a mounted ext3 or ext4 to so many of its blocks, as resize2fs does it.
+pub fn grow_ext4(filesystem: &File, blocks: u64) -> nix::Result<()> {
+    // SAFETY: EXT4_IOC_RESIZE_FS reads one u64 where the pointer says.
+    unsafe { ioctl::ext4_resize_fs(filesystem.as_raw_fd(), &blocks) }.map(drop)
+}
+
+/// Grows a mounted xfs to the end of its device, as xfs_growfs does it.
+pub fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
+    let none = ioctl::XfsGeometry { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 9] };
+    let mut is = none;
+    // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes one of these where the pointer says.
+    unsafe { ioctl::xfs_geometry(filesystem.as_raw_fd(), &mut is) }?;
+    let blocks = device_bytes / u64::from(is.block_bytes.max(1));
+    if blocks <= is.data_blocks {
+        return Ok(());
+    }
+    let wanted = ioctl::XfsGrow { blocks, inode_percent: is.inode_percent };
+    // SAFETY: XFS_IOC_FSGROWFSDATA reads one of these where the pointer says.
+    unsafe { ioctl::xfs_grow(filesystem.as_raw_fd(), &wanted) }.map(drop)
+}
+
+/// Grows a mounted btrfs of one device to that device's end, as `btrfs filesystem resize max` does it.
+pub fn grow_btrfs(filesystem: &File) -> nix::Result<()> {
+    let mut args = ioctl::BtrfsResize { fd: 0, name: [0; 4088] };
+    args.name[..3].copy_from_slice(b"max");
+    // SAFETY: BTRFS_IOC_RESIZE reads one of these where the pointer says; the name ends in NUL.
+    unsafe { ioctl::btrfs_resize(filesystem.as_raw_fd(), &args) }.map(drop)
 }
 
 /// Sets or clears the block layer's read-only flag.

@@ -88,6 +88,7 @@ fn filesystem(filesystem: &mut Value) {
     or(filesystem, "mountoptions", deprecated(json!({"type": "string"}), "this is a list: one option an entry"));
     createoptions(filesystem, json!([["-F", "32"]]));
     set(filesystem, "reinstall", json!({"default": "keep"}));
+    set(filesystem, "grow", json!({"default": false}));
 }
 
 fn createoptions(owner: &mut Value, examples: Value) {
@@ -109,6 +110,7 @@ fn disk(disk: &mut Value) {
         json!({"minLength": 1, "examples": ["/dev/sda", "/dev/nvme0n1", "/dev/disk/by-path/pci-0000:00:1f.2-ata-1"]}),
     );
     set(disk, "wipeonreinstall", json!({"default": false}));
+    set(disk, "image", json!({"default": false}));
     set(
         disk,
         "hints",

@@ -6,8 +6,13 @@ use crate::layout::fields::{Field, Fields, Reader};
 use crate::layout::{Disk, Partition, PartitionKind};
 use std::collections::BTreeMap;
 
-const DISK: [Field; 4] =
-    [only("device"), only("hints"), Field { name: "wipeonreinstall", also: &["wipe"] }, only("partitions")];
+const DISK: [Field; 5] = [
+    only("device"),
+    only("hints"),
+    Field { name: "wipeonreinstall", also: &["wipe"] },
+    only("image"),
+    only("partitions"),
+];
 const PARTITION: [Field; 4] = [only("number"), only("label"), only("size"), Field { name: "gpttype", also: &["type"] }];
 
 /// Names for partition types in metal-stack's first proposal.
@@ -25,6 +30,7 @@ pub(super) fn disk(reader: &mut Reader, node: &Node, place: &str) -> Option<Disk
         hints: hints(reader, &fields),
         partitions: reader.items(&fields, "partitions", partition),
         wipeonreinstall: reader.flag(&fields, "wipeonreinstall"),
+        image: reader.flag(&fields, "image"),
     })
 }
 

@@ -5,7 +5,7 @@ use crate::layout::document::Node;
 use crate::layout::fields::{Field, Fields, Reader};
 use crate::layout::{Filesystem, Format, OnReinstall};
 
-const FILESYSTEM: [Field; 7] = [
+const FILESYSTEM: [Field; 8] = [
     only("path"),
     only("device"),
     only("format"),
@@ -13,6 +13,7 @@ const FILESYSTEM: [Field; 7] = [
     only("mountoptions"),
     Field { name: "createoptions", also: &["options"] },
     only("reinstall"),
+    only("grow"),
 ];
 
 pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Option<Filesystem> {
@@ -30,6 +31,7 @@ pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Optio
         },
         createoptions: create_options(reader, &fields),
         reinstall: on_reinstall(reader, &fields),
+        grow: reader.flag(&fields, "grow"),
     })
 }
 

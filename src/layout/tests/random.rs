@@ -30,7 +30,7 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
                     "{device}{}",
                     if device.ends_with("sd") { ["a", "b", "c"] } else { ["0", "1", "2"] }[index]
                 );
-                let disk = Disk { device, hints, partitions: Vec::new(), wipeonreinstall };
+                let disk = Disk { device, hints, partitions: Vec::new(), wipeonreinstall, image: false };
                 push_disk(&mut layout, disk, partitions, rest);
             }
             if let Some(stack) = stack {
@@ -75,7 +75,7 @@ fn filesystem() -> impl Strategy<Value = Filesystem> {
     (prop::sample::select(formats), option::of(name()), vec(name(), 0..3), createoptions).prop_map(
         |(format, label, mountoptions, createoptions)| {
             let (path, device) = (None, String::new());
-            Filesystem { path, device, format, label, mountoptions, createoptions, reinstall: Default::default() }
+            Filesystem { path, device, format, label, mountoptions, createoptions, reinstall: Default::default(), grow: false }
         },
     )
 }
@@ -148,7 +148,7 @@ fn stack() -> impl Strategy<Value = Stack> {
 fn push_stack(layout: &mut Layout, stack: Stack) {
     for device in stack.raid.devices.iter().chain(&stack.group.devices[1..]) {
         let (device, hints, partitions) = (device.clone(), BTreeMap::new(), Vec::new());
-        layout.disks.push(Disk { device, hints, partitions, wipeonreinstall: false });
+        layout.disks.push(Disk { device, hints, partitions, wipeonreinstall: false, image: false });
     }
     layout.raid.push(stack.raid);
     layout.volumegroups.push(stack.group);

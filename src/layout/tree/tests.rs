@@ -38,6 +38,7 @@ pub(crate) fn disk(device: &str, wipe: bool, partitions: &[(u32, &str, u64, Part
         hints: Default::default(),
         partitions: partitions.collect(),
         wipeonreinstall: wipe,
+        image: false,
     }
 }
 
@@ -55,6 +56,7 @@ pub(crate) fn filesystem(path: &str, device: &str, format: Format, label: &str) 
         mountoptions: Vec::new(),
         createoptions: Vec::new(),
         reinstall: OnReinstall::Keep,
+        grow: false,
     }
 }
 
@@ -227,7 +229,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
         (0..4u32, option::of(any::<String>()), any::<u64>(), option::of(select(PartitionKind::ALL.to_vec())))
             .prop_map(|(number, label, size_mib, kind)| Partition { number, label, size_mib, kind });
     let disk = (device(), btree_map(".*", ".*", 0..3), vec(partition, 0..4), any::<bool>())
-        .prop_map(|(device, hints, partitions, wipeonreinstall)| Disk { device, hints, partitions, wipeonreinstall });
+        .prop_map(|(device, hints, partitions, wipeonreinstall)| Disk { device, hints, partitions, wipeonreinstall, image: false });
     let raid = (device(), vec(device(), 0..4), select(RaidLevel::ALL.to_vec()), vec("-e|1.0|.*", 0..3), any::<u32>())
         .prop_map(|(arrayname, devices, level, createoptions, spares)| Raid {
             arrayname,
@@ -257,6 +259,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
             mountoptions,
             createoptions,
             reinstall,
+            grow: false,
         });
     let named = (any::<String>(), option::of(any::<String>()));
     (named, vec(disk, 0..4), vec(raid, 0..4), vec(group, 0..3), vec(volume, 0..3), vec(filesystem, 0..4)).prop_map(

@@ -1,11 +1,9 @@
 //! Rules for disks and their partitions.
 
 use super::{Check, Provider, is_device_path};
-use crate::layout::{Disk, Partition, hints, partition_device};
+use crate::layout::{Disk, MAX_PARTITION_NUMBER, Partition, hints, partition_device};
 use std::collections::BTreeSet;
 
-/// Entries in a GPT as everybody makes it (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
-const MAX_NUMBER: u32 = 128;
 /// UTF-16 units of the name in a partition entry.
 const MAX_NAME_UNITS: usize = 36;
 const MIB: u64 = 1 << 20;
@@ -59,7 +57,12 @@ fn name_error(device: &str, found_by_hints: bool) -> Option<String> {
 }
 
 fn provide(check: &mut Check, place: &str, disk: &Disk) {
-    if disk.partitions.is_empty() {
+    if disk.image {
+        check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
+        for number in 1..=MAX_PARTITION_NUMBER {
+            check.provide(&partition_device(&disk.device, number), Provider::ImagePartition);
+        }
+    } else if disk.partitions.is_empty() {
         check.provided.entry(disk.device.clone()).or_insert(Provider::Disk);
     } else {
         check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
@@ -79,8 +82,8 @@ fn provide(check: &mut Check, place: &str, disk: &Disk) {
 
 fn check_partition(check: &mut Check, place: &str, device: &str, partition: &Partition) {
     let number = partition.number;
-    if !(1..=MAX_NUMBER).contains(&number) {
-        let message = format!("device:{device} partition number:{number} is not between 1 and {MAX_NUMBER}");
+    if !(1..=MAX_PARTITION_NUMBER).contains(&number) {
+        let message = format!("device:{device} partition number:{number} is not between 1 and {MAX_PARTITION_NUMBER}");
         check.report(&format!("{place}.number"), message);
     }
     if let Some(label) = &partition.label {

@@ -29,6 +29,7 @@ fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
         hints: [("serial".to_owned(), "S45N".to_owned())].into(),
         partitions: vec![partition(1, "root", 0, PartitionKind::Linux)],
         wipeonreinstall: true,
+        image: false,
     };
     let filesystems = vec![filesystem("/", &partition_device("os", 1), Format::Ext4, "root")];
     let mut layout = Layout { filesystems, disks: vec![os], ..Layout::default() };

@@ -33,6 +33,7 @@ fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesyst
         mountoptions: Vec::new(),
         createoptions: Vec::new(),
         reinstall: Default::default(),
+        grow: false,
     }
 }
 
@@ -56,6 +57,7 @@ fn layout() -> Layout {
                 hints: Default::default(),
                 device: "/dev/sda".to_owned(),
                 wipeonreinstall: true,
+                image: false,
                 partitions: vec![
                     partition(1, "efi", 500, PartitionKind::Boot),
                     partition(2, "root", 5000, PartitionKind::Linux),
@@ -66,6 +68,7 @@ fn layout() -> Layout {
                 hints: Default::default(),
                 device: "/dev/sdb".to_owned(),
                 wipeonreinstall: false,
+                image: false,
                 partitions: vec![partition(1, "srv", 0, PartitionKind::Linux)],
             },
         ],

@@ -63,7 +63,7 @@ prop_compose! {
                     other => buckets.entry((drawn.data && !mixed, *other)).or_default().push(leaf),
                 }
             }
-            made.disks.push(Disk { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data });
+            made.disks.push(Disk { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data, image: false });
         }
         stack_up(&mut made, buckets, &mut plain, &levels, &volumes, last_takes_all);
         put_filesystems(&mut made, plain, &formats, &below);

@@ -23,6 +23,7 @@ fn system(device: &str) -> Disk {
         device: device.to_owned(),
         hints: Default::default(),
         wipeonreinstall: true,
+        image: false,
         partitions: vec![
             partition(1, "efi", 500, PartitionKind::LinuxRaid),
             partition(2, "root", 0, PartitionKind::LinuxRaid),
@@ -31,7 +32,7 @@ fn system(device: &str) -> Disk {
 }
 
 pub(super) fn whole(device: &str) -> Disk {
-    Disk { device: device.to_owned(), hints: Default::default(), wipeonreinstall: false, partitions: Vec::new() }
+    Disk { device: device.to_owned(), hints: Default::default(), wipeonreinstall: false, image: false, partitions: Vec::new() }
 }
 
 /// ESP and root mirrored on sda and sdb; data on an array of sdc, sdd with the spare sde, which a reinstall keeps.

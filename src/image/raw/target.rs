@@ -1,0 +1,139 @@
+//! The disk that takes a raw image, past the page cache.
+
+use crate::error::{Context, Phase, Result};
+use crate::storage::kernel;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+
+/// Every disk takes buffers that lie at multiples of this in memory.
+const ALIGNMENT_BYTES: usize = 4096;
+
+/// What a plain file stands for.
+const FILE_SECTOR_BYTES: u32 = 512;
+
+/// An open disk that nobody else uses, or a plain file in place of one.
+pub struct Target {
+    file: File,
+    pub name: String,
+    pub size_bytes: u64,
+    pub sector_bytes: u32,
+}
+
+impl Target {
+    /// With O_EXCL the kernel refuses a disk that is mounted, swapped to or held.
+    ///
+    /// # Errors
+    /// It is not there, in use, neither disk nor file, or a file that is not whole sectors long.
+    pub fn open(path: &str) -> Result<Target> {
+        let what = || format!("open {path} for a raw image");
+        let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
+        if metadata.file_type().is_block_device() {
+            // For its patience, and for who is in the way.
+            drop(crate::storage::wipe::open_exclusive(path)?);
+            let file = open(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
+            let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("size of {path}"))?;
+            let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || format!("sectors of {path}"))?;
+            return Ok(Target { file, name: path.to_owned(), size_bytes, sector_bytes });
+        }
+        let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);
+        if !metadata.is_file() || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
+            let why = "it is neither a disk nor a file of whole sectors of 512 bytes";
+            return Err(io::Error::other(why)).context(Phase::Image, what);
+        }
+        // Some filesystems have no direct I/O, or want larger sectors than ours.
+        let file = open(path, 0).context(Phase::Image, what)?;
+        Ok(Target { file, name: path.to_owned(), size_bytes, sector_bytes })
+    }
+
+    /// So many bytes and the rest of their last sector.
+    pub fn whole_sectors(&self, bytes: usize) -> usize {
+        bytes.next_multiple_of(self.sector_bytes as usize)
+    }
+
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|error| self.failed("write", bytes.len() as u64, offset, &error))
+    }
+
+    /// Makes whole sectors zero, by the disk's own command where it has one.
+    pub fn zero(&self, range: Range<u64>) -> io::Result<()> {
+        let length = range.end - range.start;
+        let zeroed = kernel::zero_out(&self.file, range.start, length).or_else(|error| match error {
+            Errno::ENOTTY => punch(&self.file, &range),
+            other => Err(other),
+        });
+        match zeroed {
+            Err(Errno::EINVAL | Errno::EOPNOTSUPP) => self.write_zeros(range.clone()),
+            other => other.map_err(io::Error::from),
+        }
+        .map_err(|error| self.failed("zero", length, range.start, &error))
+    }
+
+    fn write_zeros(&self, range: Range<u64>) -> io::Result<()> {
+        let zeros = Aligned::new(super::BUFFER_BYTES);
+        for offset in range.clone().step_by(zeros.len()) {
+            let length = (range.end - offset).min(zeros.len() as u64) as usize;
+            self.file.write_all_at(&zeros[..length], offset)?;
+        }
+        Ok(())
+    }
+
+    /// The disk's own cache too.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_all().map_err(|error| io::Error::new(error.kind(), format!("flush {}: {error}", self.name)))
+    }
+
+    fn failed(&self, verb: &str, length: u64, offset: u64, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{verb} {length} bytes at byte {offset} of {}: {error}", self.name))
+    }
+}
+
+fn open(path: &str, flags: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
+fn punch(file: &File, range: &Range<u64>) -> nix::Result<()> {
+    let (start, length) = (i64::try_from(range.start), i64::try_from(range.end - range.start));
+    let (Ok(start), Ok(length)) = (start, length) else { return Err(Errno::EOVERFLOW) };
+    fallocate(file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, start, length)
+}
+
+/// Bytes where direct I/O wants them.
+pub struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    pub fn new(length: usize) -> Aligned {
+        let bytes = vec![0; length + ALIGNMENT_BYTES];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT_BYTES);
+        Aligned { bytes, start, length }
+    }
+}
+
+impl Deref for Aligned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+#[cfg(test)]
+impl Target {
+    /// So that a test sees what a disk that fails does.
+    pub fn reopen_read_only(&mut self) {
+        self.file = File::open(&self.name).expect("it was open before");
+    }
+}

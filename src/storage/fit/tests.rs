@@ -1,0 +1,149 @@
+use super::*;
+use crate::command::Command;
+use crate::storage::loopdev::LoopDevice;
+use std::fs;
+use tempfile::NamedTempFile;
+
+/// A disk image of so many MiB, made by sfdisk.
+fn image(mib: u64, script: &str) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    file.as_file().set_len(mib * MIB).unwrap();
+    sfdisk(file.path().to_str().unwrap(), script);
+    file
+}
+
+fn sfdisk(path: &str, script: &str) {
+    let lines = NamedTempFile::new().unwrap();
+    fs::write(lines.path(), script).unwrap();
+    let line = format!("sfdisk -q --no-reread --no-tell-kernel {path} < {}", lines.path().display());
+    Command::new("sh").args(["-c", &line]).run().unwrap();
+}
+
+const GPT: &str = "label: gpt\nfirst-lba: 2048\n1 : start=2048, size=4096, type=U, name=efi, attrs=\"LegacyBIOSBootable\"\n5 : start=8192, size=8192, type=L, name=\"die Wurzel\"\n";
+
+fn dump(path: &str) -> serde_json::Value {
+    let json = Command::new("sfdisk").args(["--json", path]).run().unwrap().stdout;
+    serde_json::from_str::<serde_json::Value>(&json).unwrap()["partitiontable"].take()
+}
+
+fn fit_file(image: &NamedTempFile, mib: u64, grow: Option<u32>) -> io::Result<()> {
+    image.as_file().set_len(mib * MIB).unwrap();
+    fit_table(&File::options().read(true).write(true).open(image.path())?, 512, mib * MIB, grow)
+}
+
+#[test]
+fn the_backup_goes_to_the_end_and_the_last_partition_grows() {
+    for (mib, number, size) in
+        [(16, None, 8192), (64, None, 8192), (64, Some(5), 63 * 2048 - 8192), (16, Some(5), 15 * 2048 - 8192)]
+    {
+        let image = image(16, GPT);
+        let before = dump(image.path().to_str().unwrap());
+        // Twice is as once.
+        for _ in 0..2 {
+            fit_file(&image, mib, number).unwrap();
+            let check = Command::new("sgdisk").args(["-v", image.path().to_str().unwrap()]).run().unwrap().stdout;
+            assert!(check.contains("No problems found"), "{check}");
+            let mut after = dump(image.path().to_str().unwrap());
+            assert_eq!(after["lastlba"], mib * 2048 - 34);
+            assert_eq!(after["partitions"][1]["size"], size);
+            after["partitions"][1]["size"] = 8192.into();
+            after["lastlba"] = before["lastlba"].clone();
+            assert_eq!(after, before);
+        }
+        let mut mbr = [0; 512];
+        image.as_file().read_exact_at(&mut mbr, 0).unwrap();
+        assert_eq!(mbr[458..462], (mib as u32 * 2048 - 1).to_le_bytes());
+        let mut old = [0; 512];
+        image.as_file().read_exact_at(&mut old, 16 * MIB - 512).unwrap();
+        assert_eq!(old.starts_with(b"EFI PART"), mib == 16);
+    }
+}
+
+#[test]
+fn what_cannot_be_fitted_is_refused_and_left_alone() {
+    let cases: [(u64, Option<u32>, &dyn Fn(&File), &str); 8] = [
+        (64, Some(1), &|_| (), "partition 1 cannot grow: partition 5 lies behind it"),
+        (64, Some(2), &|_| (), "partition 2 cannot grow: there is none in the image"),
+        (64, Some(0), &|_| (), "partition 0 cannot grow: there is none"),
+        (7, None, &|_| (), "partition 5 ends at sector 16383, the last one is 14302"),
+        (64, None, &|file| file.write_all_at(b"x", 512 + 60).unwrap(), "the header's checksum is wrong"),
+        (64, None, &|file| file.write_all_at(b"x", 1024 + 3).unwrap(), "the checksum of its entries is wrong"),
+        (64, None, &|file| file.write_all_at(&[0xff; 4], 512 + 12).unwrap(), "the header's checksum is wrong"),
+        (
+            64,
+            Some(5),
+            &|file| file.write_all_at(&[0; 512], 512).unwrap(),
+            "partition 5 cannot grow: the image has no GPT",
+        ),
+    ];
+    for (mib, grow, damage, says) in cases {
+        let image = image(16, GPT);
+        damage(image.as_file());
+        image.as_file().set_len(mib * MIB).unwrap();
+        let before = fs::read(image.path()).unwrap();
+        let error = fit_file(&image, mib, grow).unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+        assert!(fs::read(image.path()).unwrap() == before, "{says}: it was written all the same");
+    }
+}
+
+#[test]
+fn an_mbr_stays_as_it_is() {
+    let image = image(16, "label: dos\nstart=2048, size=4096, type=83, bootable\n");
+    image.as_file().set_len(64 * MIB).unwrap();
+    let before = fs::read(image.path()).unwrap();
+    fit_file(&image, 64, None).unwrap();
+    assert!(fs::read(image.path()).unwrap() == before);
+}
+
+/// An image from a smaller disk lies at the start of a larger one.
+fn disk(mib: u64, sector: u32, script: &str) -> LoopDevice {
+    let (small, large) = (LoopDevice::new(16 * MIB, sector), LoopDevice::new(mib * MIB, sector));
+    sfdisk(small.path(), script);
+    let image = fs::read(small.path()).unwrap();
+    File::options().write(true).open(large.path()).unwrap().write_all_at(&image, 0).unwrap();
+    large
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
+    let large = "label: gpt\n1 : start=256, size=256, type=U\n5 : start=1024, size=1024, type=L\n";
+    for (sector, script) in [(512, GPT), (4096, large)] {
+        let disk = disk(64, sector, script);
+        fit(disk.path(), None).unwrap();
+        Command::new("mkfs.ext4").args(["-q", &disk.partition(5)]).run().unwrap();
+        let table = fit(disk.path(), Some(5)).unwrap().unwrap();
+        let check = Command::new("sgdisk").args(["-v", disk.path()]).run().unwrap().stdout;
+        assert!(check.contains("No problems found"), "{check}");
+        let root = &table.partitions[1];
+        assert_eq!((root.number, root.device.as_str()), (5, disk.partition(5).as_str()));
+        assert_eq!(root.signatures[0].kind, "ext4");
+        assert_eq!((root.start_bytes, root.start_bytes + root.size_bytes), (4 * MIB, 63 * MIB));
+        let known = kernel::partitions(disk.path()).unwrap();
+        let known: Vec<_> = known.iter().map(|is| (is.number, is.size_bytes)).collect();
+        assert_eq!(known[1], (5, root.size_bytes));
+        let point = tempfile::tempdir().unwrap();
+        let mount = sys_mount::Mount::builder()
+            .fstype("ext4")
+            .mount_autodrop(disk.partition(5), point.path(), sys_mount::UnmountFlags::empty())
+            .unwrap();
+        let error = fit(disk.path(), None).unwrap_err().to_string();
+        assert!(error.contains(&format!("is mounted at {}", point.path().display())), "{error}");
+        drop(mount);
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_partitions_of_an_mbr_become_known_and_so_do_logical_ones() {
+    let script = "label: dos\n1 : start=2048, size=4096, type=83\n2 : start=8192, size=16384, type=5\n5 : start=10240, size=4096, type=83\n";
+    let disk = disk(64, 512, script);
+    for _ in 0..2 {
+        let table = fit(disk.path(), None).unwrap().unwrap();
+        assert_eq!(table.partitions.iter().map(|partition| partition.number).collect::<Vec<_>>(), [1, 2, 5]);
+        let known = kernel::partitions(disk.path()).unwrap();
+        let known: Vec<_> = known.iter().map(|is| (is.number, is.start_bytes / 512, is.size_bytes / 512)).collect();
+        assert_eq!(known, [(1, 2048, 4096), (2, 8192, 2), (5, 10240, 4096)]);
+    }
+}

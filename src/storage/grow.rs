@@ -1,0 +1,100 @@
+//! Makes a mounted filesystem as large as what it lies on, by the ioctls that resize2fs, xfs_growfs and btrfs use for it: the
+//! kernel does the work, and the ramdisk needs none of these tools.
+
+use super::kernel;
+use crate::error::{Context, Error, Phase, Result};
+use crate::layout::Format;
+use std::fs::File;
+use std::path::Path;
+
+/// Grows the filesystem that is mounted at `point`; returns its size afterwards.
+///
+/// # Errors
+/// It cannot grow, or not while it is mounted.
+pub fn grow(device: &str, format: Format, point: &Path) -> Result<u64> {
+    let what = || format!("grow the {format} on {device} to its partition's end");
+    let root = File::open(point).context(Phase::Storage, what)?;
+    let disk = File::open(device).context(Phase::Storage, what)?;
+    let device_bytes = kernel::size_bytes(&disk).context(Phase::Storage, what)?;
+    match format {
+        Format::Ext3 | Format::Ext4 => {
+            let space = nix::sys::statvfs::fstatvfs(&root).context(Phase::Storage, what)?;
+            kernel::grow_ext4(&root, device_bytes / space.block_size())
+        }
+        Format::Xfs => kernel::grow_xfs(&root, device_bytes),
+        Format::Btrfs => kernel::grow_btrfs(&root),
+        Format::Vfat | Format::Swap | Format::Tmpfs | Format::None => {
+            return Err(Error::new(Phase::Storage, format!("{}: {format} does not grow", what())));
+        }
+    }
+    .context(Phase::Storage, what)?;
+    let space = nix::sys::statvfs::fstatvfs(&root).context(Phase::Storage, what)?;
+    Ok(space.blocks() * space.fragment_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Command;
+    use crate::storage::kernel::size_bytes;
+    use crate::storage::loopdev::LoopDevice;
+    use crate::storage::vmdisks::Disks;
+    use std::fs;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A filesystem that is smaller than its device becomes as large as it, and twice is as once.
+    fn grows(device: &str, format: Format) {
+        let argv = match format {
+            Format::Ext3 => format!("mkfs.ext3 -q {device} 64M"),
+            Format::Ext4 => format!("mkfs.ext4 -q {device} 64M"),
+            Format::Xfs => format!("mkfs.xfs -f -q -d size=320m {device}"),
+            _ => format!("mkfs.btrfs -q -b 200M {device}"),
+        };
+        let mut words = argv.split(' ');
+        Command::new(words.next().unwrap()).args(words).run().unwrap();
+        let point = tempfile::tempdir().unwrap();
+        let mount = sys_mount::Mount::builder()
+            .fstype(format.name())
+            .mount_autodrop(device, point.path(), sys_mount::UnmountFlags::empty())
+            .unwrap();
+        fs::write(point.path().join("file"), "there").unwrap();
+        let all = size_bytes(&File::open(device).unwrap()).unwrap();
+        for _ in 0..2 {
+            let bytes = grow(device, format, point.path()).unwrap();
+            // Without what the filesystem has for itself.
+            assert!(bytes > all * 8 / 10 && bytes <= all, "{format}: {bytes} of {all}");
+        }
+        assert_eq!(fs::read_to_string(point.path().join("file")).unwrap(), "there");
+        drop(mount);
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_xfs_and_btrfs_grow_to_the_end_and_keep_what_is_in_them() {
+        for format in [Format::Xfs, Format::Btrfs] {
+            grows(LoopDevice::new(600 * MIB, 512).path(), format);
+        }
+    }
+
+    /// In a container the kernel may refuse what root may do elsewhere: ext4 wants CAP_SYS_RESOURCE.
+    #[test]
+    #[ignore = "needs a kernel of its own: scripts/test vm runs it in a machine"]
+    fn vm_grow_every_filesystem_to_the_end_of_its_disk() {
+        let disks = Disks::take("vda vdb vdc vdd");
+        for (disk, format) in disks.all().iter().zip([Format::Ext3, Format::Ext4, Format::Xfs, Format::Btrfs]) {
+            grows(disk, format);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_cannot_grow_says_so() {
+        let disk = LoopDevice::new(16 * MIB, 512);
+        let point = tempfile::tempdir().unwrap();
+        let error = grow(disk.path(), Format::Vfat, point.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat does not grow", disk.path()));
+        // The directory lies on another filesystem, which is no ext4 of this size.
+        assert!(grow(disk.path(), Format::Btrfs, point.path()).is_err());
+    }
+}
