@@ -40,6 +40,8 @@ pub struct Installation<'a> {
     pub inventory: &'a Inventory,
     /// `console=` of the kernel command line, in order.
     pub consoles: &'a [String],
+    /// Who may have signed the image.
+    pub keys: &'a image::Keys,
     pub reporter: &'a Reporter,
     pub control: &'a dyn Control,
 }
@@ -197,10 +199,12 @@ impl<'a> Run<'a> {
     }
 
     fn reach_image(&mut self, name: &str, url: &str) -> Result<()> {
-        let digest = self.installation.allocation.image.digest.clone();
-        let reached = image::reach(&image::Source { url: url.to_owned(), digest, ..image::Source::default() })?;
+        let Installation { allocation, keys, .. } = *self.installation;
+        let (digest, keys) = (allocation.image.digest.clone(), keys.clone());
+        let reached = image::reach(&image::Source { url: url.to_owned(), digest, keys, ..image::Source::default() })?;
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
-        self.say(&format!("{name}: {size}, {}", reached.digest));
+        let signed = reached.signed_by.as_ref().map_or(String::new(), |key| format!(", signed by {key}"));
+        self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
         self.image = Some(image::Incoming::start(reached)?);
         Ok(())
     }

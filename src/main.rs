@@ -2,6 +2,8 @@
 
 use clap::Parser;
 use drophammer::cli::{Cli, Command};
+#[cfg(all(feature = "agent", feature = "desk"))]
+use drophammer::cli::{Image, ImageCommand};
 use drophammer::desk::{self, Outcome};
 use drophammer::error::Result;
 use std::process::ExitCode;
@@ -39,6 +41,8 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
         #[cfg(feature = "serve")]
         Command::Machine(options) => drophammer::operator::run(&options),
+        #[cfg(all(feature = "agent", feature = "desk"))]
+        Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
         Command::Inventory => desk::inventory(),
         Command::Plan(options) => desk::plan(&options),
         Command::Check(options) => desk::check(&options),

@@ -13,6 +13,7 @@ mod digest;
 mod fetch;
 mod manifest;
 mod members;
+mod minisign;
 mod pax;
 mod place;
 mod progress;
@@ -23,9 +24,9 @@ mod source;
 mod sparse;
 mod stages;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trust;
 mod untar;
 mod walk;
@@ -33,7 +34,7 @@ mod walk;
 pub use beneath::{Beneath, Conflicts};
 pub use manifest::Manifest;
 pub use source::{Part, Reached, Source};
-pub use trust::{Keys, PublicKey};
+pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};
 
 use crate::control::wire::{Hidden, Progress};
 use crate::error::{Context, Error, Phase, Result};

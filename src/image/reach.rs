@@ -2,7 +2,7 @@
 
 use super::digest::{Digest, Kind};
 use super::retry::Pace;
-use super::{Part, Reached, Source};
+use super::{Part, Reached, Source, trust};
 use crate::error::{Context, Error, Phase, Result};
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
@@ -21,13 +21,16 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
     let given = source.digest.as_deref().filter(|digest| !digest.trim().is_empty());
     let given = given.map(|digest| parse_digest(digest, &url)).transpose()?;
     let (size_bytes, etag) = look(client, &url, pace)?;
-    let digest = match given {
-        Some(digest) => digest,
-        None => digest_beside(client, &url, pace)?,
+    let asked = trust::Asked { url: &source.url, digest: given.as_ref(), size_bytes };
+    let verified = trust::verified(&|url| fetch_small(client, url, pace), &source.keys, &asked)?;
+    let (digest, manifest, signed_by) = match (verified, given) {
+        (Some(verified), _) => (verified.digest, verified.manifest, verified.signed_by),
+        (None, Some(digest)) => (digest, None, None),
+        (None, None) => (digest_beside(client, &url, pace)?, None, None),
     };
     let (url, digest) = (source.url.clone(), digest.to_string());
-    let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), ..Part::default() };
-    Ok(Reached { url, digest, parts: vec![part], ..Reached::default() })
+    let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), manifest, ..Part::default() };
+    Ok(Reached { url, digest, parts: vec![part], signed_by, ..Reached::default() })
 }
 
 fn parse_digest(text: &str, url: &Url) -> Result<Digest> {
@@ -82,6 +85,24 @@ fn digest_beside(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
     Ok(digest)
 }
 
+/// A document beside an image; `None` where there is none. Stores that keep their listing to themselves say 403 to that.
+fn fetch_small(client: &Client, url: &str, pace: &Pace) -> Result<Option<Vec<u8>>> {
+    let parsed = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
+    let response = pace.ask(&format!("ask for {url}"), || client.get(parsed.clone()))?;
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::GONE => return Ok(None),
+        status => return Err(Error::new(Phase::Image, format!("{url} cannot be had: the server answers {status}"))),
+    }
+    let mut text = Vec::new();
+    let read = response.take(trust::DOCUMENT_BYTES + 1).read_to_end(&mut text);
+    read.context(Phase::Image, || format!("read {url}"))?;
+    if text.len() as u64 > trust::DOCUMENT_BYTES {
+        return Err(Error::new(Phase::Image, format!("{url} has more than {} bytes", trust::DOCUMENT_BYTES)));
+    }
+    Ok(Some(text))
+}
+
 fn refused(url: &Url, status: StatusCode) -> Error {
     Error::new(Phase::Image, format!("the image {url} cannot be had: the server answers {status}"))
 }
@@ -118,7 +139,9 @@ mod tests {
         assert_eq!(reached.url, server.url("os/img.tar.zst?a=b"));
         assert_eq!((reached.size_bytes(), reached.parts[0].etag.as_deref()), (Some(1234), Some("\"one\"")));
         assert_eq!(reached.digest, sha256());
-        assert_eq!(server.requests().len(), 1);
+        let asked: Vec<_> = server.requests().into_iter().map(|request| (request.method, request.path)).collect();
+        let pair = |method: &str, path: &str| (method.to_owned(), path.to_owned());
+        assert_eq!(asked, [pair("HEAD", "/os/img.tar.zst?a=b"), pair("GET", "/os/img.tar.zst.manifest?a=b")]);
     }
 
     #[test]
