@@ -10,6 +10,7 @@ use crate::control::wire::{EventName, Register};
 use crate::control::{Control, HttpControl};
 use crate::error::{Context, Error, Phase, Result};
 use crate::execute::{self, Installation};
+use crate::image::{self, Keys};
 use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
 use crate::plan::{self, Claim, Mode, Plan, Request, StepName, Subject, Waiver};
@@ -18,6 +19,7 @@ use crate::settings::Settings;
 use crate::storage::{self, assemble};
 use crate::{command, problem};
 use ending::Failure;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,6 +79,7 @@ struct Ready {
     inventory: Inventory,
     plan: Plan,
     text: String,
+    keys: Keys,
 }
 
 impl Agent {
@@ -84,6 +87,7 @@ impl Agent {
     fn prepare(&self, inventory: Inventory) -> Result<Ready, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         require_tools().map_err(at("tools"))?;
+        let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
         self.reporter.phase(EventName::Registering, &self.machine);
         let register = Register::new(self.machine.clone(), inventory);
         self.control.register(&register).map_err(at("control.register"))?;
@@ -96,7 +100,7 @@ impl Agent {
         };
         let text = plan.to_string();
         println!("\n{text}");
-        Ok(Ready { allocation, inventory, plan, text })
+        Ok(Ready { allocation, inventory, plan, text, keys })
     }
 
     fn await_allocation(&self) -> Result<(Machine, Allocation)> {
@@ -128,7 +132,7 @@ impl Agent {
     }
 
     fn install(&self, ready: Ready) -> Failure {
-        let Ready { allocation, inventory, plan, text } = ready;
+        let Ready { allocation, inventory, plan, text, keys } = ready;
         let installation = Installation {
             plan: &plan,
             plan_text: &text,
@@ -136,6 +140,7 @@ impl Agent {
             machine: &self.machine,
             inventory: &inventory,
             consoles: &self.settings.consoles,
+            keys: &keys,
             reporter: &self.reporter,
             control: &*self.control,
         };

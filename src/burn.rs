@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// The target is none, the image cannot be had or is not what its digest says, or the disk fails.
 pub fn run(burn: &cli::Burn) -> Result<Outcome> {
     let target = target(&burn.target)?;
-    let reached = image::reach(&source(burn))?;
+    let reached = image::reach(&source(burn)?)?;
     let digest = reached.digest.clone();
     // A filesystem that is mounted at the target itself is one of these already; to write it back twice costs nothing.
     let points = [vec![target.clone()], busy::mounts_below(&target)].concat();
@@ -34,9 +34,10 @@ pub fn run(burn: &cli::Burn) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-fn source(burn: &cli::Burn) -> Source {
-    let keys = Keys(burn.key.iter().cloned().map(PublicKey).collect());
-    Source { url: burn.url.clone(), mirrors: burn.mirror.clone(), digest: burn.digest.clone(), keys }
+fn source(burn: &cli::Burn) -> Result<Source> {
+    let keys: Result<Vec<PublicKey>, String> = burn.key.iter().map(|key| key.parse()).collect();
+    let keys = Keys(keys.map_err(|why| Error::new(Phase::Image, why))?);
+    Ok(Source { url: burn.url.clone(), mirrors: burn.mirror.clone(), digest: burn.digest.clone(), keys })
 }
 
 /// The directory by its real name.

@@ -20,7 +20,7 @@ pub struct Cli {
 pub enum Command {
     /// Install this machine by what its control plane says (runs in the ramdisk).
     ///
-    /// Reads the kernel command line: drophammer.url=, drophammer.token=, drophammer.machine=, console=.
+    /// Reads the kernel command line: drophammer.url=, drophammer.token=, drophammer.machine=, drophammer.key=, console=.
     #[cfg(feature = "agent")]
     #[command(after_help = "Example: the kernel command line of the ramdisk\n  \
         drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8")]
@@ -34,7 +34,7 @@ pub enum Command {
         drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Reinstall(Reinstall),
-    /// Burn an image outside of an installation.
+    /// Pack an image, or burn one outside of an installation.
     #[cfg(feature = "agent")]
     Image(Image),
     /// Be the control plane of a desk or a rack.
@@ -118,6 +118,16 @@ pub enum ImageCommand {
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n\n{EXIT_CODES}"
     ))]
     Burn(Burn),
+    /// Pack a directory or a disk image, with its manifest and, given a key, signatures. The same input gives the same bytes.
+    ///
+    /// SOURCE_DATE_EPOCH, where it is set, is the latest time in the image.
+    #[cfg(feature = "desk")]
+    #[command(after_help = format!(
+        "Examples: a tree that debootstrap made, signed; the disk of a virtual machine\n  \
+        drophammer image pack rootfs/ -o debian-12.tar.zst --key release.key\n  \
+        drophammer image pack appliance.qcow2 -o appliance.raw.zst\n\n{EXIT_CODES}"
+    ))]
+    Pack(Pack),
 }
 
 #[cfg(feature = "agent")]
@@ -211,6 +221,26 @@ pub struct Order {
     /// Take the order back, as long as it has not begun.
     #[arg(long)]
     pub cancel: bool,
+}
+
+#[cfg(all(feature = "agent", feature = "desk"))]
+#[derive(Debug, Args)]
+pub struct Pack {
+    /// The root of a filesystem tree, or the file of a disk image, raw or qcow2.
+    #[arg(value_name = "DIR|DISK")]
+    pub source: PathBuf,
+    /// The image; IMAGE.manifest and IMAGE.sha256 come to lie beside it.
+    #[arg(short, long, value_name = "IMAGE")]
+    pub output: PathBuf,
+    /// Secret key of minisign; its password comes from the terminal or DROPHAMMER_KEY_PASSWORD.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Of zstd, from fast to small.
+    #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: i32,
+    /// What was made, as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -40,6 +40,8 @@ pub struct Installation<'a> {
     pub inventory: &'a Inventory,
     /// `console=` of the kernel command line, in order.
     pub consoles: &'a [String],
+    /// Who may have signed the image.
+    pub keys: &'a image::Keys,
     pub reporter: &'a Reporter,
     pub control: &'a dyn Control,
 }
@@ -199,11 +201,13 @@ impl<'a> Run<'a> {
     }
 
     fn reach_image(&mut self, name: &str, url: &str) -> Result<()> {
-        let allocation::Image { mirrors, digest, .. } = self.installation.allocation.image.clone();
-        let reached =
-            image::reach(&image::Source { url: url.to_owned(), mirrors, digest, ..image::Source::default() })?;
+        let Installation { allocation, keys, .. } = *self.installation;
+        let allocation::Image { mirrors, digest, .. } = allocation.image.clone();
+        let source = image::Source { url: url.to_owned(), mirrors, digest, keys: keys.clone() };
+        let reached = image::reach(&source)?;
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
-        self.say(&format!("{name}: {size}, {}", reached.digest));
+        let signed = reached.signed_by.as_ref().map_or(String::new(), |key| format!(", signed by {key}"));
+        self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
         self.image = Some(image::Incoming::start(reached)?);
         Ok(())
     }

@@ -28,6 +28,8 @@ pub mod layout;
 pub mod marker;
 #[cfg(feature = "serve")]
 pub mod operator;
+#[cfg(all(feature = "agent", feature = "desk"))]
+pub mod pack;
 pub mod plan;
 pub mod problem;
 #[cfg(feature = "agent")]

@@ -39,6 +39,8 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Reinstall(options) => drophammer::reinstall::run(&options.into()),
         #[cfg(feature = "agent")]
         Command::Image(Image { command: ImageCommand::Burn(options) }) => drophammer::burn::run(&options),
+        #[cfg(all(feature = "agent", feature = "desk"))]
+        Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
         #[cfg(feature = "serve")]
         Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
         #[cfg(feature = "serve")]

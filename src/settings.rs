@@ -11,6 +11,8 @@ pub struct Settings {
     pub token: String,
     /// `drophammer.machine=`: the machine's id; the SMBIOS UUID when absent.
     pub machine: Option<String>,
+    /// `drophammer.key=`: who may sign images, any number of them.
+    pub keys: Vec<String>,
     /// `console=`, all of them in order; handed to the installed system.
     pub consoles: Vec<String>,
 }
@@ -50,15 +52,15 @@ impl Settings {
                 format!("kernel command line: drophammer.url={url} is neither http:// nor https://"),
             ));
         }
+        let all = |prefix: &str| {
+            text.split_whitespace().filter_map(|word| word.strip_prefix(prefix)).map(str::to_owned).collect()
+        };
         Ok(Settings {
             url: url.trim_end_matches('/').to_owned(),
             token: needed("drophammer.token")?,
             machine: one("drophammer.machine")?.map(|id| id.to_lowercase()),
-            consoles: text
-                .split_whitespace()
-                .filter_map(|word| word.strip_prefix("console="))
-                .map(str::to_owned)
-                .collect(),
+            keys: all("drophammer.key="),
+            consoles: all("console="),
         })
     }
 }
@@ -71,12 +73,13 @@ mod tests {
     fn everything_is_read() {
         let settings = Settings::from_cmdline(
             "initrd=initrd console=tty0 console=ttyS0,115200n8 drophammer.url=http://10.0.0.1:8080/ \
-             drophammer.token=abc drophammer.machine=4C4C4544-0051 quiet\n",
+             drophammer.token=abc drophammer.machine=4C4C4544-0051 drophammer.key=RWa= drophammer.key=RWb quiet\n",
         )
         .unwrap();
         assert_eq!(settings.url, "http://10.0.0.1:8080");
         assert_eq!(settings.token, "abc");
         assert_eq!(settings.machine.as_deref(), Some("4c4c4544-0051"));
+        assert_eq!(settings.keys, ["RWa=", "RWb"]);
         assert_eq!(settings.consoles, ["tty0", "ttyS0,115200n8"]);
     }
 
@@ -84,7 +87,7 @@ mod tests {
     fn defaults() {
         let settings = Settings::from_cmdline("drophammer.url=https://c drophammer.token=t").unwrap();
         assert_eq!(settings.machine, None);
-        assert!(settings.consoles.is_empty());
+        assert!(settings.consoles.is_empty() && settings.keys.is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The desk tools, one file each. They read and print; only `check --fix --write` changes a file.
+//! The desk tools, one file each. They read and print; only `check --fix --write` changes a file. `image pack` has a folder of
+//! its own, `pack`.
 
 pub(crate) mod check;
 mod inventory;

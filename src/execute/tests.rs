@@ -63,6 +63,7 @@ struct Bench {
     control: Arc<Fake>,
     allocation: Allocation,
     inventory: Inventory,
+    keys: image::Keys,
     reporter: Reporter,
 }
 
@@ -71,7 +72,7 @@ impl Bench {
         let allocation = Allocation { id: "a-1".into(), hostname: "web-1".into(), ..Allocation::default() };
         let (control, inventory) = (Arc::new(Fake::default()), Inventory::default());
         let reporter = Reporter::new(control.clone());
-        Bench { control, allocation, inventory, reporter }
+        Bench { control, allocation, inventory, keys: image::Keys::default(), reporter }
     }
 
     fn installation<'a>(&'a self, plan: &'a Plan) -> Installation<'a> {
@@ -82,6 +83,7 @@ impl Bench {
             machine: "m-1",
             inventory: &self.inventory,
             consoles: &[],
+            keys: &self.keys,
             reporter: &self.reporter,
             control: &*self.control,
         }

@@ -3,6 +3,7 @@
 use super::digest::Digest;
 use super::file;
 use super::retry::Pace;
+use super::trust::DOCUMENT_BYTES;
 use crate::error::{Context, Error, Phase, Result};
 use reqwest::blocking::Client;
 use reqwest::{StatusCode, Url};
@@ -24,7 +25,22 @@ pub enum Beside {
 /// # Errors
 /// The server does not answer, or there are more than `most_bytes`.
 pub fn beside(client: &Client, image: &Url, suffix: &str, most_bytes: u64, pace: &Pace) -> Result<Beside> {
-    let url = url(image, suffix);
+    at(client, &url(image, suffix), most_bytes, pace)
+}
+
+/// What lies at this URL; `None` where there is nothing.
+///
+/// # Errors
+/// As [`beside`].
+pub fn document(client: &Client, url: &str, pace: &Pace) -> Result<Option<Vec<u8>>> {
+    let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
+    match at(client, &url, DOCUMENT_BYTES, pace)? {
+        Beside::There(bytes) => Ok(Some(bytes)),
+        Beside::Not(_) => Ok(None),
+    }
+}
+
+fn at(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<Beside> {
     let what = || format!("read {url}");
     let bytes = if url.scheme() == "file" {
         match file::open(url.as_str(), 0) {

@@ -18,6 +18,7 @@ mod file;
 mod look;
 mod manifest;
 mod members;
+mod minisign;
 mod oci;
 mod pax;
 mod place;
@@ -32,9 +33,9 @@ mod sparse;
 mod stages;
 mod sweep;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trust;
 mod untar;
 mod verify;
@@ -46,7 +47,7 @@ pub use beneath::{Beneath, Conflicts};
 pub use decode::Plain;
 pub use manifest::Manifest;
 pub use source::{Part, Reached, Source};
-pub use trust::{Keys, PublicKey};
+pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};
 
 use crate::control::wire::{BurnFigures, Hidden, Progress, Share};
 use crate::error::{Context, Error, Phase, Result};
@@ -230,13 +231,7 @@ fn burn_part(
     Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, conflicts, shares, ..Burned::default() }))
 }
 
-fn unpack(
-    reader: Reader,
-    root: &Root,
-    counter: &mut Counter,
-    layered: bool,
-    stages: &Stages,
-) -> io::Result<Unpacked> {
+fn unpack(reader: Reader, root: &Root, counter: &mut Counter, layered: bool, stages: &Stages) -> io::Result<Unpacked> {
     let (sender, receiver) = pipe(TAR_BUFFERS);
     let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
     thread::scope(|scope| {

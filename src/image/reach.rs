@@ -4,6 +4,7 @@ use super::digest::{Digest, Kind};
 use super::look::{Look, look};
 use super::oci::{self, Reference};
 use super::retry::Pace;
+use super::trust::{self, Keys};
 use super::{Part, Reached, Source, beside, file};
 use crate::error::{Error, Phase, Result};
 use reqwest::Url;
@@ -27,14 +28,14 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
     let given = source.digest.as_deref().filter(|digest| !digest.trim().is_empty());
     let given = given.map(|digest| parse_digest(digest, &source.url)).transpose()?;
     if let [alone] = &places[..] {
-        return reach_at(client, alone, given.as_ref(), pace);
+        return reach_at(client, alone, given.as_ref(), &source.keys, pace);
     }
     // While there are others, nobody waits long for one.
     let mut reasons = Vec::new();
     for pace in [&Pace { attempts: 1, ..pace.clone() }, pace] {
         reasons.clear();
         for (index, place) in places.iter().enumerate() {
-            match reach_at(client, place, given.as_ref(), pace) {
+            match reach_at(client, place, given.as_ref(), &source.keys, pace) {
                 Ok(reached) => return Ok(with_mirrors(reached, &urls, index)),
                 Err(error) => {
                     tracing::warn!("{error}; asking the next place");
@@ -70,22 +71,28 @@ fn parse_digest(text: &str, url: &str) -> Result<Digest> {
     Ok(digest)
 }
 
-fn reach_at(client: &Client, place: &Place, given: Option<&Digest>, pace: &Pace) -> Result<Reached> {
+fn reach_at(client: &Client, place: &Place, given: Option<&Digest>, keys: &Keys, pace: &Pace) -> Result<Reached> {
     match place {
-        Place::Stream(url) => reach_stream(client, url, given, pace),
+        Place::Stream(url) => reach_stream(client, url, given, keys, pace),
+        Place::Registry(reference) if !keys.0.is_empty() => Err(trust::no_registries(&reference.url, keys)),
         Place::Registry(reference) => oci::reach(client, reference, given, pace),
     }
 }
 
-fn reach_stream(client: &Client, url: &Url, given: Option<&Digest>, pace: &Pace) -> Result<Reached> {
+fn reach_stream(client: &Client, url: &Url, given: Option<&Digest>, keys: &Keys, pace: &Pace) -> Result<Reached> {
     let Look { size_bytes, etag } = look(client, url, None, pace)?;
-    let digest = match given {
-        Some(digest) => digest.clone(),
-        None => beside::digest(client, url, pace)?,
+    let documents = |url: &str| beside::document(client, url, pace);
+    let asked = trust::Asked { url: url.as_str(), digest: given, size_bytes };
+    let (digest, manifest, signed_by) = match trust::verified(&documents, keys, &asked)? {
+        Some(verified) => (verified.digest, verified.manifest, verified.signed_by),
+        None => match given {
+            Some(digest) => (digest.clone(), None, None),
+            None => (beside::digest(client, url, pace)?, None, None),
+        },
     };
     let (url, digest) = (url.to_string(), digest.to_string());
-    let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), ..Part::default() };
-    Ok(Reached { url, digest, parts: vec![part], ..Reached::default() })
+    let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), manifest, ..Part::default() };
+    Ok(Reached { url, digest, parts: vec![part], signed_by, ..Reached::default() })
 }
 
 /// The others, from the next one on. The layers of a registry come from there alone: another may want another token.

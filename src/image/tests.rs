@@ -193,7 +193,7 @@ fn a_root_that_is_none_is_named() {
 
 /// Everything that stat(2) and getxattr(2) see, by path; hard links as the first path of the same file.
 #[derive(Debug, PartialEq)]
-struct Seen {
+pub(crate) struct Seen {
     mode: u32,
     owner: (u32, u32),
     device: u64,
@@ -206,7 +206,7 @@ struct Seen {
     xattrs: BTreeMap<std::ffi::OsString, Vec<u8>>,
 }
 
-fn look(root: &Path, with_nanoseconds: bool) -> BTreeMap<PathBuf, Seen> {
+pub(crate) fn look(root: &Path, with_nanoseconds: bool) -> BTreeMap<PathBuf, Seen> {
     let mut todo = vec![PathBuf::new()];
     let mut paths = Vec::new();
     while let Some(path) = todo.pop() {
@@ -240,7 +240,7 @@ fn look(root: &Path, with_nanoseconds: bool) -> BTreeMap<PathBuf, Seen> {
     seen
 }
 
-fn assert_same(one: &BTreeMap<PathBuf, Seen>, other: &BTreeMap<PathBuf, Seen>, what: &str) {
+pub(crate) fn assert_same(one: &BTreeMap<PathBuf, Seen>, other: &BTreeMap<PathBuf, Seen>, what: &str) {
     let paths = |seen: &BTreeMap<PathBuf, Seen>| seen.keys().cloned().collect::<Vec<_>>();
     assert_eq!(paths(one), paths(other), "{what}");
     for (path, was) in one {
@@ -271,7 +271,7 @@ fn burn_tar(tar: &[u8], format: &str) -> TempDir {
 }
 
 /// One of everything that an image can hold.
-fn make_zoo(root: &Path) {
+pub(crate) fn make_zoo(root: &Path) {
     use nix::sys::stat::{Mode, SFlag, UtimensatFlags, makedev, mknod, utimensat};
     use nix::sys::time::TimeSpec;
     use std::os::unix::ffi::OsStrExt;

@@ -6,7 +6,9 @@ use crate::image::arriving::Arriving;
 use crate::image::digest::Digest;
 use crate::image::ring::{Pool, Reader, pipe};
 use crate::image::stages::Stages;
-use crate::image::{Burned, Incoming, MOST_STARTS, Part, TAR_BUFFER_BYTES, TAR_BUFFERS, Watch, decode, progress};
+use crate::image::{
+    Burned, Incoming, MOST_STARTS, Part, Plain, TAR_BUFFER_BYTES, TAR_BUFFERS, Watch, decode, progress,
+};
 use std::io;
 use std::thread;
 
@@ -74,7 +76,7 @@ fn pour<'t>(reader: Reader, target: &'t Target, expected: &Expected, stages: &St
     let (sender, receiver) = pipe(TAR_BUFFERS);
     let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
     thread::scope(|scope| {
-        scope.spawn(|| decode::decode(reader, &pool, sender));
+        scope.spawn(|| decode::decode(reader, Plain::AnyBytes, &pool, stages, sender));
         write(Reader::new(receiver, stages.clock("write")), target, expected)
     })
 }

@@ -1,0 +1,99 @@
+//! minisign's public keys and signatures: their texts, and whether one fits the other. <https://jedisct1.github.io/minisign/>
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use blake2::{Blake2b512, Digest};
+use ring::signature::{ED25519, UnparsedPublicKey};
+use std::fmt;
+use std::str::FromStr;
+
+/// Of keys, and of signatures over the text itself.
+const PLAIN: [u8; 2] = *b"Ed";
+/// Of signatures over the text's BLAKE2b.
+const PREHASHED: [u8; 2] = *b"ED";
+
+const TRUSTED: &str = "trusted comment: ";
+
+/// What minisign calls a key by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyId([u8; 8]);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{:016X}", u64::from_le_bytes(self.0))
+    }
+}
+
+/// A public key, read from the base64 line of its `.pub` file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    pub id: KeyId,
+    ed25519: [u8; 32],
+}
+
+impl FromStr for PublicKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PublicKey, String> {
+        let not_one = |why: &str| format!("`{text}` is no minisign public key: {why}");
+        match labelled::<42, 32>(text.trim()) {
+            None => Err(not_one("it is not 42 bytes in base64")),
+            Some((PLAIN, id, ed25519)) => Ok(PublicKey { id, ed25519 }),
+            Some(_) => Err(not_one("it is of a kind that is not known here")),
+        }
+    }
+}
+
+/// A `.minisig` file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    pub key: KeyId,
+    prehashed: bool,
+    over_text: [u8; 64],
+    /// Signed too: when it was made and what the signed file was called, unless the signer chose other words.
+    pub comment: String,
+    over_comment: [u8; 64],
+}
+
+impl FromStr for Signature {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Signature, &'static str> {
+        let mut lines = text.lines();
+        let mut next = || lines.next().ok_or("it has fewer than four lines");
+        next()?;
+        let (kind, key, over_text) = labelled::<74, 64>(next()?).ok_or("its second line is not 74 bytes in base64")?;
+        let comment = next()?.strip_prefix(TRUSTED).ok_or("its third line is no trusted comment")?.to_owned();
+        let over_comment = decoded(next()?).ok_or("its fourth line is not 64 bytes in base64")?;
+        let prehashed = match kind {
+            PLAIN => false,
+            PREHASHED => true,
+            _ => return Err("it is of a kind that is not known here"),
+        };
+        Ok(Signature { key, prehashed, over_text, comment, over_comment })
+    }
+}
+
+impl Signature {
+    /// Whether this key has signed this text, and the trusted comment with it.
+    pub fn fits(&self, key: &PublicKey, text: &[u8]) -> bool {
+        let ed25519 = UnparsedPublicKey::new(&ED25519, &key.ed25519);
+        let text_fits = match self.prehashed {
+            true => ed25519.verify(&Blake2b512::digest(text), &self.over_text),
+            false => ed25519.verify(text, &self.over_text),
+        };
+        let with_comment = [&self.over_text[..], self.comment.as_bytes()].concat();
+        text_fits.is_ok() && ed25519.verify(&with_comment, &self.over_comment).is_ok()
+    }
+}
+
+/// `ALL` bytes in base64: the kind, the key's id and `REST` more.
+fn labelled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], KeyId, [u8; REST])> {
+    let bytes: [u8; ALL] = decoded(base64)?;
+    let (kind, bytes) = bytes.split_first_chunk::<2>()?;
+    let (id, rest) = bytes.split_first_chunk::<8>()?;
+    Some((*kind, KeyId(*id), rest.try_into().ok()?))
+}
+
+fn decoded<const N: usize>(base64: &str) -> Option<[u8; N]> {
+    BASE64_STANDARD.decode(base64).ok()?.try_into().ok()
+}

@@ -1,0 +1,131 @@
+//! A stream as zstd frames that know nothing of each other, each made of 4 MiB, and the table of where they begin:
+//! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. Several cores
+//! compress, and several can decode.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use zstd::bulk::Compressor;
+
+pub const FRAME_BYTES: usize = 4 << 20;
+
+/// Of a frame that decoders pass over.
+const SKIPPABLE: u32 = 0x184d_2a5e;
+const SEEKABLE: u32 = 0x8f92_eab1;
+
+type Answer = io::Result<Vec<u8>>;
+
+struct Job {
+    block: Vec<u8>,
+    answer: SyncSender<Answer>,
+}
+
+/// Takes the stream and writes the frames.
+pub struct Frames<W> {
+    out: W,
+    block: Vec<u8>,
+    jobs: Sender<Job>,
+    /// In the order of the stream, each with the length of its block.
+    pending: VecDeque<(usize, Receiver<Answer>)>,
+    most_pending: usize,
+    table: Vec<u8>,
+    frames: u32,
+    bytes_in: u64,
+}
+
+impl<W: Write> Frames<W> {
+    pub fn new(out: W, level: i32) -> Frames<W> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let (jobs, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..cores {
+            let queue = queue.clone();
+            // Ends when nobody can send any more.
+            thread::spawn(move || compress(&queue, level));
+        }
+        let (block, pending, table) = (Vec::with_capacity(FRAME_BYTES), VecDeque::new(), Vec::new());
+        // One that each core works at and one that waits for it: memory stays bounded.
+        Frames { out, block, jobs, pending, most_pending: 2 * cores, table, frames: 0, bytes_in: 0 }
+    }
+
+    /// Writes what is left and the table; returns how much came in.
+    ///
+    /// # Errors
+    /// Compressing or writing fails.
+    pub fn finish(mut self) -> io::Result<(u64, W)> {
+        if !self.block.is_empty() || self.frames == 0 {
+            self.send_block()?;
+        }
+        while !self.pending.is_empty() {
+            self.write_first()?;
+        }
+        let body = u32::try_from(self.table.len() + 9).map_err(io::Error::other)?;
+        self.out.write_all(&SKIPPABLE.to_le_bytes())?;
+        self.out.write_all(&body.to_le_bytes())?;
+        self.out.write_all(&self.table)?;
+        self.out.write_all(&self.frames.to_le_bytes())?;
+        // No flags: the table has no checksums, the frames have their own.
+        self.out.write_all(&[0])?;
+        self.out.write_all(&SEEKABLE.to_le_bytes())?;
+        self.out.flush()?;
+        Ok((self.bytes_in, self.out))
+    }
+
+    fn send_block(&mut self) -> io::Result<()> {
+        if self.pending.len() >= self.most_pending {
+            self.write_first()?;
+        }
+        let block = std::mem::replace(&mut self.block, Vec::with_capacity(FRAME_BYTES));
+        let (answer, receiver) = sync_channel(1);
+        self.pending.push_back((block.len(), receiver));
+        self.frames += 1;
+        self.jobs.send(Job { block, answer }).map_err(|_| gone())
+    }
+
+    fn write_first(&mut self) -> io::Result<()> {
+        let Some((length, answer)) = self.pending.pop_front() else { return Ok(()) };
+        let frame = answer.recv().map_err(|_| gone())??;
+        for number in [frame.len(), length] {
+            self.table.extend(u32::try_from(number).map_err(io::Error::other)?.to_le_bytes());
+        }
+        self.out.write_all(&frame)
+    }
+}
+
+impl<W: Write> Write for Frames<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(FRAME_BYTES - self.block.len());
+        self.block.extend_from_slice(&bytes[..taken]);
+        self.bytes_in += taken as u64;
+        if self.block.len() == FRAME_BYTES {
+            self.send_block()?;
+        }
+        Ok(taken)
+    }
+
+    /// A block that is not full stays: where frames are cut must not depend on how the stream is written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn compress(queue: &Mutex<Receiver<Job>>, level: i32) {
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    while let Ok(Job { block, answer }) = next() {
+        // Who does not wait for the answer any more has failed already, and says so.
+        let _ = answer.send(frame(&block, level));
+    }
+}
+
+fn frame(block: &[u8], level: i32) -> Answer {
+    let mut compressor = Compressor::new(level)?;
+    compressor.include_checksum(true)?;
+    compressor.include_contentsize(true)?;
+    compressor.compress(block)
+}
+
+fn gone() -> io::Error {
+    io::Error::other("a thread that compresses panicked; its words are on the console")
+}

@@ -1,0 +1,244 @@
+//! One member of a tar: a ustar header, and before it a PAX header with what does not fit into that. GNU tar and bsdtar read
+//! it, as do we.
+
+use super::frames::Frames;
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use tar::{Builder, EntryType, Header};
+
+/// Of the names in a ustar header.
+const NAME_BYTES: usize = 100;
+const BLOCK: usize = 512;
+
+pub struct Member<'a> {
+    pub path: Vec<u8>,
+    pub metadata: &'a Metadata,
+    pub what: What,
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// No time is later.
+    pub epoch: Option<i64>,
+}
+
+pub enum What {
+    File(File),
+    Directory,
+    Symlink(Vec<u8>),
+    /// To an earlier member.
+    HardLink(Vec<u8>),
+    CharacterDevice,
+    BlockDevice,
+    Fifo,
+}
+
+/// Key and value of each.
+type Records = Vec<(String, Vec<u8>)>;
+
+impl Member<'_> {
+    pub fn append<W: Write>(self, tar: &mut Builder<Frames<W>>) -> io::Result<()> {
+        let mut header = Header::new_ustar();
+        header.set_mode(self.metadata.mode() & 0o7777);
+        header.set_uid(self.metadata.uid().into());
+        header.set_gid(self.metadata.gid().into());
+        header.set_size(0);
+        let mut records = Records::new();
+        self.set_time(&mut header, &mut records);
+        self.add_xattrs(&mut records)?;
+        header.set_entry_type(self.what.entry_type());
+        match &self.what {
+            What::File(file) => return self.append_file(file, header, records, tar),
+            What::Symlink(target) | What::HardLink(target) => {
+                put(&mut header.as_old_mut().linkname, target);
+                if target.len() > NAME_BYTES {
+                    records.push(("linkpath".to_owned(), target.clone()));
+                }
+            }
+            What::CharacterDevice | What::BlockDevice => {
+                let device = self.metadata.rdev();
+                header.set_device_major(number(nix::sys::stat::major(device))?)?;
+                header.set_device_minor(number(nix::sys::stat::minor(device))?)?;
+            }
+            What::Directory | What::Fifo => {}
+        }
+        self.set_name(&mut header, &mut records);
+        write(tar, header, records, io::empty())
+    }
+
+    fn append_file<W: Write>(
+        &self,
+        file: &File,
+        mut header: Header,
+        mut records: Records,
+        tar: &mut Builder<Frames<W>>,
+    ) -> io::Result<()> {
+        let size = self.metadata.size();
+        let pieces = pieces(file, size)?;
+        let data: u64 = pieces.iter().map(|(_, length)| length).sum();
+        let content = Content { file, pieces: pieces.clone().into_iter(), offset: 0, left: 0 };
+        if data == size {
+            header.set_size(size);
+            self.set_name(&mut header, &mut records);
+            write(tar, header, records, content)?;
+        } else {
+            // GNU sparse 1.0: where the data lies is said in front of it.
+            let map = sparse_map(&pieces, size);
+            header.set_size(map.len() as u64 + data);
+            let base = self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            put(&mut header.as_old_mut().name, &[b"GNUSparseFile.0/", base].concat());
+            for (key, value) in [("major", "1"), ("minor", "0"), ("realsize", &size.to_string())] {
+                records.push((format!("GNU.sparse.{key}"), value.as_bytes().to_owned()));
+            }
+            records.push(("GNU.sparse.name".to_owned(), self.path.clone()));
+            write(tar, header, records, (&map[..]).chain(content))?;
+        }
+        let now = file.metadata()?;
+        let same = |of: &Metadata| (of.size(), of.mtime(), of.mtime_nsec());
+        if same(&now) != same(self.metadata) {
+            return Err(io::Error::other("it changed while it was packed"));
+        }
+        Ok(())
+    }
+
+    fn set_name(&self, header: &mut Header, records: &mut Records) {
+        put(&mut header.as_old_mut().name, &self.path);
+        if self.path.len() > NAME_BYTES {
+            records.push(("path".to_owned(), self.path.clone()));
+        }
+    }
+
+    fn set_time(&self, header: &mut Header, records: &mut Records) {
+        let (mut seconds, mut nanoseconds) = (self.metadata.mtime(), self.metadata.mtime_nsec());
+        if let Some(epoch) = self.epoch.filter(|epoch| (seconds, nanoseconds) > (*epoch, 0)) {
+            (seconds, nanoseconds) = (epoch, 0);
+        }
+        header.set_mtime(u64::try_from(seconds).unwrap_or(0));
+        if nanoseconds != 0 || seconds < 0 {
+            records.push(("mtime".to_owned(), decimal(seconds, nanoseconds).into_bytes()));
+        }
+    }
+
+    fn add_xattrs(&self, records: &mut Records) -> io::Result<()> {
+        for (name, value) in &self.xattrs {
+            let shown = String::from_utf8_lossy(name);
+            let name = std::str::from_utf8(name).map_err(|_| {
+                io::Error::other(format!("its extended attribute {shown:?} has a name that is not UTF-8"))
+            })?;
+            // As GNU tar does: `=` would end the key.
+            let name = name.replace('%', "%25").replace('=', "%3D");
+            records.push((format!("SCHILY.xattr.{name}"), value.clone()));
+        }
+        Ok(())
+    }
+}
+
+impl What {
+    fn entry_type(&self) -> EntryType {
+        match self {
+            What::File(_) => EntryType::Regular,
+            What::Directory => EntryType::Directory,
+            What::Symlink(_) => EntryType::Symlink,
+            What::HardLink(_) => EntryType::Link,
+            What::CharacterDevice => EntryType::Char,
+            What::BlockDevice => EntryType::Block,
+            What::Fifo => EntryType::Fifo,
+        }
+    }
+}
+
+fn write<W: Write>(
+    tar: &mut Builder<Frames<W>>,
+    mut header: Header,
+    records: Records,
+    content: impl Read,
+) -> io::Result<()> {
+    let names = ["path", "linkpath", "GNU.sparse.name"];
+    let binary =
+        |(key, value): &(String, Vec<u8>)| names.contains(&key.as_str()) && std::str::from_utf8(value).is_err();
+    // PAX names are UTF-8 otherwise, and bsdtar insists.
+    let charset = records.iter().any(binary).then_some(("hdrcharset", &b"BINARY"[..]));
+    let pairs = records.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
+    tar.append_pax_extensions(charset.into_iter().chain(pairs))?;
+    header.set_cksum();
+    tar.append(&header, content)
+}
+
+/// What fits.
+fn put(field: &mut [u8; NAME_BYTES], name: &[u8]) {
+    let length = name.len().min(NAME_BYTES);
+    field[..length].copy_from_slice(&name[..length]);
+}
+
+fn number(device: u64) -> io::Result<u32> {
+    u32::try_from(device).map_err(io::Error::other)
+}
+
+/// Seconds count down to the one before, nanoseconds up from it: -2 and 500000000 are -1.5.
+fn decimal(seconds: i64, nanoseconds: i64) -> String {
+    match (seconds, nanoseconds) {
+        (seconds, 0) => seconds.to_string(),
+        (..0, _) => format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanoseconds),
+        _ => format!("{seconds}.{nanoseconds:09}"),
+    }
+}
+
+/// Offset and length of what is no hole.
+fn pieces(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
+    let (mut pieces, mut end) = (Vec::new(), 0);
+    let seek = |offset: u64, whence| -> io::Result<Option<u64>> {
+        match lseek(file, i64::try_from(offset).map_err(io::Error::other)?, whence) {
+            Ok(found) => Ok(u64::try_from(found).ok()),
+            // Nothing but a hole up to the end.
+            Err(Errno::ENXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    };
+    while end < size {
+        let Some(start) = seek(end, Whence::SeekData)?.filter(|start| *start < size) else { break };
+        end = seek(start, Whence::SeekHole)?.unwrap_or(size).min(size);
+        pieces.push((start, end - start));
+    }
+    Ok(pieces)
+}
+
+/// Decimal lines, filled up to a block.
+fn sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
+    let mut pieces = pieces.to_vec();
+    // A hole at the end has a piece of no length behind it.
+    if pieces.last().is_none_or(|(offset, length)| offset + length < size) {
+        pieces.push((size, 0));
+    }
+    let mut map = format!("{}\n", pieces.len());
+    for (offset, length) in pieces {
+        map += &format!("{offset}\n{length}\n");
+    }
+    let mut map = map.into_bytes();
+    map.resize(map.len().next_multiple_of(BLOCK), 0);
+    map
+}
+
+/// The data of a file, piece by piece, exactly as long as was said before.
+struct Content<'a> {
+    file: &'a File,
+    pieces: std::vec::IntoIter<(u64, u64)>,
+    offset: u64,
+    /// Of the present piece.
+    left: u64,
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.left == 0 {
+            let Some((offset, length)) = self.pieces.next() else { return Ok(0) };
+            (self.offset, self.left) = (offset, length);
+        }
+        let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let got = self.file.read_at(&mut buffer[..wanted], self.offset)?;
+        if got == 0 && wanted > 0 {
+            return Err(io::Error::other("it became shorter while it was packed"));
+        }
+        (self.offset, self.left) = (self.offset + got as u64, self.left - got as u64);
+        Ok(got)
+    }
+}

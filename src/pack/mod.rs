@@ -1,0 +1,205 @@
+//! `drophammer image pack`: a directory or a disk image becomes an image that can be served: compressed in frames that several
+//! cores decode, with the digests of its pieces and, given a key, signatures beside it. The same input gives the same bytes.
+
+mod disk;
+mod frames;
+mod member;
+mod sign;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use crate::cli;
+use crate::desk::{self, Outcome};
+use crate::error::{Context, Error, Phase, Result};
+use crate::image::Manifest;
+use crate::text;
+use frames::Frames;
+use serde::Serialize;
+use sign::Signer;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What was made.
+#[derive(Debug, Serialize)]
+struct Packed {
+    image: PathBuf,
+    /// Of a directory: how many names it has.
+    files: Option<u64>,
+    /// Of the tar or the disk.
+    bytes_in: u64,
+    bytes_out: u64,
+    seconds: f64,
+    digest: String,
+    /// Names of what lies beside the image.
+    beside: Vec<String>,
+    signed_by: Option<String>,
+}
+
+/// Packs an image, and says in one line what was made.
+///
+/// # Errors
+/// The source cannot be read or is no image's, the key cannot be used, or the image not be written. The files of an earlier
+/// image are as they were then, but for an error in the last moment, when new files take their names.
+pub fn pack(options: &cli::Pack) -> Result<Outcome> {
+    let packed = packed(options)?;
+    let text = if options.json { format!("{}\n", desk::json(&packed)?) } else { packed.line() };
+    desk::print(&text)?;
+    Ok(Outcome::Good)
+}
+
+fn packed(options: &cli::Pack) -> Result<Packed> {
+    let (began, image) = (Instant::now(), &options.output);
+    let signer = options.key.as_deref().map(Signer::open).transpose()?;
+    let epoch = epoch(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref())?;
+    let source = Source::look(&options.source, image)?;
+
+    let new = Part(with_suffix(image, ".new"));
+    let file = File::create(&new.0).context(Phase::Image, || format!("create {}", new.0.display()))?;
+    let frames = Frames::new(BufWriter::new(file), options.level);
+    let (files, frames) = match source {
+        Source::Tree => {
+            let (files, frames) = tree::pack(&options.source, frames, epoch)?;
+            (Some(files), frames)
+        }
+        Source::Raw => (None, disk::pack(&options.source, frames)?),
+        Source::Qcow2 => {
+            let raw = Part(with_suffix(image, ".raw"));
+            disk::from_qcow2(&options.source, &raw.0)?;
+            (None, disk::pack(&raw.0, frames)?)
+        }
+    };
+    let written = || format!("write {}", new.0.display());
+    let (bytes_in, file) = frames.finish().context(Phase::Image, written)?;
+    let file = file.into_inner().map_err(|error| Error::with_source(Phase::Image, written(), error.into_error()))?;
+    file.sync_all().context(Phase::Image, written)?;
+
+    let bytes_out = file.metadata().context(Phase::Image, written)?.len();
+    let manifest = File::open(&new.0).and_then(|file| Manifest::of(file, bytes_out));
+    let manifest = manifest.context(Phase::Image, || format!("read {} again", new.0.display()))?;
+    let documents = documents(image, &manifest, signer.as_ref(), epoch)?;
+    put_in_place(image, new, &documents)?;
+    Ok(Packed {
+        image: image.clone(),
+        files,
+        bytes_in,
+        bytes_out,
+        seconds: began.elapsed().as_secs_f64(),
+        digest: manifest.digest,
+        beside: documents.iter().map(|(suffix, _)| format!("{}{suffix}", file_name(image))).collect(),
+        signed_by: signer.map(|signer| signer.id),
+    })
+}
+
+impl Packed {
+    fn line(&self) -> String {
+        let files = self.files.map_or(String::new(), |files| format!("{files} files, "));
+        let signed = self.signed_by.as_ref().map_or(String::new(), |key| format!(" (signed by {key})"));
+        let (bytes_in, bytes_out) = (text::bytes(self.bytes_in), text::bytes(self.bytes_out));
+        let (seconds, image) = (text::seconds(self.seconds), self.image.display());
+        format!(
+            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; beside it {}{signed}\n",
+            self.beside.join(", ")
+        )
+    }
+}
+
+enum Source {
+    Tree,
+    Raw,
+    Qcow2,
+}
+
+impl Source {
+    fn look(source: &Path, image: &Path) -> Result<Source> {
+        let metadata = fs::metadata(source).context(Phase::Image, || format!("look at {}", source.display()))?;
+        if metadata.is_file() {
+            return disk::kind(source);
+        }
+        if !metadata.is_dir() {
+            let why = format!("{} is neither a directory nor the file of a disk image", source.display());
+            return Err(Error::new(Phase::Image, why));
+        }
+        let absolute =
+            |path: &Path| path.canonicalize().context(Phase::Image, || format!("look at {}", path.display()));
+        let beside = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match absolute(beside)?.starts_with(absolute(source)?) {
+            true => Err(Error::new(Phase::Image, format!("{} lies in what it is made of", image.display()))),
+            false => Ok(Source::Tree),
+        }
+    }
+}
+
+/// Nothing in the image is younger (<https://reproducible-builds.org/specs/source-date-epoch/>).
+fn epoch(text: Option<&str>) -> Result<Option<i64>> {
+    let Some(text) = text else { return Ok(None) };
+    let seconds = text.parse().ok().filter(|seconds| *seconds >= 0);
+    let bad = || Error::new(Phase::Settings, format!("SOURCE_DATE_EPOCH={text} is no number of seconds since 1970"));
+    seconds.map(Some).ok_or_else(bad)
+}
+
+/// What goes beside an image, by suffix. Without a signer the signatures of an earlier image are not among it.
+fn documents(
+    image: &Path,
+    manifest: &Manifest,
+    signer: Option<&Signer>,
+    epoch: Option<i64>,
+) -> Result<Vec<(&'static str, String)>> {
+    let name = file_name(image);
+    let hex = manifest.digest.trim_start_matches("sha256:");
+    let mut documents =
+        vec![(".manifest", format!("{}\n", desk::json(manifest)?)), (".sha256", format!("{hex}  {name}\n"))];
+    if let Some(signer) = signer {
+        for (document, signature) in [(0, ".manifest.minisig"), (1, ".sha256.minisig")] {
+            let (suffix, text) = &documents[document];
+            let signed = signer.sign(&format!("{name}{suffix}"), text, epoch)?;
+            documents.push((signature, signed));
+        }
+    }
+    Ok(documents)
+}
+
+/// The image last: who fetches in between finds an old image with new documents, which do not agree, and refuses it.
+fn put_in_place(image: &Path, new: Part, documents: &[(&'static str, String)]) -> Result<()> {
+    let mut parts = Vec::new();
+    for (suffix, text) in documents {
+        let part = Part(with_suffix(image, &format!("{suffix}.new")));
+        fs::write(&part.0, text).context(Phase::Image, || format!("write {}", part.0.display()))?;
+        parts.push((part, with_suffix(image, suffix)));
+    }
+    for signature in [".manifest.minisig", ".sha256.minisig"].map(|suffix| with_suffix(image, suffix)) {
+        match fs::remove_file(&signature) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::with_source(Phase::Image, format!("remove the old {}", signature.display()), error));
+            }
+            _ => {}
+        }
+    }
+    parts.push((new, image.to_owned()));
+    for (part, name) in parts {
+        fs::rename(&part.0, &name).context(Phase::Image, || format!("rename {}", part.0.display()))?;
+    }
+    Ok(())
+}
+
+/// A file that goes away again unless it gets its name in time.
+struct Part(PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Renamed, or never made: then there is none.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

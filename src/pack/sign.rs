@@ -1,0 +1,65 @@
+//! Signatures as minisign makes them, with its secret keys.
+
+use crate::error::{Context, Error, Phase, Result};
+use minisign::{SecretKey, SecretKeyBox};
+use std::io::IsTerminal;
+use std::path::Path;
+use time::OffsetDateTime;
+
+/// For keys that are used where nobody types.
+const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
+
+/// A secret key that is open.
+pub struct Signer {
+    secret: SecretKey,
+    pub id: String,
+}
+
+impl Signer {
+    /// Takes the password from the environment, else from the terminal.
+    ///
+    /// # Errors
+    /// There is no such key, or no password that opens it.
+    pub fn open(path: &Path) -> Result<Signer> {
+        let reading = || format!("read the secret key {}", path.display());
+        let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
+        let boxed = || SecretKeyBox::from_string(&text).context(Phase::Settings, reading);
+        let secret = match boxed()?.into_unencrypted_secret_key() {
+            Ok(secret) => secret,
+            Err(error) if !error.to_string().contains("encrypted") => {
+                return Err(Error::with_source(Phase::Settings, reading(), error));
+            }
+            Err(_) => {
+                let password = password(path)?;
+                let opened = boxed()?.into_secret_key(password);
+                opened.context(Phase::Settings, || format!("open the secret key {}", path.display()))?
+            }
+        };
+        let number = secret.keynum().try_into().map(u64::from_le_bytes).unwrap_or_default();
+        Ok(Signer { secret, id: format!("{number:016X}") })
+    }
+
+    /// The text of the `.minisig` of a file.
+    ///
+    /// # Errors
+    /// The key cannot sign.
+    pub fn sign(&self, file: &str, text: &str, epoch: Option<i64>) -> Result<String> {
+        let seconds = epoch.unwrap_or_else(|| OffsetDateTime::now_utc().unix_timestamp());
+        let comment = format!("timestamp:{seconds}\tfile:{file}\thashed");
+        let signed = minisign::sign(None, &self.secret, text.as_bytes(), Some(&comment), None);
+        Ok(signed.context(Phase::Image, || format!("sign {file}"))?.into_string())
+    }
+}
+
+/// None: it is asked for at the terminal.
+fn password(key: &Path) -> Result<Option<String>> {
+    match std::env::var(PASSWORD) {
+        Ok(password) => Ok(Some(password)),
+        Err(_) if std::io::stdin().is_terminal() => Ok(None),
+        Err(_) => {
+            let why =
+                format!("the secret key {} has a password: set {PASSWORD}, as there is no terminal", key.display());
+            Err(Error::new(Phase::Settings, why))
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Packs what a tree or a disk can hold, and unpacks it with other people's tools and our own.
+
+use super::*;
+use crate::http;
+use crate::image::testing::{Act, Server, noise};
+use crate::image::tests::{assert_same, look, make_zoo};
+use crate::image::{self, Beneath, Incoming, Keys};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::process;
+use tempfile::TempDir;
+
+const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust");
+
+fn options(source: &Path, output: &Path) -> cli::Pack {
+    cli::Pack { source: source.to_owned(), output: output.to_owned(), key: None, level: 1, json: false }
+}
+
+fn with_key(options: cli::Pack, key: &str) -> cli::Pack {
+    cli::Pack { key: Some(Path::new(KEYS).join(key)), ..options }
+}
+
+/// A tree that needs no root, made in this order of names.
+fn small_tree(names: &[&str]) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for name in names {
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, noise(name.len() * 1000)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    symlink("etc/hosts", root.path().join("link")).unwrap();
+    fs::hard_link(root.path().join(NAMES[0]), root.path().join("zz-hard-link")).unwrap();
+    root
+}
+
+const NAMES: [&str; 5] = ["etc/hosts", "etc-first", "etc/a/b", "usr/share/doc", "var/big"];
+
+fn set_times(root: &Path) {
+    use nix::sys::stat::{UtimensatFlags, utimensat};
+    use nix::sys::time::TimeSpec;
+    for path in look(root, true).keys().rev() {
+        let (time, at) = (TimeSpec::new(1_500_000_000, 7), root.join(path));
+        utimensat(nix::fcntl::AT_FDCWD, &at, &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
+    }
+}
+
+#[test]
+fn the_same_tree_gives_the_same_bytes() {
+    let reversed: Vec<&str> = NAMES.into_iter().rev().collect();
+    let made: Vec<_> = [&NAMES[..], &reversed]
+        .into_iter()
+        .map(|names| {
+            let (tree, out) = (small_tree(names), tempfile::tempdir().unwrap());
+            set_times(tree.path());
+            let image = out.path().join("image.tar.zst");
+            let made = packed(&options(tree.path(), &image)).unwrap();
+            assert_eq!(
+                (made.files, made.beside),
+                (Some(12), vec!["image.tar.zst.manifest".into(), "image.tar.zst.sha256".into()])
+            );
+            let names: Vec<_> = look(out.path(), false).into_keys().collect();
+            assert_eq!(names.len(), 4, "{names:?}");
+            ["", ".manifest", ".sha256"].map(|suffix| fs::read(with_suffix(&image, suffix)).unwrap())
+        })
+        .collect();
+    assert!(made[0] == made[1]);
+}
+
+/// What the seek table says of each frame: compressed and decompressed length.
+fn seek_table(image: &[u8]) -> Vec<(usize, usize)> {
+    let number = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
+    assert_eq!(&image[image.len() - 5..], [0, 0xb1, 0xea, 0x92, 0x8f]);
+    let frames = number(image.len() - 9);
+    let entries = image.len() - 9 - 8 * frames;
+    assert_eq!((number(entries - 8), number(entries - 4)), (0x184d_2a5e, 8 * frames + 9));
+    let table: Vec<_> =
+        (0..frames).map(|frame| (number(entries + 8 * frame), number(entries + 8 * frame + 4))).collect();
+    assert_eq!(table.iter().map(|(compressed, _)| compressed).sum::<usize>(), entries - 8);
+    table
+}
+
+#[test]
+fn each_frame_can_be_found_and_decoded_by_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = noise(2 * frames::FRAME_BYTES + 12345);
+    let (source, image) = (directory.path().join("disk.raw"), directory.path().join("disk.raw.zst"));
+    fs::write(&source, &disk).unwrap();
+    let made = packed(&options(&source, &image)).unwrap();
+    assert_eq!((made.files, made.bytes_in), (None, disk.len() as u64));
+    let image = fs::read(image).unwrap();
+    assert_eq!(made.bytes_out, image.len() as u64);
+    let (mut compressed_at, mut at) = (0, 0);
+    let table = seek_table(&image);
+    assert_eq!(table.len(), 3);
+    for (compressed, length) in table {
+        let frame = &image[compressed_at..compressed_at + compressed];
+        assert_eq!(zstd::zstd_safe::get_frame_content_size(frame).unwrap(), Some(length as u64));
+        // The last of the four flag bits that a frame has for its checksum.
+        assert_eq!(frame[4] & 4, 4);
+        assert!(zstd::bulk::decompress(frame, length).unwrap() == disk[at..at + length]);
+        (compressed_at, at) = (compressed_at + compressed, at + length);
+    }
+    assert_eq!(at, disk.len());
+}
+
+#[test]
+fn the_frames_do_not_depend_on_how_the_stream_is_written() {
+    let stream = noise(frames::FRAME_BYTES + 5);
+    let made = |piece: usize| {
+        let mut frames = Frames::new(Vec::new(), 3);
+        stream.chunks(piece).for_each(|bytes| std::io::Write::write_all(&mut frames, bytes).unwrap());
+        frames.finish().unwrap()
+    };
+    assert!(made(1000) == made(stream.len()));
+    let (length, nothing) = Frames::new(Vec::new(), 3).finish().unwrap();
+    assert_eq!((length, seek_table(&nothing).len()), (0, 1));
+    assert_eq!(zstd::decode_all(&nothing[..]).unwrap(), b"");
+}
+
+#[test]
+fn nothing_is_younger_than_the_epoch() {
+    assert_eq!(epoch(None).unwrap(), None);
+    assert_eq!(epoch(Some("1600000000")).unwrap(), Some(1_600_000_000));
+    for bad in ["", "yesterday", "-1", "1.5"] {
+        assert!(epoch(Some(bad)).unwrap_err().to_string().contains("SOURCE_DATE_EPOCH="), "{bad}");
+    }
+    let tree = small_tree(&NAMES);
+    let mut times = Vec::new();
+    for epoch in [Some(1_600_000_000), None] {
+        let (_, frames) = tree::pack(tree.path(), Frames::new(Vec::new(), 1), epoch).unwrap();
+        let tar = zstd::decode_all(&frames.finish().unwrap().1[..]).unwrap();
+        let mut archive = tar::Archive::new(&tar[..]);
+        times
+            .push(archive.entries().unwrap().map(|entry| entry.unwrap().header().mtime().unwrap()).collect::<Vec<_>>());
+    }
+    assert!(times[0].iter().all(|time| *time == 1_600_000_000));
+    assert!(times[1].iter().all(|time| *time > 1_600_000_000));
+}
+
+#[test]
+fn what_cannot_be_packed_is_named_and_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    fs::write(at("empty"), "").unwrap();
+    fs::write(at("packed.zst"), zstd::encode_all(&b"x"[..], 1).unwrap()).unwrap();
+    fs::write(at("packed.gz"), [0x1f, 0x8b, 8]).unwrap();
+    fs::write(at("disk"), "disk").unwrap();
+    let qcow2 = |backing: u8, features: u8| {
+        let mut head = [&b"QFI\xfb\0\0\0\x03"[..], &[0; 96]].concat();
+        (head[15], head[79]) = (backing, features);
+        head
+    };
+    fs::write(at("backed.qcow2"), qcow2(1, 0)).unwrap();
+    fs::write(at("elsewhere.qcow2"), qcow2(0, 4)).unwrap();
+    let out = at("out");
+    fs::create_dir(&out).unwrap();
+    let image = out.join("image");
+    let plain = |source: &str| options(&at(source), &image);
+    for (options, says) in [
+        (plain("none"), "none: No such file"),
+        (plain("empty"), "the file is empty"),
+        (plain("packed.zst"), "is compressed with zstd already: unpack it first"),
+        (plain("packed.gz"), "compressed with gzip already"),
+        (plain("backed.qcow2"), "takes data from another file: make one file of it"),
+        (plain("elsewhere.qcow2"), "takes data from another file"),
+        (options(Path::new("/dev/null"), &image), "neither a directory nor the file of a disk image"),
+        (options(&at("tree"), &at("tree/image")), "lies in what it is made of"),
+        (options(&at("tree"), &at("no/such/image")), "look at"),
+        (options(&at("disk"), &at("no/such/image")), "create"),
+        (with_key(plain("disk"), "none.key"), "read the secret key"),
+        (with_key(plain("disk"), "one.pub"), "one.pub"),
+        (with_key(plain("disk"), "img.tar.zst.sha256"), "read the secret key"),
+    ] {
+        let error = packed(&options).unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 0, "{says}");
+    }
+}
+
+#[test]
+fn an_old_image_gives_way_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, image) = (directory.path().join("disk"), directory.path().join("image"));
+    fs::write(&disk, "one").unwrap();
+    let signed = packed(&with_key(options(&disk, &image), "one.key")).unwrap();
+    assert_eq!((signed.beside.len(), signed.signed_by.as_deref()), (4, Some("6C22FE75B6915BAB")));
+    assert!(signed.line().contains("image.sha256.minisig (signed by 6C22FE75B6915BAB)"), "{}", signed.line());
+    assert!(with_suffix(&image, ".manifest.minisig").exists());
+    fs::write(&disk, "two").unwrap();
+    let unsigned = packed(&options(&disk, &image)).unwrap();
+    assert_ne!(unsigned.digest, signed.digest);
+    let names: Vec<_> = look(directory.path(), false).into_keys().map(|path| path.display().to_string()).collect();
+    assert_eq!(names, ["", "disk", "image", "image.manifest", "image.sha256"]);
+}
+
+/// Serves what lies in a directory.
+fn serve(directory: &Path) -> Server {
+    let directory = directory.to_owned();
+    Server::start(Vec::new(), move |request| match fs::read(directory.join(&request.path[1..])) {
+        Ok(body) => Act { body: Some(body), ..Act::default() },
+        Err(_) => Act::status(404),
+    })
+}
+
+fn burn(server: &Server, keys: &str, root: &Path) -> Result<Option<String>> {
+    let key = fs::read_to_string(Path::new(KEYS).join(keys)).unwrap().lines().nth(1).unwrap().to_owned();
+    let keys = Keys::read(&[key], Path::new("/no/such/directory"))?;
+    let reached = image::reach(&image::Source { url: server.url("image.tar.zst"), keys, ..image::Source::default() })?;
+    assert!(reached.parts[0].manifest.is_some());
+    let signed_by = reached.signed_by.clone();
+    Incoming::start(reached)?.burn(root, &Beneath::default(), &|_| ())?;
+    Ok(signed_by)
+}
+
+#[test]
+fn a_signed_image_is_burned_by_whom_it_was_signed_for() {
+    http::client().unwrap();
+    let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
+    let image = out.path().join("image.tar.zst");
+    packed(&with_key(options(tree.path(), &image), "one.key")).unwrap();
+    let (server, root) = (serve(out.path()), tempfile::tempdir().unwrap());
+    assert_eq!(burn(&server, "one.pub", root.path()).unwrap().as_deref(), Some("6C22FE75B6915BAB"));
+    assert_same(&look(tree.path(), true), &look(root.path(), true), "burned");
+
+    let empty = tempfile::tempdir().unwrap();
+    let error = burn(&server, "two.pub", empty.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("signed by key 6C22FE75B6915BAB; the keys that are trusted here are 1D1052ED9DBCA100"),
+        "{error}"
+    );
+    // Another image in its place, that says of itself what it likes.
+    packed(&options(tree.path(), &image)).unwrap();
+    assert!(burn(&server, "one.pub", empty.path()).unwrap_err().to_string().contains("is not signed"));
+    assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_key_with_a_password_needs_it() {
+    let text = fs::read_to_string(Path::new(KEYS).join("locked.key")).unwrap();
+    let open = |password: &str| {
+        let boxed = minisign::SecretKeyBox::from_string(&text).unwrap();
+        boxed.into_secret_key(Some(password.to_owned()))
+    };
+    assert!(open("correct horse").is_ok());
+    assert!(open("battery").is_err());
+}
+
+fn run(program: &str, args: &[&str], directory: &Path) -> process::Output {
+    let output = process::Command::new(program).args(args).current_dir(directory).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_everything_arrives_by_gnu_tar_bsdtar_and_our_own() {
+    let (zoo, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make_zoo(zoo.path());
+    let _socket = std::os::unix::net::UnixListener::bind(zoo.path().join("socket")).unwrap();
+    let image = out.path().join("image.tar.zst");
+    packed(&with_key(options(zoo.path(), &image), "one.key")).unwrap();
+    fs::remove_file(zoo.path().join("socket")).unwrap();
+    // A socket's directory has its time from before.
+    let was = look(zoo.path(), true);
+    let seen_without_root_time = |root: &Path| {
+        let mut seen = look(root, true);
+        let top = seen.remove(Path::new(""));
+        assert!(top.is_some());
+        seen
+    };
+    let was_below: std::collections::BTreeMap<_, _> =
+        was.into_iter().filter(|(path, _)| path != Path::new("")).collect();
+    run("zstd", &["-q", "-d", "image.tar.zst"], out.path());
+    for extract in [
+        &["tar", "-x", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--same-owner", "-p", "-f"][..],
+        &["bsdtar", "-x", "--xattrs", "--numeric-owner", "--same-owner", "-p", "-f"],
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let tar = out.path().join("image.tar");
+        run(extract[0], &[&extract[1..], &[tar.to_str().unwrap()]].concat(), root.path());
+        assert_same(&was_below, &seen_without_root_time(root.path()), extract[0]);
+    }
+    let root = tempfile::tempdir().unwrap();
+    burn(&serve(out.path()), "one.pub", root.path()).unwrap();
+    assert_same(&was_below, &seen_without_root_time(root.path()), "burn");
+    for path in ["hole-first", "hole-last", "all-hole", "many"] {
+        let blocks = |root: &Path| {
+            std::os::unix::fs::MetadataExt::blocks(&fs::metadata(root.join("sparse").join(path)).unwrap())
+        };
+        assert!(blocks(root.path()) <= blocks(zoo.path()) + 8, "{path} has lost its holes");
+    }
+    run("sha256sum", &["-c", "image.tar.zst.sha256"], out.path());
+    for suffix in [".manifest", ".sha256"] {
+        let key = Path::new(KEYS).join("one.pub");
+        run("minisign", &["-V", "-p", key.to_str().unwrap(), "-m", &format!("image.tar.zst{suffix}")], out.path());
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_mounted_filesystem_is_no_part_of_an_image() {
+    let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
+    let mounted = tree.path().join("usr/share");
+    let none = None::<&str>;
+    nix::mount::mount(Some("none"), &mounted, Some("tmpfs"), nix::mount::MsFlags::empty(), none).unwrap();
+    let result = packed(&options(tree.path(), &out.path().join("image")));
+    nix::mount::umount(&mounted).unwrap();
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("usr/share: another filesystem is mounted there"), "{error}");
+    assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
+}
+
+/// Named root_ for its tools, which `scripts/test loop` has.
+#[test]
+#[ignore = "needs root"]
+fn root_a_qcow2_becomes_the_raw_disk_that_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let raw = directory.path().join("disk.raw");
+    let file = File::create(&raw).unwrap();
+    file.write_all_at(&noise(100_000), 3 << 20).unwrap();
+    file.set_len(10 << 20).unwrap();
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", "disk.raw", "disk.qcow2"], directory.path());
+    run(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", "-b", "disk.qcow2", "-F", "qcow2", "over.qcow2"],
+        directory.path(),
+    );
+    let out = tempfile::tempdir().unwrap();
+    let image = out.path().join("disk.raw.zst");
+    packed(&options(&directory.path().join("disk.qcow2"), &image)).unwrap();
+    assert!(zstd::decode_all(File::open(&image).unwrap()).unwrap() == fs::read(&raw).unwrap());
+    assert_eq!(fs::read_dir(out.path()).unwrap().count(), 3);
+    let error = packed(&options(&directory.path().join("over.qcow2"), &image)).unwrap_err().to_string();
+    assert!(error.contains("takes data from another file"), "{error}");
+}

@@ -1,0 +1,126 @@
+//! A directory as a tar: depth first, the names of each directory in the order of their bytes, so that the order in which
+//! files were made does not show.
+
+use super::frames::Frames;
+use super::member::{Member, What};
+use crate::error::{Context, Error, Phase, Result};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use tar::Builder;
+
+struct Walk<'a, W: Write> {
+    root: &'a Path,
+    device: u64,
+    tar: Builder<Frames<W>>,
+    epoch: Option<i64>,
+    /// The first name of each file that has several, by device and inode.
+    first_names: HashMap<(u64, u64), PathBuf>,
+    files: u64,
+}
+
+/// Returns how many names were packed.
+///
+/// # Errors
+/// Something cannot be read, changes meanwhile, or lies on another filesystem; or the image cannot be written.
+pub fn pack<W: Write>(root: &Path, frames: Frames<W>, epoch: Option<i64>) -> Result<(u64, Frames<W>)> {
+    let metadata = fs::metadata(root).context(Phase::Image, || format!("look at {}", root.display()))?;
+    let tar = Builder::new(frames);
+    let mut walk = Walk { root, device: metadata.dev(), tar, epoch, first_names: HashMap::new(), files: 0 };
+    // Deepest first, last name first: the next to pack is always the last.
+    let mut todo = vec![PathBuf::new()];
+    while let Some(path) = todo.pop() {
+        if walk.add(&path)? {
+            let mut names = walk.names(&path)?;
+            names.sort_by(|one, other| other.as_bytes().cmp(one.as_bytes()));
+            todo.extend(names.into_iter().map(|name| path.join(name)));
+        }
+    }
+    let frames = walk.tar.into_inner().context(Phase::Image, || "end the tar".to_owned())?;
+    Ok((walk.files, frames))
+}
+
+impl<W: Write> Walk<'_, W> {
+    fn names(&self, path: &Path) -> Result<Vec<OsString>> {
+        let directory = self.root.join(path);
+        let listed = fs::read_dir(&directory).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+        listed.context(Phase::Image, || format!("list {}", directory.display()))
+    }
+
+    /// Whether it is a directory.
+    fn add(&mut self, path: &Path) -> Result<bool> {
+        let full = self.root.join(path);
+        // What the caller names may be a symlink; below it they are packed as they are.
+        let look = if path.as_os_str().is_empty() { fs::metadata } else { fs::symlink_metadata };
+        let metadata = look(&full).context(Phase::Image, || format!("look at {}", full.display()))?;
+        if metadata.is_dir() && metadata.dev() != self.device {
+            let why = "another filesystem is mounted there; an image is one tree: unmount it, or copy what it has";
+            return Err(Error::new(Phase::Image, format!("{}: {why}", full.display())));
+        }
+        if metadata.file_type().is_socket() {
+            tracing::warn!("{} is a socket and is left out", full.display());
+            return Ok(false);
+        }
+        self.append(path, &full, &metadata).context(Phase::Image, || format!("pack {}", full.display()))?;
+        self.files += 1;
+        Ok(metadata.is_dir())
+    }
+
+    fn append(&mut self, path: &Path, full: &Path, metadata: &Metadata) -> std::io::Result<()> {
+        let what = self.what(path, full, metadata)?;
+        // Other names of a file say nothing of it: it is as its first one says.
+        let xattrs = if let What::HardLink(_) = what { Vec::new() } else { xattrs(full)? };
+        Member { path: name_of(path, metadata.is_dir()), metadata, what, xattrs, epoch: self.epoch }
+            .append(&mut self.tar)
+    }
+
+    fn what(&mut self, path: &Path, full: &Path, metadata: &Metadata) -> std::io::Result<What> {
+        let kind = metadata.file_type();
+        if !kind.is_dir() && metadata.nlink() > 1 {
+            let first = self.first_names.entry((metadata.dev(), metadata.ino())).or_insert_with(|| path.to_owned());
+            if first != path {
+                return Ok(What::HardLink(first.as_os_str().as_bytes().to_owned()));
+            }
+        }
+        Ok(match kind {
+            kind if kind.is_dir() => What::Directory,
+            kind if kind.is_symlink() => What::Symlink(fs::read_link(full)?.into_os_string().into_vec()),
+            kind if kind.is_char_device() => What::CharacterDevice,
+            kind if kind.is_block_device() => What::BlockDevice,
+            kind if kind.is_fifo() => What::Fifo,
+            _ => What::File(File::open(full)?),
+        })
+    }
+}
+
+/// As tar writes it: a directory ends in a slash.
+fn name_of(path: &Path, is_directory: bool) -> Vec<u8> {
+    let mut name = path.as_os_str().as_bytes().to_owned();
+    if name.is_empty() {
+        name.push(b'.');
+    }
+    if is_directory {
+        name.push(b'/');
+    }
+    name
+}
+
+/// In the order of their names; filesystems list them as they like.
+fn xattrs(full: &Path) -> std::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let listed = match xattr::list(full) {
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    let mut names: Vec<OsString> = listed.collect();
+    names.sort();
+    let named = names.into_iter().map(|name| Ok((xattr::get(full, &name)?, name)));
+    let there = named.filter_map(|pair| match pair {
+        Ok((value, name)) => value.map(|value| Ok((name.into_vec(), value))),
+        Err(error) => Some(Err(error)),
+    });
+    there.collect()
+}
