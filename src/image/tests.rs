@@ -12,7 +12,17 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
+mod bad;
+mod fuzz;
 mod merge;
+mod trees;
+mod whiteouts;
+
+/// Unpacks bytes that come in buffers of `cut` bytes.
+fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<Unpacked> {
+    let mut counter = Counter::new(Beneath::default());
+    untar(reader(tar, cut), &Root::open(root, Vec::new())?, &mut counter, layered, &Stages::start())
+}
 
 fn digest(kind: Kind, bytes: &[u8]) -> String {
     let mut digesting = Digesting::new(bytes, kind);

@@ -113,7 +113,6 @@ impl Unpacking<'_, '_> {
             layer.make_room(&place)?;
         }
         self.counter.count(&path);
-        self.directories.remove(&path);
         self.place(path, &place, member)
     }
 

@@ -19,12 +19,13 @@ use std::thread::{self, JoinHandle};
 
 const MOST_WRITERS: usize = 4;
 
-/// So many jobs, or bytes, go to a writer at once: a channel operation wakes a thread, which costs as much as a small file.
-/// With the depth there are fewer than 300 open files.
-const BATCH_JOBS: usize = 32;
+/// What goes to a writer at once: a channel operation wakes a thread, which costs as much as a small file.
+const BATCH_FILES: usize = 32;
+const BATCH_JOBS: usize = 256;
 const BATCH_BYTES: usize = 256 * 1024;
-/// Batches that wait for one writer.
-const DEPTH: usize = 1;
+
+/// Files that are open at most: in batches that are filled, wait or are worked off.
+const OPEN_FILES: usize = 512;
 
 /// What a file costs besides its bytes, in bytes that could be written in the same time.
 const COST_OF_A_FILE: u64 = 16 * 1024;
@@ -87,7 +88,9 @@ pub struct Writers {
     /// The one that gets the next batch.
     turn: usize,
     batch: Batch,
-    batch_bytes: usize,
+    /// In the batch.
+    files: usize,
+    bytes: usize,
     /// Within a file: all of it goes to one writer.
     within: bool,
     first: First,
@@ -99,10 +102,12 @@ impl Writers {
     /// `clock` counts the parser's waits.
     pub fn start(clock: Arc<Clock>, stages: &Stages) -> Writers {
         let cores = thread::available_parallelism().map_or(1, usize::from);
+        let count = cores.clamp(2, MOST_WRITERS);
         let first = First::default();
-        let writers = (0..cores.clamp(2, MOST_WRITERS)).map(|_| Writer::start(stages.clock("write"), first.clone()));
-        let writers = writers.collect();
-        Writers { writers, turn: 0, batch: Batch::new(), batch_bytes: 0, within: false, first, clock }
+        let depth = OPEN_FILES / BATCH_FILES / count - 2;
+        let start = |_| Writer::start(depth, stages.clock("write"), first.clone());
+        let writers = (0..count).map(start).collect();
+        Writers { writers, turn: 0, batch: Batch::new(), files: 0, bytes: 0, within: false, first, clock }
     }
 
     /// These bytes at this place of the file. [`Writers::finish_file`] must follow before another file.
@@ -120,7 +125,7 @@ impl Writers {
         }
         self.within = true;
         self.batch.cost += bytes.len() as u64;
-        self.batch_bytes += bytes.len();
+        self.bytes += bytes.len();
         self.add(Job::Write { to: to.clone(), offset, bytes })
     }
 
@@ -131,13 +136,15 @@ impl Writers {
     pub fn finish_file(&mut self, file: Arc<Made>, attributes: Attributes, length: Option<u64>) -> io::Result<()> {
         self.within = false;
         self.batch.cost += COST_OF_A_FILE;
-        self.batch_bytes += attributes.xattrs.iter().map(|(_, value)| value.len()).sum::<usize>();
+        self.files += 1;
+        self.bytes += attributes.xattrs.iter().map(|(_, value)| value.len()).sum::<usize>();
         self.add(Job::Finish { file, attributes, length })
     }
 
     fn add(&mut self, job: Job) -> io::Result<()> {
         self.batch.jobs.push(job);
-        if self.batch.jobs.len() >= BATCH_JOBS || self.batch_bytes >= BATCH_BYTES { self.flush() } else { Ok(()) }
+        let full = self.files >= BATCH_FILES || self.batch.jobs.len() >= BATCH_JOBS || self.bytes >= BATCH_BYTES;
+        if full { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -145,7 +152,7 @@ impl Writers {
             return Err(stopped());
         }
         let batch = mem::replace(&mut self.batch, Batch::new());
-        self.batch_bytes = 0;
+        (self.files, self.bytes) = (0, 0);
         self.writers[self.turn].send(batch, &self.clock)?;
         if !self.within {
             let loads = self.writers.iter().map(|writer| writer.load.load(Ordering::Relaxed));
@@ -193,13 +200,13 @@ impl Writers {
 
 impl Batch {
     fn new() -> Batch {
-        Batch { jobs: Vec::with_capacity(BATCH_JOBS), cost: 0 }
+        Batch { jobs: Vec::with_capacity(2 * BATCH_FILES), cost: 0 }
     }
 }
 
 impl Writer {
-    fn start(clock: Arc<Clock>, first: First) -> Writer {
-        let (queue, batches) = mpsc::sync_channel(DEPTH);
+    fn start(depth: usize, clock: Arc<Clock>, first: First) -> Writer {
+        let (queue, batches) = mpsc::sync_channel(depth);
         let load = Arc::new(AtomicU64::new(0));
         let done = load.clone();
         let thread = thread::spawn(move || write_all(&batches, &done, &clock, &first));

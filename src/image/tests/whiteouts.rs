@@ -1,0 +1,163 @@
+//! Layers of OCI images: what whiteouts take away, and what they must leave.
+
+use super::*;
+use std::os::unix::fs::symlink;
+
+/// Burns layer over layer; gives the conflicts of the last one.
+fn layers(root: &Path, merged: &[&str], layers: Vec<Tar>) -> std::io::Result<Conflicts> {
+    let merged: Vec<PathBuf> = merged.iter().map(PathBuf::from).collect();
+    let below = Root::open(root, merged)?;
+    let mut conflicts = Conflicts::default();
+    for tar in layers {
+        let mut counter = Counter::new(Beneath::default());
+        conflicts = untar(reader(&tar.end(), 700), &below, &mut counter, true, &Stages::start())?.conflicts;
+    }
+    Ok(conflicts)
+}
+
+/// All paths, those of files with their content.
+fn listing(root: &Path) -> String {
+    let lines = look(root, false).into_iter().filter(|(path, _)| path != Path::new("")).map(|(path, seen)| {
+        let content = seen.content.map(|content| format!("={}", String::from_utf8_lossy(&content)));
+        format!("{}{}", path.display(), content.unwrap_or_default())
+    });
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+fn base() -> Tar {
+    Tar::new()
+        .file("etc/a", b"1")
+        .file("etc/b", b"1")
+        .file("etc/d/x", b"1")
+        .file("etc/d/sub/y", b"1")
+        .symlink("lib", "etc")
+        .symlink("dangling", "nowhere")
+}
+
+#[test]
+fn whiteouts_take_away_what_earlier_layers_brought() {
+    let all = "dangling etc etc/a=1 etc/b=1 etc/d etc/d/sub etc/d/sub/y=1 etc/d/x=1 lib";
+    let cases: Vec<(Tar, &str)> = vec![
+        (Tar::new().file("etc/.wh.a", b""), "dangling etc etc/b=1 etc/d etc/d/sub etc/d/sub/y=1 etc/d/x=1 lib"),
+        (Tar::new().file("etc/.wh.d", b""), "dangling etc etc/a=1 etc/b=1 lib"),
+        (Tar::new().file(".wh.lib", b""), "dangling etc etc/a=1 etc/b=1 etc/d etc/d/sub etc/d/sub/y=1 etc/d/x=1"),
+        (Tar::new().file("./.wh.dangling", b""), &all["dangling ".len()..]),
+        // Through the image's own symlink, as the installed system sees it.
+        (Tar::new().file("lib/.wh.d", b""), "dangling etc etc/a=1 etc/b=1 lib"),
+        (Tar::new().file("etc/d/.wh..wh..opq", b""), "dangling etc etc/a=1 etc/b=1 etc/d lib"),
+        (Tar::new().file(".wh..wh..opq", b"").file("new", b"2"), "new=2"),
+        (Tar::new().file("new", b"2").file(".wh..wh..opq", b""), "new=2"),
+        // What the layer itself brings stays, be it before or after.
+        (
+            Tar::new().file("etc/d/new", b"2").file("etc/d/sub/z", b"2").file("etc/d/.wh..wh..opq", b""),
+            "dangling etc etc/a=1 etc/b=1 etc/d etc/d/new=2 etc/d/sub etc/d/sub/z=2 lib",
+        ),
+        (
+            Tar::new().directory("etc/d/sub").file("etc/d/.wh..wh..opq", b"").file("etc/d/x", b"2"),
+            "dangling etc etc/a=1 etc/b=1 etc/d etc/d/sub etc/d/x=2 lib",
+        ),
+        (Tar::new().file("etc/d/x", b"2").file("etc/.wh.d", b""), "dangling etc etc/a=1 etc/b=1 etc/d etc/d/x=2 lib"),
+        (Tar::new().file("etc/a", b"2").file("etc/.wh.a", b""), &all.replace("etc/a=1", "etc/a=2")),
+        (Tar::new().file("etc/.wh.a", b"").file("etc/a", b"2"), &all.replace("etc/a=1", "etc/a=2")),
+        // Nothing to take away, nothing made.
+        (Tar::new().file("etc/.wh.missing", b"").file("no/such/.wh.x", b"").file("etc/a/.wh.x", b""), all),
+        (Tar::new().directory(".wh..wh.plnk").file("etc/.wh..wh.aufs", b"x"), all),
+        // A file over a directory, and a directory over a file.
+        (Tar::new().file("etc/d", b"2").directory("etc/a"), "dangling etc etc/a etc/b=1 etc/d=2 lib"),
+        (Tar::new().symlink("etc/d", "b"), "dangling etc etc/a=1 etc/b=1 etc/d lib"),
+    ]
+    .into_iter()
+    .map(|(tar, left)| (tar, Box::leak(left.to_owned().into_boxed_str()) as &str))
+    .collect();
+    for (number, (tar, left)) in cases.into_iter().enumerate() {
+        let root = tempfile::tempdir().unwrap();
+        let conflicts = layers(root.path(), &[], vec![base(), tar]).unwrap();
+        assert_eq!((listing(root.path()).as_str(), conflicts.files), (left, 0), "case {number}");
+    }
+}
+
+#[test]
+fn whiteouts_lead_nowhere_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, outside) = (directory.path().join("root"), directory.path().join("outside"));
+    for path in [&root, &outside] {
+        fs::create_dir_all(path.join("deep")).unwrap();
+        fs::write(path.join("deep/secret"), "secret").unwrap();
+    }
+    symlink(&outside, root.join("out")).unwrap();
+    symlink("../outside", root.join("up")).unwrap();
+    for path in ["out/.wh.deep", "out/.wh..wh..opq", "up/.wh.deep", "up/.wh..wh..opq", "/out/deep/.wh.secret"] {
+        layers(&root, &[], vec![Tar::new().file(path, b"").file("a", b"")]).unwrap();
+    }
+    // The link goes, not what it leads to.
+    layers(&root, &[], vec![Tar::new().file(".wh.out", b"")]).unwrap();
+    assert_eq!(listing(&root), "a= deep deep/secret=secret up");
+    assert_eq!(listing(&outside), "deep deep/secret=secret");
+    for path in ["deep/.wh.", "deep/.wh..", "deep/.wh...", ".wh...", "deep/../.wh.deep", "../.wh.outside"] {
+        let error = layers(&root, &[], vec![Tar::new().file(path, b"")]).unwrap_err().to_string();
+        assert!(error.contains("refused"), "{path}: {error}");
+    }
+    assert_eq!(listing(directory.path()).matches("secret=secret").count(), 2);
+}
+
+#[test]
+fn a_kept_filesystem_loses_nothing_to_a_whiteout() {
+    for (path, conflicts) in [
+        ("var/lib/.wh.dpkg", 1),
+        ("var/lib/.wh..wh..opq", 1),
+        ("var/lib/dpkg/.wh.status", 1),
+        ("var/.wh.lib", 1),
+        (".wh.var", 1),
+        (".wh..wh..opq", 1),
+        ("var/lib/.wh.missing", 0),
+        ("var/lib/away/.wh.secret", 0),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        fs::create_dir_all(root.join("var/lib/dpkg")).unwrap();
+        fs::create_dir_all(root.join("var/log")).unwrap();
+        fs::write(root.join("var/lib/dpkg/status"), "mine").unwrap();
+        fs::write(directory.path().join("secret"), "secret").unwrap();
+        symlink(directory.path(), root.join("var/lib/away")).unwrap();
+        let tar = Tar::new().file(path, b"").file("after", b"");
+        let counted = layers(&root, &["var/lib"], vec![tar]).unwrap();
+        assert_eq!(counted.files, conflicts, "{path}");
+        let listing = listing(directory.path());
+        assert!(listing.contains("root/var/lib/away root/var/lib/dpkg root/var/lib/dpkg/status=mine"), "{listing}");
+        assert!(listing.contains("root/after=") && listing.ends_with("secret=secret"), "{listing}");
+    }
+}
+
+#[test]
+fn without_layers_a_whiteout_is_a_file() {
+    let root = tempfile::tempdir().unwrap();
+    let tar = Tar::new().file("a", b"1").file(".wh.a", b"2").file(".wh..wh..opq", b"").end();
+    unpack_into(root.path(), &tar, 99, false).unwrap();
+    assert_eq!(listing(root.path()), ".wh..wh..opq= .wh.a=2 a=1");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_whiteouts_enter_no_mount_point() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    fs::create_dir_all(root.join("srv/data")).unwrap();
+    fs::create_dir_all(root.join("boot/efi")).unwrap();
+    fs::create_dir_all(root.join("lost+found")).unwrap();
+    fs::create_dir_all(directory.path().join("kept")).unwrap();
+    fs::create_dir_all(directory.path().join("empty/lost+found")).unwrap();
+    fs::write(directory.path().join("kept/precious"), "precious").unwrap();
+    fs::write(root.join("srv/stale"), "stale").unwrap();
+    let mounts = [("kept", "srv/data"), ("empty", "boot/efi")];
+    for (from, to) in mounts {
+        let bind = nix::mount::MsFlags::MS_BIND;
+        nix::mount::mount(Some(&directory.path().join(from)), &root.join(to), None::<&str>, bind, None::<&str>)
+            .unwrap();
+    }
+    let conflicts = layers(&root, &[], vec![Tar::new().file(".wh..wh..opq", b"").file("new", b"")]);
+    let left = listing(&root);
+    mounts.iter().for_each(|(_, to)| nix::mount::umount(&root.join(to)).unwrap());
+    // An empty filesystem is in nobody's way.
+    assert_eq!(conflicts.unwrap(), Conflicts { files: 1, first: vec!["/.wh..wh..opq".into()] });
+    assert_eq!(left, "boot boot/efi boot/efi/lost+found lost+found new= srv srv/data srv/data/precious=precious");
+}
