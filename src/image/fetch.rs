@@ -235,7 +235,7 @@ impl<'a> Fetch<'a> {
         let alone = self.places.len() == 1 && self.position == 0 && !self.is_verified();
         match (says, self.total) {
             (Some(says), Some(total)) if says != total && !alone => {
-                Err(for_good(format!("it has {says} bytes there, and {total} bytes elsewhere")))
+                Err(for_good(format!("the image has {says} bytes there, {total} were expected")))
             }
             _ => {
                 self.total = says.or(self.total);
@@ -274,7 +274,7 @@ impl<'a> Fetch<'a> {
         }
         self.failures += 1;
         if self.failures >= self.pace.attempts {
-            return Err(self.failed(&format!("{why} ({} attempts without progress)", self.failures)));
+            return Err(self.give_up(&format!("{why} ({} attempts without progress)", self.failures)));
         }
         let pause = self.pace.pause(self.failures);
         tracing::warn!(
@@ -304,10 +304,15 @@ impl<'a> Fetch<'a> {
             self.resumed += 1;
             return Ok(());
         }
+        Err(self.give_up(&why))
+    }
+
+    /// No place can go on; one may be able to begin.
+    fn give_up(&mut self, why: &str) -> io::Error {
         if self.places.iter().any(|place| place.lost == Some(Lost::ForThisStart)) {
             self.start_over = Some(format!("{why}, at byte {}", self.position));
         }
-        Err(self.failed(&why))
+        self.failed(why)
     }
 
     fn say_next(&self, why: &str, next: usize) {
