@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 
 mod merge;
+mod sources;
 
 fn digest(kind: Kind, bytes: &[u8]) -> String {
     let mut digesting = Digesting::new(bytes, kind);
