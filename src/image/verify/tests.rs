@@ -199,7 +199,7 @@ proptest! {
         match outcome.end {
             Ok(()) => prop_assert_eq!(outcome.bytes.len(), length),
             Err(error) => {
-                let whole_pieces = outcome.bytes.len() % CHUNK as usize == 0 || outcome.bytes.len() == length;
+                let whole_pieces = outcome.bytes.len().is_multiple_of(CHUNK as usize) || outcome.bytes.len() == length;
                 prop_assert!(whole_pieces && !error.to_string().is_empty());
             }
         }
