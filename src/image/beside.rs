@@ -20,27 +20,11 @@ pub enum Beside {
     Not(String),
 }
 
-/// Asks for IMAGE followed by `suffix`, like `.sha256`. A query stays at the end.
+/// Reads a file beside an image, on a server or on a disk.
 ///
 /// # Errors
 /// The server does not answer, or there are more than `most_bytes`.
-pub fn beside(client: &Client, image: &Url, suffix: &str, most_bytes: u64, pace: &Pace) -> Result<Beside> {
-    at(client, &url(image, suffix), most_bytes, pace)
-}
-
-/// What lies at this URL; `None` where there is nothing.
-///
-/// # Errors
-/// As [`beside`].
-pub fn document(client: &Client, url: &str, pace: &Pace) -> Result<Option<Vec<u8>>> {
-    let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
-    match at(client, &url, DOCUMENT_BYTES, pace)? {
-        Beside::There(bytes) => Ok(Some(bytes)),
-        Beside::Not(_) => Ok(None),
-    }
-}
-
-fn at(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<Beside> {
+pub fn read(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<Beside> {
     let what = || format!("read {url}");
     let bytes = if url.scheme() == "file" {
         match file::open(url.as_str(), 0) {
@@ -60,6 +44,18 @@ fn at(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<Beside
     Ok(Beside::There(bytes))
 }
 
+/// What lies at this URL; `None` where there is nothing.
+///
+/// # Errors
+/// As [`read`].
+pub fn document(client: &Client, url: &str, pace: &Pace) -> Result<Option<Vec<u8>>> {
+    let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
+    match read(client, &url, DOCUMENT_BYTES, pace)? {
+        Beside::There(bytes) => Ok(Some(bytes)),
+        Beside::Not(_) => Ok(None),
+    }
+}
+
 /// The digest in the `.sha256` beside the image, else in the `.md5` that metal-stack's images have.
 ///
 /// # Errors
@@ -67,7 +63,8 @@ fn at(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<Beside
 pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
     let mut missing = Vec::new();
     for kind in ["sha256", "md5"] {
-        match beside(client, image, &format!(".{kind}"), DIGEST_FILE_BYTES, pace)? {
+        let url = beside(image, &format!(".{kind}"));
+        match read(client, &url, DIGEST_FILE_BYTES, pace)? {
             Beside::Not(why) => missing.push(why),
             Beside::There(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
@@ -77,10 +74,7 @@ pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
                 if kind == "md5" {
                     tracing::warn!("{image}: only its md5 is known, which finds damage but no forgery");
                 }
-                let holds_none = |why: String| {
-                    no_digest(image, &format!("{} holds no {kind}: {why}", url(image, &format!(".{kind}"))))
-                };
-                return digest.map_err(holds_none);
+                return digest.map_err(|why: String| no_digest(image, &format!("{url} holds no {kind}: {why}")));
             }
         }
     }
@@ -92,7 +86,8 @@ fn no_digest(image: &Url, why: &str) -> Error {
     Error::new(Phase::Image, format!("no digest for {image}: none is given, and {why}; {hint}"))
 }
 
-fn url(image: &Url, suffix: &str) -> Url {
+/// The URL of IMAGE followed by `suffix`. A query stays at the end.
+fn beside(image: &Url, suffix: &str) -> Url {
     let mut url = image.clone();
     url.set_path(&format!("{}{suffix}", image.path()));
     url

@@ -20,6 +20,8 @@ use std::io::{self, Read};
 /// that drops after each one would never be given up.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
+const NO_STRONG_ETAG: &str = "the server gives no strong ETag to resume by";
+
 /// The body of one image.
 pub struct Fetch<'a> {
     client: &'a Client,
@@ -170,6 +172,12 @@ impl<'a> Fetch<'a> {
         self.authorization.as_ref().filter(|_| self.at == 0)
     }
 
+    /// What proves that this place still has the same image. A weak ETag promises the same meaning, not the same bytes
+    /// (RFC 9110 §8.8.1).
+    fn strong_etag(&self) -> Option<&str> {
+        self.places[self.at].answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
+    }
+
     /// Sends the request for the rest.
     fn ask(&self, url: &str) -> Opened<Response> {
         let mut request = self.client.get(url);
@@ -178,12 +186,10 @@ impl<'a> Fetch<'a> {
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
-            match &self.places[self.at].answered {
-                _ if self.is_verified() => {}
-                None => {}
-                // A weak ETag promises the same meaning, not the same bytes (RFC 9110 §8.8.1).
-                Some(Some(etag)) if !etag.starts_with("W/") => request = request.header(IF_RANGE, etag),
-                Some(_) => return Err(not_from_here("the server gives no strong ETag to resume by")),
+            // A place that is new here is asked without: what it sends is proven later.
+            if !self.is_verified() && self.places[self.at].answered.is_some() {
+                let etag = self.strong_etag().ok_or_else(|| not_from_here(NO_STRONG_ETAG))?;
+                request = request.header(IF_RANGE, etag);
             }
         }
         match request.send() {
@@ -235,7 +241,7 @@ impl<'a> Fetch<'a> {
         let alone = self.places.len() == 1 && self.position == 0 && !self.is_verified();
         match (says, self.total) {
             (Some(says), Some(total)) if says != total && !alone => {
-                Err(for_good(format!("it has {says} bytes there, and {total} bytes elsewhere")))
+                Err(for_good(format!("the image has {says} bytes there, {total} were expected")))
             }
             _ => {
                 self.total = says.or(self.total);
@@ -274,7 +280,7 @@ impl<'a> Fetch<'a> {
         }
         self.failures += 1;
         if self.failures >= self.pace.attempts {
-            return Err(self.failed(&format!("{why} ({} attempts without progress)", self.failures)));
+            return Err(self.give_up(&format!("{why} ({} attempts without progress)", self.failures)));
         }
         let pause = self.pace.pause(self.failures);
         tracing::warn!(
@@ -304,10 +310,15 @@ impl<'a> Fetch<'a> {
             self.resumed += 1;
             return Ok(());
         }
+        Err(self.give_up(&why))
+    }
+
+    /// No place can go on; one may be able to begin.
+    fn give_up(&mut self, why: &str) -> io::Error {
         if self.places.iter().any(|place| place.lost == Some(Lost::ForThisStart)) {
             self.start_over = Some(format!("{why}, at byte {}", self.position));
         }
-        Err(self.failed(&why))
+        self.failed(why)
     }
 
     fn say_next(&self, why: &str, next: usize) {
@@ -328,6 +339,9 @@ impl<'a> Fetch<'a> {
     fn cut(&mut self, why: String, stalled: bool) -> io::Result<()> {
         if matches!(self.stream, Some(Stream::File(_))) {
             return self.lose(Lost::ForGood, why);
+        }
+        if self.position > 0 && !self.is_verified() && self.strong_etag().is_none() {
+            return self.lose(Lost::ForThisStart, format!("{why}; {NO_STRONG_ETAG}"));
         }
         let brought = self.position - self.opened_at >= PROGRESS_BYTES;
         self.dropped(&why, brought && !stalled)

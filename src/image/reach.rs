@@ -25,6 +25,10 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
         let text = format!("{}: only registries can be the mirrors of an image in a registry", source.url);
         return Err(Error::new(Phase::Image, text));
     }
+    if in_registries != 0 && !source.keys.0.is_empty() {
+        let text = "images in registries have no signature that is known here, and only signed images are taken";
+        return Err(Error::new(Phase::Image, format!("{}: {text}", source.url)));
+    }
     let given = source.digest.as_deref().filter(|digest| !digest.trim().is_empty());
     let given = given.map(|digest| parse_digest(digest, &source.url)).transpose()?;
     if let [alone] = &places[..] {
@@ -74,7 +78,6 @@ fn parse_digest(text: &str, url: &str) -> Result<Digest> {
 fn reach_at(client: &Client, place: &Place, given: Option<&Digest>, keys: &Keys, pace: &Pace) -> Result<Reached> {
     match place {
         Place::Stream(url) => reach_stream(client, url, given, keys, pace),
-        Place::Registry(reference) if !keys.0.is_empty() => Err(trust::no_registries(&reference.url, keys)),
         Place::Registry(reference) => oci::reach(client, reference, given, pace),
     }
 }
@@ -108,6 +111,7 @@ fn with_mirrors(mut reached: Reached, urls: &[&String], index: usize) -> Reached
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Act, Server, pace};
+    use super::super::{Keys, PublicKey};
     use super::*;
     use crate::http;
 
@@ -128,7 +132,8 @@ mod tests {
         assert_eq!(reached.url, server.url("os/img.tar.zst?a=b"));
         assert_eq!((reached.size_bytes(), reached.parts[0].etag.as_deref()), (Some(1234), Some("\"one\"")));
         assert_eq!(reached.digest, sha256());
-        assert_eq!(server.requests().len(), 1);
+        // The second one looks for the manifest.
+        assert_eq!(server.requests().len(), 2);
     }
 
     #[test]
@@ -308,6 +313,16 @@ mod tests {
         ] {
             let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn where_signatures_are_wanted_registries_are_refused() {
+        for url in ["oci://127.0.0.1:1/i:1", "oci+http://127.0.0.1:1/i:1"] {
+            let keys = Keys(vec![PublicKey("RWQ".to_owned())]);
+            let source = Source { url: url.to_owned(), keys, ..Source::default() };
+            let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
+            assert!(error.contains("only signed images are taken"), "{error}");
         }
     }
 }

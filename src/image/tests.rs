@@ -15,6 +15,8 @@ use tempfile::TempDir;
 mod bad;
 mod fuzz;
 mod merge;
+
+mod sources;
 mod trees;
 mod whiteouts;
 

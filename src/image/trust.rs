@@ -111,12 +111,6 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Registries have nowhere to lay a signature of minisign beside an image.
-pub fn no_registries(image: &str, keys: &Keys) -> Error {
-    let text = "an OCI image has no signature of minisign, and here only signed images are taken";
-    refused(format!("{image}: {text} (keys {})", keys.ids()))
-}
-
 /// What lies beside an image at a URL: `IMAGE.manifest`, else `IMAGE.sha256`. With keys one of them must be there and signed.
 /// Without, they are taken where they agree with what is known, and nothing depends on them.
 ///

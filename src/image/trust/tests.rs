@@ -148,13 +148,6 @@ fn what_is_signed_must_be_about_this_image() {
 }
 
 #[test]
-fn an_oci_image_cannot_be_signed() {
-    let asked = Asked { url: "oci://r/debian:12", digest: None, size_bytes: None };
-    let error = verified(&|_| Ok(None), &keys(&[ONE]), &asked).unwrap_err().to_string();
-    assert!(error.contains("oci://r/debian:12: an OCI image has no signature") && error.contains(ONE_ID), "{error}");
-}
-
-#[test]
 fn without_a_key_a_document_is_used_where_it_agrees() {
     let none = Keys::default();
     let other = format!("sha256:{}", "0a".repeat(32));
@@ -268,7 +261,7 @@ fn a_document_without_end_is_not_read_to_its_end() {
     static ENDLESS: &[u8] = &[b' '; DOCUMENT_BYTES as usize + 1];
     let (refused, _) = reach_with(vec![(".manifest.minisig", ENDLESS)], keys(&[ONE]), None);
     let error = refused.unwrap_err().to_string();
-    assert!(error.contains("has more than 8388608 bytes"), "{error}");
+    assert!(error.contains("longer than 8388608 bytes"), "{error}");
     let (reached, _) = reach_with(vec![(".manifest", ENDLESS)], Keys::default(), Some(DIGEST));
     assert_eq!(reached.unwrap().parts[0].manifest, None);
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::http;
 use crate::image::testing::{Act, Server, noise, pace};
+use proptest::prelude::*;
 use std::sync::Arc;
 
 const CHUNK: u32 = 1000;
@@ -117,7 +118,7 @@ fn with_a_manifest_no_etag_is_needed_to_resume() {
 #[test]
 fn another_length_than_the_manifests_is_refused() {
     let body = noise(5432);
-    for (served, says) in [(5431, "5431 bytes there, and 5432"), (5433, "5433 bytes there, and 5432")] {
+    for (served, says) in [(5431, "5431 bytes there, 5432"), (5433, "5433 bytes there, 5432")] {
         let outcome = fetch(&[&good(&noise(served))], &body);
         let error = outcome.end.unwrap_err().to_string();
         assert!(error.contains(says) && outcome.bytes.is_empty(), "{error}");
@@ -150,5 +151,57 @@ fn a_manifest_that_does_not_fit_is_refused_before_anything_is_fetched() {
     ] {
         let error = check(&bad, &image).unwrap_err().to_string();
         assert!(error.contains(says) && error.contains("http://h/i"), "{error}");
+    }
+}
+
+/// What a place does to one request.
+fn acts(body: &[u8]) -> Vec<Act> {
+    let length = body.len();
+    let with = |bytes: Vec<u8>| Act { body: Some(bytes), ..Act::default() };
+    vec![
+        Act::default(),
+        Act::cut_after(0),
+        Act::cut_after(700),
+        Act::cut_after(2500),
+        Act { etag: None, ..Act::cut_after(1999) },
+        Act { etag: Some("\"two\"".into()), ..Act::default() },
+        Act { ranges: false, ..Act::default() },
+        Act { length: false, ..Act::cut_after(1200) },
+        Act { content_range: Some(format!("bytes 0-{}/{length}", length - 1)), ..Act::default() },
+        Act::status(503),
+        Act::status(404),
+        Act::status(416),
+        with(altered(body, 10)),
+        with(altered(body, length - 1)),
+        with(body[..length - 1].to_vec()),
+        with([body, b"x"].concat()),
+        with(Vec::new()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn whatever_places_do_only_proven_bytes_are_handed_on(
+        length in 1..4000_usize,
+        plans in proptest::collection::vec(proptest::collection::vec(0..17_usize, 1..6), 1..4),
+    ) {
+        let body = noise(length);
+        let servers: Vec<Server> = plans
+            .into_iter()
+            .map(|plan| {
+                let acts = acts(&body);
+                Server::start(body.clone(), move |request| acts[plan[request.nth % plan.len()]].clone())
+            })
+            .collect();
+        let outcome = fetch(&servers.iter().collect::<Vec<_>>(), &body);
+        prop_assert!(body.starts_with(&outcome.bytes));
+        match outcome.end {
+            Ok(()) => prop_assert_eq!(outcome.bytes.len(), length),
+            Err(error) => {
+                let whole_pieces = outcome.bytes.len().is_multiple_of(CHUNK as usize) || outcome.bytes.len() == length;
+                prop_assert!(whole_pieces && !error.to_string().is_empty());
+            }
+        }
     }
 }

@@ -1,0 +1,94 @@
+//! The whole burn from mirrors, files, and pieces that are verified.
+
+use super::super::source::Part;
+use super::*;
+use crate::image::manifest::Manifest;
+use std::sync::Arc;
+
+fn burn(part: Part, root: &Path) -> Result<Burned> {
+    let reached = Reached { url: part.url.clone(), parts: vec![part], ..Reached::default() };
+    Incoming::at_pace(reached, pace())?.burn(root, &Beneath::default(), &|_| ())
+}
+
+fn part(image: &[u8], urls: &[String]) -> Part {
+    let digest = digest(Kind::Sha256, image);
+    let (url, mirrors, size_bytes) = (urls[0].clone(), urls[1..].to_vec(), Some(image.len() as u64));
+    Part { url, mirrors, size_bytes, digest, ..Part::default() }
+}
+
+fn manifest(image: &[u8]) -> Option<Arc<Manifest>> {
+    let hex = |chunk| digest(Kind::Sha256, chunk).trim_start_matches("sha256:").to_owned();
+    let (size_bytes, chunks) = (image.len() as u64, image.chunks(10_000).map(hex).collect());
+    Some(Arc::new(Manifest { version: 1, size_bytes, chunk_bytes: 10_000, chunks, ..Manifest::default() }))
+}
+
+fn arrived(root: &Path) -> bool {
+    fs::read(root.join("data")).is_ok_and(|data| data == noise(200_000))
+}
+
+#[test]
+fn an_image_from_two_places_is_whole_and_one_from_a_wrong_place_is_not() {
+    let image = compress("zstd", &small_tar());
+    let cut = || Server::start(image.clone(), |_| Act { etag: None, ..Act::cut_after(100_000) });
+    let mut forged = image.clone();
+    forged[150_000] ^= 1;
+    let (first, good, bad) =
+        (cut(), Server::start(image.clone(), |_| Act::default()), Server::start(forged.clone(), |_| Act::default()));
+    let urls = [&first, &bad, &good].map(|server| server.url("image"));
+
+    let root = tempfile::tempdir().unwrap();
+    let burned = burn(part(&image, &[urls[0].clone(), urls[2].clone()]), root.path()).unwrap();
+    assert_eq!((burned.bytes, burned.resumed), (image.len() as u64, 1));
+    assert!(arrived(root.path()));
+
+    // The decoder or the digest sees it, whichever comes first.
+    let root = tempfile::tempdir().unwrap();
+    let error = burn(part(&image, &urls[..2]), root.path()).unwrap_err().to_string();
+    assert!(error.contains("zstd stream is damaged") || error.contains("digest of"), "{error}");
+
+    let root = tempfile::tempdir().unwrap();
+    let verified = Part { manifest: manifest(&image), ..part(&image, &urls) };
+    assert_eq!(burn(verified, root.path()).unwrap().bytes, image.len() as u64);
+    assert!(arrived(root.path()));
+
+    let verified = Part { manifest: manifest(&image), ..part(&image, &urls[1..2]) };
+    let error = burn(verified, tempfile::tempdir().unwrap().path()).unwrap_err().to_string();
+    assert!(error.contains("chunk 15 (bytes 150000 to 159999) is not what the manifest says"), "{error}");
+}
+
+#[test]
+fn a_place_that_can_only_begin_is_begun_with_again() {
+    let image = compress("zstd", &small_tar());
+    let first = Server::start(image.clone(), |request| match request.nth {
+        0 => Act { etag: None, ..Act::cut_after(100_000) },
+        _ => Act { etag: None, ..Act::default() },
+    });
+    let gone = Server::start(Vec::new(), |_| Act::status(404));
+    let root = tempfile::tempdir().unwrap();
+    let burned = burn(part(&image, &[first.url("image"), gone.url("image")]), root.path()).unwrap();
+    assert_eq!((burned.bytes, first.requests().len()), (image.len() as u64, 2));
+    assert!(arrived(root.path()));
+}
+
+#[test]
+fn an_image_in_a_file_arrives() {
+    let (dir, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let image = compress("gzip", &small_tar());
+    fs::write(dir.path().join("img.tar.gz"), &image).unwrap();
+    let url = format!("file://{}/img.tar.gz", dir.path().display());
+    let sum = digest(Kind::Sha256, &image).replace("sha256:", "");
+    fs::write(dir.path().join("img.tar.gz.sha256"), format!("{sum}  img.tar.gz\n")).unwrap();
+    let reached = reach::reach(&http::client().unwrap(), &Source { url, ..Source::default() }, &pace()).unwrap();
+    Incoming::at_pace(reached, pace()).unwrap().burn(root.path(), &Beneath::default(), &|_| ()).unwrap();
+    assert!(arrived(root.path()));
+}
+
+#[test]
+fn a_manifest_of_another_image_is_refused_before_anything_is_fetched() {
+    let image = compress("zstd", &small_tar());
+    let server = Server::start(image.clone(), |_| Act::default());
+    let wrong = Part { manifest: manifest(b"another"), ..part(&image, &[server.url("image")]) };
+    let error = burn(wrong, tempfile::tempdir().unwrap().path()).unwrap_err().to_string();
+    assert!(error.contains("is about 7 bytes, the image has"), "{error}");
+    assert!(server.requests().is_empty());
+}
