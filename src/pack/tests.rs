@@ -54,7 +54,10 @@ fn the_same_tree_gives_the_same_bytes() {
             set_times(tree.path());
             let image = out.path().join("image.tar.zst");
             let made = packed(&options(tree.path(), &image)).unwrap();
-            assert_eq!((made.files, made.beside), (Some(12), vec!["image.tar.zst.manifest".into(), "image.tar.zst.sha256".into()]));
+            assert_eq!(
+                (made.files, made.beside),
+                (Some(13), vec!["image.tar.zst.manifest".into(), "image.tar.zst.sha256".into()])
+            );
             let names: Vec<_> = look(out.path(), false).into_keys().collect();
             assert_eq!(names.len(), 4, "{names:?}");
             ["", ".manifest", ".sha256"].map(|suffix| fs::read(with_suffix(&image, suffix)).unwrap())
@@ -70,7 +73,8 @@ fn seek_table(image: &[u8]) -> Vec<(usize, usize)> {
     let frames = number(image.len() - 9);
     let entries = image.len() - 9 - 8 * frames;
     assert_eq!((number(entries - 8), number(entries - 4)), (0x184d_2a5e, 8 * frames + 9));
-    let table: Vec<_> = (0..frames).map(|frame| (number(entries + 8 * frame), number(entries + 8 * frame + 4))).collect();
+    let table: Vec<_> =
+        (0..frames).map(|frame| (number(entries + 8 * frame), number(entries + 8 * frame + 4))).collect();
     assert_eq!(table.iter().map(|(compressed, _)| compressed).sum::<usize>(), entries - 8);
     table
 }
@@ -126,7 +130,8 @@ fn nothing_is_younger_than_the_epoch() {
         let (_, frames) = tree::pack(tree.path(), Frames::new(Vec::new(), 1), epoch).unwrap();
         let tar = zstd::decode_all(&frames.finish().unwrap().1[..]).unwrap();
         let mut archive = tar::Archive::new(&tar[..]);
-        times.push(archive.entries().unwrap().map(|entry| entry.unwrap().header().mtime().unwrap()).collect::<Vec<_>>());
+        times
+            .push(archive.entries().unwrap().map(|entry| entry.unwrap().header().mtime().unwrap()).collect::<Vec<_>>());
     }
     assert!(times[0].iter().all(|time| *time == 1_600_000_000));
     assert!(times[1].iter().all(|time| *time > 1_600_000_000));
@@ -220,7 +225,10 @@ fn a_signed_image_is_burned_by_whom_it_was_signed_for() {
 
     let empty = tempfile::tempdir().unwrap();
     let error = burn(&server, "two.pub", empty.path()).unwrap_err().to_string();
-    assert!(error.contains("signed by key 6C22FE75B6915BAB; the keys that are trusted here are 1D1052ED9DBCA100"), "{error}");
+    assert!(
+        error.contains("signed by key 6C22FE75B6915BAB; the keys that are trusted here are 1D1052ED9DBCA100"),
+        "{error}"
+    );
     // Another image in its place, that says of itself what it likes.
     packed(&options(tree.path(), &image)).unwrap();
     assert!(burn(&server, "one.pub", empty.path()).unwrap_err().to_string().contains("is not signed"));
@@ -261,7 +269,8 @@ fn root_everything_arrives_by_gnu_tar_bsdtar_and_our_own() {
         assert!(top.is_some());
         seen
     };
-    let was_below: std::collections::BTreeMap<_, _> = was.into_iter().filter(|(path, _)| path != Path::new("")).collect();
+    let was_below: std::collections::BTreeMap<_, _> =
+        was.into_iter().filter(|(path, _)| path != Path::new("")).collect();
     run("zstd", &["-q", "-d", "image.tar.zst"], out.path());
     for extract in [
         &["tar", "-x", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--same-owner", "-p", "-f"][..],
@@ -276,7 +285,9 @@ fn root_everything_arrives_by_gnu_tar_bsdtar_and_our_own() {
     burn(&serve(out.path()), "one.pub", root.path()).unwrap();
     assert_same(&was_below, &seen_without_root_time(root.path()), "burn");
     for path in ["hole-first", "hole-last", "all-hole", "many"] {
-        let blocks = |root: &Path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(root.join("sparse").join(path)).unwrap());
+        let blocks = |root: &Path| {
+            std::os::unix::fs::MetadataExt::blocks(&fs::metadata(root.join("sparse").join(path)).unwrap())
+        };
         assert!(blocks(root.path()) <= blocks(zoo.path()) + 8, "{path} has lost its holes");
     }
     run("sha256sum", &["-c", "image.tar.zst.sha256"], out.path());
@@ -310,7 +321,11 @@ fn root_a_qcow2_becomes_the_raw_disk_that_it_is() {
     file.write_all_at(&noise(100_000), 3 << 20).unwrap();
     file.set_len(10 << 20).unwrap();
     run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", "disk.raw", "disk.qcow2"], directory.path());
-    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "disk.qcow2", "-F", "qcow2", "over.qcow2"], directory.path());
+    run(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", "-b", "disk.qcow2", "-F", "qcow2", "over.qcow2"],
+        directory.path(),
+    );
     let out = tempfile::tempdir().unwrap();
     let image = out.path().join("disk.raw.zst");
     packed(&options(&directory.path().join("disk.qcow2"), &image)).unwrap();
