@@ -23,12 +23,16 @@ impl Signer {
     /// # Errors
     /// There is no such key, or no password that opens it.
     pub fn open(path: &Path) -> Result<Signer> {
+        Signer::with_password(path, || password(path))
+    }
+
+    fn with_password(path: &Path, password: impl FnOnce() -> Result<Option<String>>) -> Result<Signer> {
         let reading = || format!("read the secret key {}", path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
         let bytes = BASE64_STANDARD.decode(line).context(Phase::Settings, reading)?;
         let secret = SecretKey::from_bytes(&bytes).context(Phase::Settings, reading)?;
-        let secret = if secret.is_encrypted() { opened(path, &text)? } else { secret };
+        let secret = if secret.is_encrypted() { opened(path, &text, password()?)? } else { secret };
         let public = PublicKey::from_secret_key(&secret).context(Phase::Settings, reading)?;
         let number = secret.keynum().try_into().map(u64::from_le_bytes).unwrap_or_default();
         Ok(Signer { secret, public, id: format!("{number:016X}") })
@@ -46,8 +50,7 @@ impl Signer {
     }
 }
 
-fn opened(path: &Path, text: &str) -> Result<SecretKey> {
-    let password = password(path)?;
+fn opened(path: &Path, text: &str, password: Option<String>) -> Result<SecretKey> {
     let opened = SecretKeyBox::from_string(text).and_then(|boxed| boxed.into_secret_key(password));
     opened.context(Phase::Settings, || format!("open the secret key {}", path.display()))
 }
@@ -62,5 +65,24 @@ fn password(key: &Path) -> Result<Option<String>> {
                 format!("the secret key {} has a password: set {PASSWORD}, as there is no terminal", key.display());
             Err(Error::new(Phase::Settings, why))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_with_a_password_needs_it() {
+        let locked = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust/locked.key"));
+        let open = |password: &str| Signer::with_password(locked, || Ok(Some(password.to_owned())));
+        assert_eq!(open("correct horse").unwrap().id, "6C22FE75B6915BAB");
+        for wrong in ["", "battery staple"] {
+            let error = open(wrong).err().unwrap().to_string();
+            assert!(error.contains("locked.key") && error.contains("Wrong password"), "{error}");
+        }
+        // Where a password is needed nobody is asked who is not there.
+        let asked = Signer::with_password(locked, || Err(Error::new(Phase::Settings, "nobody is there")));
+        assert!(asked.err().unwrap().to_string().contains("nobody is there"));
     }
 }

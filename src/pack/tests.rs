@@ -235,17 +235,6 @@ fn a_signed_image_is_burned_by_whom_it_was_signed_for() {
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
 }
 
-#[test]
-fn a_key_with_a_password_needs_it() {
-    let text = fs::read_to_string(Path::new(KEYS).join("locked.key")).unwrap();
-    let open = |password: &str| {
-        let boxed = minisign::SecretKeyBox::from_string(&text).unwrap();
-        boxed.into_secret_key(Some(password.to_owned()))
-    };
-    assert!(open("correct horse").is_ok());
-    assert!(open("battery").is_err());
-}
-
 fn run(program: &str, args: &[&str], directory: &Path) -> process::Output {
     let output = process::Command::new(program).args(args).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
