@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What an agent looks for beside an image.
-const BESIDE: [&str; 5] = [".manifest", ".manifest.minisig", ".sha256", ".sha256.minisig", ".md5"];
+const BESIDE: [&str; 4] = [".manifest", ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
 /// What is in force, as one consistent picture.
 #[derive(Debug, Default)]
