@@ -75,3 +75,28 @@ fn the_hints_in_the_docs_are_understood() {
     }
     assert!(found > 20, "{found}");
 }
+
+/// Each `drophammer image …` of the page is one that the command line takes.
+#[cfg(all(feature = "agent", feature = "desk"))]
+#[test]
+fn the_commands_about_images_in_the_docs_are_understood() {
+    use clap::Parser;
+    let blocks = blocks(include_str!("../docs/images.md"), "sh").join("\n");
+    let commands: Vec<_> = blocks.lines().filter(|line| line.starts_with("drophammer ")).collect();
+    assert_eq!(commands.len(), 3);
+    for command in commands {
+        crate::cli::Cli::try_parse_from(command.split_whitespace())
+            .unwrap_or_else(|error| panic!("{command}: {error}"));
+    }
+}
+
+#[cfg(feature = "agent")]
+#[test]
+fn the_manifest_and_the_key_in_the_docs_are_such() {
+    let text = include_str!("../docs/images.md");
+    let manifest = crate::image::Manifest::parse(blocks(text, "json")[0].as_bytes()).unwrap();
+    assert_eq!(manifest.chunks.len(), 2);
+    let key = text.split("`drophammer.key=").nth(1).unwrap().split('`').next().unwrap();
+    let keys = crate::image::Keys::read(&[key.to_owned()], std::path::Path::new("/no/such/directory")).unwrap();
+    assert_eq!(keys.0.len(), 1);
+}

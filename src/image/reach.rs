@@ -111,7 +111,6 @@ fn with_mirrors(mut reached: Reached, urls: &[&String], index: usize) -> Reached
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Act, Server, pace};
-    use super::super::{Keys, PublicKey};
     use super::*;
     use crate::http;
 
@@ -319,7 +318,7 @@ mod tests {
     #[test]
     fn where_signatures_are_wanted_registries_are_refused() {
         for url in ["oci://127.0.0.1:1/i:1", "oci+http://127.0.0.1:1/i:1"] {
-            let keys = Keys(vec![PublicKey("RWQ".to_owned())]);
+            let keys = Keys(vec!["RWSrW5G2df4ibM6Z/TrFXWSUPCeEn03zajmuZvLkO989EEiX+0k//xd8".parse().unwrap()]);
             let source = Source { url: url.to_owned(), keys, ..Source::default() };
             let error = reach(&http::client().unwrap(), &source, &pace()).unwrap_err().to_string();
             assert!(error.contains("only signed images are taken"), "{error}");

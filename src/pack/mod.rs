@@ -66,7 +66,7 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
         }
         Source::Raw => (None, disk::pack(&options.source, frames)?),
         Source::Qcow2 => {
-            let raw = Part(with_suffix(image, ".raw"));
+            let raw = Part(with_suffix(image, ".new.raw"));
             disk::from_qcow2(&options.source, &raw.0)?;
             (None, disk::pack(&raw.0, frames)?)
         }
@@ -114,6 +114,9 @@ enum Source {
 
 impl Source {
     fn look(source: &Path, image: &Path) -> Result<Source> {
+        if image.is_dir() || image.file_name().is_none() {
+            return Err(Error::new(Phase::Image, format!("{} is a directory: name the image in it", image.display())));
+        }
         let metadata = fs::metadata(source).context(Phase::Image, || format!("look at {}", source.display()))?;
         if metadata.is_file() {
             return disk::kind(source);

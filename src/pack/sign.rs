@@ -1,7 +1,8 @@
 //! Signatures as minisign makes them, with its secret keys.
 
 use crate::error::{Context, Error, Phase, Result};
-use minisign::{SecretKey, SecretKeyBox};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use minisign::{PublicKey, SecretKey, SecretKeyBox};
 use std::io::IsTerminal;
 use std::path::Path;
 use time::OffsetDateTime;
@@ -12,6 +13,7 @@ const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
 /// A secret key that is open.
 pub struct Signer {
     secret: SecretKey,
+    public: PublicKey,
     pub id: String,
 }
 
@@ -21,22 +23,19 @@ impl Signer {
     /// # Errors
     /// There is no such key, or no password that opens it.
     pub fn open(path: &Path) -> Result<Signer> {
+        Signer::with_password(path, || password(path))
+    }
+
+    fn with_password(path: &Path, password: impl FnOnce() -> Result<Option<String>>) -> Result<Signer> {
         let reading = || format!("read the secret key {}", path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
-        let boxed = || SecretKeyBox::from_string(&text).context(Phase::Settings, reading);
-        let secret = match boxed()?.into_unencrypted_secret_key() {
-            Ok(secret) => secret,
-            Err(error) if !error.to_string().contains("encrypted") => {
-                return Err(Error::with_source(Phase::Settings, reading(), error));
-            }
-            Err(_) => {
-                let password = password(path)?;
-                let opened = boxed()?.into_secret_key(password);
-                opened.context(Phase::Settings, || format!("open the secret key {}", path.display()))?
-            }
-        };
+        let line = text.lines().nth(1).unwrap_or_default();
+        let bytes = BASE64_STANDARD.decode(line).context(Phase::Settings, reading)?;
+        let secret = SecretKey::from_bytes(&bytes).context(Phase::Settings, reading)?;
+        let secret = if secret.is_encrypted() { opened(path, &text, password()?)? } else { secret };
+        let public = PublicKey::from_secret_key(&secret).context(Phase::Settings, reading)?;
         let number = secret.keynum().try_into().map(u64::from_le_bytes).unwrap_or_default();
-        Ok(Signer { secret, id: format!("{number:016X}") })
+        Ok(Signer { secret, public, id: format!("{number:016X}") })
     }
 
     /// The text of the `.minisig` of a file.
@@ -46,9 +45,14 @@ impl Signer {
     pub fn sign(&self, file: &str, text: &str, epoch: Option<i64>) -> Result<String> {
         let seconds = epoch.unwrap_or_else(|| OffsetDateTime::now_utc().unix_timestamp());
         let comment = format!("timestamp:{seconds}\tfile:{file}\thashed");
-        let signed = minisign::sign(None, &self.secret, text.as_bytes(), Some(&comment), None);
+        let signed = minisign::sign(Some(&self.public), &self.secret, text.as_bytes(), Some(&comment), None);
         Ok(signed.context(Phase::Image, || format!("sign {file}"))?.into_string())
     }
+}
+
+fn opened(path: &Path, text: &str, password: Option<String>) -> Result<SecretKey> {
+    let opened = SecretKeyBox::from_string(text).and_then(|boxed| boxed.into_secret_key(password));
+    opened.context(Phase::Settings, || format!("open the secret key {}", path.display()))
 }
 
 /// None: it is asked for at the terminal.
@@ -61,5 +65,24 @@ fn password(key: &Path) -> Result<Option<String>> {
                 format!("the secret key {} has a password: set {PASSWORD}, as there is no terminal", key.display());
             Err(Error::new(Phase::Settings, why))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_with_a_password_needs_it() {
+        let locked = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust/locked.key"));
+        let open = |password: &str| Signer::with_password(locked, || Ok(Some(password.to_owned())));
+        assert_eq!(open("correct horse").unwrap().id, "6C22FE75B6915BAB");
+        for wrong in ["", "battery staple"] {
+            let error = open(wrong).err().unwrap().to_string();
+            assert!(error.contains("locked.key") && error.contains("Wrong password"), "{error}");
+        }
+        // Where a password is needed nobody is asked who is not there.
+        let asked = Signer::with_password(locked, || Err(Error::new(Phase::Settings, "nobody is there")));
+        assert!(asked.err().unwrap().to_string().contains("nobody is there"));
     }
 }

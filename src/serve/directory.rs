@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What an agent looks for beside an image.
+const BESIDE: [&str; 4] = [".manifest", ".manifest.minisig", ".sha256", ".sha256.minisig"];
+
 /// What is in force, as one consistent picture.
 #[derive(Debug, Default)]
 pub struct Directory {
@@ -40,8 +43,16 @@ impl Directory {
         self.machines.values()
     }
 
-    pub fn image_file(&self, served: &str) -> Option<&Path> {
-        self.files.get(served).map(PathBuf::as_path)
+    /// An image, or one of [`BESIDE`] an image.
+    pub fn image_file(&self, served: &str) -> Option<PathBuf> {
+        if let Some(file) = self.files.get(served) {
+            return Some(file.clone());
+        }
+        BESIDE.iter().find_map(|suffix| {
+            let mut file = self.files.get(served.strip_suffix(suffix)?)?.clone().into_os_string();
+            file.push(suffix);
+            Some(file.into())
+        })
     }
 
     /// Name to show for a machine: its own, or its id.

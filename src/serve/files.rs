@@ -11,14 +11,14 @@ use std::sync::Arc;
 use tower_http::services::ServeFile;
 use tower_http::services::fs::ServeFileSystemResponseBody;
 
-/// `/images/PATH`: a file that an image in `images/` names.
+/// `/images/PATH`: a file that an image in `images/` names, or its manifest or signature.
 pub async fn image(
     State(app): State<Arc<App>>,
     Path(served): Path<String>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
-    let file = app.directory().image_file(&served).map(std::path::Path::to_path_buf);
+    let file = app.directory().image_file(&served);
     let file = file.ok_or_else(|| ApiError::not_found(format!("no image in images/ names the file {served:?}")))?;
     send(&file, method, headers).await
 }

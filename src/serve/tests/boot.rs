@@ -99,6 +99,10 @@ async fn files_with_range_and_etag() {
     }
     assert_eq!(server.ask("HEAD", path, &[], "").await.headers["content-length"], "10");
     assert_eq!(server.ask("GET", "/boot/vmlinuz", &[], "").await.text(), "kernel");
+    server.write("images/deb/debian 12.tar.zst.manifest.minisig", "signed");
+    server.write("images/secret.manifest", "not served");
+    server.write("images/deb/debian 12.tar.zst.manifest.manifest", "not served");
+    assert_eq!(server.ask("GET", &format!("{path}.manifest.minisig"), &[], "").await.text(), "signed");
     let not_there = [
         "/boot/nothing",
         "/boot/..%2fsecret",
@@ -109,6 +113,9 @@ async fn files_with_range_and_etag() {
         "/boot/",
         "/boot/vmlinuz%00",
         "/images/secret",
+        "/images/secret.manifest",
+        "/images/deb/debian%2012.tar.zst.sha256",
+        "/images/deb/debian%2012.tar.zst.manifest.manifest",
         "/images/debian.yaml",
         "/images/../secret",
         "/images/deb/..%2f..%2fsecret",
