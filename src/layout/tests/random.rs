@@ -75,7 +75,16 @@ fn filesystem() -> impl Strategy<Value = Filesystem> {
     (prop::sample::select(formats), option::of(name()), vec(name(), 0..3), createoptions).prop_map(
         |(format, label, mountoptions, createoptions)| {
             let (path, device) = (None, String::new());
-            Filesystem { path, device, format, label, mountoptions, createoptions, reinstall: Default::default(), grow: false }
+            Filesystem {
+                path,
+                device,
+                format,
+                label,
+                mountoptions,
+                createoptions,
+                reinstall: Default::default(),
+                grow: false,
+            }
         },
     )
 }

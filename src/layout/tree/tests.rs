@@ -228,8 +228,15 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
     let partition =
         (0..4u32, option::of(any::<String>()), any::<u64>(), option::of(select(PartitionKind::ALL.to_vec())))
             .prop_map(|(number, label, size_mib, kind)| Partition { number, label, size_mib, kind });
-    let disk = (device(), btree_map(".*", ".*", 0..3), vec(partition, 0..4), any::<bool>())
-        .prop_map(|(device, hints, partitions, wipeonreinstall)| Disk { device, hints, partitions, wipeonreinstall, image: false });
+    let disk = (device(), btree_map(".*", ".*", 0..3), vec(partition, 0..4), any::<bool>()).prop_map(
+        |(device, hints, partitions, wipeonreinstall)| Disk {
+            device,
+            hints,
+            partitions,
+            wipeonreinstall,
+            image: false,
+        },
+    );
     let raid = (device(), vec(device(), 0..4), select(RaidLevel::ALL.to_vec()), vec("-e|1.0|.*", 0..3), any::<u32>())
         .prop_map(|(arrayname, devices, level, createoptions, spares)| Raid {
             arrayname,

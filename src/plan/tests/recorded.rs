@@ -10,7 +10,13 @@ fn recorded(name: &str) -> Inventory {
 }
 
 fn whole(device: &str) -> Disk {
-    Disk { device: device.to_owned(), hints: Default::default(), wipeonreinstall: true, image: false, partitions: Vec::new() }
+    Disk {
+        device: device.to_owned(),
+        hints: Default::default(),
+        wipeonreinstall: true,
+        image: false,
+        partitions: Vec::new(),
+    }
 }
 
 /// A layout of `testdata/layouts`, as it is read.

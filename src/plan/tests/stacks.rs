@@ -32,7 +32,13 @@ fn system(device: &str) -> Disk {
 }
 
 pub(super) fn whole(device: &str) -> Disk {
-    Disk { device: device.to_owned(), hints: Default::default(), wipeonreinstall: false, image: false, partitions: Vec::new() }
+    Disk {
+        device: device.to_owned(),
+        hints: Default::default(),
+        wipeonreinstall: false,
+        image: false,
+        partitions: Vec::new(),
+    }
 }
 
 /// ESP and root mirrored on sda and sdb; data on an array of sdc, sdd with the spare sde, which a reinstall keeps.
