@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 mod cleanup;
+mod disk;
 
 /// Events that still wait get so long before kexec.
 pub const LAST_WORDS: Duration = Duration::from_secs(3);
@@ -91,6 +92,8 @@ struct Run<'a> {
     kept: Vec<KeptProof>,
     /// As it is on the disk.
     marker: Option<Marker>,
+    /// Of the filesystem with `/` that a raw image has brought.
+    brought_root_uuid: Option<String>,
 }
 
 impl<'a> Run<'a> {
@@ -109,6 +112,7 @@ impl<'a> Run<'a> {
             burn: None,
             kept: Vec::new(),
             marker: installation.plan.already.clone(),
+            brought_root_uuid: None,
         }
     }
 
@@ -145,6 +149,8 @@ impl<'a> Run<'a> {
     fn note(&mut self, operation: &Operation) {
         match operation {
             Operation::WipeDisk(disk) => self.wiped.push(disk.device.clone()),
+            // Its tables too: nobody knows what else of it can boot.
+            Operation::BurnDisk(burn) => self.made.push(burn.device.clone()),
             // `none` is left as it is, now and then.
             Operation::MakeFilesystem(make) if make.format != Format::None => self.made.push(make.device.clone()),
             Operation::CreateArray(CreateArray { device, .. }) | Operation::AssembleArray { device, .. } => {
@@ -173,10 +179,14 @@ impl<'a> Run<'a> {
             }
             Operation::Mount(filesystem) => self.mounts.mount(filesystem),
             Operation::BurnImage { name, hidden, merged } => self.burn_image(name, &Beneath { hidden, merged }),
+            Operation::BurnDisk(burn) => self.burn_disk(burn),
+            Operation::GrowFilesystem(mount) => self.grow(mount),
             Operation::WriteMachineFiles => self.write_machine_files(),
             Operation::RunInstaller => {
                 installer::run(&self.root()?, installer::DEADLINE, &|line| self.installation.reporter.say(line))
             }
+            Operation::AdaptImage => self.adapt_image(),
+            Operation::ExtendFstab => fstab::extend(&self.root()?, &self.installation.plan.fstab),
             Operation::WriteFstab => fstab::write(&self.root()?, &self.installation.plan.fstab),
             Operation::LoadKernel => self.load_kernel(),
             Operation::ProveKept(kept) => self.prove_kept(kept),
@@ -246,7 +256,8 @@ impl<'a> Run<'a> {
 
     fn write_machine_files(&self) -> Result<()> {
         let Installation { plan, allocation, machine, inventory, consoles, .. } = *self.installation;
-        let machine = target::files::Machine { allocation, id: machine, inventory, consoles, plan };
+        let root_uuid = self.brought_root_uuid.as_ref().unwrap_or(&plan.root_uuid);
+        let machine = target::files::Machine { allocation, id: machine, inventory, consoles, plan, root_uuid };
         target::files::write(&self.root()?, &machine, OffsetDateTime::now_utc())
     }
 

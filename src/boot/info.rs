@@ -3,7 +3,7 @@
 use crate::error::{Context, Error, Phase, Result};
 use crate::target::Root;
 
-const PATH: &str = "/etc/metal/boot-info.yaml";
+pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
 
 /// Paths are the target's.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 pub mod back;
 pub mod efi;
+pub mod found;
 mod info;
 pub mod kexec;
 mod net;

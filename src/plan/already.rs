@@ -150,7 +150,7 @@ fn now(layout: &Layout, inventory: &Inventory, marker: &Marker, device: &str) ->
         if listed.device == device {
             return Some(disk_now(listed, inventory, marker)?.device.clone());
         }
-        let number = listed.partitions.iter().map(|part| part.number);
+        let number = listed.partitions.iter().map(|part| part.number).chain(listed.image_partition(device));
         if let Some(number) = number.into_iter().find(|number| partition_device(&listed.device, *number) == device) {
             return Some(partition_device(&disk_now(listed, inventory, marker)?.device, number));
         }

@@ -116,6 +116,9 @@ impl<'a> Deciding<'a> {
             let device = made(found, fate, path, extent.length_bytes(found.sector_bytes));
             self.devices.insert(partition_device(&disk.device, partition.number), device);
         }
+        if disk.image {
+            self.note_image(disk, found);
+        }
         // There is nothing to erase on a blank one.
         let erase = if fate == Fate::Blank { Erase::None } else { self.request.erase };
         self.decided.wipes.push(wipe::of_disk(erase, found, &extents));
@@ -125,6 +128,18 @@ impl<'a> Deciding<'a> {
             let partitions = partitions.map(|(new, extent)| self.new_partition(new, found, *extent)).collect();
             let (device, sector_bytes) = (found.device.clone(), found.sector_bytes);
             self.decided.tables.push(PartitionTable { device, guid, sector_bytes, partitions });
+        }
+    }
+
+    /// What the image brings is not known: the layout's word is taken for it, and checked when it is there.
+    fn note_image(&mut self, disk: &layout::Disk, found: &'a inventory::Disk) {
+        self.decided.image_disk = Some(found.device.clone());
+        for device in self.layout.filesystems.iter().map(|filesystem| &filesystem.device) {
+            if let Some(number) = disk.image_partition(device) {
+                let path = partition_device(&found.device, number);
+                let partition = Device { size_bytes: None, ..made(found, Fate::Wiped, path, 0) };
+                self.devices.insert(device.clone(), partition);
+            }
         }
     }
 

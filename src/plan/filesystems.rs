@@ -13,8 +13,13 @@ impl Deciding<'_> {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
             if filesystem.format == Format::Tmpfs {
-                let fate = FilesystemFate { device: "tmpfs".to_owned(), uuid: String::new(), keep: false, fill: false };
-                self.decided.filesystems.push(fate);
+                self.decided.filesystems.push(FilesystemFate {
+                    device: "tmpfs".to_owned(),
+                    uuid: String::new(),
+                    keep: false,
+                    fill: false,
+                    image_partition: None,
+                });
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
                 self.decide_filesystem(&place, filesystem, &device);
             }
@@ -25,6 +30,12 @@ impl Deciding<'_> {
         // Its disk was refused.
         if device.absent.is_some() {
             return;
+        }
+        let image_partition = self.layout.disks.iter().find_map(|disk| disk.image_partition(&filesystem.device));
+        if image_partition.is_some() {
+            let (device, uuid) = (device.path.clone(), String::new());
+            let fate = FilesystemFate { device, uuid, keep: false, fill: false, image_partition };
+            return self.decided.filesystems.push(fate);
         }
         let keep = device.fate == Fate::Kept;
         let fill = keep && device.blank && filesystem.format != Format::None;
@@ -43,7 +54,8 @@ impl Deciding<'_> {
                         format!("{}, but there is nothing on it: the filesystem is made", wish(filesystem, device));
                     self.warn(message);
                 }
-                self.decided.filesystems.push(FilesystemFate { device: device.path.clone(), uuid, keep, fill });
+                let device = device.path.clone();
+                self.decided.filesystems.push(FilesystemFate { device, uuid, keep, fill, image_partition });
             }
             Err(message) => self.refuse(place, message),
         }

@@ -10,6 +10,7 @@ mod display;
 mod filesystems;
 pub mod find;
 mod identity;
+mod image;
 pub mod kept;
 mod lvm;
 mod marking;

@@ -3,7 +3,7 @@
 use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
 use super::{FstabEntry, Kept, MakeFilesystem, Mode, Operation, Plan, Request, Step, StepName, Verdict};
-use super::{display, kept, marking};
+use super::{display, image, kept, marking};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
 
@@ -13,10 +13,12 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(layout, inventory, &mut decided);
     let filesystems = in_mount_order(layout, &decided.filesystems);
-    let fstab = filesystems.iter().filter_map(|(filesystem, is)| fstab_entry(filesystem, is)).collect();
+    let fstab: Vec<FstabEntry> =
+        filesystems.iter().filter_map(|(filesystem, is)| fstab_entry(filesystem, is)).collect();
     let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
     let root_uuid = root.map(|(_, is)| is.uuid.clone()).unwrap_or_default();
     let returning = Returning::new(layout, inventory, &decided, &filesystems);
+    let image = image::Way::of(&subject, &decided, &filesystems, &returning, &fstab);
     let steps = [
         (StepName::ImageReach, vec![Operation::ReachImage { name: subject.image.clone(), url: subject.url.clone() }]),
         (StepName::StorageIdentify, decided.identities.iter().cloned().map(Operation::IdentifyDisk).collect()),
@@ -30,19 +32,12 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
             StepName::StorageFormat,
             filesystems.iter().filter_map(make_filesystem).map(Operation::MakeFilesystem).collect(),
         ),
-        (StepName::StorageMount, returning.before_the_image()),
-        (
-            StepName::ImageBurn,
-            vec![Operation::BurnImage {
-                name: subject.image.clone(),
-                hidden: returning.hidden(),
-                merged: returning.merged(),
-            }],
-        ),
+        image.first,
+        image.second,
         (StepName::StorageMountKept, returning.after_the_image()),
         (StepName::TargetFiles, vec![Operation::WriteMachineFiles]),
-        (StepName::TargetInstaller, vec![Operation::RunInstaller]),
-        (StepName::TargetFstab, vec![Operation::WriteFstab]),
+        (StepName::TargetInstaller, vec![image.installer]),
+        (StepName::TargetFstab, image.fstab),
         (StepName::BootLoad, vec![Operation::LoadKernel]),
         (StepName::StorageProveKept, prove(expected)),
         (StepName::TargetMarker, marker.into_iter().collect()),
@@ -177,7 +172,7 @@ fn depth(path: &str) -> usize {
 }
 
 fn make_filesystem((filesystem, is): &Placed) -> Option<MakeFilesystem> {
-    if is.keep || matches!(filesystem.format, Format::None | Format::Tmpfs) {
+    if is.keep || is.image_partition.is_some() || matches!(filesystem.format, Format::None | Format::Tmpfs) {
         return None;
     }
     Some(new_filesystem(&(filesystem, is)))
@@ -193,7 +188,11 @@ pub fn new_filesystem((filesystem, is): &Placed) -> MakeFilesystem {
     }
 }
 
+/// What a raw image brings has its line in the image's own fstab.
 fn fstab_entry(filesystem: &Filesystem, is: &FilesystemFate) -> Option<FstabEntry> {
+    if is.image_partition.is_some() {
+        return None;
+    }
     let path = match filesystem.format {
         Format::Swap => "none",
         _ => mountable(filesystem)?,

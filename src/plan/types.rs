@@ -251,6 +251,10 @@ pub enum Operation {
     },
     MakeFilesystem(MakeFilesystem),
     Mount(MountFilesystem),
+    /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
+    BurnDisk(BurnDisk),
+    /// Make a mounted filesystem as large as its partition.
+    GrowFilesystem(MountFilesystem),
     /// Stream the image below the mounted root.
     BurnImage {
         name: String,
@@ -263,7 +267,11 @@ pub enum Operation {
     WriteMachineFiles,
     /// `/install-go` or `/install.sh` in a chroot.
     RunInstaller,
+    /// The same where the image has one; and `/etc/metal/boot-info.yaml` from its boot loader's files where it has none.
+    AdaptImage,
     WriteFstab,
+    /// Add the plan's lines to the image's own.
+    ExtendFstab,
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
     LoadKernel,
     /// Read again what identifies everything that is kept: it must be as it was.
@@ -402,6 +410,31 @@ pub struct CreateVolume {
     /// MiB; 0 is all that is left.
     pub size_mib: u64,
     pub kind: LvmType,
+}
+
+/// A raw image on its disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BurnDisk {
+    /// Of the image.
+    pub name: String,
+    pub device: String,
+    /// Number of the partition that takes all that is left of the disk.
+    pub grow: Option<u32>,
+    /// What the layout mounts, and so must be in it.
+    pub filesystems: Vec<ExpectedFilesystem>,
+}
+
+/// A filesystem that a raw image brings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExpectedFilesystem {
+    pub number: u32,
+    /// `/dev/sda2`, where the kernel will show it.
+    pub device: String,
+    /// Mount point in the target.
+    pub path: String,
+    pub format: Format,
+    /// Not compared where the layout says nothing.
+    pub label: Option<String>,
 }
 
 /// A GPT, with every number decided.

@@ -25,6 +25,8 @@ pub struct Decided {
     pub releases: Vec<Holder>,
     pub wipes: Vec<WipeDisk>,
     pub tables: Vec<PartitionTable>,
+    /// The disk that takes a raw image.
+    pub image_disk: Option<String>,
     /// In the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
     /// In the order of `Layout::volumegroups`.
@@ -56,6 +58,8 @@ pub struct FilesystemFate {
     pub keep: bool,
     /// Is it made on a kept device, which is blank?
     pub fill: bool,
+    /// Number of its partition, where the image brings it.
+    pub image_partition: Option<u32>,
 }
 
 /// What is known while deciding.

@@ -26,6 +26,8 @@ pub struct Machine<'a> {
     /// `console=` of the kernel command line, in order.
     pub consoles: &'a [String],
     pub plan: &'a Plan,
+    /// UUID of the filesystem that carries `/`.
+    pub root_uuid: &'a str,
 }
 
 /// Writes `install.yaml`, `userdata` and `disk.json`.
@@ -57,7 +59,7 @@ fn install_yaml(machine: &Machine, timestamp: &str) -> String {
         ("vpn", allocation.vpn.clone()),
         ("role", json!(allocation.role)),
         ("raidenabled", json!(has_arrays(machine.plan))),
-        ("root_uuid", json!(machine.plan.root_uuid)),
+        ("root_uuid", json!(machine.root_uuid)),
         ("firewall_rules", allocation.firewall_rules.clone()),
         ("dns_servers", allocation.dns_servers.clone()),
         ("ntp_servers", allocation.ntp_servers.clone()),
@@ -146,8 +148,14 @@ mod tests {
         let nic = Nic { name: "eth0".into(), mac: "52:54:00:00:00:01".into(), ..Nic::default() };
         let inventory = Inventory { nics: vec![nic], ..Inventory::default() };
         let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
-        let machine =
-            Machine { allocation: &allocation, id: "m-1", inventory: &inventory, consoles: &consoles, plan: &plan };
+        let machine = Machine {
+            allocation: &allocation,
+            id: "m-1",
+            inventory: &inventory,
+            consoles: &consoles,
+            plan: &plan,
+            root_uuid: "r-uuid",
+        };
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         write(&root, &machine, datetime!(2026-11-21 01:02:03 UTC)).unwrap();

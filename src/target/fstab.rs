@@ -1,15 +1,40 @@
 //! `/etc/fstab` of the installed system.
 
 use super::Root;
-use crate::error::Result;
+use crate::error::{Context, Phase, Result};
 use crate::plan::FstabEntry;
+use std::io::ErrorKind;
+
+const PATH: &str = "/etc/fstab";
 
 /// Written after the image's installer has run, so that the layout wins.
 ///
 /// # Errors
 /// It cannot be written.
 pub fn write(root: &Root, entries: &[FstabEntry]) -> Result<()> {
-    root.write("/etc/fstab", 0o644, render(entries).as_bytes())
+    root.write(PATH, 0o644, render(entries).as_bytes())
+}
+
+/// Adds lines to the image's own fstab; one of the image's for the same mount point stays as a comment.
+///
+/// # Errors
+/// The image's cannot be read, or not be written again.
+pub fn extend(root: &Root, entries: &[FstabEntry]) -> Result<()> {
+    let own = match root.read(PATH) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        own => own.context(Phase::Target, || format!("{PATH} of the image"))?,
+    };
+    root.write(PATH, 0o644, extended(&own, entries).as_bytes())
+}
+
+fn extended(own: &str, entries: &[FstabEntry]) -> String {
+    let is_replaced = |line: &str| {
+        let paths = parse(line).into_iter().map(|line| line.path).filter(|path| path.starts_with('/'));
+        paths.into_iter().any(|path| entries.iter().any(|entry| entry.path == path))
+    };
+    let own =
+        own.lines().map(|line| if is_replaced(line) { format!("# replaced: {line}\n") } else { format!("{line}\n") });
+    own.chain([render(entries)]).collect()
 }
 
 /// fstab(5), in columns.
@@ -127,6 +152,21 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
             assert_eq!(row["fstype"], entry.format.name());
             assert_eq!(row["options"], options);
         }
+    }
+
+    #[test]
+    fn the_images_own_lines_stay_and_those_of_the_layout_win() {
+        let own = "# own\nUUID=1 / ext4 defaults 0 1\n/dev/sdb1  /srv ext4 noauto 0 2\nUUID=2 none swap sw 0 0";
+        let srv = [entry("UUID=3", "/srv", Format::Ext4, &[], 2), entry("UUID=4", "none", Format::Swap, &[], 0)];
+        let text = extended(own, &srv);
+        let kept = "# own\nUUID=1 / ext4 defaults 0 1\n# replaced: /dev/sdb1  /srv ext4 noauto 0 2\nUUID=2 none swap sw 0 0\n# written by";
+        assert!(text.starts_with(kept), "{text}");
+        let paths: Vec<_> = parse(&text).into_iter().map(|line| (line.source, line.path)).collect();
+        let expected = [("UUID=1", "/"), ("UUID=2", "none"), ("UUID=3", "/srv"), ("UUID=4", "none")];
+        assert_eq!(paths, expected.map(|(source, path)| (source.to_owned(), path.to_owned())));
+        let dir = tempfile::tempdir().unwrap();
+        extend(&Root::open(dir.path()).unwrap(), &srv).unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("etc/fstab")).unwrap(), render(&srv));
     }
 
     #[test]

@@ -27,8 +27,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// The image has no installer, it fails (its last lines are in the error) or does not end in time, or what it left
 /// behind cannot be cleaned up.
 pub fn run(root: &Root, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
-    let is_there = |installer: &&str| root.open_file(installer).is_ok();
-    let Some(installer) = INSTALLERS.into_iter().find(is_there) else {
+    let Some(installer) = find(root) else {
         let what = format!("the image has no installer: neither {} is in it", INSTALLERS.join(" nor "));
         return Err(Error::new(Phase::Target, what));
     };
@@ -42,6 +41,15 @@ pub fn run(root: &Root, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Resu
     let cleaned = unmount_leftovers(root.path(), &before, &special).and_then(|()| special.finish());
     ran.and(cleaned)?;
     INSTALLERS.into_iter().try_for_each(|installer| root.remove(installer))
+}
+
+/// Does the image have an installer at all?
+pub fn is_in(root: &Root) -> bool {
+    find(root).is_some()
+}
+
+fn find(root: &Root) -> Option<&'static str> {
+    INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
 fn mount_special(special: &mut Mounts, say: &dyn Fn(&str)) -> Result<()> {

@@ -80,6 +80,18 @@ impl Root {
         if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
     }
 
+    /// Names in a directory, sorted.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut dir = nix::dir::Dir::from_fd(self.resolve(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
+        let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let mut names = names.collect::<io::Result<Vec<String>>>()?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Waits until the names in a directory are on the disk, as [`Root::write`] does for a file's content.
     ///
     /// # Errors

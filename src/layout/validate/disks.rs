@@ -61,6 +61,7 @@ fn provide(check: &mut Check, place: &str, disk: &Disk) {
         check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
         for number in 1..=MAX_PARTITION_NUMBER {
             check.provide(&partition_device(&disk.device, number), Provider::ImagePartition);
+            name_partition(check, &disk.device, number);
         }
     } else if disk.partitions.is_empty() {
         check.provided.entry(disk.device.clone()).or_insert(Provider::Disk);
@@ -68,16 +69,22 @@ fn provide(check: &mut Check, place: &str, disk: &Disk) {
         check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
     }
     for (index, partition) in disk.partitions.iter().enumerate() {
-        let right = partition_device(&disk.device, partition.number);
-        for infix in ["", "p", "-part"] {
-            check.misnamed.insert(format!("{}{infix}{}", disk.device, partition.number), right.clone());
-        }
+        let right = name_partition(check, &disk.device, partition.number);
         if let Some(Provider::Disk | Provider::PartitionedDisk) = check.provided.get(&right) {
             let message = format!("device:{right} is already given as a disk");
             check.report(&format!("{place}.partitions[{index}].number"), message);
         }
         check.provided.insert(right, Provider::Partition);
     }
+}
+
+/// The right name, which is noted with the wrong ones.
+fn name_partition(check: &mut Check, device: &str, number: u32) -> String {
+    let right = partition_device(device, number);
+    for infix in ["", "p", "-part"] {
+        check.misnamed.insert(format!("{device}{infix}{number}"), right.clone());
+    }
+    right
 }
 
 fn check_partition(check: &mut Check, place: &str, device: &str, partition: &Partition) {

@@ -17,7 +17,7 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
         }
         if filesystem.grow {
             check_grow(check, &place, filesystem, is_inside, growing);
-            growing = growing.or(Some(index));
+            growing = growing.or(Some(index).filter(|_| is_inside));
         }
         if !disks.is_empty() && filesystem.reinstall == OnReinstall::Merge {
             let message = "reinstall: merge adds the image's files, and a raw image has none for other filesystems";

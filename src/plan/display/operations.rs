@@ -3,7 +3,7 @@
 use super::short;
 use crate::inventory::EraseMethod;
 use crate::plan::sectors::MIB;
-use crate::plan::{CreateArray, CreateVolume, Holder, Operation, PartitionTable, WipeDisk};
+use crate::plan::{BurnDisk, CreateArray, CreateVolume, Holder, Operation, PartitionTable, WipeDisk};
 use crate::text::seconds;
 
 /// One text for each operation or each run of like ones.
@@ -74,9 +74,18 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
             let read_only = if mount.options.iter().any(|option| option == "ro") { " read-only" } else { "" };
             alone(format!("{} at {}{read_only}", short(&mount.device), mount.path))
         }
+        Operation::BurnDisk(disk) => (None, burn_disk(disk)),
+        Operation::GrowFilesystem(mount) => {
+            alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
+        }
         Operation::BurnImage { name, hidden, merged } => (None, burn(name, hidden, merged)),
         Operation::WriteMachineFiles => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
         Operation::RunInstaller => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
+        Operation::AdaptImage => alone(
+            "/install-go or /install.sh of the image where it has one; what its boot loader boots is what is booted"
+                .to_owned(),
+        ),
+        Operation::ExtendFstab => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
         Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         Operation::TellPointOfNoReturn => {
@@ -93,6 +102,21 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
         Operation::Report => alone("acknowledged by the control plane".to_owned()),
         Operation::Kexec => alone("into the installed system".to_owned()),
+    }
+}
+
+fn burn_disk(burn: &BurnDisk) -> Said {
+    let BurnDisk { name, device, grow, filesystems } = burn;
+    let number = |number: &u32| short(&crate::layout::partition_device(device, *number)).to_owned();
+    let grow = grow.as_ref().map(|grow| format!(", grow {}", number(grow))).unwrap_or_default();
+    let brought = filesystems.iter().map(|is| {
+        let label = is.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+        format!("{} must be {}{label}", short(&is.device), is.format)
+    });
+    let held_back = "its first MiB last of all, when the digest is good".to_owned();
+    Said {
+        below: std::iter::once(held_back).chain(brought).collect(),
+        ..Said::after(format!("{name} onto {}{grow}", short(device)))
     }
 }
 

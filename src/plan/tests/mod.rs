@@ -10,6 +10,7 @@ mod degraded;
 mod erasing;
 mod finding;
 mod identity;
+mod image;
 mod kept;
 mod preview;
 mod properties;

@@ -34,6 +34,7 @@ impl Machine {
             Operation::CreateGroup(group) => self.create_group(group),
             Operation::CreateVolume(volume) => self.create_volume(volume),
             Operation::MakeFilesystem(make) => self.make_filesystem(make),
+            Operation::BurnDisk(burn) => self.burn_disk(burn),
             Operation::AssembleArray { uuid, .. } => {
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
@@ -127,6 +128,28 @@ impl Machine {
             disk.table = Some(table);
             disk.blank = false;
         }
+    }
+
+    /// The image has what was expected, and no more.
+    fn burn_disk(&mut self, burn: &BurnDisk) {
+        let disk = self.disk(&burn.device);
+        assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", burn.device);
+        let partitions = burn.filesystems.iter().map(|is| Partition {
+            number: is.number,
+            device: is.device.clone(),
+            size_bytes: 100 * MIB,
+            signatures: vec![Signature {
+                kind: is.format.name().to_owned(),
+                usage: "filesystem".to_owned(),
+                label: is.label.clone().unwrap_or_default(),
+                uuid: format!("brought-{}", is.number),
+            }],
+            ..Partition::default()
+        });
+        let mut partitions: Vec<Partition> = partitions.collect();
+        partitions.sort_by_key(|partition| partition.number);
+        disk.table = Some(Table { kind: "gpt".to_owned(), guid: None, partitions });
+        disk.blank = false;
     }
 
     fn create_array(&mut self, array: &CreateArray) {

@@ -1,0 +1,226 @@
+//! What an image boots by itself, for one that was made for any machine and has no installer that says it: the entries of
+//! the Boot Loader Specification, or the first one of GRUB's menu.
+
+use super::BootInfo;
+use super::info::PATH;
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+use serde_json::json;
+
+const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
+const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
+
+/// Where the paths of a boot loader may begin: it sees the filesystem that it reads, which may be mounted.
+const BEGINNINGS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
+
+/// Writes the boot info that an installer would have written, if there is none; returns what it was taken from.
+///
+/// # Errors
+/// The image has no boot loader's files that are understood, or they name what is not there.
+pub fn describe(root: &Root) -> Result<Option<String>> {
+    if root.open_file(PATH).is_ok() {
+        return Ok(None);
+    }
+    let (from, boot) = find(root)?;
+    let BootInfo { kernel, initrd, cmdline, bootloader_id } = boot;
+    let lines = [("kernel", kernel), ("initrd", initrd), ("cmdline", cmdline), ("bootloader_id", bootloader_id)];
+    // JSON is YAML too.
+    let text: String = lines.into_iter().map(|(key, value)| format!("{key}: {}\n", json!(value))).collect();
+    root.write(PATH, 0o644, text.as_bytes())?;
+    Ok(Some(from))
+}
+
+fn find(root: &Root) -> Result<(String, BootInfo)> {
+    for directory in ENTRIES {
+        // The newest kernel sorts last in all but rare cases; the specification's own order needs more than names.
+        let names = root.names(directory).unwrap_or_default();
+        if let Some(name) = names.iter().rfind(|name| name.ends_with(".conf")) {
+            return read(root, format!("{directory}/{name}"), entry);
+        }
+    }
+    for path in GRUB {
+        if root.open_file(path).is_ok() {
+            return read(root, path.to_owned(), first_of_menu);
+        }
+    }
+    let looked = [&ENTRIES[..], &GRUB].concat().join(", ");
+    let what = format!(
+        "the image says nowhere what is booted: it has neither {PATH} nor an installer that writes it, and none of {looked}"
+    );
+    Err(Error::new(Phase::Boot, what))
+}
+
+/// As the boot loader has it.
+#[derive(Debug, Default, PartialEq)]
+struct Entry {
+    kernel: String,
+    /// The last one: what comes before it is microcode.
+    initrd: String,
+    words: Vec<String>,
+}
+
+fn read(root: &Root, from: String, parse: fn(&str) -> Option<Entry>) -> Result<(String, BootInfo)> {
+    let text = root.read(&from).context(Phase::Boot, || format!("{from} of the image"))?;
+    let no_kernel = || Error::new(Phase::Boot, format!("{from} of the image names no kernel"));
+    let Entry { kernel, initrd, words } = parse(&text).ok_or_else(no_kernel)?;
+    let place = |path: &str| {
+        let found = BEGINNINGS.iter().map(|beginning| format!("{beginning}{path}"));
+        found.into_iter().find(|path| root.open_file(path).is_ok()).ok_or_else(|| {
+            Error::new(Phase::Boot, format!("{from} of the image names {path}, which is not in what the layout mounts"))
+        })
+    };
+    let initrd = if initrd.is_empty() { String::new() } else { place(&initrd)? };
+    let boot = BootInfo { kernel: place(&kernel)?, initrd, cmdline: words.join(" "), bootloader_id: os(root) };
+    Ok((from, boot))
+}
+
+/// Name of the system, which is that of its boot entry.
+fn os(root: &Root) -> String {
+    let text = root.read("/etc/os-release").unwrap_or_default();
+    let id = text.lines().find_map(|line| line.strip_prefix("ID="));
+    id.map(|id| id.trim_matches(['"', '\'']).to_owned())
+        .filter(|id| !id.is_empty())
+        .unwrap_or_else(|| "image".to_owned())
+}
+
+/// A file of the Boot Loader Specification.
+fn entry(text: &str) -> Option<Entry> {
+    let mut entry = Entry::default();
+    for line in text.lines().map(str::trim) {
+        match line.split_once(char::is_whitespace) {
+            Some(("linux", path)) => entry.kernel = path.trim().to_owned(),
+            Some(("initrd", path)) => entry.initrd = path.trim().to_owned(),
+            Some(("options", words)) => entry.words.extend(options(words)),
+            _ => {}
+        }
+    }
+    (!entry.kernel.is_empty()).then_some(entry)
+}
+
+/// The first entry of a grub.cfg: its `linux` and the `initrd` that follows it.
+fn first_of_menu(text: &str) -> Option<Entry> {
+    let is = |line: &str, command: &str| {
+        let word = line.split_whitespace().next().unwrap_or_default();
+        word.strip_prefix(command).is_some_and(|rest| matches!(rest, "" | "16" | "efi"))
+    };
+    let mut lines = text.lines().map(str::trim).skip_while(|line| !is(line, "linux"));
+    let linux = lines.next()?;
+    let initrd = lines.take_while(|line| !line.starts_with('}') && !is(line, "linux")).find(|line| is(line, "initrd"));
+    let kernel = linux.split_whitespace().nth(1)?;
+    let words = linux.split_once(kernel).map(|(_, words)| options(words).collect()).unwrap_or_default();
+    let initrd = initrd.and_then(|line| line.split_whitespace().skip(1).last()).unwrap_or_default();
+    Some(Entry { kernel: without_disk(kernel), initrd: without_disk(initrd), words })
+}
+
+/// Words of a kernel command line; only the boot loader knows its variables.
+fn options(words: &str) -> impl Iterator<Item = String> {
+    words.split_whitespace().filter(|word| !word.contains('$')).map(|word| word.trim_matches(['"', '\'']).to_owned())
+}
+
+/// `($root)/boot/vmlinuz` is on the disk where GRUB is.
+fn without_disk(path: &str) -> String {
+    path.split_once(')').map_or(path, |(_, path)| path).trim_matches(['"', '\'']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    const DEBIAN: &str = "set default=0\nif [ x = x ]; then\n  set linux_gfx_mode=keep\nfi\nmenuentry 'Debian' {\n\
+        \tlinux\t/boot/vmlinuz-6.1 root=UUID=1-2 ro  console=ttyS0 ${extra} \"quiet\"\n\tinitrd\t/boot/ucode.img /boot/initrd.img-6.1\n}\n\
+        menuentry 'old' {\n\tlinux /boot/vmlinuz-5.10 single\n\tinitrd /boot/initrd.img-5.10\n}\n";
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_first_entry_of_grubs_menu_is_taken() {
+        let debian = Entry {
+            kernel: "/boot/vmlinuz-6.1".into(),
+            initrd: "/boot/initrd.img-6.1".into(),
+            words: words("root=UUID=1-2 ro console=ttyS0 quiet"),
+        };
+        let plain = Entry { kernel: "/vmlinuz".into(), words: words("a=b"), ..Entry::default() };
+        let cases = [
+            (DEBIAN, Some(debian)),
+            ("menuentry x {\n linuxefi ($root)/vmlinuz a=b\n}\nmenuentry y {\n initrd /other\n}\n", Some(plain)),
+            ("linux\n", None),
+            ("configfile /other\n", None),
+            ("", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(first_of_menu(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_entry_of_the_specification_is_read() {
+        let text =
+            "title x\nlinux /vmlinuz-6\ninitrd /ucode\ninitrd /initrd-6\noptions root=UUID=1 $tuned\noptions ro\n";
+        let expected =
+            Entry { kernel: "/vmlinuz-6".into(), initrd: "/initrd-6".into(), words: words("root=UUID=1 ro") };
+        assert_eq!(entry(text), Some(expected));
+        assert_eq!(entry("title x\noptions ro\n"), None);
+    }
+
+    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let root = Root::open(dir.path()).unwrap();
+        (dir, root)
+    }
+
+    #[test]
+    fn what_is_found_becomes_the_boot_info_that_was_missing() {
+        let own = ("etc/os-release", "NAME=x\nID=\"debian\"\n");
+        let grub = ("boot/grub/grub.cfg", DEBIAN);
+        let (_dir, root) = tree(&[own, grub, ("boot/vmlinuz-6.1", "k"), ("boot/initrd.img-6.1", "i")]);
+        assert_eq!(describe(&root).unwrap().as_deref(), Some("/boot/grub/grub.cfg"));
+        let expected = BootInfo {
+            kernel: "/boot/vmlinuz-6.1".into(),
+            initrd: "/boot/initrd.img-6.1".into(),
+            cmdline: "root=UUID=1-2 ro console=ttyS0 quiet".into(),
+            bootloader_id: "debian".into(),
+        };
+        assert_eq!(BootInfo::read(&root).unwrap(), expected);
+        // What is there stays.
+        assert_eq!(describe(&root).unwrap(), None);
+
+        let entry = |version: u32| format!("linux /vmlinuz-{version}\noptions root=LABEL=r\n");
+        let (older, newer) = (entry(5), entry(6));
+        let entries = [("boot/loader/entries/a-5.conf", older.as_str()), ("boot/loader/entries/a-6.conf", &newer)];
+        let (_dir, root) = tree(&[entries[0], entries[1], ("boot/vmlinuz-6", "k")]);
+        describe(&root).unwrap();
+        let boot = BootInfo::read(&root).unwrap();
+        assert_eq!(
+            (boot.kernel.as_str(), boot.initrd.as_str(), boot.cmdline.as_str()),
+            ("/boot/vmlinuz-6", "", "root=LABEL=r")
+        );
+        assert_eq!(boot.bootloader_id, "image");
+    }
+
+    #[test]
+    fn what_does_not_say_what_it_boots_is_refused() {
+        let cases: [(&[(&str, &str)], &str); 4] = [
+            (&[("etc/hostname", "x")], "the image says nowhere what is booted"),
+            (&[("boot/grub/grub.cfg", "configfile x")], "/boot/grub/grub.cfg of the image names no kernel"),
+            (&[("boot/grub/grub.cfg", DEBIAN)], "names /boot/initrd.img-6.1, which is not in what the layout mounts"),
+            (
+                &[("boot/grub/grub.cfg", DEBIAN), ("boot/initrd.img-6.1", "i")],
+                "names /boot/vmlinuz-6.1, which is not in what the layout mounts",
+            ),
+        ];
+        for (files, says) in cases {
+            let (_dir, root) = tree(files);
+            let error = describe(&root).unwrap_err().to_string();
+            assert!(error.contains(says), "{says}: {error}");
+        }
+    }
+}

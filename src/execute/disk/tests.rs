@@ -1,0 +1,52 @@
+use super::*;
+use crate::inventory::Signature;
+use crate::layout::Format;
+
+fn signature(kind: &str, label: &str) -> Signature {
+    Signature { kind: kind.into(), usage: "filesystem".into(), label: label.into(), uuid: format!("uuid-{kind}") }
+}
+
+fn table() -> Table {
+    let partition = |number, signatures| Partition { number, signatures, ..Partition::default() };
+    let partitions = vec![
+        partition(1, vec![signature("vfat", "ESP")]),
+        partition(2, vec![signature("ext4", "root")]),
+        partition(3, vec![]),
+        partition(4, vec![signature("ext4", ""), signature("swap", "")]),
+    ];
+    Table { partitions, ..Table::default() }
+}
+
+fn expected(number: u32, format: Format, label: Option<&str>) -> ExpectedFilesystem {
+    let (device, path) = (format!("/dev/sda{number}"), "/".to_owned());
+    ExpectedFilesystem { number, device, path, format, label: label.map(str::to_owned) }
+}
+
+#[test]
+fn what_the_image_brings_is_what_the_layout_says() {
+    for (number, format, label, uuid) in [
+        (2, Format::Ext4, None, "uuid-ext4"),
+        (2, Format::Ext4, Some("root"), "uuid-ext4"),
+        (1, Format::Vfat, Some("ESP"), "uuid-vfat"),
+    ] {
+        assert_eq!(brought("/dev/sda", &expected(number, format, label), &table()).unwrap(), uuid);
+    }
+    let there = r#"there are /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
+    for (number, format, label, says) in [
+        (5, Format::Ext4, None, there),
+        (
+            2,
+            Format::Xfs,
+            None,
+            r#"/ is to be on /dev/sda2, but xfs was expected, and the image has /dev/sda2 ext4 "root""#,
+        ),
+        (2, Format::Ext4, Some("os"), r#"ext4 "os" was expected, and the image has /dev/sda2 ext4 "root""#),
+        (3, Format::Ext4, None, "the image has /dev/sda3 without a filesystem"),
+        (4, Format::Ext4, None, "the image has /dev/sda4 ext4 and swap"),
+    ] {
+        let error = brought("/dev/sda", &expected(number, format, label), &table()).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.phase, Phase::Image);
+    }
+    assert!(brought("/dev/sda", &expected(1, Format::Ext4, None), &Table::default()).is_err());
+}

@@ -1,0 +1,68 @@
+//! How the image gets to its place: a tar into filesystems that are mounted, a raw image onto a disk whose filesystems are
+//! mounted then.
+
+use super::returning::Returning;
+use super::steps::Placed;
+use super::verdict::Decided;
+use super::{BurnDisk, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject};
+
+type Part = (StepName, Vec<Operation>);
+
+/// What depends on the kind of image.
+pub struct Way {
+    pub first: Part,
+    pub second: Part,
+    pub installer: Operation,
+    pub fstab: Vec<Operation>,
+}
+
+impl Way {
+    pub fn of(
+        subject: &Subject,
+        decided: &Decided,
+        filesystems: &[Placed],
+        returning: &Returning,
+        fstab: &[FstabEntry],
+    ) -> Way {
+        let (name, mounts) = (subject.image.clone(), returning.before_the_image());
+        let Some(device) = decided.image_disk.clone() else {
+            let burn = Operation::BurnImage { name, hidden: returning.hidden(), merged: returning.merged() };
+            return Way {
+                first: (StepName::StorageMount, mounts),
+                second: (StepName::ImageBurn, vec![burn]),
+                installer: Operation::RunInstaller,
+                fstab: vec![Operation::WriteFstab],
+            };
+        };
+        let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).map(|(_, is)| is);
+        let burn = BurnDisk {
+            name,
+            device,
+            grow: growing.and_then(|is| is.image_partition),
+            filesystems: filesystems.iter().filter_map(expected).collect(),
+        };
+        let grows = |operation: &Operation| match operation {
+            Operation::Mount(mount) if growing.is_some_and(|is| is.device == mount.device) => {
+                Some(Operation::GrowFilesystem(mount.clone()))
+            }
+            _ => None,
+        };
+        let mounts = mounts.into_iter().flat_map(|mount| [grows(&mount)].into_iter().flatten().chain([mount]).rev());
+        Way {
+            first: (StepName::ImageBurn, vec![Operation::BurnDisk(burn)]),
+            second: (StepName::StorageMount, mounts.collect()),
+            installer: Operation::AdaptImage,
+            fstab: if fstab.is_empty() { Vec::new() } else { vec![Operation::ExtendFstab] },
+        }
+    }
+}
+
+fn expected((wanted, is): &Placed) -> Option<ExpectedFilesystem> {
+    Some(ExpectedFilesystem {
+        number: is.image_partition?,
+        device: is.device.clone(),
+        path: wanted.path.clone().unwrap_or_default(),
+        format: wanted.format,
+        label: wanted.label.clone(),
+    })
+}

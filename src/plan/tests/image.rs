@@ -1,0 +1,104 @@
+//! A raw image onto a disk: wiped, written, fitted, and mounted as it is.
+
+use super::*;
+
+/// The image on sda, data on sdb, which a reinstall keeps.
+fn raw() -> Layout {
+    let mut layout = layout();
+    layout.id = "raw".to_owned();
+    layout.disks[0].partitions.clear();
+    layout.disks[0].image = true;
+    layout.filesystems.retain(|filesystem| filesystem.format != Format::Swap);
+    layout.filesystems.iter_mut().filter(|is| is.path.as_deref() == Some("/")).for_each(|root| root.grow = true);
+    layout
+}
+
+fn operations(plan: &Plan, name: StepName) -> Vec<Operation> {
+    plan.steps.iter().filter(|step| step.name == name).flat_map(|step| step.operations.clone()).collect()
+}
+
+#[test]
+fn an_install_writes_the_image_before_anything_is_mounted() {
+    assert!(crate::layout::validate(&raw()).is_empty());
+    let plan = make(&raw(), &machine(), Mode::Install).unwrap();
+    assert_printed("raw", &plan);
+    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Wipe, Verdict::NotOurs]);
+    let expected = |number, path: &str, format, label: &str| ExpectedFilesystem {
+        number,
+        device: format!("/dev/sda{number}"),
+        path: path.to_owned(),
+        format,
+        label: Some(label.to_owned()),
+    };
+    let burn = BurnDisk {
+        name: subject().image,
+        device: "/dev/sda".to_owned(),
+        grow: Some(2),
+        filesystems: vec![expected(2, "/", Format::Ext4, "root"), expected(1, "/boot/efi", Format::Vfat, "efi")],
+    };
+    assert_eq!(operations(&plan, StepName::ImageBurn), [Operation::BurnDisk(burn)]);
+    let mounts = operations(&plan, StepName::StorageMount);
+    let Operation::Mount(root) = &mounts[0] else { panic!("{mounts:?}") };
+    assert_eq!((root.path.as_str(), &mounts[1]), ("/", &Operation::GrowFilesystem(root.clone())));
+    let paths: Vec<_> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
+    assert_eq!(paths, ["/srv", "/tmp"]);
+    assert_eq!(operations(&plan, StepName::TargetFstab), [Operation::ExtendFstab]);
+    assert_eq!(operations(&plan, StepName::TargetInstaller), [Operation::AdaptImage]);
+    assert_eq!(plan.steps[plan.point_of_no_return].name, StepName::StorageWipe);
+}
+
+#[test]
+fn a_reinstall_writes_it_again_and_keeps_the_others() {
+    let installed = after(&make(&raw(), &machine(), Mode::Install).unwrap(), machine());
+    let plan = make(&raw(), &installed, Mode::Reinstall).unwrap();
+    assert_printed("raw-reinstall", &plan);
+    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::NotOurs]);
+    let kept = operations(&plan, StepName::StorageMountKept);
+    assert!(matches!(&kept[..], [Operation::UnlockDisk { .. }, Operation::Mount(mount)] if mount.path == "/srv"));
+    let wiped: Vec<_> = operations(&plan, StepName::StorageWipe);
+    assert!(matches!(&wiped[..], [Operation::WipeDisk(disk)] if disk.device == "/dev/sda"), "{wiped:?}");
+}
+
+#[test]
+fn without_growth_and_other_disks_the_image_is_left_alone() {
+    let mut layout = raw();
+    layout.disks.truncate(1);
+    layout.filesystems.retain(|filesystem| filesystem.device.starts_with("/dev/sda"));
+    layout.filesystems.iter_mut().for_each(|filesystem| filesystem.grow = false);
+    let plan = make(&layout, &machine(), Mode::Install).unwrap();
+    assert!(matches!(&operations(&plan, StepName::ImageBurn)[..], [Operation::BurnDisk(burn)] if burn.grow.is_none()));
+    let mounts = operations(&plan, StepName::StorageMount);
+    assert!(mounts.iter().all(|operation| matches!(operation, Operation::Mount(_))), "{mounts:?}");
+    assert_eq!(operations(&plan, StepName::TargetFstab), []);
+    assert_eq!((plan.root_uuid.as_str(), plan.fstab.len()), ("", 0));
+}
+
+#[test]
+fn partitions_are_called_what_the_disk_is_called() {
+    let mut layout = raw();
+    layout.disks[0].device = "os".to_owned();
+    layout.disks[0].hints = [("name".to_owned(), "/dev/sdc".to_owned())].into();
+    for filesystem in &mut layout.filesystems {
+        filesystem.device = filesystem.device.replace("/dev/sda", "os");
+    }
+    let plan = make(&layout, &machine(), Mode::Install).unwrap();
+    let burn = operations(&plan, StepName::ImageBurn);
+    let [Operation::BurnDisk(burn)] = &burn[..] else { panic!("{burn:?}") };
+    let devices: Vec<_> = burn.filesystems.iter().map(|is| is.device.as_str()).collect();
+    assert_eq!((burn.device.as_str(), devices), ("/dev/sdc", vec!["/dev/sdc2", "/dev/sdc1"]));
+    assert_eq!(verdicts(&plan), [Verdict::NotOurs, Verdict::Wipe, Verdict::Wipe]);
+}
+
+#[test]
+fn the_disk_for_the_image_must_be_there_and_writable() {
+    let mut machine = machine();
+    machine.disks.remove(0);
+    for mode in [Mode::Install, Mode::Reinstall] {
+        let said = reasons(make(&raw(), &machine, mode)).join("; ");
+        assert!(said.contains("disks[0].device: device:/dev/sda does not exist on given hardware"), "{said}");
+    }
+    let mut machine = super::machine();
+    machine.disks[0].read_only = true;
+    let said = reasons(make(&raw(), &machine, Mode::Install)).join("; ");
+    assert!(said.contains("/dev/sda is read-only"), "{said}");
+}
