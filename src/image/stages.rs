@@ -38,8 +38,10 @@ impl Clock {
 #[derive(Debug, Clone)]
 pub struct Stages {
     began: Arc<Mutex<Instant>>,
-    clocks: Arc<Mutex<Vec<(&'static str, Arc<Clock>)>>>,
+    clocks: Arc<Mutex<Vec<Named>>>,
 }
+
+type Named = (&'static str, Arc<Clock>);
 
 impl Stages {
     /// Time runs from now.
