@@ -216,6 +216,7 @@ fn burn_part(
 ) -> Result<End> {
     let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
     let Arriving { reader, digest, told, stages } = arriving;
+    stages.restart();
     let unpacked = progress::telling(&told, part.size_bytes, watch, || unpack(reader, root, counter, layered, &stages));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });

@@ -9,16 +9,24 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct Clock {
     waited_nanoseconds: AtomicU64,
+    /// What was waited before this does not count.
+    restarted: Mutex<Option<Instant>>,
 }
 
 impl Clock {
     /// Counts the time of what does nothing but wait for another stage.
     pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let began = Instant::now();
+        let began = Some(Instant::now());
         let result = wait();
-        let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.waited_nanoseconds.fetch_add(waited, Ordering::Relaxed);
+        let restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = began.max(*restarted).map_or(0, |began| began.elapsed().as_nanos());
+        self.waited_nanoseconds.fetch_add(u64::try_from(waited).unwrap_or(u64::MAX), Ordering::Relaxed);
         result
+    }
+
+    fn restart(&self, now: Instant) {
+        *self.restarted.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.waited_nanoseconds.store(0, Ordering::Relaxed);
     }
 
     pub fn waited(&self) -> Duration {
@@ -29,14 +37,23 @@ impl Clock {
 /// The clocks of all threads, by the name of their stage.
 #[derive(Debug, Clone)]
 pub struct Stages {
-    began: Instant,
-    clocks: Arc<Mutex<Vec<(&'static str, Arc<Clock>)>>>,
+    began: Arc<Mutex<Instant>>,
+    clocks: Arc<Mutex<Vec<Named>>>,
 }
+
+type Named = (&'static str, Arc<Clock>);
 
 impl Stages {
     /// Time runs from now.
     pub fn start() -> Stages {
-        Stages { began: Instant::now(), clocks: Arc::default() }
+        Stages { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default() }
+    }
+
+    /// Time runs from now: an image that was reached waited for the disks, which says nothing about the burn.
+    pub fn restart(&self) {
+        let now = Instant::now();
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|(_, clock)| clock.restart(now));
     }
 
     /// A clock for one more thread of this stage. What was before counts as waiting.
@@ -50,7 +67,7 @@ impl Stages {
     /// One for each stage, in the order in which they began. Several threads of one stage are averaged. Where there are
     /// fewer cores than busy threads, the time in which a thread waits for a core counts as work.
     pub fn shares(&self) -> Vec<Share> {
-        let total = self.began.elapsed().as_secs_f64().max(1e-9);
+        let total = self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_secs_f64().max(1e-9);
         let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums: Vec<(&str, f64, u32)> = Vec::new();
         for (stage, clock) in clocks.iter() {
@@ -85,5 +102,22 @@ mod tests {
         assert_eq!(network.waited(), before);
         assert!(shares[0].percent > shares[1].percent, "{shares:?}");
         assert!(shares[1].percent < 70, "{shares:?}");
+    }
+
+    #[test]
+    fn what_was_waited_before_the_restart_does_not_count() {
+        let stages = Stages::start();
+        let (before, during) = (stages.clock("before"), stages.clock("during"));
+        before.waiting(|| sleep(Duration::from_millis(20)));
+        let began = Instant::now();
+        let restarted = during.waiting(|| {
+            sleep(Duration::from_millis(20));
+            let now = Instant::now();
+            stages.restart();
+            now
+        });
+        assert!(before.waited().is_zero());
+        assert!(during.waited() <= restarted.elapsed() && during.waited() < began.elapsed());
+        assert_eq!(stages.shares()[0].percent, 100);
     }
 }

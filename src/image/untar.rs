@@ -80,7 +80,8 @@ impl Unpacking<'_, '_> {
             })?;
             self.entries += 1;
         }
-        if self.entries == 0 {
+        // Layers that bring nothing are common.
+        if self.entries == 0 && self.layer.is_none() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar has no members"));
         }
         self.finish_directories()
