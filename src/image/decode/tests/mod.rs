@@ -1,5 +1,10 @@
 //! Each format whole, in parts, cut, damaged and followed by something; by one thread and by several.
 
+mod cli;
+mod forge;
+mod fuzz;
+mod property;
+
 use super::*;
 use crate::image::ring::{Chunk, pipe};
 use crate::image::stages::Clock;
@@ -230,21 +235,13 @@ fn a_window_beyond_the_limit_is_refused() {
         encoder.finish().unwrap()
     };
     let xz = |dictionary| {
-        let mut options = liblzma::stream::LzmaOptions::new_preset(0).unwrap();
-        let mut stream = compress("xz", b"");
+        use liblzma::stream::{Check, Filters, LzmaOptions, Stream};
+        let mut options = LzmaOptions::new_preset(0).unwrap();
         options.dict_size(dictionary);
-        stream = match liblzma::stream::Stream::new_stream_encoder(
-            liblzma::stream::Filters::new().lzma2(&options),
-            liblzma::stream::Check::Crc32,
-        ) {
-            Ok(encoder) => {
-                let mut encoder = liblzma::write::XzEncoder::new_stream(stream.split_off(stream.len()), encoder);
-                encoder.write_all(b"x").unwrap();
-                encoder.finish().unwrap()
-            }
-            Err(error) => panic!("{error}"),
-        };
-        stream
+        let stream = Stream::new_stream_encoder(Filters::new().lzma2(&options), Check::Crc32).unwrap();
+        let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+        encoder.write_all(b"x").unwrap();
+        encoder.finish().unwrap()
     };
     for how in [ONE, SEVERAL] {
         assert_eq!(decoded(&encode(27), how).unwrap(), noise(1000));
