@@ -10,6 +10,9 @@ use time::OffsetDateTime;
 /// For keys that are used where nobody types.
 const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
 
+/// A signature's first line, which nobody signs.
+const UNTRUSTED: &str = "signature of drophammer image pack";
+
 /// A secret key that is open.
 pub struct Signer {
     secret: SecretKey,
@@ -45,7 +48,7 @@ impl Signer {
     pub fn sign(&self, file: &str, text: &str, epoch: Option<i64>) -> Result<String> {
         let seconds = epoch.unwrap_or_else(|| OffsetDateTime::now_utc().unix_timestamp());
         let comment = format!("timestamp:{seconds}\tfile:{file}\thashed");
-        let signed = minisign::sign(Some(&self.public), &self.secret, text.as_bytes(), Some(&comment), None);
+        let signed = minisign::sign(Some(&self.public), &self.secret, text.as_bytes(), Some(&comment), Some(UNTRUSTED));
         Ok(signed.context(Phase::Image, || format!("sign {file}"))?.into_string())
     }
 }

@@ -29,6 +29,9 @@ fn keys(texts: &[&str]) -> Keys {
 
 type Files<'a> = &'a [(&'a str, &'a [u8])];
 
+/// What lies beside the image, and what the refusal says.
+type Case<'a> = (Vec<(&'a str, &'a [u8])>, &'a str);
+
 /// With these files beside the image.
 fn verified_with(files: Files, keys: &Keys, digest: Option<&str>, size_bytes: u64) -> Result<Option<Verified>> {
     let files: BTreeMap<String, Vec<u8>> = files
@@ -96,7 +99,7 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
     let bad_kind = with_line(BY_ONE, 2, &format!("RV{}", &by_one[2..]));
     let (manifest, sha256) = (one_bit(MANIFEST_TEXT), one_bit(SHA256_TEXT));
     let does_not_fit = "does not fit http://images/os/img.tar.zst.manifest?a=b: one of them is damaged or forged";
-    let cases: Vec<(Vec<(&str, &[u8])>, &str)> = vec![
+    let cases: Vec<Case> = vec![
         (vec![], "img.tar.zst?a=b is not signed: neither img.tar.zst.manifest.minisig nor img.tar.zst.sha256.minisig"),
         (vec![], "sign it: sha256sum img.tar.zst > img.tar.zst.sha256 && minisign -S -m img.tar.zst.sha256"),
         (vec![(".manifest", MANIFEST_TEXT), (".sha256", SHA256_TEXT)], "is not signed"),
