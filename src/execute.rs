@@ -211,7 +211,9 @@ impl<'a> Run<'a> {
         let reached = image::reach(&image::Source { url: url.to_owned(), digest, ..image::Source::default() })?;
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         self.say(&format!("{name}: {size}, {}", reached.digest));
-        self.image = Some(image::Incoming::start(reached)?);
+        let mut incoming = image::Incoming::start(reached)?;
+        incoming.require(self.installation.plan.image_disk())?;
+        self.image = Some(incoming);
         Ok(())
     }
 

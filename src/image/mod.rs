@@ -200,8 +200,7 @@ fn unpack(reader: Reader, root: &Root, counter: &mut Counter, stages: &Stages) -
         scope.spawn(|| decode::decode(reader, &pool, sender));
         let mut tar = Reader::new(receiver, stages.clock("untar"));
         if raw::is_disk_image(tar.fill_buf()?) {
-            let why = "it is a raw disk image: that needs a layout with image: true for the disk that takes it";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, raw::DISK_FOR_TREE));
         }
         untar(tar, root, counter)
     })

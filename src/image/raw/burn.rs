@@ -1,13 +1,15 @@
 //! The whole way of a raw image: from its server onto the disk, with what makes it trusted in between.
 
+use super::sniff;
 use super::{Expected, HEAD_BYTES, HeldBack, Target, write};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::arriving::Arriving;
+use crate::image::decode::Decoder;
 use crate::image::digest::Digest;
 use crate::image::ring::{Pool, Reader, pipe};
 use crate::image::stages::Stages;
 use crate::image::{Burned, Incoming, MOST_STARTS, Part, TAR_BUFFER_BYTES, TAR_BUFFERS, Watch, decode, progress};
-use std::io;
+use std::io::{self, BufRead, Read};
 use std::thread;
 
 enum End {
@@ -16,6 +18,20 @@ enum End {
 }
 
 impl Incoming {
+    /// Refuses a raw disk image where a tree of files is wanted, and the other way round, by the image's first bytes: that is
+    /// known before anything is written. What cannot be said yet is left to the burn. Waits for those bytes.
+    ///
+    /// # Errors
+    /// It is not what is wanted.
+    pub fn require(&mut self, disk: Option<&str>) -> Result<()> {
+        let Some(Ok(compressed)) = self.first.as_mut().map(|first| first.reader.fill_buf()) else { return Ok(()) };
+        let mut head = Vec::new();
+        // A cut or damage shows again where it counts.
+        let _ = Decoder::new(compressed).take(sniff::SEEN_BYTES).read_to_end(&mut head);
+        let what = || format!("look at the beginning of {}", self.reached.url);
+        sniff::require(&head, disk).context(Phase::Image, what)
+    }
+
     /// Streams the image onto a whole disk. Until it is known to be good the disk's first MiB is zero.
     ///
     /// # Errors
