@@ -26,7 +26,8 @@ pub fn run(burn: &cli::Burn) -> Result<Outcome> {
     let points = [vec![target.clone()], busy::mounts_below(&target)].concat();
     let began = Instant::now();
     let steady = Steady::start(points);
-    let burned = Incoming::start(reached)?.among_others().burn(&target, &Beneath::default(), &show)?;
+    let burned =
+        Incoming::start(reached, image::Plain::Tar)?.among_others().burn(&target, &Beneath::default(), &show)?;
     let streamed = began.elapsed();
     steady.finish()?;
     let figures = Figures::new(digest, &burned, streamed, began.elapsed());

@@ -218,7 +218,11 @@ impl<'a> Run<'a> {
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         let signed = reached.signed_by.as_ref().map_or(String::new(), |key| format!(", signed by {key}"));
         self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
-        self.image = Some(image::Incoming::start(reached)?);
+        let disk = self.installation.plan.image_disk();
+        let plain = if disk.is_some() { image::Plain::AnyBytes } else { image::Plain::Tar };
+        let mut incoming = image::Incoming::start(reached, plain)?;
+        incoming.require(disk)?;
+        self.image = Some(incoming);
         Ok(())
     }
 

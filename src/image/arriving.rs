@@ -1,6 +1,7 @@
-//! The first half of the pipeline: fetch and digest, each in a thread of its own, from the network into the ring.
+//! The first half of the pipeline: fetch, digest and decode, each in threads of its own, from the network into the rings.
 
 use super::Part;
+use super::decode::{self, Plain};
 use super::digest::{Digest, Digesting};
 use super::retry::Pace;
 use super::ring::{Filling, Gone, Pool, Reader, Sender, pipe};
@@ -17,9 +18,13 @@ use std::thread::{self, JoinHandle};
 const BUFFERS: usize = 32;
 const BUFFER_BYTES: usize = 512 * 1024;
 
+/// Between decoder and the last stage: 24 MiB.
+const PLAIN_BUFFERS: usize = 24;
+const PLAIN_BUFFER_BYTES: usize = 1 << 20;
+
 /// A stream that is being fetched.
 pub struct Arriving {
-    /// As it travels.
+    /// Decompressed.
     pub reader: Reader,
     pub digest: Digested,
     pub told: Arc<Told>,
@@ -65,7 +70,7 @@ impl Digested {
 impl Arriving {
     /// # Errors
     /// The part's digest is of no kind that is known, or its manifest does not fit it.
-    pub fn start(client: &Client, part: &Part, pace: &Pace) -> Result<Arriving> {
+    pub fn start(client: &Client, part: &Part, pace: &Pace, plain: Plain) -> Result<Arriving> {
         let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
         part.manifest.as_ref().map_or(Ok(()), |manifest| verify::check(manifest, part))?;
         let (stages, told) = (Stages::start(), Arc::new(Told::default()));
@@ -80,7 +85,11 @@ impl Arriving {
             io::copy(&mut digesting, &mut io::sink())?;
             Ok(digesting.finish())
         });
-        let reader = Reader::new(receiver, stages.clock("decode"));
+        let compressed = Reader::new(receiver, stages.clock("decode"));
+        let (to_last, of_decode) = pipe(PLAIN_BUFFERS);
+        let (pool, counted) = (Pool::new(PLAIN_BUFFERS, PLAIN_BUFFER_BYTES), stages.clone());
+        thread::spawn(move || decode::decode(compressed, plain, &pool, &counted, to_last));
+        let reader = Reader::new(of_decode, stages.clock(if plain == Plain::Tar { "untar" } else { "write" }));
         Ok(Arriving { reader, digest: Digested(digest), told, stages })
     }
 }

@@ -58,20 +58,15 @@ use digest::Digest;
 use place::Root;
 use reqwest::blocking::Client;
 use retry::Pace;
-use ring::{Pool, Reader, pipe};
+use ring::Reader;
 use stages::Stages;
 use std::io::{self, BufRead};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 use untar::{Unpacked, untar};
 
 /// An image that changes under us may do so once or twice, not for ever.
 const MOST_STARTS: u32 = 3;
-
-/// Between decoder and tar: 24 MiB.
-const TAR_BUFFERS: usize = 24;
-const TAR_BUFFER_BYTES: usize = 1 << 20;
 
 /// What arrived.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -110,6 +105,7 @@ pub struct Incoming {
     reached: Reached,
     client: Client,
     pace: Pace,
+    plain: Plain,
     /// The first part, until it is burned.
     first: Option<Arriving>,
     /// An image that changes on the way may start over so often, each time with the target cleared.
@@ -119,16 +115,23 @@ pub struct Incoming {
 type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
 
 impl Incoming {
+    /// `plain` says what is wanted: a tree of files, or a disk.
+    ///
     /// # Errors
     /// TLS cannot be set up, or the image has no digest that is known.
-    pub fn start(reached: Reached) -> Result<Incoming> {
-        Incoming::at_pace(reached, Pace::default())
+    pub fn start(reached: Reached, plain: Plain) -> Result<Incoming> {
+        Incoming::at_pace(reached, plain, Pace::default())
     }
 
-    fn at_pace(reached: Reached, pace: Pace) -> Result<Incoming> {
+    fn at_pace(reached: Reached, plain: Plain, pace: Pace) -> Result<Incoming> {
         let client = http::streaming_client(pace.stall)?;
-        let first = reached.parts.first().map(|part| Arriving::start(&client, part, &pace)).transpose()?;
-        Ok(Incoming { reached, client, pace, first, starts: MOST_STARTS })
+        let mut incoming = Incoming { reached, client, pace, plain, first: None, starts: MOST_STARTS };
+        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part)).transpose()?;
+        Ok(incoming)
+    }
+
+    fn arriving(&self, part: &Part) -> Result<Arriving> {
+        Arriving::start(&self.client, part, &self.pace, self.plain)
     }
 
     /// What is below the root already is somebody's: an image that changes on the way fails then, since to start over
@@ -175,11 +178,9 @@ impl Incoming {
     fn burn_once(&mut self, root: &Root, beneath: &Beneath, watch: Watch) -> Result<End> {
         let mut counter = Counter::new(*beneath);
         let mut sum = Burned::default();
+        let mut first = self.first.take();
         for part in &self.reached.parts {
-            let arriving = match self.first.take() {
-                Some(arriving) => arriving,
-                None => Arriving::start(&self.client, part, &self.pace)?,
-            };
+            let arriving = first.take().map_or_else(|| self.arriving(part), Ok)?;
             match burn_part(arriving, part, root, &mut counter, watch, self.reached.layered)? {
                 End::Whole(burned) => add(&mut sum, burned),
                 start_over => return Ok(start_over),
@@ -232,16 +233,9 @@ fn burn_part(
     Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, conflicts, shares, ..Burned::default() }))
 }
 
-fn unpack(reader: Reader, root: &Root, counter: &mut Counter, layered: bool, stages: &Stages) -> io::Result<Unpacked> {
-    let (sender, receiver) = pipe(TAR_BUFFERS);
-    let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
-    thread::scope(|scope| {
-        scope.spawn(|| decode::decode(reader, Plain::Tar, &pool, stages, sender));
-        let mut tar = Reader::new(receiver, stages.clock("untar"));
-        if raw::is_disk_image(tar.fill_buf()?) {
-            let why = "it is a raw disk image: that needs a layout with image: true for the disk that takes it";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-        untar(tar, root, counter, layered, stages)
-    })
+fn unpack(mut tar: Reader, root: &Root, counter: &mut Counter, layered: bool, stages: &Stages) -> io::Result<Unpacked> {
+    if raw::is_disk_image(tar.fill_buf()?) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, raw::DISK_FOR_TREE));
+    }
+    untar(tar, root, counter, layered, stages)
 }

@@ -12,6 +12,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub(super) use sniff::DISK_FOR_TREE;
 pub use sniff::{Expected, is_disk_image};
 pub use target::Target;
 

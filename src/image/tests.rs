@@ -37,7 +37,7 @@ fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<Burned> {
     let source =
         Source { url: server.url("img.tar.zst"), digest: Some(digest(Kind::Sha256, promised)), ..Source::default() };
     let reached = reach::reach(&http::client()?, &source, &pace())?;
-    Incoming::at_pace(reached, pace())?.burn(root, &Beneath::default(), &|_| ())
+    Incoming::at_pace(reached, Plain::Tar, pace())?.burn(root, &Beneath::default(), &|_| ())
 }
 
 fn small_tar() -> Vec<u8> {
@@ -60,7 +60,7 @@ fn an_image_in_each_format_arrives_and_is_counted() {
                 digest: digest(kind, &image),
                 ..Part::default()
             };
-            let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }).unwrap();
+            let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }, Plain::Tar).unwrap();
             let watch = |progress| told.lock().unwrap().push(progress);
             let burned = incoming.burn(root.path(), &Beneath::default(), &watch).unwrap();
             let stages: Vec<_> = burned.shares.iter().map(|share| share.stage.as_str()).collect();
@@ -189,7 +189,7 @@ fn what_was_there_before_is_not_cleared() {
     fs::write(root.path().join("mine"), "content").unwrap();
     let source = Source { url: server.url("image"), digest: Some(digest(Kind::Sha256, &image)), ..Source::default() };
     let reached = reach::reach(&http::client().unwrap(), &source, &testing::pace()).unwrap();
-    let incoming = Incoming::at_pace(reached, testing::pace()).unwrap().among_others();
+    let incoming = Incoming::at_pace(reached, Plain::Tar, testing::pace()).unwrap().among_others();
     let error = incoming.burn(root.path(), &Beneath::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("changed or could not be resumed: "), "{error}");
     assert_eq!(fs::read_to_string(root.path().join("mine")).unwrap(), "content");
@@ -198,7 +198,7 @@ fn what_was_there_before_is_not_cleared() {
 #[test]
 fn a_root_that_is_none_is_named() {
     let part = Part { url: "http://127.0.0.1:1/".into(), digest: digest(Kind::Md5, b""), ..Part::default() };
-    let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }).unwrap();
+    let incoming = Incoming::start(Reached { parts: vec![part], ..Reached::default() }, Plain::Tar).unwrap();
     let error = incoming.burn(Path::new("/no/such/root"), &Beneath::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("open /no/such/root"), "{error}");
 }

@@ -213,7 +213,7 @@ fn burn(server: &Server, keys: &str, root: &Path) -> Result<Option<String>> {
     let reached = image::reach(&image::Source { url: server.url("image.tar.zst"), keys, ..image::Source::default() })?;
     assert!(reached.parts[0].manifest.is_some());
     let signed_by = reached.signed_by.clone();
-    Incoming::start(reached)?.burn(root, &Beneath::default(), &|_| ())?;
+    Incoming::start(reached, crate::image::Plain::Tar)?.burn(root, &Beneath::default(), &|_| ())?;
     Ok(signed_by)
 }
 

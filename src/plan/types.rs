@@ -89,6 +89,17 @@ pub struct Plan {
     pub warnings: Vec<String>,
 }
 
+impl Plan {
+    /// The disk that takes a raw image.
+    pub fn image_disk(&self) -> Option<&str> {
+        let mut operations = self.steps.iter().flat_map(|step| &step.operations);
+        operations.find_map(|operation| match operation {
+            Operation::BurnDisk(burn) => Some(burn.device.as_str()),
+            _ => None,
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {

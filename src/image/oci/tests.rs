@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::http;
+use crate::image::Plain;
 use crate::image::testing::{Act, Request, Server, Tar, compress, pace};
 use crate::image::{Incoming, Source, reach};
 use serde_json::{Value, json};
@@ -96,7 +97,7 @@ fn the_layers_of_an_image_arrive_in_order() {
     assert_eq!(digests, [sha256(&lower), sha256(&upper)]);
 
     let root = tempfile::tempdir().unwrap();
-    let incoming = Incoming::at_pace(reached, pace()).unwrap();
+    let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap();
     incoming.burn(root.path(), &Default::default(), &|_| ()).unwrap();
     assert_eq!(fs::read_to_string(root.path().join("which")).unwrap(), "upper");
     assert!(root.path().join("low").exists() && root.path().join("high").exists());
@@ -214,7 +215,8 @@ fn what_is_not_what_its_digest_says_is_refused() {
     contents.0.insert(path, forged);
     let reached = reach_at(url(&contents.serve(), ":12"), None).unwrap();
     let root = tempfile::tempdir().unwrap();
-    let burned = Incoming::at_pace(reached, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ());
+    let burned =
+        Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ());
     let error = burned.unwrap_err().to_string();
     assert!(error.contains("was expected") && error.contains("/blobs/sha256:"), "{error}");
 }
@@ -255,7 +257,10 @@ fn a_token_is_asked_for_where_one_is_wanted() {
         let asked: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
         assert_eq!(asked, ["/token?account=x&service=r.example&scope=repository%3Aos%2Fdebian%3Apull"]);
         let root = tempfile::tempdir().unwrap();
-        Incoming::at_pace(reached, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ()).unwrap();
+        Incoming::at_pace(reached, Plain::Tar, pace())
+            .unwrap()
+            .burn(root.path(), &Default::default(), &|_| ())
+            .unwrap();
         assert!(root.path().join("etc/hostname").exists());
         assert!(tokens.requests().iter().all(|request| request.authorization.is_none()));
     }
@@ -268,7 +273,7 @@ fn a_token_that_expires_before_the_burn_is_renewed() {
     let reached = reach_at(url(&server, ":12"), None).unwrap();
     *last.lock().unwrap() = "none".to_owned();
     let root = tempfile::tempdir().unwrap();
-    Incoming::at_pace(reached, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ()).unwrap();
+    Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ()).unwrap();
     let asked: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
     assert_eq!((asked.len(), &asked[0]), (2, &asked[1]));
 }
@@ -293,7 +298,8 @@ fn a_registry_that_refuses_every_token_is_asked_twice() {
     let reached = reach_at(url(&server, ":12"), None).unwrap();
     *last.lock().unwrap() = "closed".to_owned();
     let root = tempfile::tempdir().unwrap();
-    let burned = Incoming::at_pace(reached, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ());
+    let burned =
+        Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ());
     let error = burned.unwrap_err().to_string();
     assert!(error.contains("the server answers 401"), "{error}");
     assert_eq!(tokens.requests().len(), 2);
@@ -352,7 +358,7 @@ fn a_blob_that_lies_elsewhere_is_fetched_there_without_the_token() {
     });
     let reached = reach_at(url(&server, ":12"), None).unwrap();
     let root = tempfile::tempdir().unwrap();
-    Incoming::at_pace(reached, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ()).unwrap();
+    Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Default::default(), &|_| ()).unwrap();
     assert!(root.path().join("etc/hostname").exists());
     let requests = storage.requests();
     assert_eq!(requests.len(), 2);

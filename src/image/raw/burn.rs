@@ -1,16 +1,12 @@
 //! The whole way of a raw image: from its server onto the disk, with what makes it trusted in between.
 
-use super::{Expected, HEAD_BYTES, HeldBack, Target, write};
+use super::sniff;
+use super::{Expected, HEAD_BYTES, Target, write};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::arriving::Arriving;
 use crate::image::digest::Digest;
-use crate::image::ring::{Pool, Reader, pipe};
-use crate::image::stages::Stages;
-use crate::image::{
-    Burned, Incoming, MOST_STARTS, Part, Plain, TAR_BUFFER_BYTES, TAR_BUFFERS, Watch, decode, progress,
-};
-use std::io;
-use std::thread;
+use crate::image::{Burned, Incoming, MOST_STARTS, Part, Watch, progress};
+use std::io::BufRead;
 
 enum End {
     Whole(Burned),
@@ -18,6 +14,25 @@ enum End {
 }
 
 impl Incoming {
+    /// Refuses a raw disk image where a tree of files is wanted, and the other way round, by the image's first bytes: that is
+    /// known before anything is written. Waits for those bytes.
+    ///
+    /// # Errors
+    /// It is not what is wanted, or its beginning cannot be had.
+    pub fn require(&mut self, disk: Option<&str>) -> Result<()> {
+        let Some(first) = &mut self.first else { return Ok(()) };
+        let what = || format!("look at the beginning of {}", self.reached.url);
+        match first.reader.fill_buf() {
+            Ok(head) => sniff::require(head, disk).context(Phase::Image, what),
+            // It changes while we look: the burn begins anew.
+            Err(_) if first.told.start_over().is_some() => {
+                self.first = None;
+                Ok(())
+            }
+            Err(error) => Err(error).context(Phase::Image, what),
+        }
+    }
+
     /// Streams the image onto a whole disk. Until it is known to be good the disk's first MiB is zero.
     ///
     /// # Errors
@@ -33,7 +48,7 @@ impl Incoming {
         for start in 1..=MOST_STARTS {
             let arriving = match self.first.take() {
                 Some(arriving) => arriving,
-                None => Arriving::start(&self.client, part, &self.pace)?,
+                None => self.arriving(part)?,
             };
             match burn_once(arriving, part, &target, expected, watch)? {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
@@ -51,7 +66,8 @@ impl Incoming {
 fn burn_once(arriving: Arriving, part: &Part, target: &Target, expected: &Expected, watch: Watch) -> Result<End> {
     let promised: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
     let Arriving { reader, digest, told, stages } = arriving;
-    let held_back = progress::telling(&told, part.size_bytes, watch, || pour(reader, target, expected, &stages));
+    stages.restart();
+    let held_back = progress::telling(&told, part.size_bytes, watch, || write(reader, target, expected));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }
@@ -70,13 +86,4 @@ fn burn_once(arriving: Arriving, part: &Part, target: &Target, expected: &Expect
     held_back.release().context(Phase::Image, onto)?;
     let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());
     Ok(End::Whole(Burned { bytes, tar_bytes, resumed, shares, ..Burned::default() }))
-}
-
-fn pour<'t>(reader: Reader, target: &'t Target, expected: &Expected, stages: &Stages) -> io::Result<HeldBack<'t>> {
-    let (sender, receiver) = pipe(TAR_BUFFERS);
-    let pool = Pool::new(TAR_BUFFERS, TAR_BUFFER_BYTES);
-    thread::scope(|scope| {
-        scope.spawn(|| decode::decode(reader, Plain::AnyBytes, &pool, stages, sender));
-        write(Reader::new(receiver, stages.clock("write")), target, expected)
-    })
 }

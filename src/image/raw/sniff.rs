@@ -13,6 +13,26 @@ pub struct Expected {
 /// Sizes of sector that GPTs are made for.
 const SECTORS_BYTES: [usize; 2] = [512, 4096];
 
+/// Is this the beginning of what is wanted: an image for this disk, or without one a tree of files?
+pub(super) fn require(head: &[u8], disk: Option<&str>) -> io::Result<()> {
+    let why = match disk {
+        Some(name) if is_tar(head) => tar_for_disk(name),
+        None if is_disk_image(head) => DISK_FOR_TREE.to_owned(),
+        _ => return Ok(()),
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
+}
+
+/// Said of a raw image that is to be unpacked.
+pub(in crate::image) const DISK_FOR_TREE: &str =
+    "it is a raw disk image: that needs a layout with image: true for the disk that takes it";
+
+fn tar_for_disk(name: &str) -> String {
+    format!(
+        "the image is a tar archive, and the layout says image: true for {name}: give it a raw disk image, or a layout that makes partitions and filesystems"
+    )
+}
+
 /// Is this how a partitioned disk begins? A tar may hold anything, but says what it is.
 pub fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head) && (SECTORS_BYTES.iter().any(|sector| gpt_end(head, *sector).is_some()) || mbr(head).is_some())
@@ -23,9 +43,7 @@ pub(super) fn check(head: &[u8], target: &Target, expected: &Expected) -> io::Re
     let name = &target.name;
     let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     if is_tar(head) {
-        return refuse(format!(
-            "the image is a tar archive, and the layout says image: true for {name}: give it a raw disk image, or a layout that makes partitions and filesystems"
-        ));
+        return refuse(tar_for_disk(name));
     }
     let sector = target.sector_bytes as usize;
     if let Some(end) = gpt_end(head, sector) {

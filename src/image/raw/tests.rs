@@ -1,5 +1,6 @@
 use super::*;
 use crate::error::Phase;
+use crate::image::Plain;
 use crate::image::digest::{Digesting, Kind};
 use crate::image::ring::{Pool, pipe};
 use crate::image::stages::Clock;
@@ -242,7 +243,7 @@ fn burn_from(server: &Server, promised: &[u8], disk: &NamedTempFile) -> crate::e
     let digest = Some(digesting.finish().to_string());
     let source = Source { url: server.url("disk.raw.zst"), digest, ..Source::default() };
     let reached = reach::reach(&crate::http::client()?, &source, &pace())?;
-    Incoming::at_pace(reached, pace())?.burn_raw(disk.path().to_str().unwrap(), &PARTITIONS, &|_| ())
+    Incoming::at_pace(reached, Plain::AnyBytes, pace())?.burn_raw(disk.path().to_str().unwrap(), &PARTITIONS, &|_| ())
 }
 
 #[test]
@@ -305,6 +306,33 @@ fn a_tar_is_no_disk_and_a_disk_is_no_tar() {
     assert!(fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa));
 }
 
+#[test]
+fn the_wrong_kind_of_image_is_known_before_anything_is_written() {
+    let tar = compress("zstd", &Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end());
+    let disk = compress("lz4", &image(3 * MIB));
+    let cases = [
+        (&tar, Some("/dev/sda"), Some("the image is a tar archive, and the layout says image: true for /dev/sda")),
+        (&tar, None, None),
+        (&disk, None, Some("it is a raw disk image: that needs a layout with image: true")),
+        (&disk, Some("/dev/sda"), None),
+        (&b"no compression at all".to_vec(), Some("/dev/sda"), None),
+        (&compress("gzip", b""), None, None),
+    ];
+    for (bytes, wanted, says) in cases {
+        let server = Server::start(bytes.clone(), |_| Act::default());
+        let source = Source { url: server.url("x"), digest: Some(format!("sha256:{:064}", 0)), ..Source::default() };
+        let reached = reach::reach(&crate::http::client().unwrap(), &source, &pace()).unwrap();
+        let said = Incoming::at_pace(reached, Plain::AnyBytes, pace())
+            .unwrap()
+            .require(wanted)
+            .map_err(|error| error.to_string());
+        match says {
+            None => assert_eq!(said, Ok(())),
+            Some(says) => assert!(said.as_ref().is_err_and(|error| error.contains(says)), "{said:?}"),
+        }
+    }
+}
+
 /// Runs of zeros and of data of any length.
 fn runs() -> impl Strategy<Value = Vec<u8>> {
     let run = (any::<bool>(), prop_oneof![1..5000_usize, 60_000..400_000_usize, Just(BLOCK_BYTES), Just(MIB)]);
@@ -358,7 +386,11 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
     let source = Source { url: server.url("x"), digest: Some(format!("sha256:{:064}", 0)), ..Source::default() };
     let burn = || {
         let reached = reach::reach(&crate::http::client().unwrap(), &source, &pace()).unwrap();
-        Incoming::at_pace(reached, pace()).unwrap().burn_raw(disk.path(), &PARTITIONS, &|_| ()).unwrap_err().to_string()
+        Incoming::at_pace(reached, Plain::AnyBytes, pace())
+            .unwrap()
+            .burn_raw(disk.path(), &PARTITIONS, &|_| ())
+            .unwrap_err()
+            .to_string()
     };
     let error = burn();
     assert!(error.contains(&format!("the first 1 MiB of {} stays zero", disk.path())), "{error}");

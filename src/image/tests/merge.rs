@@ -150,7 +150,7 @@ fn the_count_is_in_what_is_burned() {
     let reached = reach::reach(&http::client().unwrap(), &source, &pace()).unwrap();
     let (root, hidden) = (tempfile::tempdir().unwrap(), ["/var/lib".to_owned()]);
     let beneath = Beneath { hidden: &hidden, merged: &["/srv".to_owned()] };
-    let burned = Incoming::start(reached).unwrap().burn(root.path(), &beneath, &|_| ()).unwrap();
+    let burned = Incoming::start(reached, Plain::Tar).unwrap().burn(root.path(), &beneath, &|_| ()).unwrap();
     assert_eq!(burned.hidden, [Hidden { path: "/var/lib".to_owned(), files: 1 }]);
     assert_eq!((burned.entries, burned.conflicts.files), (2, 0));
 }
@@ -197,7 +197,7 @@ fn loop_starting_over_deletes_nothing_on_a_kept_filesystem() {
     let reached = reach::reach(&http::client().unwrap(), &source, &pace()).unwrap();
     let merged = ["/var/lib".to_owned()];
     let beneath = Beneath { hidden: &[], merged: &merged };
-    let burned = Incoming::at_pace(reached, pace()).unwrap().burn(&root, &beneath, &|_| ());
+    let burned = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(&root, &beneath, &|_| ());
     let listing: Vec<_> = look(&root, false).into_keys().map(|path| path.to_str().unwrap().to_owned()).collect();
     let texts = ["copy", "var/lib/status", "var/lib/deep/precious"].map(|path| text(root.join(path)));
     mounts.finish().unwrap();

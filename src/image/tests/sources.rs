@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 fn burn(part: Part, root: &Path) -> Result<Burned> {
     let reached = Reached { url: part.url.clone(), parts: vec![part], ..Reached::default() };
-    Incoming::at_pace(reached, pace())?.burn(root, &Beneath::default(), &|_| ())
+    Incoming::at_pace(reached, Plain::Tar, pace())?.burn(root, &Beneath::default(), &|_| ())
 }
 
 fn part(image: &[u8], urls: &[String]) -> Part {
@@ -79,7 +79,7 @@ fn an_image_in_a_file_arrives() {
     let sum = digest(Kind::Sha256, &image).replace("sha256:", "");
     fs::write(dir.path().join("img.tar.gz.sha256"), format!("{sum}  img.tar.gz\n")).unwrap();
     let reached = reach::reach(&http::client().unwrap(), &Source { url, ..Source::default() }, &pace()).unwrap();
-    Incoming::at_pace(reached, pace()).unwrap().burn(root.path(), &Beneath::default(), &|_| ()).unwrap();
+    Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Beneath::default(), &|_| ()).unwrap();
     assert!(arrived(root.path()));
 }
 
