@@ -4,10 +4,11 @@
 //! No thread waits for one that waits for it: the buffer that a part is decoded into is taken before the part is handed out,
 //! in the stream's order, so the part whose turn it is always has one.
 
+use super::Format;
 use super::input::Input;
 use super::lz4_blocks::Block;
 use super::outlet::{Item, Outlet};
-use super::{Format, zstd_frames};
+use super::zstd_frames::{self, Whole};
 use crate::image::ring::{Chunk, Filling, Pool, Sender};
 use crate::image::stages::{Clock, Stages};
 use std::collections::VecDeque;
@@ -22,10 +23,10 @@ pub const MOST_BYTES: usize = 8 << 20;
 /// Smaller parts are handed out together, until about so much comes out of them.
 pub const TASK_BYTES: usize = 4 << 20;
 
-/// So many fetched buffers are held while a task is put together, and twice as many while the next frame is looked over: the
-/// fetch has 32 and must not run out of them.
+/// So many fetched buffers are held by a task in the making, and twice as many together with the frame that is looked over:
+/// the fetch has 32 and must not run out of them.
 const HELD: usize = 8;
-pub const MOST_HELD: usize = 2 * HELD;
+const MOST_HELD: usize = 2 * HELD;
 
 /// What can be decoded by itself.
 pub enum Part {
@@ -193,6 +194,15 @@ impl<'scope, 'env> Crew<'scope, 'env> {
     /// Whether it is worth while to cut.
     pub fn is_several(&self) -> bool {
         self.threads > 1
+    }
+
+    /// Looks over the frame that begins here.
+    ///
+    /// # Errors
+    /// The source's own.
+    pub fn measure(&self, input: &mut Input) -> io::Result<Option<Whole>> {
+        let held = if self.parts.is_empty() { 0 } else { (input.pulled() - self.began).min(HELD) };
+        zstd_frames::measure(input, MOST_BYTES, MOST_HELD - held)
     }
 
     /// A part to decode, sooner or later.

@@ -19,7 +19,7 @@ pub use format::{Format, Plain};
 
 use super::ring::{Pool, Reader, Sender};
 use super::stages::Stages;
-use crew::{Crew, MOST_BYTES, MOST_HELD, Part, Shared, TASK_BYTES};
+use crew::{Crew, Part, Shared, TASK_BYTES};
 use fault::{Fault, damaged};
 use flate2::bufread::GzDecoder;
 use input::Input;
@@ -117,7 +117,13 @@ impl Decoding<'_, '_> {
     fn zstd(&mut self) -> fault::Result<()> {
         if self.crew.is_several() {
             let position = self.input.position();
-            if let Some(whole) = zstd_frames::measure(&mut self.input, MOST_BYTES, MOST_HELD)? {
+            let mut whole = self.crew.measure(&mut self.input)?;
+            if whole.is_none() {
+                // With no task in the making there may be buffers enough to look further.
+                self.crew.hand_out(&mut self.input)?;
+                whole = self.crew.measure(&mut self.input)?;
+            }
+            if let Some(whole) = whole {
                 let part = Part::ZstdFrame(self.input.cut_off(whole.compressed_bytes)?);
                 self.crew.add(&mut self.input, part, whole.most_bytes, position)?;
                 return Ok(());

@@ -99,7 +99,7 @@ fn xz() {
     for arguments in [
         "-0",
         "-6 -T2 --block-size=1MiB",
-        "-9e",
+        "-9",
         "-1 --check=none",
         "-1 --check=crc32",
         "-1 --check=sha256",
