@@ -166,8 +166,7 @@ pub fn grow_ext4(filesystem: &File, blocks: u64) -> nix::Result<()> {
 
 /// Grows a mounted xfs to the end of its device, as xfs_growfs does it.
 pub fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
-    let none = ioctl::XfsGeometry { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 9] };
-    let mut is = none;
+    let mut is = ioctl::XfsGeometry { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 9] };
     // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes one of these where the pointer says.
     unsafe { ioctl::xfs_geometry(filesystem.as_raw_fd(), &mut is) }?;
     let blocks = device_bytes / u64::from(is.block_bytes.max(1));

@@ -59,9 +59,12 @@ fn the_backup_goes_to_the_end_and_the_last_partition_grows() {
     }
 }
 
+/// MiB of the disk, what grows, what is wrong with the image, what is said.
+type Refused<'a> = (u64, Option<u32>, &'a dyn Fn(&File), &'a str);
+
 #[test]
 fn what_cannot_be_fitted_is_refused_and_left_alone() {
-    let cases: [(u64, Option<u32>, &dyn Fn(&File), &str); 8] = [
+    let cases: [Refused; 8] = [
         (64, Some(1), &|_| (), "partition 1 cannot grow: partition 5 lies behind it"),
         (64, Some(2), &|_| (), "partition 2 cannot grow: there is none in the image"),
         (64, Some(0), &|_| (), "partition 0 cannot grow: there is none"),
