@@ -82,7 +82,7 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
 
 /// Unpacks any bytes at all, with a kept filesystem at `/kept`.
 fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std::io::Result<Unpacked> {
-    let merged = if bytes.len() % 2 == 0 { vec![PathBuf::from("kept")] } else { Vec::new() };
+    let merged = if bytes.len().is_multiple_of(2) { vec![PathBuf::from("kept")] } else { Vec::new() };
     let mut counter = Counter::new(Beneath::default());
     untar(reader(bytes, cut), &Root::open(root, merged)?, &mut counter, layered, &Stages::start())
 }
