@@ -171,7 +171,7 @@ fn acts(body: &[u8]) -> Vec<Act> {
         Act::status(503),
         Act::status(404),
         Act::status(416),
-        with(altered(body, 10)),
+        with(altered(body, 10 % length)),
         with(altered(body, length - 1)),
         with(body[..length - 1].to_vec()),
         with([body, b"x"].concat()),
