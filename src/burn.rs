@@ -5,34 +5,65 @@ use crate::control::wire::{BurnFigures, Progress};
 use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
 use crate::execute::peak_rss_bytes;
-use crate::image::{self, Beneath, Burned, Incoming, Keys, PublicKey, Source};
+use crate::image::raw::Expected;
+use crate::image::{self, Beneath, Burned, Incoming, Keys, Plain, PublicKey, Reached, Source};
 use crate::storage::busy;
+use crate::storage::fit;
 use crate::storage::writeback::Steady;
 use crate::text;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, IsTerminal};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// # Errors
 /// The target is none, the image cannot be had or is not what its digest says, or the disk fails.
 pub fn run(burn: &cli::Burn) -> Result<Outcome> {
-    let target = target(&burn.target)?;
+    let target = target(burn)?;
     let reached = image::reach(&source(burn)?)?;
     let digest = reached.digest.clone();
-    // A filesystem that is mounted at the target itself is one of these already; to write it back twice costs nothing.
-    let points = [vec![target.clone()], busy::mounts_below(&target)].concat();
     let began = Instant::now();
-    let steady = Steady::start(points);
-    let burned =
-        Incoming::start(reached, image::Plain::Tar)?.among_others().burn(&target, &Beneath::default(), &show)?;
-    let streamed = began.elapsed();
-    steady.finish()?;
+    let (burned, streamed) = match &target {
+        Target::Directory(root) => onto_directory(reached, root)?,
+        Target::Disk(disk) => onto_disk(reached, disk)?,
+    };
     let figures = Figures::new(digest, &burned, streamed, began.elapsed());
     desk::print(&if burn.json { desk::json(&figures)? + "\n" } else { figures.lines() })?;
     Ok(Outcome::Good)
+}
+
+/// What the image goes onto.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Directory(PathBuf),
+    /// A raw image's: a disk, or a file in place of one.
+    Disk(PathBuf),
+}
+
+fn onto_directory(reached: Reached, root: &Path) -> Result<(Burned, Duration)> {
+    // A filesystem that is mounted at the target itself is one of these already; to write it back twice costs nothing.
+    let points = [vec![root.to_owned()], busy::mounts_below(root)].concat();
+    let began = Instant::now();
+    let steady = Steady::start(points);
+    let burned = Incoming::start(reached, Plain::Tar)?.among_others().burn(root, &Beneath::default(), &show)?;
+    let streamed = began.elapsed();
+    steady.finish()?;
+    Ok((burned, streamed))
+}
+
+fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
+    let device = disk.to_str().ok_or_else(|| Error::new(Phase::Image, format!("{} is not UTF-8", disk.display())))?;
+    let began = Instant::now();
+    let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
+    incoming.require(Some(device))?;
+    let burned = incoming.burn_raw(device, &Expected { partitions: false }, &show)?;
+    let streamed = began.elapsed();
+    if is_block_device(disk)? {
+        fit::fit(device, None)?;
+    }
+    Ok((burned, streamed))
 }
 
 fn source(burn: &cli::Burn) -> Result<Source> {
@@ -41,19 +72,34 @@ fn source(burn: &cli::Burn) -> Result<Source> {
     Ok(Source { url: burn.url.clone(), mirrors: burn.mirror.clone(), digest: burn.digest.clone(), keys })
 }
 
-/// The directory by its real name.
-fn target(path: &Path) -> Result<PathBuf> {
+/// By its real name.
+fn target(burn: &cli::Burn) -> Result<Target> {
+    let path = &burn.target;
     let what = || format!("the target {}", path.display());
     let metadata = fs::metadata(path).context(Phase::Image, what)?;
     let refused = |why: &str| Err(Error::new(Phase::Image, format!("{} {why}", what())));
+    let real = fs::canonicalize(path).context(Phase::Image, what)?;
+    if metadata.is_file() || is_block_device(path)? {
+        return match burn.overwrite {
+            true => Ok(Target::Disk(real)),
+            false => {
+                refused("is no directory; for a raw disk image, which replaces all that is on it, say --overwrite")
+            }
+        };
+    }
     if !metadata.is_dir() {
-        return refused("is no directory");
+        return refused("is neither a directory nor a disk");
     }
     let root = fs::metadata("/").context(Phase::Image, || "look at /".to_owned())?;
     if (metadata.dev(), metadata.ino()) == (root.dev(), root.ino()) {
         return refused("is the root of the running system: give a directory below which the image may lie");
     }
-    fs::canonicalize(path).context(Phase::Image, what)
+    Ok(Target::Directory(real))
+}
+
+fn is_block_device(path: &Path) -> Result<bool> {
+    let metadata = fs::metadata(path).context(Phase::Image, || format!("the target {}", path.display()))?;
+    Ok(metadata.file_type().is_block_device())
 }
 
 /// On a terminal, redrawn in its place.
@@ -106,23 +152,31 @@ mod tests {
     use super::*;
     use crate::control::wire::Share;
 
+    fn burn() -> cli::Burn {
+        let (url, target) = ("http://h/i".to_owned(), PathBuf::from("/mnt"));
+        cli::Burn { url, target, digest: None, mirror: vec![], key: vec![], overwrite: false, json: false }
+    }
+
     #[test]
-    fn only_a_directory_that_is_not_the_root_is_a_target() {
+    fn a_directory_that_is_not_the_root_is_a_target_and_a_disk_when_it_is_meant() {
         let dir = tempfile::tempdir().unwrap();
         let real = fs::canonicalize(dir.path()).unwrap();
-        assert_eq!(target(&dir.path().join(".")).unwrap(), real);
+        let target = |path: &Path, overwrite| target(&cli::Burn { target: path.to_owned(), overwrite, ..burn() });
+        assert_eq!(target(&dir.path().join("."), true).unwrap(), Target::Directory(real.clone()));
         fs::write(dir.path().join("file"), "").unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
         for (path, says) in [
             (dir.path().join("missing"), "No such file"),
-            (dir.path().join("file"), "is no directory"),
+            (dir.path().join("file"), "all that is on it, say --overwrite"),
+            ("/dev/null".into(), "is neither a directory nor a disk"),
             (dir.path().join("root"), "is the root of the running system"),
             ("/".into(), "the target / is the root of the running system"),
             ("/usr/..".into(), "is the root of the running system"),
         ] {
-            let error = target(&path).unwrap_err().to_string();
+            let error = target(&path, false).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
+        assert_eq!(target(&dir.path().join("file"), true).unwrap(), Target::Disk(real.join("file")));
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub enum ImageCommand {
 pub struct Burn {
     /// Where the image is.
     pub url: String,
-    /// Directory that becomes the image's root.
+    /// Directory that becomes the image's root; with --overwrite the disk that takes a raw image.
     pub target: PathBuf,
     /// `sha256:HEX` or `sha512:HEX` of the image as it travels [default: what lies beside it].
     #[arg(long)]
@@ -146,6 +146,9 @@ pub struct Burn {
     /// minisign public key that may have signed the image; may be given several times. With one, a signature is required.
     #[arg(long, value_name = "KEY")]
     pub key: Vec<String>,
+    /// The target is a disk, or a file in place of one: a raw disk image replaces ALL that is on it.
+    #[arg(long)]
+    pub overwrite: bool,
     /// The figures as JSON.
     #[arg(long)]
     pub json: bool,

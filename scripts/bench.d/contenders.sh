@@ -25,7 +25,7 @@ download_md5_lz4_tar() {
 dd_fsync() { rss dd if="$served/$name.tar" of="$mnt/all" bs=4M conv=fsync status=none; }
 
 drophammer_raw() {
-	rss "$agent" image burn "$url/debian.raw.zst" "$loop" --digest "sha256:$digest" --json >"$work/figures"
+	rss "$agent" image burn "$url/debian.raw.zst" "$loop" --overwrite --digest "sha256:$digest" --json >"$work/figures"
 }
 
 curl_zstd_dd() {

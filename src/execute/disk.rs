@@ -9,6 +9,7 @@ use crate::layout::partition_device;
 use crate::plan::{BurnDisk, ExpectedFilesystem, MountFilesystem};
 use crate::storage::{fit, grow};
 use crate::target::{self, installer};
+use std::time::Instant;
 
 impl Run<'_> {
     pub(super) fn burn_disk(&mut self, burn: &BurnDisk) -> Result<()> {
@@ -16,8 +17,12 @@ impl Run<'_> {
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
         let incoming = self.image.take().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
+        let began = Instant::now();
         let burned =
             incoming.burn_raw(device, &Expected { partitions: true }, &|progress| reporter.progress(progress))?;
+        let figures = burned.figures(began.elapsed());
+        self.say(&format!("{name}: {figures}"));
+        self.burn = Some(figures);
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.say(&format!("{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"));
         let table = fit::fit(device, *grow)?.unwrap_or_default();
