@@ -3,6 +3,7 @@
 use super::*;
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, mknod, utimensat};
 use nix::sys::time::TimeSpec;
+use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
 use std::process::{Command, Stdio};
@@ -117,6 +118,8 @@ fn make(root: &Path, entries: &[Entry], tells: Tells) {
         }
         match &entry.thing {
             Thing::Directory => directories.push(path.clone()),
+            // GNU tar packs the second name of a FIFO as another FIFO.
+            Thing::Fifo => {}
             _ => files.push(path.clone()),
         }
         made.push((path, entry));
@@ -155,6 +158,21 @@ fn pack_with_the_crate(root: &Path) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
+/// Whether the packer itself gets the tree back from its archive. Some lose what is rare: bsdtar the end of a
+/// sparse file's long path that is not UTF-8.
+fn gives_back(tool: &str, root: &Path, tar: &[u8], tells: Tells) -> bool {
+    let target = tempfile::tempdir().unwrap();
+    let mut command = Command::new(tool);
+    command.args(["--numeric-owner", "--xattrs", "-xpf", "-", "-C"]).arg(target.path()).env("LC_ALL", "C.UTF-8");
+    if tool == "tar" {
+        command.arg("--xattrs-include=*");
+    }
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // One that gives up early does not read to the end.
+    let _ = child.stdin.take().unwrap().write_all(tar);
+    child.wait().unwrap().success() && look(root, tells.nanoseconds) == look(target.path(), tells.nanoseconds)
+}
+
 fn assert_arrives(root: &Path, tar: &[u8], cut: usize, tells: Tells, what: &str) {
     let target = tempfile::tempdir().unwrap();
     unpack_into(target.path(), tar, cut, false).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -181,11 +199,17 @@ proptest! {
             (vec!["bsdtar", "--format=gnutar", "--numeric-owner"], few),
             (vec!["bsdtar", "--format=ustar", "--numeric-owner"], ustar),
         ];
+        let mut arrived = 0;
         for (producer, tells) in producers {
             let tree = tempfile::tempdir().unwrap();
             make(tree.path(), &entries, tells);
-            assert_arrives(tree.path(), &pack(tree.path(), &producer), cut, tells, &format!("{producer:?}"));
+            let tar = pack(tree.path(), &producer);
+            if gives_back(producer[0], tree.path(), &tar, tells) {
+                assert_arrives(tree.path(), &tar, cut, tells, &format!("{producer:?}"));
+                arrived += 1;
+            }
         }
+        prop_assert!(arrived >= 3, "only {arrived} of 9 packers give back what they got");
         // It packs the second name of a file as another file.
         let single: Vec<_> = entries.into_iter().filter(|entry| !matches!(entry.thing, Thing::HardLink(_))).collect();
         let tree = tempfile::tempdir().unwrap();
