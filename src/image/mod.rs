@@ -1,8 +1,10 @@
 //! From the image's URL to the files below the target's root, as one stream in constant memory. Each stage is a thread; what
 //! is between them is in `ring`:
 //!
-//!     fetch ─┬─> digest
-//!            └─> decode ──> untar ──> writers
+//! ```text
+//! fetch ─┬─> digest
+//!        └─> decode ──> untar ──> writers
+//! ```
 //!
 //! A raw disk image goes onto a disk instead: see `raw`.
 

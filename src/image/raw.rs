@@ -1,7 +1,9 @@
 //! A raw disk image onto a disk: direct I/O, several writes in flight, runs of zeros by the disk's own command.
 //!
-//!     fetch ─┬─> digest
-//!            └─> decode ──> write
+//! ```text
+//! fetch ─┬─> digest
+//!        └─> decode ──> write
+//! ```
 //!
 //! The image's first MiB, where partition table and boot loader begin, is held back until decoder, length and digest all
 //! agree. Till then the disk's own first MiB is zero: neither half an image nor what was there before can boot.

@@ -1,8 +1,10 @@
 //! From the compressed stream to what is in it: zstd, lz4, gzip, xz or nothing at all, whichever its first bytes say. The end
 //! counts as an end only when the last frame is whole and nothing follows it.
 //!
-//!     input ──> crew ─┬─> (tasks) ──> workers ─┬─> outlet, in order
-//!                     └─> (what is in one piece)┘
+//! ```text
+//! input ──> crew ─┬─> (tasks) ──> workers ─┬─> outlet, in order
+//!                 └─> (what is in one piece)┘
+//! ```
 
 mod crew;
 mod fault;
