@@ -4,7 +4,7 @@ use crate::image::Plain;
 use crate::image::digest::{Digesting, Kind};
 use crate::image::ring::{Pool, pipe};
 use crate::image::stages::Clock;
-use crate::image::testing::{Act, Server, Tar, compress, noise, pace};
+use crate::image::testing::{Act, Server, Tar, compress, noise, pace, reader};
 use crate::image::{Incoming, Source, reach};
 use crate::storage::loopdev::LoopDevice;
 use proptest::prelude::*;
@@ -14,23 +14,6 @@ use tempfile::NamedTempFile;
 
 const MIB: usize = 1 << 20;
 const PARTITIONS: Expected = Expected { partitions: true };
-
-/// A stream that comes in chunks of this size.
-fn stream(bytes: Vec<u8>, chunk_bytes: usize) -> Reader {
-    let (sender, receiver) = pipe(4);
-    thread::spawn(move || {
-        let (pool, clock) = (Pool::new(4, chunk_bytes), Clock::default());
-        for piece in bytes.chunks(chunk_bytes) {
-            let mut filling = pool.take(&clock);
-            filling[..piece.len()].copy_from_slice(piece);
-            if sender.send(filling.filled(piece.len()), &clock).is_err() {
-                return;
-            }
-        }
-        sender.end();
-    });
-    Reader::new(receiver, Arc::default())
-}
 
 /// A file in place of a disk, full of what was there before.
 fn file(bytes: usize) -> NamedTempFile {
@@ -76,7 +59,7 @@ fn an_image_of_any_length_and_in_any_chunks_arrives() {
         for chunk in [7777, 65_536, MIB, 3 * MIB / 2] {
             let (disk, image) = (file(22 * MIB), image(bytes));
             let target = open(&disk);
-            let held_back = write(stream(image.clone(), chunk), &target, &PARTITIONS).unwrap();
+            let held_back = write(reader(&image, chunk), &target, &PARTITIONS).unwrap();
             assert_eq!(held_back.bytes, bytes as u64);
             assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0), "released too early");
             held_back.release().unwrap();
@@ -91,7 +74,7 @@ fn blocks_of_zeros_are_ranges_of_their_own() {
     let bytes = [vec![0; block], noise(block), noise(block), vec![0; 2 * block], noise(5)].concat();
     for chunk in [1000, block, bytes.len()] {
         let mut buffer = vec![9; BUFFER_BYTES];
-        let filled = fill_buffer(&mut stream(bytes.clone(), chunk), &mut buffer).unwrap();
+        let filled = fill_buffer(&mut reader(&bytes, chunk), &mut buffer).unwrap();
         let expected = Filled {
             bytes: 5 * block + 5,
             parts: vec![block..3 * block, 5 * block..5 * block + 5],
@@ -152,14 +135,14 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
     for (image, says) in cases {
         let disk = file(8 * MIB);
         let target = open(&disk);
-        let error = write(stream(image, MIB), &target, &PARTITIONS).err().unwrap().to_string();
+        let error = write(reader(&image, MIB), &target, &PARTITIONS).err().unwrap().to_string();
         assert!(error.contains(says), "{says}: {error}");
         assert!(fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0xaa), "{says}: it was written all the same");
     }
     let disk = file(8 * MIB);
     let target = open(&disk);
-    write(stream(noise(2 * MIB), MIB), &target, &Expected { partitions: false }).unwrap().release().unwrap();
-    let error = write(stream(tar, MIB), &target, &Expected { partitions: false }).err().unwrap().to_string();
+    write(reader(&noise(2 * MIB), MIB), &target, &Expected { partitions: false }).unwrap().release().unwrap();
+    let error = write(reader(&tar, MIB), &target, &Expected { partitions: false }).err().unwrap().to_string();
     assert!(error.contains("tar archive"), "{error}");
 }
 
@@ -187,7 +170,7 @@ fn a_stream_that_is_too_long_or_breaks_off_leaves_nothing_bootable() {
     for chunk in [MIB, 100_000] {
         let disk = file(8 * MIB);
         let target = open(&disk);
-        let error = write(stream(long.clone(), chunk), &target, &PARTITIONS).err().unwrap().to_string();
+        let error = write(reader(&long, chunk), &target, &PARTITIONS).err().unwrap().to_string();
         let name = disk.path().display();
         assert_eq!(error, format!("the image is longer than the disk: {name} has {} bytes", 8 * MIB));
         assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
@@ -212,7 +195,7 @@ fn a_disk_that_cannot_be_written_is_named_with_the_place() {
     let disk = file(32 * MIB);
     let mut target = open(&disk);
     target.reopen_read_only();
-    let error = write(stream(image(20 * MIB), MIB), &target, &PARTITIONS).err().unwrap().to_string();
+    let error = write(reader(&image(20 * MIB), MIB), &target, &PARTITIONS).err().unwrap().to_string();
     assert!(error.contains(&format!("at byte 0 of {}", disk.path().display())), "{error}");
 }
 
@@ -350,7 +333,7 @@ proptest! {
     fn any_image_arrives_bit_for_bit(image in runs(), chunk in prop_oneof![3000..70_000_usize, Just(MIB)]) {
         let disk = file(13 * MIB);
         let target = open(&disk);
-        write(stream(image.clone(), chunk), &target, &PARTITIONS).unwrap().release().unwrap();
+        write(reader(&image, chunk), &target, &PARTITIONS).unwrap().release().unwrap();
         assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
     }
 }
@@ -365,7 +348,7 @@ fn loop_images_with_zeros_and_odd_lengths_arrive_past_the_page_cache() {
             fs::write(disk.path(), vec![0xaa; 13 * MIB]).unwrap();
             let target = Target::open(disk.path()).unwrap();
             assert_eq!((target.size_bytes, target.sector_bytes), (13 * MIB as u64, sector));
-            let held_back = write(stream(image.clone(), chunk), &target, &PARTITIONS).unwrap();
+            let held_back = write(reader(&image, chunk), &target, &PARTITIONS).unwrap();
             // The file beneath the loop device: what is there is on the disk.
             assert!(fs::read(disk.image()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
             held_back.release().unwrap();
