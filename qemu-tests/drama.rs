@@ -53,6 +53,12 @@ pub fn traps(events: &[Event]) -> Vec<Trap> {
     events.iter().filter_map(trap).collect()
 }
 
+/// Where the wire holds an image back.
+pub fn holds(events: &[Event]) -> Vec<u64> {
+    let hold = |event: &Event| if let Moment::ImageBytes(bytes) = event.at { Some(bytes) } else { None };
+    events.iter().filter_map(hold).collect()
+}
+
 impl<'a> Drama<'a> {
     pub fn new(stage: &'a Stage<'a>, server: Server, proxy: Proxy, tftp: PathBuf, vm: Vm) -> Drama<'a> {
         let is_trap = |event: &&Event| matches!(event.at, Moment::Request(_)) && event.act == Act::ServerKill;
@@ -183,12 +189,15 @@ impl<'a> Drama<'a> {
             Moment::Event(name) => has("event", name),
             Moment::Console(text) => console.contains(text),
             Moment::Request(pattern) => requests.iter().any(|request| matches(pattern, request)),
-            Moment::ProgressBytes(bytes) => said.iter().any(|line| line["progress"]["bytes"].as_u64() >= Some(*bytes)),
+            Moment::ImageBytes(bytes) => self.proxy.is_held_at(*bytes),
         };
         let (now, later) = std::mem::take(&mut self.pending).into_iter().partition(is_now);
         self.pending = later;
         for event in now {
             self.act(&event)?;
+            if let Moment::ImageBytes(bytes) = event.at {
+                self.proxy.let_go(bytes);
+            }
         }
         for trap in self.proxy.sprung() {
             self.server.kill();

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     match scenario_files(&folder) {
-        Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted))),
+        Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted, arguments.filter.as_deref()))),
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
     if own_only {
@@ -107,11 +107,12 @@ fn scenario_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// A file that cannot be read as a scenario is a failure in every `cargo test`, not only where VMs run.
-fn trial(file: &Path, wanted: bool) -> Trial {
+/// Who names a long scenario wants it to run.
+fn trial(file: &Path, wanted: bool, filter: Option<&str>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match reader::read(file) {
         Ok(scenario) => {
-            let runs = wanted && (!scenario.machine.full || is_set("DROPHAMMER_FULL"));
+            let runs = wanted && (!scenario.machine.full || is_set("DROPHAMMER_FULL") || filter == Some(name.as_str()));
             let scenario = Arc::new(scenario);
             Trial::test(name, move || {
                 let began = std::time::Instant::now();

@@ -37,6 +37,10 @@ struct Broken {
     cuts: VecDeque<u64>,
     traps: Vec<Trap>,
     sprung: Vec<Trap>,
+    /// Bytes of an image after which the rest waits to be let go.
+    holds: Vec<u64>,
+    /// Those of them that an answer has come to.
+    held: Vec<u64>,
 }
 
 /// The server is killed when it has answered such a request.
@@ -83,6 +87,19 @@ impl Proxy {
     /// Sets traps; each kills once.
     pub fn set_traps(&self, traps: Vec<Trap>) {
         lock(&self.wire.broken).traps = traps;
+    }
+
+    /// Holds an answer with an image back after so many bytes, until it is let go.
+    pub fn set_holds(&self, holds: Vec<u64>) {
+        lock(&self.wire.broken).holds = holds;
+    }
+
+    pub fn is_held_at(&self, bytes: u64) -> bool {
+        lock(&self.wire.broken).held.contains(&bytes)
+    }
+
+    pub fn let_go(&self, bytes: u64) {
+        lock(&self.wire.broken).holds.retain(|hold| *hold != bytes);
     }
 
     /// The traps that have killed since this was asked last.
@@ -187,11 +204,31 @@ impl Wire {
             }
             client.write_all(&buffer[..count])?;
             sent += count as u64;
+            if image {
+                self.hold(sent);
+            }
             let mut broken = lock(&self.broken);
             if image && broken.cuts.front().is_some_and(|cut| sent >= *cut) {
                 broken.cuts.pop_front();
                 return Ok(());
             }
+        }
+    }
+
+    /// Returns when nothing holds an answer of this length back, or nobody has come to let it go.
+    fn hold(&self, sent: u64) {
+        let patience = Instant::now() + Duration::from_secs(60);
+        loop {
+            let mut broken = lock(&self.broken);
+            let Some(hold) = broken.holds.iter().copied().find(|hold| sent >= *hold) else { return };
+            if !broken.held.contains(&hold) {
+                broken.held.push(hold);
+            }
+            drop(broken);
+            if Instant::now() > patience {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
@@ -214,14 +251,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Through a server of one answer: a cut, an answer whole, an answer that is swallowed, an error.
+/// Through a server of one answer: a cut, an answer whole, one that is held back, one that is swallowed, an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
     let mut victim = crate::host::child("sleep").arg("60").spawn().expect("a process");
     proxy.set_server(server.local_addr().expect("an address").port(), victim.id() as i32);
     let answers = std::thread::spawn(move || {
-        for _ in 0..3 {
+        for _ in 0..4 {
             let (mut client, _) = server.accept().expect("a client");
             let head = read_head(&mut BufReader::new(client.try_clone().expect("a socket"))).expect("a request");
             assert!(head.contains(&"Connection: close".to_owned()), "{head:?}");
@@ -240,6 +277,17 @@ pub fn self_test() {
     let cut = get("").len();
     assert!((600..100_000).contains(&cut), "{cut}");
     assert!(get("Range: bytes=5-\r\n").len() > 100_000);
+    proxy.set_holds(vec![50_000]);
+    let held = std::thread::scope(|scope| {
+        let answer = scope.spawn(|| get(""));
+        while !proxy.is_held_at(50_000) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!answer.is_finished());
+        proxy.let_go(50_000);
+        answer.join().expect("an answer").len()
+    });
+    assert!(held > 100_000 && !proxy.is_held_at(60_000), "{held}");
     let trap = Trap { request: "GET /im*".to_owned(), swallow: true, time: Duration::ZERO };
     proxy.set_traps(vec![trap.clone()]);
     assert!(get("").is_empty() && proxy.sprung() == [trap] && proxy.sprung().is_empty());
@@ -249,6 +297,7 @@ pub fn self_test() {
     assert!(!proxy.wire.away.load(Ordering::Acquire));
     proxy.break_for(Duration::from_secs(60));
     assert!(get("").starts_with(b"HTTP/1.1 500 "));
-    assert_eq!(proxy.requests(), ["GET /images/a", "GET /images/a bytes=5-", "GET /images/a", "GET /images/a"]);
+    let all = ["GET /images/a", "GET /images/a bytes=5-", "GET /images/a", "GET /images/a", "GET /images/a"];
+    assert_eq!(proxy.requests(), all);
     answers.join().expect("the server is content");
 }

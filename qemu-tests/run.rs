@@ -259,6 +259,7 @@ impl Stage<'_> {
         let state = self.chassis.folder.join("serve");
         let (mut server, proxy) = self.serve(&state)?;
         proxy.set_traps(drama::traps(&self.run.events));
+        proxy.set_holds(drama::holds(&self.run.events));
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;

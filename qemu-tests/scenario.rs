@@ -270,7 +270,8 @@ pub enum Moment {
     /// The server hears of this event for the first time.
     Event(String),
     Console(String),
-    ProgressBytes(u64),
+    /// So many bytes of an image have gone over the wire, which holds back the rest until the event has happened.
+    ImageBytes(u64),
     /// `METHOD PATH`, as it goes over the wire for the first time.
     Request(String),
 }

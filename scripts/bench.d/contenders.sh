@@ -1,5 +1,5 @@
 # Who burns an image, each as a function of the same name with underscores. A tree goes below $mnt, a raw image onto $loop;
-# $url serves NAME.tar.zst and so on. What fails fails the measurement. Sourced.
+# $url serves NAME.tar.zst and so on. What fails fails the measurement: beside `||` bash knows no -e, so commands are joined by &&. Sourced.
 
 unpack=(tar --numeric-owner --xattrs '--xattrs-include=*' -xpf - -C)
 
@@ -14,11 +14,10 @@ curl_lz4_tar() { rss curl -sSf "$url/$name.tar.lz4" | rss lz4 -q -d -c | rss "${
 
 # Metal-stack's: everything into memory, its md5, then unpacked.
 download_md5_lz4_tar() {
-	rss curl -sSf "$url/$name.tar.lz4" -o "$work/download"
-	rss md5sum "$work/download" >"$work/md5"
-	rss lz4 -q -d -c "$work/download" | rss "${unpack[@]}" "$mnt"
-	# What lies in a tmpfs is memory too.
-	echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss.download"
+	rss curl -sSf "$url/$name.tar.lz4" -o "$work/download" &&
+		rss md5sum "$work/download" >"$work/md5" &&
+		rss lz4 -q -d -c "$work/download" | rss "${unpack[@]}" "$mnt" &&
+		download_is_memory
 }
 
 # Of the same bytes, as a floor: what the disk and its filesystem take in when nothing else is to be done.
@@ -36,7 +35,10 @@ bmaptool_copy() { rss bmaptool -q copy --bmap "$served/debian.raw.bmap" "$url/de
 
 # As Ironic does it: downloaded, then converted onto the disk past the page cache.
 download_qemu_img() {
-	rss curl -sSf "$url/debian.qcow2" -o "$work/download"
-	rss qemu-img convert -n -W -m 4 -t none -T none -f qcow2 -O host_device "$work/download" "$loop"
-	echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss.download"
+	rss curl -sSf "$url/debian.qcow2" -o "$work/download" &&
+		rss qemu-img convert -n -W -m 4 -t none -T none -f qcow2 -O host_device "$work/download" "$loop" &&
+		download_is_memory
 }
+
+# What lies in a tmpfs is memory too.
+download_is_memory() { echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss.download"; }

@@ -59,16 +59,16 @@ raw_disk() {
 	scripts/bench.d/debian-tree
 	[ ! -s $out/debian.qcow2 ] || return 0
 	say "making the raw disk image"
-	local raw=$out/debian.raw part
+	local raw=$out/debian.raw
 	rm -f $raw
 	truncate -s 3G $raw
 	printf 'label: gpt\nlabel-id: 5A1D7C0E-93B2-4F57-8F0C-6E1A2B3C4D5E\nstart=1MiB, type=linux\n' | sfdisk -q $raw
-	part=$(losetup --show -f -o 1MiB --sizelimit $((3070 << 20)) $raw)
-	mkfs.ext4 -q -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$part"
-	mount "$part" "$mnt"
+	loop=$(losetup --show -f -o 1MiB --sizelimit $((3070 << 20)) $raw)
+	mkfs.ext4 -q -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$loop"
+	mount "$loop" "$mnt"
 	tar --numeric-owner --xattrs --xattrs-include='*' -xpf $out/debian.tar -C "$mnt"
 	umount "$mnt"
-	losetup -d "$part"
+	losetup -d "$loop" && loop=''
 	# Blocks that are zero become holes, which is what bmap leaves out.
 	fallocate --dig-holes $raw
 	bmaptool -q create -o $out/debian.raw.bmap $raw

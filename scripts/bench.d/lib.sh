@@ -59,7 +59,7 @@ find_agent() {
 	"$agent" --version >/dev/null || die "$agent does not run"
 }
 
-# attach ram|disk BYTES: a loop device all of whose blocks are there, so that no run pays for making them.
+# attach ram|disk BYTES: a loop device of zeros all of whose blocks are there, so that no run pays for making them.
 attach() {
 	local file=$work/target.img
 	[ -z "$loop" ] || { losetup -d "$loop" && loop=''; }
@@ -70,7 +70,7 @@ attach() {
 		return
 	fi
 	file=$out/target.img
-	[ "$(stat -c %s $file 2>/dev/null)" = "$2" ] || { rm -f $file && dd if=/dev/zero of=$file bs=4M count="$2" iflag=count_bytes oflag=direct status=none; }
+	dd if=/dev/zero of=$file bs=4M count="$2" iflag=count_bytes oflag=direct conv=notrunc status=none
 	loop=$(losetup --show -f --direct-io=on $file)
 }
 

@@ -2,12 +2,12 @@
 
 use super::digest::Digest;
 use super::file;
-use super::retry::Pace;
+use super::retry::{Answer, Pace, at_most};
 use super::trust::DOCUMENT_BYTES;
 use crate::error::{Context, Error, Phase, Result};
+use reqwest::Url;
 use reqwest::blocking::Client;
-use reqwest::{StatusCode, Url};
-use std::io::{self, Read};
+use std::io;
 
 /// More than the output of `sha256sum` or `md5sum` for one file.
 const DIGEST_FILE_BYTES: u64 = 4096;
@@ -25,23 +25,21 @@ pub enum Beside {
 /// # Errors
 /// The server does not answer, or there are more than `most_bytes`.
 pub fn read(client: &Client, url: &Url, most_bytes: u64, pace: &Pace) -> Result<Beside> {
-    let what = || format!("read {url}");
-    let bytes = if url.scheme() == "file" {
-        match file::open(url.as_str(), 0) {
-            Ok((file, _)) => bounded(file, most_bytes).context(Phase::Image, what)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Beside::Not(format!("{url} is not there")));
-            }
-            Err(error) => return Err(Error::with_source(Phase::Image, what(), error)),
+    let what = format!("read {url}");
+    if url.scheme() != "file" {
+        return Ok(match pace.read(&what, most_bytes, || client.get(url.clone()))? {
+            Answer::Document(bytes) => Beside::There(bytes),
+            Answer::Other(response) => Beside::Not(format!("{url} answers {}", response.status())),
+        });
+    }
+    match file::open(url.as_str(), 0).and_then(|(file, _)| at_most(file, most_bytes)) {
+        Ok(bytes) if bytes.len() as u64 > most_bytes => {
+            Err(Error::new(Phase::Image, format!("{what}: it is longer than {most_bytes} bytes")))
         }
-    } else {
-        let response = pace.ask(&format!("ask for {url}"), || client.get(url.clone()))?;
-        if response.status() != StatusCode::OK {
-            return Ok(Beside::Not(format!("{url} answers {}", response.status())));
-        }
-        bounded(response, most_bytes).context(Phase::Image, what)?
-    };
-    Ok(Beside::There(bytes))
+        Ok(bytes) => Ok(Beside::There(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Beside::Not(format!("{url} is not there"))),
+        Err(error) => Err(Error::with_source(Phase::Image, what, error)),
+    }
 }
 
 /// What lies at this URL; `None` where there is nothing.
@@ -91,17 +89,4 @@ fn beside(image: &Url, suffix: &str) -> Url {
     let mut url = image.clone();
     url.set_path(&format!("{}{suffix}", image.path()));
     url
-}
-
-/// All of it, but not more than `most_bytes`.
-///
-/// # Errors
-/// It cannot be read, or is longer.
-pub fn bounded(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    source.take(most_bytes + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most_bytes {
-        return Err(io::Error::other(format!("it is longer than {most_bytes} bytes")));
-    }
-    Ok(bytes)
 }

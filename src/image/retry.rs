@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Phase, Result};
 use crate::http::{is_passing, jittered};
+use reqwest::StatusCode;
 use reqwest::blocking::{RequestBuilder, Response};
+use std::io::{self, Read};
 use std::time::Duration;
 
 /// Timings of one image; tests make them short.
@@ -40,10 +42,39 @@ impl Pace {
     /// # Errors
     /// No such answer within the attempts, or the request cannot be sent at all.
     pub fn ask(&self, what: &str, request: impl Fn() -> RequestBuilder) -> Result<Response> {
+        self.until_final(what, request, Ok)
+    }
+
+    /// The same for a small document, of which all is read: an answer may break off behind its head.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], or there are more than `most_bytes`.
+    pub fn read(&self, what: &str, most_bytes: u64, request: impl Fn() -> RequestBuilder) -> Result<Answer> {
+        let answer = self.until_final(what, request, |response| match response.status() {
+            StatusCode::OK => at_most(response, most_bytes).map(Answer::Document),
+            _ => Ok(Answer::Other(response)),
+        })?;
+        match answer {
+            Answer::Document(bytes) if bytes.len() as u64 > most_bytes => {
+                Err(Error::new(Phase::Image, format!("{what}: it is longer than {most_bytes} bytes")))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn until_final<T>(
+        &self,
+        what: &str,
+        request: impl Fn() -> RequestBuilder,
+        take: impl Fn(Response) -> io::Result<T>,
+    ) -> Result<T> {
         let mut failures = 0;
         loop {
             let why = match request().timeout(self.stall).send() {
-                Ok(response) if !is_passing(response.status()) => return Ok(response),
+                Ok(response) if !is_passing(response.status()) => match take(response) {
+                    Ok(taken) => return Ok(taken),
+                    Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
+                },
                 Ok(response) => format!("{what}: the server answers {}", response.status()),
                 Err(error) if is_hopeless(&error) => return Err(Error::with_source(Phase::Image, what, error)),
                 Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
@@ -59,6 +90,21 @@ impl Pace {
     }
 }
 
+/// What a server says when it is asked for a small document.
+pub enum Answer {
+    /// 200, and all of it.
+    Document(Vec<u8>),
+    /// Another status that will not change by asking again.
+    Other(Response),
+}
+
+/// All of it, or one byte more than `most_bytes`.
+pub fn at_most(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Errors that lie in the URL, not in the network.
 pub fn is_hopeless(error: &reqwest::Error) -> bool {
     error.is_builder() || error.is_redirect()
@@ -66,6 +112,7 @@ pub fn is_hopeless(error: &reqwest::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{Act, Server, pace};
     use super::*;
 
     #[test]
@@ -77,5 +124,23 @@ mod tests {
         }
         let different: std::collections::HashSet<_> = (0..20).map(|_| pace.pause(3)).collect();
         assert!(different.len() > 1);
+    }
+
+    #[test]
+    fn a_small_document_that_breaks_off_is_read_again() {
+        let server =
+            Server::start(b"twenty bytes of text".to_vec(), |request| match (request.path.as_str(), request.nth) {
+                ("/cut", 0 | 1) | ("/always", _) => Act::cut_after(7),
+                ("/gone", _) => Act::status(404),
+                _ => Act::default(),
+            });
+        let client = crate::http::client().unwrap();
+        let read = |path: &str, most: u64| pace().read("read it", most, || client.get(server.url(path)));
+        let Ok(Answer::Document(text)) = read("cut", 20) else { panic!("it is there the third time") };
+        assert_eq!((text, server.requests().len()), (b"twenty bytes of text".to_vec(), 3));
+        assert!(matches!(read("gone", 20), Ok(Answer::Other(response)) if response.status() == 404));
+        let says = |path: &str, most: u64| read(path, most).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(says("whole", 19).contains("longer than 19 bytes"));
+        assert!(says("always", 20).contains("attempts)"), "{}", says("always", 20));
     }
 }

@@ -1,14 +1,13 @@
 //! Asks a registry, with a token where it wants one.
 
-use super::super::beside::bounded;
 use super::super::digest::{Digest, Digesting, Kind};
-use super::super::retry::Pace;
+use super::super::retry::{Answer, Pace};
 use super::document::accepted;
 use super::reference::Reference;
 use super::token;
 use crate::error::{Context, Error, Phase, Result};
 use reqwest::StatusCode;
-use reqwest::blocking::{Client, Response};
+use reqwest::blocking::Client;
 use reqwest::header::{ACCEPT, AUTHORIZATION};
 use std::io;
 
@@ -42,15 +41,19 @@ impl<'a> Registry<'a> {
     pub fn manifest(&mut self, name: &str, expected: Option<&Digest>, size: Option<u64>) -> Result<Manifest> {
         let url = format!("{}/manifests/{name}", self.reference.base);
         let fail = |why: String| Error::new(Phase::Image, format!("the manifest {url} {why}"));
-        let mut response = self.ask(&url)?;
-        if response.status() == StatusCode::UNAUTHORIZED {
-            self.authorization = Some(token::token(self.client, &self.reference.repository, &response, self.pace)?);
-            response = self.ask(&url)?;
+        let mut answer = self.ask(&url)?;
+        if let Answer::Other(refusal) = &answer
+            && refusal.status() == StatusCode::UNAUTHORIZED
+        {
+            self.authorization = Some(token::token(self.client, &self.reference.repository, refusal, self.pace)?);
+            answer = self.ask(&url)?;
         }
-        if response.status() != StatusCode::OK {
-            return Err(fail(format!("cannot be had: the registry answers {}", response.status())));
-        }
-        let bytes = bounded(response, MANIFEST_BYTES).context(Phase::Image, || format!("read {url}"))?;
+        let bytes = match answer {
+            Answer::Document(bytes) => bytes,
+            Answer::Other(response) => {
+                return Err(fail(format!("cannot be had: the registry answers {}", response.status())));
+            }
+        };
         if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
             return Err(fail(format!("has {} bytes, its index says {size}", bytes.len())));
         }
@@ -63,8 +66,8 @@ impl<'a> Registry<'a> {
         }
     }
 
-    fn ask(&self, url: &str) -> Result<Response> {
-        self.pace.ask(&format!("ask for {url}"), || {
+    fn ask(&self, url: &str) -> Result<Answer> {
+        self.pace.read(&format!("read {url}"), MANIFEST_BYTES, || {
             let request = self.client.get(url).header(ACCEPT, accepted());
             self.authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, value))
         })

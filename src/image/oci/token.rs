@@ -1,11 +1,10 @@
 //! The token that a registry wants even from those it does not know: its 401 says where to get one.
 
-use super::super::beside::bounded;
-use super::super::retry::Pace;
+use super::super::retry::{Answer as Told, Pace};
 use crate::error::{Context, Error, Phase, Result};
+use reqwest::Url;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{HeaderValue, WWW_AUTHENTICATE};
-use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 
 const ANSWER_BYTES: u64 = 64 << 10;
@@ -40,11 +39,12 @@ pub fn token(client: &Client, repository: &str, refusal: &Response, pace: &Pace)
     let service = parameter("service").map(|service| ("service", service));
     url.query_pairs_mut().extend_pairs(service).append_pair("scope", parameter("scope").unwrap_or(&scope));
     let what = format!("ask for a token at {url}");
-    let response = pace.ask(&what, || client.get(url.clone()))?;
-    if response.status() != StatusCode::OK {
-        return Err(Error::new(Phase::Image, format!("{what}: the answer is {}", response.status())));
-    }
-    let bytes = bounded(response, ANSWER_BYTES).context(Phase::Image, || what.clone())?;
+    let bytes = match pace.read(&what, ANSWER_BYTES, || client.get(url.clone()))? {
+        Told::Document(bytes) => bytes,
+        Told::Other(response) => {
+            return Err(Error::new(Phase::Image, format!("{what}: the answer is {}", response.status())));
+        }
+    };
     let answer: Answer = serde_json::from_slice(&bytes).context(Phase::Image, || what.clone())?;
     let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| Error::new(Phase::Image, format!("{what}: there is none in the answer")))?;
