@@ -1,7 +1,7 @@
 //! The image that a run offers: a file below the server's folder, as good or as damaged as the scenario wants it.
 
 use crate::host::{Context, Result, tool, write};
-use crate::registry::Registry;
+use crate::registry::{self, Registry};
 use crate::scenario::{Digest, Image, Signer};
 use crate::server;
 use sha2::{Digest as _, Sha256};
@@ -23,14 +23,7 @@ pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str
     fs::create_dir_all(&images).context(images.display())?;
     let (bytes, before) = make(image, original, &images)?;
     if !image.layers.is_empty() {
-        let registry = registry(&image.layers, bytes, id, &images)?;
-        let digest = match image.digest {
-            Digest::None => None,
-            Digest::Wrong => Some("0".repeat(64)),
-            _ => Some(sha256(registry.manifest())),
-        };
-        describe(folder, id, ("url", &format!("oci+{base}/{}:{id}", registry.repository())), digest)?;
-        return Ok(Some(registry));
+        return in_registry(image, bytes, id, folder, base).map(Some);
     }
     let name = file_name(image, original, id);
     let url = format!("{base}/images/{name}");
@@ -38,25 +31,48 @@ pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str
         describe(folder, id, ("url", &url), Some(sha256(&bytes)))?;
         return Ok(None);
     }
-    write(&images.join(&name), &bytes)?;
+    let file = images.join(&name);
+    write(&file, &bytes)?;
     let key = image.signed.map(|signer| key(signer, folder)).transpose()?;
     match &key {
-        _ if image.packed => pack(&images.join(&name), key.as_deref())?,
-        Some(key) => sign(&images.join(&name), &bytes, key)?,
+        _ if image.packed => pack(&file, key.as_deref())?,
+        Some(key) => sign(&file, &sha256(&bytes), key)?,
         None => {}
     }
-    lay_out(image.digest, folder, id, &name, &url, (&bytes, &before))?;
+    match image.digest {
+        Digest::Right => describe(folder, id, ("file", &name), None)?,
+        Digest::Original => describe(folder, id, ("file", &name), Some(sha256(&before)))?,
+        Digest::Wrong => describe(folder, id, ("file", &name), Some("0".repeat(64)))?,
+        Digest::None => {
+            shelve(folder, &name)?;
+            describe(folder, id, ("url", &url), None)?;
+        }
+        Digest::Md5 => {
+            let sum_name = format!("{name}.md5");
+            write(&images.join(&sum_name), format!("{}  {name}\n", md5(&bytes)))?;
+            shelve(folder, &sum_name)?;
+            shelve(folder, &name)?;
+            describe(folder, id, ("url", &url), None)?;
+        }
+    }
     Ok(None)
 }
 
 /// The layers as registries have them: the lowest as it is, the others made for this.
-fn registry(upper: &[BTreeMap<String, String>], lowest: Vec<u8>, tag: &str, scratch: &Path) -> Result<Registry> {
+fn in_registry(image: &Image, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
     let mut layers = vec![("application/vnd.oci.image.layer.v1.tar+zstd", lowest)];
-    for files in upper {
-        let tar = filter(&["gzip", "-cnq"], &tar(files).context("a layer")?, scratch)?;
+    for files in &image.layers {
+        let tar = filter(&["gzip", "-cnq"], &tar(files).context("a layer")?, folder)?;
         layers.push(("application/vnd.oci.image.layer.v1.tar+gzip", tar));
     }
-    Ok(Registry::new(tag, layers))
+    let registry = Registry::new(id, layers);
+    let digest = match image.digest {
+        Digest::None => None,
+        Digest::Wrong => Some("0".repeat(64)),
+        _ => Some(sha256(registry.manifest())),
+    };
+    describe(folder, id, ("url", &format!("oci+{base}/{}:{id}", registry::REPOSITORY)), digest)?;
+    Ok(registry)
 }
 
 fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
@@ -76,17 +92,17 @@ fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
     if signer == Signer::One {
         return Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/trust/one.key"));
     }
-    let (secret, public) = (folder.join("stranger.key"), folder.join("stranger.pub"));
-    let (key, public) = (secret.display().to_string(), public.display().to_string());
-    tool(&["minisign", "-G", "-W", "-f", "-p", &public, "-s", &key], Stdio::null())?;
-    Ok(secret)
+    let key = folder.join("stranger.key");
+    let (secret, public) = (key.display().to_string(), folder.join("stranger.pub").display().to_string());
+    tool(&["minisign", "-G", "-W", "-f", "-p", &public, "-s", &secret], Stdio::null())?;
+    Ok(key)
 }
 
 /// As an operator does it with an image that is there already.
-fn sign(image: &Path, bytes: &[u8], key: &Path) -> Result<()> {
+fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     let sum = format!("{}.sha256", image.display());
     let name = image.file_name().unwrap_or_default().display();
-    write(Path::new(&sum), format!("{}  {name}\n", sha256(bytes)))?;
+    write(Path::new(&sum), format!("{sha256}  {name}\n"))?;
     let key = key.display().to_string();
     tool(&["minisign", "-S", "-s", &key, "-m", &sum], Stdio::null()).map(drop)
 }
@@ -100,33 +116,6 @@ fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
     argv.extend(key.iter().flat_map(|key| ["--key", key]));
     tool(&argv, Stdio::null())?;
     fs::remove_file(&disk).context(disk)
-}
-
-/// The description, and what else must be there for it to mean what it says.
-fn lay_out(
-    digest: Digest,
-    folder: &Path,
-    id: &str,
-    name: &str,
-    url: &str,
-    (bytes, before): (&[u8], &[u8]),
-) -> Result<()> {
-    match digest {
-        Digest::Right => describe(folder, id, ("file", name), None),
-        Digest::Original => describe(folder, id, ("file", name), Some(sha256(before))),
-        Digest::Wrong => describe(folder, id, ("file", name), Some("0".repeat(64))),
-        Digest::None => {
-            shelve(folder, name)?;
-            describe(folder, id, ("url", url), None)
-        }
-        Digest::Md5 => {
-            let sum_name = format!("{name}.md5");
-            write(&folder.join("images").join(&sum_name), format!("{}  {name}\n", md5(bytes)))?;
-            shelve(folder, &sum_name)?;
-            shelve(folder, name)?;
-            describe(folder, id, ("url", url), None)
-        }
-    }
 }
 
 /// The server adds a digest to every file of its own that it hands out in an allocation, and serves no others: so the

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-const REPOSITORY: &str = "tiny/os";
+pub const REPOSITORY: &str = "tiny/os";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 pub struct Registry {
@@ -33,10 +33,6 @@ impl Registry {
             contents.insert(format!("manifests/{name}"), (MANIFEST, manifest.clone()));
         }
         Registry { token: Uuid::new_v4().to_string(), manifest, contents }
-    }
-
-    pub fn repository(&self) -> &'static str {
-        REPOSITORY
     }
 
     pub fn manifest(&self) -> &[u8] {
