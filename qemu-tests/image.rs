@@ -80,7 +80,9 @@ fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
     for (path, text) in files {
         let mut header = tar::Header::new_ustar();
         header.set_mode(0o644);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_size(text.len() as u64);
         tar.append_data(&mut header, path, text.as_bytes())?;
     }

@@ -76,16 +76,15 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, S
 fn image_fits(image: &Image) -> Result<(), String> {
     let of_the_file =
         image.missing || image.compress.is_some() || matches!(image.digest, Digest::Original | Digest::Md5);
-    match (!image.layers.is_empty(), image.packed) {
-        (true, _) if image.packed || image.signed.is_some() => {
-            Err("1: layers are neither packed nor signed".to_owned())
-        }
-        (true, _) | (_, true) if of_the_file => {
-            Err("1: layers and a packed image are not missing, compressed anew, or known by a digest of the file"
-                .to_owned())
-        }
-        _ => Ok(()),
+    let layers = !image.layers.is_empty();
+    if layers && (image.packed || image.signed.is_some()) {
+        return Err("1: layers are neither packed nor signed".to_owned());
     }
+    if of_the_file && (layers || image.packed) {
+        let text = "1: layers and a packed image are not missing, compressed anew, or known by a digest of the file";
+        return Err(text.to_owned());
+    }
+    Ok(())
 }
 
 /// `true`, or what the operator says beside it.
