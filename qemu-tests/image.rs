@@ -1,46 +1,123 @@
 //! The image that a run offers: a file below the server's folder, as good or as damaged as the scenario wants it.
 
 use crate::host::{Context, Result, tool, write};
-use crate::scenario::{Digest, Image};
+use crate::registry::{self, Registry};
+use crate::scenario::{Digest, Image, Signer};
 use crate::server;
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// The image that scenarios install when they name none.
 pub const TINY: &str = "tiny/tiny.tar.zst";
 
-/// Makes the file and the description of image `id` in the server's folder. `base` is the server as the machine sees it.
+/// Makes the image `id` and its description in the server's folder: a file there, or the registry that has it. `base` is the
+/// server as the machine sees it.
 ///
 /// # Errors
 /// The original is not there or a tool fails.
-pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str) -> Result<()> {
+pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str) -> Result<Option<Registry>> {
     let images = folder.join("images");
     fs::create_dir_all(&images).context(images.display())?;
     let (bytes, before) = make(image, original, &images)?;
+    if !image.layers.is_empty() {
+        return in_registry(image, bytes, id, folder, base).map(Some);
+    }
     let name = file_name(image, original, id);
     let url = format!("{base}/images/{name}");
     if image.missing {
-        return describe(folder, id, ("url", &url), Some(sha256(&bytes)));
+        describe(folder, id, ("url", &url), Some(sha256(&bytes)))?;
+        return Ok(None);
     }
-    write(&images.join(&name), &bytes)?;
+    let file = images.join(&name);
+    write(&file, &bytes)?;
+    let key = image.signed.map(|signer| key(signer, folder)).transpose()?;
+    match &key {
+        _ if image.packed => pack(&file, key.as_deref())?,
+        Some(key) => sign(&file, &sha256(&bytes), key)?,
+        None => {}
+    }
     match image.digest {
-        Digest::Right => describe(folder, id, ("file", &name), None),
-        Digest::Original => describe(folder, id, ("file", &name), Some(sha256(&before))),
-        Digest::Wrong => describe(folder, id, ("file", &name), Some("0".repeat(64))),
+        Digest::Right => describe(folder, id, ("file", &name), None)?,
+        Digest::Original => describe(folder, id, ("file", &name), Some(sha256(&before)))?,
+        Digest::Wrong => describe(folder, id, ("file", &name), Some("0".repeat(64)))?,
         Digest::None => {
             shelve(folder, &name)?;
-            describe(folder, id, ("url", &url), None)
+            describe(folder, id, ("url", &url), None)?;
         }
         Digest::Md5 => {
             let sum_name = format!("{name}.md5");
             write(&images.join(&sum_name), format!("{}  {name}\n", md5(&bytes)))?;
             shelve(folder, &sum_name)?;
             shelve(folder, &name)?;
-            describe(folder, id, ("url", &url), None)
+            describe(folder, id, ("url", &url), None)?;
         }
     }
+    Ok(None)
+}
+
+/// The layers as registries have them: the lowest as it is, the others made for this.
+fn in_registry(image: &Image, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
+    let mut layers = vec![("application/vnd.oci.image.layer.v1.tar+zstd", lowest)];
+    for files in &image.layers {
+        let tar = filter(&["gzip", "-cnq"], &tar(files).context("a layer")?, folder)?;
+        layers.push(("application/vnd.oci.image.layer.v1.tar+gzip", tar));
+    }
+    let registry = Registry::new(id, layers);
+    let digest = match image.digest {
+        Digest::None => None,
+        Digest::Wrong => Some("0".repeat(64)),
+        _ => Some(sha256(registry.manifest())),
+    };
+    describe(folder, id, ("url", &format!("oci+{base}/{}:{id}", registry::REPOSITORY)), digest)?;
+    Ok(registry)
+}
+
+fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (path, text) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(text.len() as u64);
+        tar.append_data(&mut header, path, text.as_bytes())?;
+    }
+    tar.into_inner()
+}
+
+/// A secret key of minisign without a password.
+fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
+    if signer == Signer::One {
+        return Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/trust/one.key"));
+    }
+    let key = folder.join("stranger.key");
+    let (secret, public) = (key.display().to_string(), folder.join("stranger.pub").display().to_string());
+    tool(&["minisign", "-G", "-W", "-f", "-p", &public, "-s", &secret], Stdio::null())?;
+    Ok(key)
+}
+
+/// As an operator does it with an image that is there already.
+fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
+    let sum = format!("{}.sha256", image.display());
+    let name = image.file_name().unwrap_or_default().display();
+    write(Path::new(&sum), format!("{sha256}  {name}\n"))?;
+    let key = key.display().to_string();
+    tool(&["minisign", "-S", "-s", &key, "-m", &sum], Stdio::null()).map(drop)
+}
+
+/// As an operator does it with the disk of a virtual machine: what lies there is replaced.
+fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
+    let (image, disk) = (image.display().to_string(), format!("{}.disk", image.display()));
+    tool(&["zstd", "-dqf", &image, "-o", &disk], Stdio::null())?;
+    let mut argv = vec![env!("CARGO_BIN_EXE_drophammer"), "image", "pack", &disk, "-o", &image];
+    let key = key.map(|key| key.display().to_string());
+    argv.extend(key.iter().flat_map(|key| ["--key", key]));
+    tool(&argv, Stdio::null())?;
+    fs::remove_file(&disk).context(disk)
 }
 
 /// The server adds a digest to every file of its own that it hands out in an allocation, and serves no others: so the

@@ -16,6 +16,7 @@ mod machine;
 mod powercut;
 mod proxy;
 mod reader;
+mod registry;
 mod reinstall;
 mod run;
 mod scenario;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Trial::test("harness::machine", || quiet(machine::self_test)),
         Trial::test("harness::disks", || quiet(disks::self_test)),
         Trial::test("harness::proxy", || quiet(proxy::self_test)),
+        Trial::test("harness::registry", || quiet(registry::self_test)),
         Trial::test("harness::reinstall", || quiet(reinstall::self_test)),
         Trial::test("harness::powercut", || quiet(powercut::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),

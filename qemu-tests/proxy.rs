@@ -2,13 +2,14 @@
 
 use crate::facts::matches;
 use crate::host::{Context, Result};
+use crate::registry::Registry;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a connection may be silent: longer than any long poll.
@@ -29,6 +30,7 @@ struct Wire {
     closed: AtomicBool,
     broken: Mutex<Broken>,
     requests: Mutex<Vec<String>>,
+    registry: OnceLock<Registry>,
 }
 
 #[derive(Default)]
@@ -82,6 +84,12 @@ impl Proxy {
         self.wire.process.store(process, Ordering::Relaxed);
         self.wire.server.store(port, Ordering::Relaxed);
         self.wire.away.store(false, Ordering::Release);
+    }
+
+    /// What is a registry's to answer goes to this one from now on.
+    pub fn set_registry(&self, registry: Registry) {
+        // There is one image in a run.
+        let _ = self.wire.registry.set(registry);
     }
 
     /// Sets traps; each kills once.
@@ -147,6 +155,10 @@ impl Wire {
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
             return write!(client, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
+        let image = method == "GET" && (path.starts_with("/images/") || path.contains("/blobs/"));
+        if let Some(answer) = self.registry.get().and_then(|registry| registry.answer(&head)) {
+            return self.answer(&mut &answer[..], &mut client, image);
+        }
         self.wait_for_server();
         let mut server = TcpStream::connect(("127.0.0.1", self.server.load(Ordering::Relaxed)))?;
         server.set_read_timeout(Some(SILENCE))?;
@@ -158,7 +170,7 @@ impl Wire {
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
         let result = match self.trap(&format!("{method} {path}")) {
             Some(trap) => self.spring(&trap, &mut server, &mut client),
-            None => self.answer(&mut server, &mut client, path.starts_with("/images/") && method == "GET"),
+            None => self.answer(&mut server, &mut client, image),
         };
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
@@ -194,7 +206,7 @@ impl Wire {
     }
 
     /// A cut counts as used when it has hurt: a short answer leaves it for the next one.
-    fn answer(&self, server: &mut TcpStream, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
+    fn answer(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
         let mut sent = 0;
         let mut buffer = [0; 16 * 1024];
         loop {

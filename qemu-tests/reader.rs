@@ -1,6 +1,6 @@
 //! Reads a scenario file, with the line in every complaint.
 
-use crate::scenario::{BootFrom, MACHINE_FIELDS, Machine, Reinstall, Run, Scenario};
+use crate::scenario::{BootFrom, Digest, Image, MACHINE_FIELDS, Machine, Reinstall, Run, Scenario};
 use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types::MarkedMappingNode};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,23 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, S
     if typed.layout.is_some() == typed.layout_file.is_some() {
         return Err("1: a run has either layout or layout_file".to_owned());
     }
+    image_fits(&typed.image)?;
     Ok(typed)
+}
+
+/// Layers and what is packed are made of the whole image; what changes or describes its file says nothing about them.
+fn image_fits(image: &Image) -> Result<(), String> {
+    let of_the_file =
+        image.missing || image.compress.is_some() || matches!(image.digest, Digest::Original | Digest::Md5);
+    let layers = !image.layers.is_empty();
+    if layers && (image.packed || image.signed.is_some()) {
+        return Err("1: layers are neither packed nor signed".to_owned());
+    }
+    if of_the_file && (layers || image.packed) {
+        let text = "1: layers and a packed image are not missing, compressed anew, or known by a digest of the file";
+        return Err(text.to_owned());
+    }
+    Ok(())
 }
 
 /// `true`, or what the operator says beside it.
@@ -136,6 +152,9 @@ pub fn self_test() {
         ("reinstall: true\nexpect: {}\n", "1:", "nothing to reinstall"),
         ("runs:\n- expect: {}\n- {reinstall: {marker: 1}, expect: {}}\n", "7:", "marker"),
         ("absent: [sdx]\nexpect: {}\n", "1:", "no disk sdx"),
+        ("image: {layers: [{a: b}], signed: one}\nexpect: {}\n", "1:", "neither packed nor signed"),
+        ("image: {packed: true, digest: md5}\nexpect: {}\n", "1:", "a packed image"),
+        ("image: {signed: nobody}\nexpect: {}\n", "5:", "nobody"),
         ("expect: {outcom: failed}\n", "5:", "outcom"),
         ("expect: {}\nsurprise: 1\n", "6:", "surprise"),
         ("expect:\n  outcome: splendid\n", "6:", "splendid"),

@@ -10,6 +10,7 @@ use crate::image::{self, TINY};
 use crate::looker;
 use crate::machine::{Boot, Chassis, Vm, in_order};
 use crate::proxy::Proxy;
+use crate::registry::Registry;
 use crate::reinstall;
 use crate::scenario::{BootFrom, Firmware, Run, Scenario};
 use crate::server::{self, Server};
@@ -192,9 +193,9 @@ impl Stage<'_> {
         format!("tiny-1.0.{}", self.label)
     }
 
-    /// Fills the server's folder. Its database stays there from run to run. A reinstall leaves the machine's file alone:
+    /// Fills the server's folder, and the registry if the image is in one. The server's database stays there from run to run. A reinstall leaves the machine's file alone:
     /// its image is in the order.
-    fn write_state(&self, state: &Path, base: &str) -> Result<()> {
+    fn write_state(&self, state: &Path, base: &str) -> Result<Option<Registry>> {
         let layout = match (&self.run.layout, &self.run.layout_file) {
             (Some(text), _) => text.clone(),
             (None, Some(file)) => {
@@ -211,9 +212,9 @@ impl Stage<'_> {
             Some(file) => self.find(file, self.artifacts),
             None => self.artifacts.join(TINY),
         };
-        image::offer(&self.run.image, &original, &image, state, base)?;
+        let registry = image::offer(&self.run.image, &original, &image, state, base)?;
         if self.run.reinstall.is_some() {
-            return Ok(());
+            return Ok(registry);
         }
         let mut allocation = json!({
             "id": self.allocation, "hostname": "machine", "project": "scenarios", "image": image, "filesystemlayout": id,
@@ -227,7 +228,8 @@ impl Stage<'_> {
             "allocation": allocation,
         });
         // JSON is YAML too.
-        server::put(state, "machines", "machine", format!("{machine:#}\n"))
+        server::put(state, "machines", "machine", format!("{machine:#}\n"))?;
+        Ok(registry)
     }
 
     /// Beside the scenario, else in `or`.
@@ -246,7 +248,9 @@ impl Stage<'_> {
         if self.run.forget {
             server::forget(state)?;
         }
-        self.write_state(state, &format!("http://10.0.2.2:{}", proxy.port))?;
+        if let Some(registry) = self.write_state(state, &format!("http://10.0.2.2:{}", proxy.port))? {
+            proxy.set_registry(registry);
+        }
         // On a busy host an emulated timer can be too late for the kernel, which panics then.
         let cmdline = format!("no_timer_check {}", self.scenario.machine.kernel_arguments);
         let server = Server::start(state, &self.artifacts.join("ramdisk"), cmdline.trim())?;

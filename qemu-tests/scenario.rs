@@ -2,6 +2,7 @@
 
 use crate::expect::Expect;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One file: a machine and what is done with it, run after run.
@@ -224,6 +225,23 @@ pub struct Image {
     /// The first answer with the image breaks after so many bytes, the next one after the second number, …
     #[serde(default)]
     pub cut_connection_at: Vec<u64>,
+    /// `drophammer image pack` makes it anew of the raw disk image in `file`, with its manifest.
+    #[serde(default)]
+    pub packed: bool,
+    /// Who has signed what lies beside it.
+    pub signed: Option<Signer>,
+    /// It is in a registry: the tar is its lowest layer, and these lie on it, by path what a file has in it.
+    #[serde(default)]
+    pub layers: Vec<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Signer {
+    /// `testdata/trust/one.key`.
+    One,
+    /// A key that is made for this run.
+    Stranger,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
