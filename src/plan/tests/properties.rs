@@ -382,7 +382,8 @@ proptest! {
         }
     }
 
-    /// Disks are pulled, replaced by blank ones and swapped, members fail, markers are there or not.
+    /// Disks are pulled, replaced by blank ones and swapped, members fail, markers are there or not. A disk that is nobody's
+    /// business matches the hints of one of them.
     #[test]
     fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept(
         layout in any_layout(),
@@ -391,6 +392,8 @@ proptest! {
         failed in prop::collection::vec(prop::bool::weighted(0.2), 4),
         emptied in prop::bool::weighted(0.2),
         swapped in prop::bool::weighted(0.1),
+        hinted in prop::collection::vec(prop::bool::weighted(0.3), NAMES.len()),
+        lookalike in 0..NAMES.len(),
         waiver in prop_oneof![3 => Just(None), 1 => Just(Some(Waiver::Operator)), 1 => Just(Some(Waiver::Begun))],
     ) {
         let Ok(first) = make(&layout, &blank(), Mode::Install) else { return Ok(()) };
@@ -399,6 +402,18 @@ proptest! {
             disk.serial = format!("{}-0", disk.name);
         }
         let recorded = marker(&machine);
+        let vendor = |name: &str| format!("maker of {name}");
+        machine.disks.iter_mut().for_each(|disk| disk.vendor = vendor(&disk.name));
+        let mut layout = layout;
+        for disk in &mut layout.disks {
+            let name = disk.device.trim_start_matches("/dev/");
+            if hinted[NAMES.iter().position(|is| *is == name).unwrap()] {
+                disk.hints.insert("vendor".to_owned(), vendor(name));
+            }
+        }
+        let signatures = vec![Signature { kind: "xfs".to_owned(), usage: "filesystem".to_owned(), ..Signature::default() }];
+        let serial = "archive".to_owned();
+        machine.disks.push(inventory::Disk { serial, vendor: vendor(NAMES[lookalike]), signatures, ..disk("sdz", 6000) });
         let marked = |machine: &mut Inventory| {
             let roots = (machine.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions))
                 .map(|part| (&part.device, &part.signatures))
@@ -416,7 +431,7 @@ proptest! {
         for (index, name) in NAMES.iter().enumerate() {
             if replaced[index] {
                 replace(&mut machine, name);
-                machine.disks[index].serial = format!("{name}-1");
+                (machine.disks[index].serial, machine.disks[index].vendor) = (format!("{name}-1"), vendor(name));
             }
         }
         if swapped {
@@ -443,6 +458,8 @@ proptest! {
         prop_assert!(!swapped || !told || !listed || machine.disks[0].name != "sda");
         assert_sound(&plan, &machine);
         let reinstalled = after(&plan, machine.clone());
+        let archive = |inventory: &Inventory| inventory.disks.iter().find(|disk| disk.name == "sdz").unwrap().signatures.clone();
+        prop_assert!(waiver == Some(Waiver::Begun) || archive(&machine) == archive(&reinstalled));
         if !emptied {
             prop_assert_eq!(untouched(&machine, &plan), untouched(&reinstalled, &plan));
         }
