@@ -92,9 +92,9 @@ impl Agent {
         let register = Register::new(self.machine.clone(), inventory);
         self.control.register(&register).map_err(at("control.register"))?;
         self.reporter.phase(EventName::Waiting, "for an allocation");
-        let (machine, allocation) = self.await_allocation().map_err(at("control.wait"))?;
+        let (machine, mut allocation) = self.await_allocation().map_err(at("control.wait"))?;
         self.reporter.phase(EventName::Installing, &purpose(&allocation));
-        let (inventory, plan) = match self.plan(&machine, &allocation) {
+        let (inventory, plan) = match self.plan(&machine, &mut allocation) {
             Ok(planned) => planned,
             Err(error) => return Err(Box::new(Failure { allocation, ..Failure::before_the_plan("plan", error) })),
         };
@@ -115,7 +115,7 @@ impl Agent {
         }
     }
 
-    fn plan(&self, machine: &Machine, allocation: &Allocation) -> Result<(Inventory, Plan)> {
+    fn plan(&self, machine: &Machine, allocation: &mut Allocation) -> Result<(Inventory, Plan)> {
         let parsed = allocation.layout().map_err(|problems| {
             let message = format!("the layout cannot be used, nothing was written:\n{}", problem::lines(&problems));
             Error::new(Phase::Layout, message)
@@ -125,6 +125,7 @@ impl Agent {
         }
         late_disks(&parsed.layout)?;
         let inventory = assembled_inventory()?;
+        correct_begun(&self.machine, allocation, &parsed.layout, &inventory);
         let request = request(machine, &self.machine, allocation);
         let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
         let plan = plan.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))?;
@@ -183,6 +184,18 @@ fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
     Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
 }
 
+/// The control plane has heard that an earlier attempt begins, and that attempt perhaps not the answer. Where everything is still
+/// there, nothing was begun.
+fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) {
+    let (machine, id) = (machine.to_owned(), allocation.id.clone());
+    let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return };
+    let claim = Claim { machine, allocation: id, order: order.id.clone(), ..Claim::default() };
+    if plan::is_whole(layout, inventory, &claim) {
+        println!("an earlier attempt was to begin, and has written nothing: the installed system is whole");
+        order.begun = false;
+    }
+}
+
 /// An attempt that has begun says more than the operator, who has not seen what it left.
 fn waiver(order: &Order) -> Option<Waiver> {
     match order {
@@ -226,3 +239,6 @@ fn assembled_inventory() -> Result<Inventory> {
     assembled.look(&mut inventory)?;
     Ok(inventory)
 }
+
+#[cfg(test)]
+mod tests;

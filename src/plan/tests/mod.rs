@@ -21,6 +21,7 @@ mod room;
 mod simulator;
 mod stacks;
 mod table;
+mod whole;
 
 const MIB: u64 = 1 << 20;
 

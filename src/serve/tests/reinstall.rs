@@ -138,8 +138,7 @@ async fn failures_before_and_after_the_point_of_no_return() {
         let given = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
         assert_eq!((given.attempt, given.begun), (attempt, attempt > 1));
         assert_eq!(server.begin(&token, &order).await, 200);
-        // That this attempt has touched nothing does not heal what the first one has begun.
-        assert_eq!(server.report_of(&token, failure(&order, attempt == 2)).await, attempt < 3);
+        assert_eq!(server.report_of(&token, failure(&order, false)).await, attempt < 3);
     }
     server.heard("given up after 3 attempts: the machine is not whole").await;
     for _ in 0..2 {
@@ -155,6 +154,24 @@ async fn failures_before_and_after_the_point_of_no_return() {
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
     server.report_of(&token, success(&order)).await;
     assert!(server.boots_disk().await);
+}
+
+/// The first attempt never heard that it may begin, and could not report. The second one sees that everything is still there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_announced_and_never_begun_is_given_up_by_the_next_attempt() {
+    let server = Running::start_in(with_images()).await;
+    server.installed().await;
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    assert_eq!(server.begin(&token, &order).await, 200);
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
+    assert!(!server.report_of(&token, failure(&order, true)).await);
+    assert_eq!(server.listed().await["order"], Value::Null);
+    server.heard("given up: nothing was touched").await;
+    assert!(server.boots_disk().await);
+    server.order("debian-13").await;
+    assert!(!server.listed().await["order"]["begun"].as_bool().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
