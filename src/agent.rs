@@ -86,21 +86,33 @@ impl Agent {
     /// Register, wait, fetch, plan: nothing is written here.
     fn prepare(&self, inventory: Inventory) -> Result<Ready, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
-        require_tools().map_err(at("tools"))?;
-        let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
         self.reporter.phase(EventName::Registering, &self.machine);
         let register = Register::new(self.machine.clone(), inventory);
         self.control.register(&register).map_err(at("control.register"))?;
         self.reporter.phase(EventName::Waiting, "for an allocation");
         let (machine, mut allocation) = self.await_allocation().map_err(at("control.wait"))?;
         self.reporter.phase(EventName::Installing, &purpose(&allocation));
-        let (inventory, plan) = match self.plan(&machine, &mut allocation) {
-            Ok(planned) => planned,
-            Err(error) => return Err(Box::new(Failure { allocation, ..Failure::before_the_plan("plan", error) })),
-        };
-        let text = plan.to_string();
-        println!("\n{text}");
-        Ok(Ready { allocation, inventory, plan, text, keys })
+        match self.look(&machine, &mut allocation) {
+            Ok((keys, inventory, plan)) => {
+                let text = plan.to_string();
+                println!("\n{text}");
+                Ok(Ready { allocation, inventory, plan, text, keys })
+            }
+            Err((step, error)) => Err(Box::new(Failure { allocation, ..Failure::before_the_plan(step, error) })),
+        }
+    }
+
+    /// What is wrong with the ramdisk is found here and not earlier: of a reinstall that it fails, the order must be known.
+    fn look(
+        &self,
+        machine: &Machine,
+        allocation: &mut Allocation,
+    ) -> Result<(Keys, Inventory, Plan), (&'static str, Error)> {
+        let at = |step: &'static str| move |error| (step, error);
+        let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
+        require_tools().map_err(at("tools"))?;
+        let (inventory, plan) = self.plan(machine, allocation).map_err(at("plan"))?;
+        Ok((keys, inventory, plan))
     }
 
     fn await_allocation(&self) -> Result<(Machine, Allocation)> {

@@ -32,7 +32,7 @@ pub struct Failure {
 
 /// How it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub enum Way {
     /// Into the installed system.
     Back,
     /// Over PXE, for another attempt.
@@ -69,7 +69,7 @@ impl Failure {
         !self.past_point_of_no_return && !begun_before(&self.allocation)
     }
 
-    fn way(&self, answer: &Acknowledged) -> Way {
+    pub fn way(&self, answer: &Acknowledged) -> Way {
         // It comes after the acknowledged report.
         if self.step == StepName::BootKexec.as_str() {
             return Way::Complete;
