@@ -42,10 +42,12 @@ impl<'a> Deciding<'a> {
             self.decide_without_marker(&marked, &root);
         }
         let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
-        if let Some(recorded) = ours.map(|found| found.marker).or(remembered) {
-            let proven = ours.map(|found| found.disks.clone()).unwrap_or_default();
-            self.compare_disks(&recorded.disks, &proven);
-        }
+        let recorded = ours.map(|found| found.marker).or(remembered).map(|recorded| recorded.disks.as_slice());
+        let begun_on = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
+        // An attempt that has begun knows of disks that were replaced before.
+        let recorded = if begun_on.is_empty() { recorded.unwrap_or_default() } else { begun_on };
+        let proven = ours.map(|found| found.disks.clone()).unwrap_or_default();
+        self.compare_disks(recorded, &proven);
     }
 
     fn marked(&self) -> Vec<Marked<'a>> {
@@ -164,10 +166,9 @@ impl<'a> Deciding<'a> {
             "{is}, but was {} when the machine was installed, which is not in the machine any more",
             record_in_words(record)
         );
-        let begun = self.request.claim.as_ref().is_some_and(|claim| claim.waiver == Some(Waiver::Begun));
         let is_wiped = self.verdict(&found.name) == Verdict::Wipe;
         // What is kept was compared with the layout, and is not written.
-        if !is_wiped || found.blank || begun || proven.contains(&found.name) {
+        if !is_wiped || found.blank || proven.contains(&found.name) {
             self.warn(other);
         } else {
             let there = display::contents(found);

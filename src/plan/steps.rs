@@ -6,9 +6,11 @@ use super::{FstabEntry, Kept, MakeFilesystem, Mode, Operation, Plan, Request, St
 use super::{display, image, kept, marking};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use crate::marker::MarkedDisk;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
-    let marker = marking::marker(layout, inventory, &request).map(Operation::WriteMarker);
+    let marker = marking::marker(layout, inventory, &request);
+    let disks = marker.iter().flat_map(|marker| marker.disks.clone()).collect();
     let Request { mode, subject, .. } = request;
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(layout, inventory, &mut decided);
@@ -40,7 +42,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StepName::TargetFstab, image.fstab),
         (StepName::BootLoad, vec![Operation::LoadKernel]),
         (StepName::StorageProveKept, prove(expected)),
-        (StepName::TargetMarker, marker.into_iter().collect()),
+        (StepName::TargetMarker, marker.into_iter().map(Operation::WriteMarker).collect()),
         (StepName::StorageUnmount, unmount(&decided)),
         (StepName::ReportFinal, vec![Operation::Report]),
         (StepName::BootKexec, vec![Operation::Kexec]),
@@ -50,7 +52,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         .filter(|(_, operations): &(StepName, Vec<Operation>)| !operations.is_empty())
         .map(|(name, operations)| Step { name, operations })
         .collect();
-    let steps = announced(mode, steps);
+    let steps = announced(mode, steps, disks);
     let point_of_no_return = steps.iter().position(|step| step.name.is_destructive()).unwrap_or(steps.len());
     Plan {
         mode,
@@ -87,10 +89,11 @@ impl StepName {
 }
 
 /// A reinstall tells the control plane that it begins, right before it destroys.
-fn announced(mode: Mode, mut steps: Vec<Step>) -> Vec<Step> {
+fn announced(mode: Mode, mut steps: Vec<Step>, disks: Vec<MarkedDisk>) -> Vec<Step> {
     let first = steps.iter().position(|step| step.name.is_destructive());
     if let Some(first) = first.filter(|_| mode == Mode::Reinstall) {
-        steps.insert(first, Step { name: StepName::ReportBegin, operations: vec![Operation::TellPointOfNoReturn] });
+        let operations = vec![Operation::TellPointOfNoReturn { disks }];
+        steps.insert(first, Step { name: StepName::ReportBegin, operations });
     }
     steps
 }

@@ -2,7 +2,7 @@
 
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel};
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -49,6 +49,8 @@ pub struct Claim {
     /// The last finished installation, as the control plane remembers it.
     pub installed: Option<Marker>,
     pub waiver: Option<Waiver>,
+    /// The disks of the last attempt that has begun.
+    pub begun_on: Vec<MarkedDisk>,
 }
 
 /// Why a reinstall may go on without a marker on the disks.
@@ -243,7 +245,10 @@ pub enum Operation {
         disks: Vec<String>,
     },
     /// Tell the control plane that a reinstall is about to destroy, and hear that it still should.
-    TellPointOfNoReturn,
+    TellPointOfNoReturn {
+        /// By their names in the layout.
+        disks: Vec<MarkedDisk>,
+    },
     WipeDisk(WipeDisk),
     WriteTable(PartitionTable),
     CreateArray(CreateArray),

@@ -88,7 +88,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::ExtendFstab => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
         Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
-        Operation::TellPointOfNoReturn => {
+        Operation::TellPointOfNoReturn { .. } => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }
         Operation::ProveKept(kept) => {

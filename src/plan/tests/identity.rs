@@ -56,7 +56,7 @@ type Case = (&'static str, fn(&mut Inventory, &mut Claim), &'static str);
 
 #[test]
 fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
-    let cases: [Case; 10] = [
+    let cases: [Case; 11] = [
         (
             "no marker",
             forget_marker,
@@ -126,6 +126,16 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
             "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is data of no known kind. Put the old disk back, or erase the new one",
         ),
         (
+            "another disk than the one that an earlier attempt has begun on",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Begun);
+                claim.begun_on = marker(inventory).disks;
+                inventory.disks[0].serial = "Z9".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one",
+        ),
+        (
             "replaced by a blank one, not waived",
             |inventory, claim| {
                 forget_marker(inventory, claim);
@@ -175,8 +185,9 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 forget_marker(inventory, claim);
                 claim.waiver = Some(Waiver::Begun);
                 inventory.disks[0].serial = "Z9".to_owned();
+                claim.begun_on = marker(inventory).disks;
             },
-            "no marker of this installation is on sda; an earlier attempt has begun to wipe|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more",
+            "no marker of this installation is on sda; an earlier attempt has begun to wipe",
         ),
         (
             "a foreign disk with somebody else's installation",
@@ -247,7 +258,7 @@ const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with seria
 fn another_disk_that_matches_the_hints_is_not_wiped() {
     let (layout, inventory) = hinted();
     assert_eq!(reinstall(&layout, &inventory, claim()).unwrap().disks[3].verdict, Verdict::NotOurs);
-    for waiver in [None, Some(Waiver::Operator)] {
+    for waiver in [None, Some(Waiver::Operator), Some(Waiver::Begun)] {
         let mut inventory = inventory.clone();
         unplug(&mut inventory, "sdc");
         let reasons = reasons(reinstall(&layout, &inventory, Claim { waiver, ..claim() }));

@@ -7,6 +7,7 @@ use super::standing::{Order, Outcome, read};
 use super::{Hash, State, json, now};
 use crate::control::wire::Report;
 use crate::error::Result;
+use crate::marker::MarkedDisk;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// The ramdisk is handed out so often for one order.
@@ -83,14 +84,15 @@ impl State {
                 return Ok(Ordered::Begun(open));
             }
             // What an order that was given up has begun is still not whole.
-            let begun = standing.order.is_some_and(|open| open.begun);
+            let earlier = standing.order.filter(|open| open.begun);
             let order = Order {
                 id: uuid::Uuid::new_v4().to_string(),
                 image,
                 created: now(),
                 attempts: 0,
-                begun,
+                begun: earlier.is_some(),
                 without_marker,
+                disks: earlier.map(|open| open.disks).unwrap_or_default(),
                 given_up: false,
             };
             keep(transaction, &machine, &allocation, &order)?;
@@ -154,12 +156,13 @@ impl State {
     ///
     /// # Errors
     /// The database's.
-    pub async fn begin(&self, machine: &str, allocation: &str, order: &str) -> Result<Begun> {
+    pub async fn begin(&self, machine: &str, allocation: &str, order: &str, disks: Vec<MarkedDisk>) -> Result<Begun> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.durably(move |transaction| {
             let open = read(transaction, &machine, &allocation)?.order;
             let Some(mut open) = open.filter(|open| open.id == order) else { return Ok(Begun::NotInForce) };
             let news = !std::mem::replace(&mut open.begun, true);
+            open.disks = disks;
             keep(transaction, &machine, &allocation, &open)?;
             Ok(Begun::Yes(open, news))
         })
@@ -279,12 +282,13 @@ fn failed(
 }
 
 fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
-    let Order { id, image, created, attempts, begun, without_marker, given_up } = order;
+    let Order { id, image, created, attempts, begun, without_marker, disks, given_up } = order;
+    let disks = serde_json::to_string(disks).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     transaction.execute(
         "INSERT OR REPLACE INTO orders
-         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![machine, allocation, id, image, created, attempts, begun, without_marker, given_up],
+         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        params![machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks],
     )?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{State, now};
 use crate::error::Result;
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::de::DeserializeOwned;
@@ -38,6 +38,9 @@ pub struct Order {
     /// The point of no return has been passed; or was to be, and the machine never heard the answer.
     pub begun: bool,
     pub without_marker: bool,
+    /// Those of the last attempt that has begun; not for people.
+    #[serde(skip)]
+    pub disks: Vec<MarkedDisk>,
     /// Begun, and every attempt is used up: the machine waits for a person.
     pub given_up: bool,
 }
@@ -133,7 +136,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
         })
     });
     let mut standing = standing.optional()?.unwrap_or_default();
-    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up FROM orders
+    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks FROM orders
          WHERE machine = ?1 AND allocation = ?2";
     let order = connection.query_row(select, key, |row| {
         Ok(Order {
@@ -145,6 +148,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             begun: row.get::<_, u32>(4)? > 0,
             without_marker: row.get(5)?,
             given_up: row.get(6)?,
+            disks: parsed(row, 7)?.unwrap_or_default(),
         })
     });
     standing.order = order.optional()?;

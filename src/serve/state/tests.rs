@@ -249,7 +249,7 @@ impl Actor {
                 }
             }
             Step::Boot => drop(wait(state.next_boot(machine, Some("a"), [1; 32], false))),
-            Step::Begin => drop(wait(state.begin(machine, "a", &self.seen))),
+            Step::Begin => drop(wait(state.begin(machine, "a", &self.seen, vec![]))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
             Step::Failed => say(told(&self.seen, false, false)),
@@ -342,7 +342,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
     let Ordered::Placed(order) = wait(state.order("m", "a", "i1", true)) else { panic!() };
     for attempt in 1..=3 {
         assert!(matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Attempt(_)));
-        let begun = wait(state.begin("m", "a", &order.id));
+        let begun = wait(state.begin("m", "a", &order.id, vec![]));
         assert!(matches!(begun, Begun::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
         let failed = Report { message: format!("attempt {attempt}"), ..report(false, &order.id) };
         let first = wait(state.report("m", "a", &failed));
@@ -356,7 +356,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
     let success = wait(state.report("m", "a", &report(true, &order.id)));
     assert!(success.news && !success.retry, "a person may have finished it by hand");
     assert!(!wait(state.report("m", "a", &report(true, &order.id))).news);
-    assert_eq!(wait(state.begin("m", "a", &order.id)), Begun::NotInForce);
+    assert_eq!(wait(state.begin("m", "a", &order.id, vec![])), Begun::NotInForce);
     let outcome = standing(&state, "m").outcome.unwrap();
     assert_eq!((outcome.success, outcome.image.as_str(), &outcome.order), (true, "i1", &order.id));
 }

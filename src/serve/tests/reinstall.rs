@@ -40,7 +40,8 @@ impl Running {
     }
 
     async fn begin(&self, token: &str, order: &str) -> u16 {
-        let body = json!({ "allocationuuid": "a1", "order": order });
+        let disks = json!([{ "device": "os", "serial": "A0", "size_bytes": 1 }]);
+        let body = json!({ "allocationuuid": "a1", "order": order, "disks": disks });
         self.call(token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await.status
     }
 
@@ -86,7 +87,7 @@ async fn from_the_button_to_the_report() {
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert!(given.reinstall && given.succeeded);
     assert_eq!(given.image.id, "debian-13");
-    let wanted = allocation::Order { id: order.clone(), attempt: 1, attempts: 3, begun: false, without_marker: false };
+    let wanted = allocation::Order { id: order.clone(), attempt: 1, attempts: 3, ..allocation::Order::default() };
     assert_eq!(given.order, Some(wanted));
     assert_eq!(given.layout().unwrap().layout, crate::layout::read_yaml(LAYOUT).unwrap().layout);
 
@@ -96,7 +97,8 @@ async fn from_the_button_to_the_report() {
     assert_eq!(server.begin(&token, &order).await, 200);
     server.heard("begun: image debian-13, attempt 1 of 3").await;
     let server = server.restarted().await;
-    assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
+    let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
+    assert_eq!((begun.begun, begun.disks[0].serial.as_str(), begun.disks.len()), (true, "A0", 1));
     assert!(!server.report_of(&token, success("another")).await);
     assert!(!server.report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1" })).await);
     assert_eq!(server.listed().await["order"]["id"], order.as_str(), "neither report was about it");
@@ -151,7 +153,8 @@ async fn failures_before_and_after_the_point_of_no_return() {
     // Another order takes its place, and knows what it finds.
     let order = server.order("debian-12").await;
     let token = server.token(ONE).await;
-    assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
+    let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
+    assert_eq!((begun.begun, begun.disks[0].serial.as_str()), (true, "A0"));
     server.report_of(&token, success(&order)).await;
     assert!(server.boots_disk().await);
 }
