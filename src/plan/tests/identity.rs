@@ -275,10 +275,10 @@ fn another_disk_that_matches_the_hints_is_not_wiped() {
 
 #[test]
 fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
-    let cases: [(&str, fn(&mut Inventory), &str); 3] = [
+    let cases: [Case; 3] = [
         (
             "a smaller one was added",
-            |inventory| {
+            |inventory, _| {
                 let mut new = disk("sde", 3000);
                 (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
                 inventory.disks.push(new);
@@ -287,12 +287,12 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
         ),
         (
             "the recorded one rotates no more, behind another controller",
-            |inventory| inventory.disks[2].rotational = false,
+            |inventory, _| inventory.disks[2].rotational = false,
             "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
         ),
         (
             "no disk rotates",
-            |inventory| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
+            |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
             "disks[2].device: scratch is not there now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
         ),
     ];
@@ -300,7 +300,7 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
         for keep in [false, true] {
             let (mut layout, mut inventory) = hinted();
             layout.disks[2].wipeonreinstall = !keep;
-            change(&mut inventory);
+            change(&mut inventory, &mut claim());
             let reasons = reasons(reinstall(&layout, &inventory, claim()));
             assert!(reasons.iter().any(|reason| reason == expected), "{name}, kept: {keep}: {reasons:#?}");
         }

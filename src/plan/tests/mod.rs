@@ -7,6 +7,7 @@ use simulator::after;
 
 mod already;
 mod degraded;
+mod drawn;
 mod erasing;
 mod finding;
 mod identity;

@@ -45,12 +45,14 @@ fn wiped(device: &str) -> Disk {
     Disk { wipeonreinstall: true, ..stacks::whole(device) }
 }
 
+type Case = (&'static str, fn(&mut Layout, &mut Inventory, &mut Claim));
+
 #[test]
 fn what_nobody_can_tell_is_not_whole() {
     let layout = layout();
     let whole = installed_with_marker(&layout, machine(), "/dev/sda2");
     assert!(is_whole(&layout, &whole, &claim()));
-    let cases: [(&str, fn(&mut Layout, &mut Inventory, &mut Claim)); 9] = [
+    let cases: [Case; 9] = [
         ("no marker", |_, inventory, _| inventory.filesystems.clear()),
         ("nobody looked into it", |_, inventory, _| inventory.filesystems[0].marker = None),
         ("another allocation", |_, _, claim| claim.allocation = "a-2".to_owned()),
