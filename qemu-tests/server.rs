@@ -136,13 +136,13 @@ fn spawn(folder: &Path, boot: &Path, cmdline: &str, said: &Arc<Mutex<Vec<Value>>
     Ok(process)
 }
 
-/// The server that is started next in this folder knows nothing of what has happened.
+/// The server that is started next in this folder knows nothing of what has happened. Without its token it does not mind.
 ///
 /// # Errors
-/// The database cannot be removed.
+/// A file cannot be removed.
 pub fn forget(folder: &Path) -> Result<()> {
-    for ending in ["", "-wal", "-shm"] {
-        let path = folder.join(format!("drophammer.sqlite{ending}"));
+    for name in ["drophammer.sqlite", "drophammer.sqlite-wal", "drophammer.sqlite-shm", "operator.token"] {
+        let path = folder.join(name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context(path.display()),
             _ => {}

@@ -86,21 +86,33 @@ impl Agent {
     /// Register, wait, fetch, plan: nothing is written here.
     fn prepare(&self, inventory: Inventory) -> Result<Ready, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
-        require_tools().map_err(at("tools"))?;
-        let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
         self.reporter.phase(EventName::Registering, &self.machine);
         let register = Register::new(self.machine.clone(), inventory);
         self.control.register(&register).map_err(at("control.register"))?;
         self.reporter.phase(EventName::Waiting, "for an allocation");
-        let (machine, allocation) = self.await_allocation().map_err(at("control.wait"))?;
+        let (machine, mut allocation) = self.await_allocation().map_err(at("control.wait"))?;
         self.reporter.phase(EventName::Installing, &purpose(&allocation));
-        let (inventory, plan) = match self.plan(&machine, &allocation) {
-            Ok(planned) => planned,
-            Err(error) => return Err(Box::new(Failure { allocation, ..Failure::before_the_plan("plan", error) })),
-        };
-        let text = plan.to_string();
-        println!("\n{text}");
-        Ok(Ready { allocation, inventory, plan, text, keys })
+        match self.look(&machine, &mut allocation) {
+            Ok((keys, inventory, plan)) => {
+                let text = plan.to_string();
+                println!("\n{text}");
+                Ok(Ready { allocation, inventory, plan, text, keys })
+            }
+            Err((step, error)) => Err(Box::new(Failure { allocation, ..Failure::before_the_plan(step, error) })),
+        }
+    }
+
+    /// What is wrong with the ramdisk is found here and not earlier: of a reinstall that it fails, the order must be known.
+    fn look(
+        &self,
+        machine: &Machine,
+        allocation: &mut Allocation,
+    ) -> Result<(Keys, Inventory, Plan), (&'static str, Error)> {
+        let at = |step: &'static str| move |error| (step, error);
+        let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
+        require_tools().map_err(at("tools"))?;
+        let (inventory, plan) = self.plan(machine, allocation).map_err(at("plan"))?;
+        Ok((keys, inventory, plan))
     }
 
     fn await_allocation(&self) -> Result<(Machine, Allocation)> {
@@ -115,7 +127,7 @@ impl Agent {
         }
     }
 
-    fn plan(&self, machine: &Machine, allocation: &Allocation) -> Result<(Inventory, Plan)> {
+    fn plan(&self, machine: &Machine, allocation: &mut Allocation) -> Result<(Inventory, Plan)> {
         let parsed = allocation.layout().map_err(|problems| {
             let message = format!("the layout cannot be used, nothing was written:\n{}", problem::lines(&problems));
             Error::new(Phase::Layout, message)
@@ -125,6 +137,7 @@ impl Agent {
         }
         late_disks(&parsed.layout)?;
         let inventory = assembled_inventory()?;
+        correct_begun(&self.machine, allocation, &parsed.layout, &inventory);
         let request = request(machine, &self.machine, allocation);
         let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
         let plan = plan.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))?;
@@ -178,9 +191,22 @@ fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
         order: allocation.order_id().to_owned(),
         installed: allocation.installed.clone(),
         waiver: allocation.order.as_ref().and_then(waiver),
+        begun_on: allocation.order.iter().filter(|order| order.begun).flat_map(|order| order.disks.clone()).collect(),
     };
     let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
     Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
+}
+
+/// The control plane has heard that an earlier attempt begins, and that attempt perhaps not the answer. Where everything is still
+/// there, nothing was begun.
+fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) {
+    let (machine, id) = (machine.to_owned(), allocation.id.clone());
+    let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return };
+    let claim = Claim { machine, allocation: id, order: order.id.clone(), ..Claim::default() };
+    if plan::is_whole(layout, inventory, &claim) {
+        println!("an earlier attempt was to begin, and has written nothing: the installed system is whole");
+        order.begun = false;
+    }
 }
 
 /// An attempt that has begun says more than the operator, who has not seen what it left.
@@ -226,3 +252,6 @@ fn assembled_inventory() -> Result<Inventory> {
     assembled.look(&mut inventory)?;
     Ok(inventory)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! `allocation.image.digest`, `allocation.image.mirrors`, `allocation.erase`.
 
 use crate::layout::{self, Parsed};
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 use crate::plan::Erase;
 use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
@@ -101,6 +101,9 @@ pub struct Order {
     /// The operator knows that the disk with the marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
+    /// Those that the last attempt had which has begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<MarkedDisk>,
 }
 
 /// The operating system, and where it is.

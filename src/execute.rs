@@ -9,7 +9,7 @@ use crate::error::{Error, Phase, Result};
 use crate::image::{self, Beneath, Conflicts};
 use crate::inventory::{self, Inventory};
 use crate::layout::Format;
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 use crate::plan::{self, CreateArray, CreateGroup, Kept, Operation, Plan, Step, StepName};
 use crate::report::Reporter;
 use crate::storage::lock::Locks;
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device } => self.locks.lock(device),
             Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
-            Operation::TellPointOfNoReturn => self.tell_point_of_no_return(),
+            Operation::TellPointOfNoReturn { disks } => self.tell_point_of_no_return(disks.clone()),
             // What is booted as it is, is not written either.
             Operation::Mount(filesystem) if self.installation.plan.already.is_some() => {
                 self.mounts.mount_read_only(filesystem)
@@ -226,10 +226,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn tell_point_of_no_return(&self) -> Result<()> {
+    fn tell_point_of_no_return(&self, disks: Vec<MarkedDisk>) -> Result<()> {
         let Installation { allocation, control, .. } = *self.installation;
         let (allocationuuid, order) = (allocation.id.clone(), allocation.order_id().to_owned());
-        control.point_of_no_return(&PointOfNoReturn { allocationuuid, order })
+        control.point_of_no_return(&PointOfNoReturn { allocationuuid, order, disks })
     }
 
     fn burn_image(&mut self, name: &str, beneath: &Beneath) -> Result<()> {

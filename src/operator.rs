@@ -222,7 +222,7 @@ mod tests {
     fn order() -> Order {
         let text = |text: &str| text.to_owned();
         let (id, image, created) = (text("o1"), text("debian-13"), text("2026-01-01T00:00:00Z"));
-        Order { id, image, created, attempts: 2, begun: true, begun_in: 2, without_marker: false, given_up: false }
+        Order { id, image, created, attempts: 2, begun: true, without_marker: false, disks: vec![], given_up: false }
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! | after it | boots again at once while the control plane wants another attempt, then waits for a person | waits |
 //! | at kexec | boots again at once: the new system is complete, and the control plane knows it | the same |
 //!
-//! An attempt that follows one which has passed that point is after it from its first moment: the old system is gone.
+//! An attempt that follows one which has passed that point is after it from its first moment: the old system is gone. One that
+//! finds it whole follows none that has: `correct_begun` in `agent` looks.
 
 use super::{Agent, BootAgain, assembled_inventory};
 use crate::allocation::Allocation;
@@ -31,7 +32,7 @@ pub struct Failure {
 
 /// How it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub enum Way {
     /// Into the installed system.
     Back,
     /// Over PXE, for another attempt.
@@ -68,13 +69,13 @@ impl Failure {
         !self.past_point_of_no_return && !begun_before(&self.allocation)
     }
 
-    fn way(&self, answer: &Acknowledged) -> Way {
+    pub fn way(&self, answer: &Acknowledged) -> Way {
         // It comes after the acknowledged report.
         if self.step == StepName::BootKexec.as_str() {
             return Way::Complete;
         }
         match self.allocation.reinstall {
-            // Even when nothing was written: the control plane has heard that it begins, and the machine not the answer.
+            // Even when nothing was written, where a control plane wants that.
             true if answer.retry => Way::Again,
             true if self.is_untouched() => Way::Back,
             _ => Way::Hold,

@@ -6,6 +6,7 @@ use super::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Rep
 use crate::allocation::Machine;
 use crate::error::{Error, Phase, Result};
 use crate::http;
+use crate::plan::StepName;
 use crate::settings::Settings;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
@@ -111,13 +112,19 @@ impl Control for HttpControl {
     }
 
     fn report(&self, report: &Report) -> Result<Acknowledged> {
-        // A failed machine waits for a person: it must not first wait ten minutes for its server.
-        let retries = if report.success { PATIENT } else { BRIEF };
+        let retries = how_long(report);
         let request = || self.request(Method::POST, &self.of_machine("/report")).json(report);
         let response = self.ask(retries, "report", ANSWER, request)?;
         // Acknowledged it is, whatever a control plane of another kind writes into its answer.
         Ok(response.json().unwrap_or_default())
     }
+}
+
+/// A failed machine waits for a person: it must not first wait ten minutes for its server. But a server that was asked whether
+/// the reinstall may begin perhaps believes that it has, until it hears otherwise.
+fn how_long(report: &Report) -> Retries {
+    let may_have_begun = report.step.as_deref() == Some(StepName::ReportBegin.as_str());
+    if report.success || may_have_begun { PATIENT } else { BRIEF }
 }
 
 #[cfg(test)]
@@ -154,7 +161,7 @@ mod tests {
     fn a_reinstall_begins_only_when_the_control_plane_says_so() {
         const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
         let (control, asked) = control(const { &[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)] });
-        let notice = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into() };
+        let notice = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into(), disks: vec![] };
         control.point_of_no_return(&notice).unwrap();
         control.point_of_no_return(&notice).unwrap();
         let error = control.point_of_no_return(&notice).unwrap_err().to_string();
@@ -165,6 +172,16 @@ mod tests {
         for (request, body) in asked {
             assert_eq!(request, "POST /v1/machine/m-1/point-of-no-return HTTP/1.1");
             assert_eq!(body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
+        }
+    }
+
+    #[test]
+    fn who_must_hear_of_a_failure_is_waited_for() {
+        let failed = |step: &str| Report { step: Some(step.to_owned()), ..Report::default() };
+        let done = Report { success: true, ..Report::default() };
+        let cases = [(done, PATIENT), (failed("report.begin"), PATIENT), (failed("image.reach"), BRIEF)];
+        for (report, wanted) in cases.into_iter().chain([(Report::default(), BRIEF)]) {
+            assert_eq!(how_long(&report).patience, wanted.patience, "{report:?}");
         }
     }
 

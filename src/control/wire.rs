@@ -13,7 +13,7 @@
 //! Names are metal-api's; what drophammer adds is optional for the reader.
 
 use crate::inventory::{EraseMethod, Inventory};
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 use crate::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -285,6 +285,9 @@ pub struct Hidden {
 pub struct PointOfNoReturn {
     pub allocationuuid: String,
     pub order: String,
+    /// Those that the layout means now: the next attempt must not take another one for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<MarkedDisk>,
 }
 
 /// The answer to a report.

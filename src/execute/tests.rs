@@ -4,6 +4,7 @@ use super::*;
 use crate::allocation::Machine;
 use crate::allocation::Order;
 use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Register};
+use crate::marker::MarkedDisk;
 use crate::plan::KeptObject;
 use crate::plan::{ByteRange, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk};
 use crate::storage::loopdev::LoopDevice;
@@ -223,8 +224,9 @@ fn a_failure_before_the_first_write_says_so() {
 fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
     let mut bench = Bench::new();
     bench.allocation.order = Some(Order { id: "o-1".into(), ..Order::default() });
+    let disks = vec![MarkedDisk { device: "os".into(), serial: "A0".into(), ..MarkedDisk::default() }];
     let plan = plan(vec![
-        (StepName::ReportBegin, vec![Operation::TellPointOfNoReturn]),
+        (StepName::ReportBegin, vec![Operation::TellPointOfNoReturn { disks: disks.clone() }]),
         (StepName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
     ]);
     for (refuses, failed) in [(true, StepName::ReportBegin), (false, StepName::StorageWipe)] {
@@ -232,7 +234,7 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
         let failure = execute(&bench.installation(&plan)).unwrap_err();
         assert_eq!((failure.step, failure.past_point_of_no_return), (failed, !refuses));
     }
-    let expected = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into() };
+    let expected = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into(), disks };
     assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
 }
 

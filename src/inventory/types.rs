@@ -1,5 +1,9 @@
 //! What is there, as data. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
+mod hardware;
+
+pub use hardware::{Cpu, Firmware, Nic, System};
+
 use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -35,54 +39,6 @@ pub struct Filesystem {
     /// Of the installation whose root this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
-}
-
-/// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct System {
-    /// SMBIOS UUID, lower case; empty when the firmware gives none.
-    pub uuid: String,
-    #[serde(default)]
-    pub vendor: String,
-    #[serde(default)]
-    pub product: String,
-    #[serde(default)]
-    pub serial: String,
-    #[serde(default)]
-    pub bios_vendor: String,
-    #[serde(default)]
-    pub bios_version: String,
-    #[serde(default)]
-    pub bios_date: String,
-    pub firmware: Firmware,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Firmware {
-    #[default]
-    Bios,
-    Uefi,
-}
-
-/// One socket.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cpu {
-    pub vendor: String,
-    pub model: String,
-    pub cores: u32,
-    pub threads: u32,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nic {
-    pub name: String,
-    pub mac: String,
-    #[serde(default)]
-    pub driver: String,
-    /// Is there a carrier?
-    #[serde(default)]
-    pub link: bool,
 }
 
 /// A whole disk.

@@ -80,35 +80,7 @@ impl<'a> Deciding<'a> {
     }
 
     fn keep_array(&mut self, place: &str, raid: &Raid, below: &Below) {
-        let members = below.now();
-        let holds_one = |array: &&inventory::Array| array.members.iter().any(|is| members.contains(&is.device));
-        let found: Vec<&'a inventory::Array> = self.inventory.arrays.iter().filter(holds_one).collect();
-        let array = match found.as_slice() {
-            [one] if is_same(raid, one, &members) && !is_ambiguous(below) => *one,
-            [one] if is_same_but_broken(raid, one, &members) && !is_ambiguous(below) => {
-                let message = format!(
-                    "{} is to be kept as {}, but is degraded beyond use: there is {}",
-                    raid.arrayname,
-                    wish(raid, &members),
-                    in_words(one)
-                );
-                self.refuse_without(raid, below);
-                return self.refuse(place, message);
-            }
-            [] if members.is_empty() => return self.refuse_without(raid, below),
-            several => {
-                let there: Vec<String> = several.iter().map(|array| in_words(array)).collect();
-                let there = match there.is_empty() {
-                    true => "none of them is a member of an array".to_owned(),
-                    false if is_ambiguous(below) => {
-                        format!("there are several signatures on one member, and {}", there.join(" and "))
-                    }
-                    false => format!("there is {}", there.join(" and ")),
-                };
-                let wish = wish(raid, &members);
-                return self.refuse(place, format!("{} is to be kept as {wish}, but {there}", raid.arrayname));
-            }
-        };
+        let Some(array) = self.array_to_keep(place, raid, below) else { return };
         self.warn_degraded(raid, array);
         self.refuse_taken_name(place, raid, array.running.as_deref());
         let running = array.running.as_deref().and_then(|name| self.stack.stacked(name));
@@ -132,6 +104,33 @@ impl<'a> Deciding<'a> {
             below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
         let (device, uuid) = (raid.arrayname.clone(), array.uuid);
         self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
+    }
+
+    /// The array that is as the layout says. `None` is refused.
+    fn array_to_keep(&mut self, place: &str, raid: &Raid, below: &Below) -> Option<&'a inventory::Array> {
+        let members = below.now();
+        let holds_one = |array: &&inventory::Array| array.members.iter().any(|is| members.contains(&is.device));
+        let found: Vec<&'a inventory::Array> = self.inventory.arrays.iter().filter(holds_one).collect();
+        let there = match found.as_slice() {
+            [one] if is_same(raid, one, &members) && !is_ambiguous(below) => return Some(*one),
+            [one] if is_same_but_broken(raid, one, &members) && !is_ambiguous(below) => {
+                self.refuse_without(raid, below);
+                format!("is degraded beyond use: there is {}", in_words(one))
+            }
+            [] if members.is_empty() => {
+                self.refuse_without(raid, below);
+                return None;
+            }
+            [] => "none of them is a member of an array".to_owned(),
+            several => {
+                let all = several.iter().map(|array| in_words(array)).collect::<Vec<_>>().join(" and ");
+                let ambiguous = if is_ambiguous(below) { "are several signatures on one member, and" } else { "is" };
+                format!("there {ambiguous} {all}")
+            }
+        };
+        let wish = wish(raid, &members);
+        self.refuse(place, format!("{} is to be kept as {wish}, but {there}", raid.arrayname));
+        None
     }
 
     fn warn_degraded(&mut self, raid: &Raid, array: &inventory::Array) {

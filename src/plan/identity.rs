@@ -4,6 +4,7 @@
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver, display};
 use crate::inventory::{self, Inventory};
+use crate::layout;
 use crate::marker::{self, MarkedDisk, Marker};
 use std::collections::BTreeSet;
 
@@ -21,10 +22,10 @@ impl<'a> Deciding<'a> {
     /// | the marker of this machine and allocation | ours |
     /// | no such marker | refused, unless it is known why |
     ///
-    /// | the disk that the layout's name means now | |
+    /// | the disk that the layout's name means now, or its hints | |
     /// |---|---|
-    /// | the recorded one, or nothing tells it from that | ours |
-    /// | another one, and one of both is recorded or found under another name | refused: names point elsewhere |
+    /// | the recorded one, or nothing tells it from that | ours, whatever the kernel calls it |
+    /// | another one, and one of both is recorded or found elsewhere | refused: names or hints point elsewhere |
     /// | another one, blank | a replacement |
     /// | another one, to be wiped, not blank | refused |
     pub fn decide_identity(&mut self) {
@@ -41,10 +42,12 @@ impl<'a> Deciding<'a> {
             self.decide_without_marker(&marked, &root);
         }
         let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
-        if let Some(recorded) = ours.map(|found| found.marker).or(remembered) {
-            let proven = ours.map(|found| found.disks.clone()).unwrap_or_default();
-            self.compare_disks(&recorded.disks, &proven);
-        }
+        let recorded = ours.map(|found| found.marker).or(remembered).map(|recorded| recorded.disks.as_slice());
+        let begun_on = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
+        // An attempt that has begun knows of disks that were replaced before.
+        let recorded = if begun_on.is_empty() { recorded.unwrap_or_default() } else { begun_on };
+        let proven = ours.map(|found| found.disks.clone()).unwrap_or_default();
+        self.compare_disks(recorded, &proven);
     }
 
     fn marked(&self) -> Vec<Marked<'a>> {
@@ -133,20 +136,20 @@ impl<'a> Deciding<'a> {
         self.refuse(format!("filesystems[{}]", place.unwrap_or_default()), message);
     }
 
-    /// Those that the layout finds by hints are found by hints.
+    /// Hints find a disk again whatever its name is; they find another one just as well when it is gone.
     fn compare_disks(&mut self, recorded: &[MarkedDisk], proven: &BTreeSet<String>) {
         let layout = self.layout;
-        for (index, listed) in layout.disks.iter().enumerate().filter(|(_, listed)| listed.hints.is_empty()) {
+        for (index, listed) in layout.disks.iter().enumerate() {
             let Some(record) = recorded.iter().find(|record| record.device == listed.device) else { continue };
             let place = format!("disks[{index}].device");
             let found = self.found.get(&index).copied();
             if found.is_some_and(|found| is_recorded(record, found) != Some(false)) {
                 continue;
             }
-            if let Some(message) = elsewhere(record, found, recorded, self.inventory) {
+            if let Some(message) = elsewhere(listed, record, found, recorded, self.inventory) {
                 self.refuse(place, message);
             } else if let Some(found) = found {
-                self.decide_replaced(place, record, found, proven);
+                self.decide_replaced(place, &is_now(listed, found), record, found, proven);
             }
         }
     }
@@ -154,20 +157,18 @@ impl<'a> Deciding<'a> {
     fn decide_replaced(
         &mut self,
         place: String,
+        is: &str,
         record: &MarkedDisk,
         found: &inventory::Disk,
         proven: &BTreeSet<String>,
     ) {
         let other = format!(
-            "{} is {}, but was {} when the machine was installed, which is not in the machine any more",
-            found.device,
-            disk_in_words(found),
+            "{is}, but was {} when the machine was installed, which is not in the machine any more",
             record_in_words(record)
         );
-        let begun = self.request.claim.as_ref().is_some_and(|claim| claim.waiver == Some(Waiver::Begun));
         let is_wiped = self.verdict(&found.name) == Verdict::Wipe;
         // What is kept was compared with the layout, and is not written.
-        if !is_wiped || found.blank || begun || proven.contains(&found.name) {
+        if !is_wiped || found.blank || proven.contains(&found.name) {
             self.warn(other);
         } else {
             let there = display::contents(found);
@@ -188,8 +189,9 @@ fn is_recorded(record: &MarkedDisk, disk: &inventory::Disk) -> Option<bool> {
     Some(known.all(|(recorded, is)| recorded == is))
 }
 
-/// The recorded disk has another name now, or the one of that name had another one then.
+/// The recorded disk is another one of the machine now, or this one was another one of the layout then.
 fn elsewhere(
+    listed: &layout::Disk,
     record: &MarkedDisk,
     found: Option<&inventory::Disk>,
     recorded: &[MarkedDisk],
@@ -201,15 +203,27 @@ fn elsewhere(
         return None;
     }
     let is = match found {
-        Some(found) => format!("{} is {} now", found.device, disk_in_words(found)),
+        Some(found) => format!("{} now", is_now(listed, found)),
         None => format!("{} is not there now", record.device),
     };
     let then = then.map(|record| format!(" (then {})", record.device)).unwrap_or_default();
     let now = now.map(|disk| format!(" (now {})", disk.device)).unwrap_or_default();
-    Some(format!(
-        "{is}{then}, and was {}{now} when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
-        record_in_words(record)
-    ))
+    let remedy = match listed.hints.is_empty() {
+        true => {
+            "the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back"
+        }
+        false => {
+            "the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added"
+        }
+    };
+    Some(format!("{is}{then}, and was {}{now} when the machine was installed: {remedy}", record_in_words(record)))
+}
+
+/// A name of the kernel is no name of the layout where hints have found the disk.
+fn is_now(listed: &layout::Disk, found: &inventory::Disk) -> String {
+    let by_hints = format!(" (by the hints of {})", listed.device);
+    let by_hints = if listed.hints.is_empty() { "" } else { &by_hints };
+    format!("{}{by_hints} is {}", found.device, disk_in_words(found))
 }
 
 fn whose(machine: &str, allocation: &str) -> String {

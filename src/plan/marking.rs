@@ -9,7 +9,7 @@ use crate::marker::{MarkedDisk, Marker};
 pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request) -> Option<Marker> {
     let claim = request.claim.as_ref()?;
     // A disk that is missing keeps its record: it may come back.
-    let known = claim.installed.iter().flat_map(|marker| &marker.disks);
+    let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
     let disks = layout.disks.iter().filter_map(|listed| match find::disk(listed, inventory) {
         Ok(disk) => Some(MarkedDisk {
             device: listed.device.clone(),

@@ -22,9 +22,11 @@ mod stack;
 mod steps;
 mod types;
 mod verdict;
+mod whole;
 mod wipe;
 
 pub use types::*;
+pub use whole::is_whole;
 
 use crate::inventory::Inventory;
 use crate::layout::Layout;

@@ -6,17 +6,16 @@ use super::{FstabEntry, Kept, MakeFilesystem, Mode, Operation, Plan, Request, St
 use super::{display, image, kept, marking};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use crate::marker::MarkedDisk;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
-    let marker = marking::marker(layout, inventory, &request).map(Operation::WriteMarker);
+    let marker = marking::marker(layout, inventory, &request);
+    let disks = marker.iter().flat_map(|marker| marker.disks.clone()).collect();
     let Request { mode, subject, .. } = request;
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(layout, inventory, &mut decided);
     let filesystems = in_mount_order(layout, &decided.filesystems);
-    let fstab: Vec<FstabEntry> =
-        filesystems.iter().filter_map(|(filesystem, is)| fstab_entry(filesystem, is)).collect();
-    let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
-    let root_uuid = root.map(|(_, is)| is.uuid.clone()).unwrap_or_default();
+    let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
     let returning = Returning::new(layout, inventory, &decided, &filesystems);
     let image = image::Way::of(&subject, &decided, &filesystems, &returning, &fstab);
     let steps = [
@@ -28,10 +27,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StepName::StoragePartition, decided.tables.iter().cloned().map(Operation::WriteTable).collect()),
         (StepName::StorageRaid, arrays_to_make(&decided)),
         (StepName::StorageLvm, groups_and_volumes_to_make(&decided)),
-        (
-            StepName::StorageFormat,
-            filesystems.iter().filter_map(make_filesystem).map(Operation::MakeFilesystem).collect(),
-        ),
+        (StepName::StorageFormat, formats(&filesystems)),
         image.first,
         image.second,
         (StepName::StorageMountKept, returning.after_the_image()),
@@ -40,17 +36,12 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StepName::TargetFstab, image.fstab),
         (StepName::BootLoad, vec![Operation::LoadKernel]),
         (StepName::StorageProveKept, prove(expected)),
-        (StepName::TargetMarker, marker.into_iter().collect()),
+        (StepName::TargetMarker, marker.into_iter().map(Operation::WriteMarker).collect()),
         (StepName::StorageUnmount, unmount(&decided)),
         (StepName::ReportFinal, vec![Operation::Report]),
         (StepName::BootKexec, vec![Operation::Kexec]),
     ];
-    let steps: Vec<Step> = steps
-        .into_iter()
-        .filter(|(_, operations): &(StepName, Vec<Operation>)| !operations.is_empty())
-        .map(|(name, operations)| Step { name, operations })
-        .collect();
-    let steps = announced(mode, steps);
+    let steps = announced(mode, with_work(steps), disks);
     let point_of_no_return = steps.iter().position(|step| step.name.is_destructive()).unwrap_or(steps.len());
     Plan {
         mode,
@@ -60,7 +51,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         steps,
         point_of_no_return,
         fstab,
-        root_uuid,
+        root_uuid: root_uuid(&filesystems),
         already: None,
         warnings: decided.warnings,
     }
@@ -86,11 +77,27 @@ impl StepName {
     }
 }
 
+fn formats(filesystems: &[Placed]) -> Vec<Operation> {
+    filesystems.iter().filter_map(make_filesystem).map(Operation::MakeFilesystem).collect()
+}
+
+fn root_uuid(filesystems: &[Placed]) -> String {
+    let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
+    root.map(|(_, is)| is.uuid.clone()).unwrap_or_default()
+}
+
+/// Steps without operations are none.
+fn with_work(steps: impl IntoIterator<Item = (StepName, Vec<Operation>)>) -> Vec<Step> {
+    let steps = steps.into_iter().filter(|(_, operations)| !operations.is_empty());
+    steps.map(|(name, operations)| Step { name, operations }).collect()
+}
+
 /// A reinstall tells the control plane that it begins, right before it destroys.
-fn announced(mode: Mode, mut steps: Vec<Step>) -> Vec<Step> {
+fn announced(mode: Mode, mut steps: Vec<Step>, disks: Vec<MarkedDisk>) -> Vec<Step> {
     let first = steps.iter().position(|step| step.name.is_destructive());
     if let Some(first) = first.filter(|_| mode == Mode::Reinstall) {
-        steps.insert(first, Step { name: StepName::ReportBegin, operations: vec![Operation::TellPointOfNoReturn] });
+        let operations = vec![Operation::TellPointOfNoReturn { disks }];
+        steps.insert(first, Step { name: StepName::ReportBegin, operations });
     }
     steps
 }
@@ -189,7 +196,7 @@ pub fn new_filesystem((filesystem, is): &Placed) -> MakeFilesystem {
 }
 
 /// What a raw image brings has its line in the image's own fstab.
-fn fstab_entry(filesystem: &Filesystem, is: &FilesystemFate) -> Option<FstabEntry> {
+fn fstab_entry((filesystem, is): &Placed) -> Option<FstabEntry> {
     if is.image_partition.is_some() {
         return None;
     }

@@ -1,73 +1,17 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
+mod request;
+mod step;
+
+pub use request::{Claim, Erase, Mode, Request, Subject, Waiver};
+pub use step::{Step, StepName};
+
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel};
-use crate::marker::Marker;
-use serde::{Deserialize, Serialize};
+use crate::marker::{MarkedDisk, Marker};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use uuid::Uuid;
-
-/// Fresh install, or a new image on a machine that keeps its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    Install,
-    Reinstall,
-}
-
-/// How thoroughly a disk is erased before it is made anew.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Erase {
-    /// What takes seconds: throw away keys, discard. At least every place where signatures live is zero.
-    #[default]
-    Quick,
-    /// Nothing of the old content can be read again, or the install fails.
-    Secure,
-    /// Only the places where signatures live.
-    None,
-}
-
-/// What is asked for, beside the layout.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    pub mode: Mode,
-    pub erase: Erase,
-    pub subject: Subject,
-    /// Whose installation this is; nobody's on a desk.
-    pub claim: Option<Claim>,
-}
-
-/// What the control plane says about the machine's installation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Claim {
-    pub machine: String,
-    pub allocation: String,
-    /// Of a reinstall; empty for an install.
-    pub order: String,
-    /// The last finished installation, as the control plane remembers it.
-    pub installed: Option<Marker>,
-    pub waiver: Option<Waiver>,
-}
-
-/// Why a reinstall may go on without a marker on the disks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waiver {
-    /// The operator has replaced the disk that had it.
-    Operator,
-    /// An earlier attempt has passed the point of no return.
-    Begun,
-}
-
-/// Which machine gets which image; for the title of the plan and for the image's steps.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Subject {
-    pub machine: String,
-    pub name: String,
-    pub image: String,
-    pub url: String,
-}
 
 /// The whole run: each disk's verdict, then the steps in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -126,97 +70,6 @@ pub struct DiskPlan {
     pub running: Vec<String>,
 }
 
-/// A named part of the run; events, timings and reports speak of steps.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Step {
-    pub name: StepName,
-    pub operations: Vec<Operation>,
-}
-
-/// `interface.step`, in the order of the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub enum StepName {
-    #[serde(rename = "image.reach")]
-    ImageReach,
-    #[serde(rename = "storage.identify")]
-    StorageIdentify,
-    #[serde(rename = "storage.lock")]
-    StorageLock,
-    #[serde(rename = "storage.release")]
-    StorageRelease,
-    #[serde(rename = "report.begin")]
-    ReportBegin,
-    #[serde(rename = "storage.wipe")]
-    StorageWipe,
-    #[serde(rename = "storage.partition")]
-    StoragePartition,
-    #[serde(rename = "storage.raid")]
-    StorageRaid,
-    #[serde(rename = "storage.lvm")]
-    StorageLvm,
-    #[serde(rename = "storage.format")]
-    StorageFormat,
-    #[serde(rename = "storage.mount")]
-    StorageMount,
-    #[serde(rename = "image.burn")]
-    ImageBurn,
-    #[serde(rename = "storage.mount_kept")]
-    StorageMountKept,
-    #[serde(rename = "target.files")]
-    TargetFiles,
-    #[serde(rename = "target.installer")]
-    TargetInstaller,
-    #[serde(rename = "target.fstab")]
-    TargetFstab,
-    #[serde(rename = "boot.load")]
-    BootLoad,
-    #[serde(rename = "storage.prove_kept")]
-    StorageProveKept,
-    #[serde(rename = "target.marker")]
-    TargetMarker,
-    #[serde(rename = "storage.unmount")]
-    StorageUnmount,
-    #[serde(rename = "report.final")]
-    ReportFinal,
-    #[serde(rename = "boot.kexec")]
-    BootKexec,
-}
-
-impl StepName {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StepName::ImageReach => "image.reach",
-            StepName::StorageIdentify => "storage.identify",
-            StepName::StorageLock => "storage.lock",
-            StepName::StorageRelease => "storage.release",
-            StepName::ReportBegin => "report.begin",
-            StepName::StorageWipe => "storage.wipe",
-            StepName::StoragePartition => "storage.partition",
-            StepName::StorageRaid => "storage.raid",
-            StepName::StorageLvm => "storage.lvm",
-            StepName::StorageFormat => "storage.format",
-            StepName::StorageMount => "storage.mount",
-            StepName::ImageBurn => "image.burn",
-            StepName::StorageMountKept => "storage.mount_kept",
-            StepName::TargetFiles => "target.files",
-            StepName::TargetInstaller => "target.installer",
-            StepName::TargetFstab => "target.fstab",
-            StepName::BootLoad => "boot.load",
-            StepName::StorageProveKept => "storage.prove_kept",
-            StepName::TargetMarker => "target.marker",
-            StepName::StorageUnmount => "storage.unmount",
-            StepName::ReportFinal => "report.final",
-            StepName::BootKexec => "boot.kexec",
-        }
-    }
-}
-
-impl std::fmt::Display for StepName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
 /// One thing the executor does. Each carries all it needs; the executor looks nothing up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -243,7 +96,10 @@ pub enum Operation {
         disks: Vec<String>,
     },
     /// Tell the control plane that a reinstall is about to destroy, and hear that it still should.
-    TellPointOfNoReturn,
+    TellPointOfNoReturn {
+        /// By their names in the layout.
+        disks: Vec<MarkedDisk>,
+    },
     WipeDisk(WipeDisk),
     WriteTable(PartitionTable),
     CreateArray(CreateArray),

@@ -241,6 +241,7 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
             attempts: ATTEMPTS,
             begun: order.begun,
             without_marker: order.without_marker,
+            disks: order.disks,
         }),
         installed: standing.marker,
         erase: allocation.erase,
@@ -264,7 +265,7 @@ pub async fn point_of_no_return(
     Caller(id): Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let PointOfNoReturn { allocationuuid, order } = read(body, EVENT_BYTES).await?;
+    let PointOfNoReturn { allocationuuid, order, disks } = read(body, EVENT_BYTES).await?;
     let directory = app.directory();
     // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.
     let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
@@ -272,7 +273,7 @@ pub async fn point_of_no_return(
         let message = format!("the machine's allocation is {} now, not {allocationuuid}", *current.id);
         return Err(ApiError::new(StatusCode::CONFLICT, message));
     }
-    match app.state.begin(&id, &allocationuuid, &order).await? {
+    match app.state.begin(&id, &allocationuuid, &order, disks).await? {
         Begun::Yes(order, news) => {
             if news {
                 let text = format!("begun: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);

@@ -61,6 +61,12 @@ impl Directory {
     }
 }
 
+/// Is there a file of a machine, good or bad?
+pub fn has_machines(dir: &Path) -> bool {
+    let listed = fs::read_dir(dir.join("machines")).into_iter().flatten().flatten();
+    listed.into_iter().any(|entry| is_yaml(&entry.path()))
+}
+
 fn read_layout(text: &str) -> Result<Layout, String> {
     let parsed = layout::read_yaml(text).map_err(|problems| problem::lines(&problems))?;
     Ok(parsed.layout)

@@ -27,8 +27,9 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use state::State;
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -52,6 +53,8 @@ pub struct Options {
     pub json: bool,
 }
 
+/// What has happened, in the server's directory.
+const DATABASE: &str = "drophammer.sqlite";
 /// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A request's head, and an idle connection, are waited for so long.
@@ -147,7 +150,8 @@ enum Wake {
 impl Server {
     async fn bind(options: &Options, watch: Watch, look_every: Duration) -> Result<Server> {
         check(options)?;
-        let state = State::open(&options.dir.join("drophammer.sqlite"))?;
+        refuse_lost(&options.dir)?;
+        let state = State::open(&options.dir.join(DATABASE))?;
         let operator = token::of_operator(&options.dir)?;
         let what = || format!("listen on {}", options.listen);
         let listener = TcpListener::bind(options.listen).await.context(Phase::Serve, what)?;
@@ -259,6 +263,24 @@ fn check(options: &Options) -> Result<()> {
         }
     }
     ipxe::cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
+}
+
+/// A machine in the middle of a reinstall has no marker, and only the database knows that it is no new one: without it all of
+/// its disks would be wiped. The operator's token is made after the database, and so tells that there was one.
+fn refuse_lost(dir: &Path) -> Result<()> {
+    let database = dir.join(DATABASE);
+    let is_new = fs::metadata(&database).map_or(true, |is| is.len() == 0);
+    if !is_new || !dir.join(token::OPERATOR_FILE).exists() || !directory::has_machines(dir) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} is gone or empty, but {} says that there was one. Without it, a machine in the middle of a reinstall is taken for a \
+         new one, and the disks that it keeps are wiped. Put the database back; or, when no machine is in the middle of a \
+         reinstall, remove {1} and start again: both are made anew",
+        database.display(),
+        token::OPERATOR_FILE
+    );
+    Err(Error::new(Phase::Serve, message))
 }
 
 /// Keeps the published picture of the directory up to date, in a thread of its own.

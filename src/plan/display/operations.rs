@@ -3,7 +3,10 @@
 use super::short;
 use crate::inventory::EraseMethod;
 use crate::plan::sectors::MIB;
-use crate::plan::{BurnDisk, CreateArray, CreateVolume, Holder, Operation, PartitionTable, WipeDisk};
+use crate::plan::{
+    BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem, MountFilesystem, Operation,
+    PartitionTable, WipeDisk,
+};
 use crate::text::seconds;
 
 /// One text for each operation or each run of like ones.
@@ -57,23 +60,14 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
             (Some(short(&table.device)), Said { before: String::new(), after: ": GPT".to_owned(), below: rows(table) })
         }
         Operation::CreateArray(array) => alone(create_array(array)),
-        Operation::CreateGroup(group) => {
-            let tags = if group.tags.is_empty() { String::new() } else { format!(" tags {}", group.tags.join(" ")) };
-            alone(format!("{} ({}){tags}", group.name, listed(&group.devices)))
-        }
+        Operation::CreateGroup(group) => alone(create_group(group)),
         Operation::CreateVolume(volume) => alone(create_volume(volume)),
         Operation::AssembleArray { device, members, .. } => {
             alone(format!("assemble {} ({})", short(device), listed(members)))
         }
         Operation::ActivateGroup { name, devices } => alone(format!("activate {name} ({})", listed(devices))),
-        Operation::MakeFilesystem(make) => {
-            let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-            alone(format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid))
-        }
-        Operation::Mount(mount) => {
-            let read_only = if mount.options.iter().any(|option| option == "ro") { " read-only" } else { "" };
-            alone(format!("{} at {}{read_only}", short(&mount.device), mount.path))
-        }
+        Operation::MakeFilesystem(make) => alone(make_filesystem(make)),
+        Operation::Mount(filesystem) => alone(mount(filesystem)),
         Operation::BurnDisk(disk) => (None, burn_disk(disk)),
         Operation::GrowFilesystem(mount) => {
             alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
@@ -88,13 +82,10 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::ExtendFstab => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
         Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
-        Operation::TellPointOfNoReturn => {
+        Operation::TellPointOfNoReturn { .. } => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }
-        Operation::ProveKept(kept) => {
-            let first = Said::after("what identified it before identifies it now:");
-            (None, Said { below: kept.iter().map(|kept| kept.object.to_string()).collect(), ..first })
-        }
+        Operation::ProveKept(kept) => (None, prove_kept(kept)),
         Operation::WriteMarker(_) => alone("/etc/metal/drophammer.json".to_owned()),
         Operation::Unmount => alone("everything".to_owned()),
         Operation::DeactivateGroup { name, .. } => (Some(name), Said::before("deactivate ")),
@@ -103,6 +94,26 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::Report => alone("acknowledged by the control plane".to_owned()),
         Operation::Kexec => alone("into the installed system".to_owned()),
     }
+}
+
+fn create_group(group: &CreateGroup) -> String {
+    let tags = if group.tags.is_empty() { String::new() } else { format!(" tags {}", group.tags.join(" ")) };
+    format!("{} ({}){tags}", group.name, listed(&group.devices))
+}
+
+fn make_filesystem(make: &MakeFilesystem) -> String {
+    let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+    format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid)
+}
+
+fn mount(mount: &MountFilesystem) -> String {
+    let read_only = if mount.options.iter().any(|option| option == "ro") { " read-only" } else { "" };
+    format!("{} at {}{read_only}", short(&mount.device), mount.path)
+}
+
+fn prove_kept(kept: &[Kept]) -> Said {
+    let first = Said::after("what identified it before identifies it now:");
+    Said { below: kept.iter().map(|kept| kept.object.to_string()).collect(), ..first }
 }
 
 fn burn_disk(burn: &BurnDisk) -> Said {

@@ -1,5 +1,6 @@
 //! Whose installation is on the disks, and are they the disks of the installation?
 
+use super::degraded::unplug;
 use super::*;
 use crate::inventory::Filesystem;
 use crate::marker::{MarkedDisk, Marker};
@@ -55,7 +56,7 @@ type Case = (&'static str, fn(&mut Inventory, &mut Claim), &'static str);
 
 #[test]
 fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
-    let cases: [Case; 10] = [
+    let cases: [Case; 11] = [
         (
             "no marker",
             forget_marker,
@@ -125,6 +126,16 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
             "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is data of no known kind. Put the old disk back, or erase the new one",
         ),
         (
+            "another disk than the one that an earlier attempt has begun on",
+            |inventory, claim| {
+                forget_marker(inventory, claim);
+                claim.waiver = Some(Waiver::Begun);
+                claim.begun_on = marker(inventory).disks;
+                inventory.disks[0].serial = "Z9".to_owned();
+            },
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one",
+        ),
+        (
             "replaced by a blank one, not waived",
             |inventory, claim| {
                 forget_marker(inventory, claim);
@@ -174,8 +185,9 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 forget_marker(inventory, claim);
                 claim.waiver = Some(Waiver::Begun);
                 inventory.disks[0].serial = "Z9".to_owned();
+                claim.begun_on = marker(inventory).disks;
             },
-            "no marker of this installation is on sda; an earlier attempt has begun to wipe|/dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more",
+            "no marker of this installation is on sda; an earlier attempt has begun to wipe",
         ),
         (
             "a foreign disk with somebody else's installation",
@@ -200,8 +212,112 @@ fn a_disk_found_by_hints_may_have_any_name() {
     let (mut layout, mut inventory) = (layout(), marked());
     layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
     layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
-    inventory.filesystems[0].marker.as_mut().unwrap().disks.swap(0, 1);
-    assert!(reinstall(&layout, &inventory, claim()).is_ok());
+    // As if they had been sdb and sda when the machine was installed.
+    layout.disks.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.to_owned());
+    for filesystem in &mut layout.filesystems {
+        filesystem.device = filesystem.device.replace("/dev/sda", "os").replace("/dev/sdb", "data");
+    }
+    let recorded = &mut inventory.filesystems[0].marker.as_mut().unwrap().disks;
+    recorded.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.to_owned());
+    let plan = reinstall(&layout, &inventory, claim()).unwrap();
+    assert_eq!(plan.warnings, [""; 0]);
+}
+
+/// Scratch space on the smallest disk that rotates: sdc at first. The larger one, sdd, is nobody's business.
+fn hinted() -> (Layout, Inventory) {
+    let mut layout = layout();
+    layout.disks.push(Disk {
+        device: "scratch".to_owned(),
+        hints: [("rotational".to_owned(), "true".to_owned()), ("size".to_owned(), "smallest".to_owned())].into(),
+        partitions: Vec::new(),
+        wipeonreinstall: true,
+        image: false,
+    });
+    layout.filesystems.push(filesystem("/scratch", "scratch", Format::Xfs, "scratch"));
+    let mut machine = machine();
+    machine.disks.push(disk("sdd", 16_000));
+    machine.disks[2..].iter_mut().for_each(|disk| disk.rotational = true);
+    let mut inventory = after(&make(&layout, &machine, Mode::Install).unwrap(), machine);
+    for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0", "D0"]) {
+        disk.serial = serial.to_owned();
+    }
+    let archive = Signature { kind: "xfs".to_owned(), label: "archive".to_owned(), ..Signature::default() };
+    inventory.disks[3].signatures.push(archive);
+    let mut marker = marker(&inventory);
+    marker.disks.truncate(3);
+    marker.disks[2].device = "scratch".to_owned();
+    let device = "/dev/sda2".to_owned();
+    inventory.filesystems.push(Filesystem { device, marker: Some(marker), ..Filesystem::default() });
+    (layout, inventory)
+}
+
+const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but was the disk with serial C0 (9.44 GB) when the machine was installed, which is not in the machine any more";
+
+/// The scratch disk has died, and the archive is the smallest one that rotates.
+#[test]
+fn another_disk_that_matches_the_hints_is_not_wiped() {
+    let (layout, inventory) = hinted();
+    assert_eq!(reinstall(&layout, &inventory, claim()).unwrap().disks[3].verdict, Verdict::NotOurs);
+    for waiver in [None, Some(Waiver::Operator), Some(Waiver::Begun)] {
+        let mut inventory = inventory.clone();
+        unplug(&mut inventory, "sdc");
+        let reasons = reasons(reinstall(&layout, &inventory, Claim { waiver, ..claim() }));
+        let expected = format!(
+            "disks[2].device: {ANOTHER}; it is to be wiped and is not blank: there is xfs \"archive\". Put the old disk back, or erase the new one"
+        );
+        assert_eq!(reasons, [expected], "{waiver:?}");
+        empty(&mut inventory.disks[2], "D0");
+        inventory.disks[2].signatures.clear();
+        let plan = reinstall(&layout, &inventory, Claim { waiver, ..claim() }).unwrap();
+        assert_eq!(plan.warnings, [ANOTHER], "{waiver:?}");
+    }
+}
+
+#[test]
+fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
+    let cases: [Case; 3] = [
+        (
+            "a smaller one was added",
+            |inventory, _| {
+                let mut new = disk("sde", 3000);
+                (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
+                inventory.disks.push(new);
+            },
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+        ),
+        (
+            "the recorded one rotates no more, behind another controller",
+            |inventory, _| inventory.disks[2].rotational = false,
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+        ),
+        (
+            "no disk rotates",
+            |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
+            "disks[2].device: scratch is not there now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+        ),
+    ];
+    for (name, change, expected) in cases {
+        for keep in [false, true] {
+            let (mut layout, mut inventory) = hinted();
+            layout.disks[2].wipeonreinstall = !keep;
+            change(&mut inventory, &mut claim());
+            let reasons = reasons(reinstall(&layout, &inventory, claim()));
+            assert!(reasons.iter().any(|reason| reason == expected), "{name}, kept: {keep}: {reasons:#?}");
+        }
+    }
+}
+
+/// As with names: what is kept is not wiped, and must be as the layout says.
+#[test]
+fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
+    let (mut layout, mut inventory) = hinted();
+    layout.disks[2].wipeonreinstall = false;
+    unplug(&mut inventory, "sdc");
+    let reasons = reasons(reinstall(&layout, &inventory, claim()));
+    assert!(reasons[0].contains("is to be kept with xfs \"scratch\""), "{reasons:?}");
+    inventory.disks[2].signatures[0].label = "scratch".to_owned();
+    let plan = reinstall(&layout, &inventory, claim()).unwrap();
+    assert_eq!((plan.warnings.as_slice(), plan.disks[2].verdict), (&[ANOTHER.to_owned()][..], Verdict::Keep));
 }
 
 #[test]

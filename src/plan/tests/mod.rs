@@ -7,6 +7,7 @@ use simulator::after;
 
 mod already;
 mod degraded;
+mod drawn;
 mod erasing;
 mod finding;
 mod identity;
@@ -21,6 +22,7 @@ mod room;
 mod simulator;
 mod stacks;
 mod table;
+mod whole;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,216 +1,11 @@
 //! What must hold for every layout on every machine.
 
 use super::degraded::{replace, unplug};
+use super::drawn::{NAMES, any_layout, any_machine, blank};
 use super::identity::{claim, marker, reinstall};
-use super::stacks::{group, raid, volume};
 use super::*;
-use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
-
-const NAMES: [&str; 6] = ["sda", "sdb", "sdc", "sdd", "sde", "sdf"];
-
-/// What is drawn for one disk of a layout.
-#[derive(Debug, Clone)]
-struct Drawn {
-    listed: bool,
-    /// Data disks are kept by a reinstall, system disks are not.
-    data: bool,
-    sizes: Vec<u64>,
-    /// What becomes of each partition, or of the disk when it has none.
-    use_of: Vec<u8>,
-}
-
-prop_compose! {
-    fn drawn()(
-        listed in prop::bool::weighted(0.7),
-        data in any::<bool>(),
-        sizes in prop::collection::vec(prop_oneof![Just(0u64), 300u64..1500], 0..4),
-        use_of in prop::collection::vec(0u8..6, 4),
-    ) -> Drawn {
-        Drawn { listed, data, sizes, use_of }
-    }
-}
-
-prop_compose! {
-    /// A valid layout. One in four mixes disks that a reinstall keeps with others in arrays and groups.
-    fn any_layout()(
-        drawn in prop::collection::vec(drawn(), NAMES.len()),
-        mixed in prop::bool::weighted(0.25),
-        levels in prop::collection::vec(0usize..5, 4),
-        volumes in prop::collection::vec((0usize..3, 1u64..60), 1..4),
-        last_takes_all in any::<bool>(),
-        formats in prop::collection::vec(0usize..20, 30),
-        below in prop::collection::vec(any::<prop::sample::Index>(), 30),
-    ) -> Layout {
-        let mut made = Layout { id: "drawn".to_owned(), ..Layout::default() };
-        let mut buckets: BTreeMap<(bool, u8), Vec<String>> = BTreeMap::new();
-        let mut plain = Vec::new();
-        for (name, drawn) in NAMES.iter().zip(&drawn).filter(|(name, drawn)| **name == "sda" || drawn.listed) {
-            let device = format!("/dev/{name}");
-            let last = drawn.sizes.len();
-            let sizes = drawn.sizes.iter().enumerate();
-            let sizes = sizes.map(|(index, size)| if index + 1 < last { (*size).max(300) } else { *size });
-            let partitions: Vec<Partition> =
-                sizes.enumerate().map(|(index, size)| partition(index as u32 + 1, "p", size, PartitionKind::Linux)).collect();
-            let leaves: Vec<String> = match partitions.is_empty() {
-                true => vec![device.clone()],
-                false => partitions.iter().map(|partition| partition_device(&device, partition.number)).collect(),
-            };
-            for (leaf, use_of) in leaves.into_iter().zip(&drawn.use_of) {
-                match use_of {
-                    0 | 1 => plain.push((drawn.data, leaf)),
-                    other => buckets.entry((drawn.data && !mixed, *other)).or_default().push(leaf),
-                }
-            }
-            made.disks.push(Disk { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data, image: false });
-        }
-        stack_up(&mut made, buckets, &mut plain, &levels, &volumes, last_takes_all);
-        put_filesystems(&mut made, plain, &formats, &below);
-        made
-    }
-}
-
-/// Buckets 2 and 3 become arrays, 4 a group, 5 an array with a group on it.
-fn stack_up(
-    made: &mut Layout,
-    buckets: BTreeMap<(bool, u8), Vec<String>>,
-    plain: &mut Vec<(bool, String)>,
-    levels: &[usize],
-    volumes: &[(usize, u64)],
-    last_takes_all: bool,
-) {
-    let mut volumes_left = volumes.len();
-    for ((data, use_of), devices) in buckets {
-        let side = if data { "data" } else { "system" };
-        let mut physical = devices.clone();
-        if use_of != 4 {
-            let Some(array) = any_array(&format!("/dev/md/{side}{use_of}"), &devices, levels[made.raid.len() % 4])
-            else {
-                plain.extend(devices.into_iter().map(|device| (data, device)));
-                continue;
-            };
-            physical = vec![array.arrayname.clone()];
-            made.raid.push(array);
-        }
-        if use_of < 4 {
-            plain.extend(physical.into_iter().map(|device| (data, device)));
-            continue;
-        }
-        let name = format!("vg-{side}{use_of}");
-        made.volumegroups.push(group(&name, &physical.iter().map(String::as_str).collect::<Vec<_>>()));
-        for (number, (kind, size_mib)) in volumes.iter().enumerate().take(volumes_left) {
-            let kind = if physical.len() < 2 { LvmType::Linear } else { LvmType::ALL[*kind] };
-            let new: LogicalVolume = volume(&format!("lv{number}"), &name, *size_mib, kind);
-            plain.push((data, format!("/dev/{name}/{}", new.name)));
-            made.logicalvolumes.push(new);
-        }
-        volumes_left = volumes_left.saturating_sub(1);
-    }
-    if let Some(last) = made.logicalvolumes.last_mut().filter(|_| last_takes_all) {
-        last.size_mib = 0;
-    }
-}
-
-fn any_array(name: &str, devices: &[String], level: usize) -> Option<Raid> {
-    let least = |level: RaidLevel| match level {
-        RaidLevel::Raid5 => 3,
-        RaidLevel::Raid6 => 4,
-        _ => 2,
-    };
-    let level = Some(RaidLevel::ALL[level]).filter(|level| devices.len() >= least(*level)).unwrap_or(RaidLevel::Raid1);
-    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
-    let spares = u32::from(devices.len() > least(level) && level != RaidLevel::Raid0);
-    (devices.len() >= 2).then(|| raid(name, &devices, level, spares))
-}
-
-/// Root on a system disk, the others anywhere below.
-fn put_filesystems(
-    made: &mut Layout,
-    mut devices: Vec<(bool, String)>,
-    formats: &[usize],
-    below: &[prop::sample::Index],
-) {
-    devices.sort();
-    let mut paths = Vec::new();
-    for (index, (_, device)) in devices.iter().enumerate() {
-        let format = match formats[index % formats.len()] {
-            0 => Format::Xfs,
-            1..10 => Format::Ext4,
-            // On an array it would be an ESP, which only some arrays can hold.
-            10..15 if !device.starts_with("/dev/md") => Format::Vfat,
-            _ => Format::Swap,
-        };
-        let path = match paths.len() {
-            0 => "/".to_owned(),
-            _ => format!("{}/d{index}", below[index % below.len()].get(&paths)).replace("//", "/"),
-        };
-        let format = if path == "/" { Format::Ext4 } else { format };
-        if format == Format::Swap {
-            made.filesystems.push(filesystem("", device, format, ""));
-        } else {
-            made.filesystems.push(filesystem(&path, device, format, ""));
-            paths.push(path);
-        }
-    }
-    // Whatever the listing order.
-    made.filesystems.reverse();
-}
-
-fn blank() -> Inventory {
-    Inventory { disks: NAMES.map(|name| disk(name, 6000)).into(), ..Inventory::default() }
-}
-
-prop_compose! {
-    /// A machine with what another layout has left on it, all of it running, some of it in use.
-    fn any_machine()(
-        before in any_layout(),
-        assembled in prop::bool::weighted(0.8),
-        stopped in prop::collection::vec(prop::bool::weighted(0.1), 20),
-        used in prop::option::weighted(0.2, any::<prop::sample::Index>()),
-        sizes in prop::collection::vec(prop_oneof![9 => Just(6000u64), 1 => 0u64..6000], NAMES.len()),
-        sectors in prop_oneof![3 => Just(0u32), 1 => 0u32..6],
-    ) -> Inventory {
-        let mut machine = make(&before, &blank(), Mode::Install).map_or_else(|_| blank(), |plan| after(&plan, blank()));
-        for (index, disk) in machine.disks.iter_mut().enumerate() {
-            if disk.table.is_none() {
-                disk.size_bytes = sizes[index] * MIB;
-            }
-            if (index as u32) < sectors {
-                disk.sector_bytes = 4096;
-            }
-        }
-        stop(&mut machine, &stopped);
-        machine.stacked.iter_mut().for_each(|stacked| stacked.assembled = assembled);
-        if let Some(index) = used.filter(|_| !machine.stacked.is_empty()) {
-            index.get_mut(&mut machine.stacked).uses.push(Use::Mounted("/mnt".to_owned()));
-        }
-        machine
-    }
-}
-
-/// Some of what nothing lies on does not run.
-fn stop(machine: &mut Inventory, stopped: &[bool]) {
-    let held: BTreeSet<String> = machine.stacked.iter().flat_map(|stacked| stacked.below.clone()).collect();
-    let names: Vec<String> = machine.stacked.iter().map(|stacked| stacked.name.clone()).collect();
-    for (name, _) in names.iter().zip(stopped).filter(|(name, stop)| **stop && !held.contains(*name)) {
-        machine.stacked.retain(|stacked| stacked.name != *name);
-        let forget = |uses: &mut Vec<Use>| uses.retain(|usage| *usage != Use::Holder(name.clone()));
-        for disk in &mut machine.disks {
-            forget(&mut disk.uses);
-            let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
-            partitions.for_each(|partition| forget(&mut partition.uses));
-        }
-        machine.stacked.iter_mut().for_each(|stacked| forget(&mut stacked.uses));
-        machine.arrays.iter_mut().for_each(|array| drop(array.running.take_if(|running| running == name)));
-        // Nobody sees what lies on an array that does not run.
-        let held = machine.groups.iter_mut().flat_map(|group| &mut group.physical);
-        held.filter(|held| held.device == format!("/dev/{name}")).for_each(|held| held.device.clear());
-        machine.groups.retain(|group| group.physical.iter().any(|physical| !physical.device.is_empty()));
-        let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
-        volumes.for_each(|volume| drop(volume.running.take_if(|running| running == name)));
-    }
-}
+use std::collections::BTreeSet;
 
 /// Devices that an operation writes destructively.
 fn destroyed(operation: &Operation) -> Vec<&str> {
@@ -382,7 +177,8 @@ proptest! {
         }
     }
 
-    /// Disks are pulled, replaced by blank ones and swapped, members fail, markers are there or not.
+    /// Disks are pulled, replaced by blank ones and swapped, members fail, markers are there or not. A disk that is nobody's
+    /// business matches the hints of one of them.
     #[test]
     fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept(
         layout in any_layout(),
@@ -391,6 +187,8 @@ proptest! {
         failed in prop::collection::vec(prop::bool::weighted(0.2), 4),
         emptied in prop::bool::weighted(0.2),
         swapped in prop::bool::weighted(0.1),
+        hinted in prop::collection::vec(prop::bool::weighted(0.3), NAMES.len()),
+        lookalike in 0..NAMES.len(),
         waiver in prop_oneof![3 => Just(None), 1 => Just(Some(Waiver::Operator)), 1 => Just(Some(Waiver::Begun))],
     ) {
         let Ok(first) = make(&layout, &blank(), Mode::Install) else { return Ok(()) };
@@ -399,6 +197,18 @@ proptest! {
             disk.serial = format!("{}-0", disk.name);
         }
         let recorded = marker(&machine);
+        let vendor = |name: &str| format!("maker of {name}");
+        machine.disks.iter_mut().for_each(|disk| disk.vendor = vendor(&disk.name));
+        let mut layout = layout;
+        for disk in &mut layout.disks {
+            let name = disk.device.trim_start_matches("/dev/");
+            if hinted[NAMES.iter().position(|is| *is == name).unwrap()] {
+                disk.hints.insert("vendor".to_owned(), vendor(name));
+            }
+        }
+        let signatures = vec![Signature { kind: "xfs".to_owned(), usage: "filesystem".to_owned(), ..Signature::default() }];
+        let serial = "archive".to_owned();
+        machine.disks.push(inventory::Disk { serial, vendor: vendor(NAMES[lookalike]), signatures, ..disk("sdz", 6000) });
         let marked = |machine: &mut Inventory| {
             let roots = (machine.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions))
                 .map(|part| (&part.device, &part.signatures))
@@ -416,7 +226,7 @@ proptest! {
         for (index, name) in NAMES.iter().enumerate() {
             if replaced[index] {
                 replace(&mut machine, name);
-                machine.disks[index].serial = format!("{name}-1");
+                (machine.disks[index].serial, machine.disks[index].vendor) = (format!("{name}-1"), vendor(name));
             }
         }
         if swapped {
@@ -443,11 +253,15 @@ proptest! {
         prop_assert!(!swapped || !told || !listed || machine.disks[0].name != "sda");
         assert_sound(&plan, &machine);
         let reinstalled = after(&plan, machine.clone());
+        let archive = |inventory: &Inventory| inventory.disks.iter().find(|disk| disk.name == "sdz").unwrap().signatures.clone();
+        prop_assert_eq!(archive(&machine), archive(&reinstalled));
         if !emptied {
             prop_assert_eq!(untouched(&machine, &plan), untouched(&reinstalled, &plan));
         }
-        // What was made is kept from now on.
-        let request = Claim { waiver: Some(Waiver::Begun), ..request };
+        // What was made is kept from now on, also by an attempt that follows one which got so far and no further.
+        let begin = super::stacks::operations(&plan, StepName::ReportBegin);
+        let [Operation::TellPointOfNoReturn { disks }] = begin else { panic!("{begin:?}") };
+        let request = Claim { waiver: Some(Waiver::Begun), begun_on: disks.clone(), ..request };
         let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));
         prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != Verdict::Make));
     }

@@ -14,8 +14,13 @@ const MIB: u64 = 1 << 20;
 /// # Panics
 /// An operation uses what does not exist yet, or destroys what something else lies on.
 pub fn after(plan: &Plan, before: Inventory) -> Inventory {
+    cut(plan, before, usize::MAX)
+}
+
+/// The same with a power cut after so many operations.
+pub fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
     let mut machine = Machine(before);
-    for operation in plan.steps.iter().flat_map(|step| &step.operations) {
+    for operation in plan.steps.iter().flat_map(|step| &step.operations).take(operations) {
         machine.run(operation);
     }
     machine.0

@@ -3,10 +3,11 @@
 //! Each of these is one durable transaction, so that a crash at any moment leaves the order either as it was before or
 //! as it is after, and a repeated call finds out that it was done.
 
-use super::standing::{EARLIER, Order, Outcome, read};
+use super::standing::{Order, Outcome, read};
 use super::{Hash, State, json, now};
 use crate::control::wire::Report;
 use crate::error::Result;
+use crate::marker::MarkedDisk;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// The ramdisk is handed out so often for one order.
@@ -83,15 +84,15 @@ impl State {
                 return Ok(Ordered::Begun(open));
             }
             // What an order that was given up has begun is still not whole.
-            let begun = standing.order.is_some_and(|open| open.begun);
+            let earlier = standing.order.filter(|open| open.begun);
             let order = Order {
                 id: uuid::Uuid::new_v4().to_string(),
                 image,
                 created: now(),
                 attempts: 0,
-                begun,
-                begun_in: if begun { EARLIER } else { 0 },
+                begun: earlier.is_some(),
                 without_marker,
+                disks: earlier.map(|open| open.disks).unwrap_or_default(),
                 given_up: false,
             };
             keep(transaction, &machine, &allocation, &order)?;
@@ -155,12 +156,13 @@ impl State {
     ///
     /// # Errors
     /// The database's.
-    pub async fn begin(&self, machine: &str, allocation: &str, order: &str) -> Result<Begun> {
+    pub async fn begin(&self, machine: &str, allocation: &str, order: &str, disks: Vec<MarkedDisk>) -> Result<Begun> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.durably(move |transaction| {
             let open = read(transaction, &machine, &allocation)?.order;
             let Some(mut open) = open.filter(|open| open.id == order) else { return Ok(Begun::NotInForce) };
-            let news = open.begin();
+            let news = !std::mem::replace(&mut open.begun, true);
+            open.disks = disks;
             keep(transaction, &machine, &allocation, &open)?;
             Ok(Begun::Yes(open, news))
         })
@@ -267,27 +269,26 @@ fn failed(
 ) -> rusqlite::Result<Reported> {
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     end(transaction, machine, allocation, &Outcome::of(&order, false, format!("{step}{}", report.message)))?;
-    // This attempt may have touched nothing, but an earlier one has. When it was this one that was noted, the machine never
-    // got the answer, and so did not begin.
-    if report.untouched && (!order.begun || order.begun_in == order.attempts) {
+    // Also when it was to begin, by this attempt or an earlier one: the machine never got the answer, and has looked that all
+    // is still there.
+    if report.untouched {
         forget(transaction, machine, allocation)?;
         return Ok(Reported { order: Some(order), ..Reported::default() });
     }
-    if !report.untouched {
-        (order.begun, order.begun_in) = (true, EARLIER);
-    }
+    order.begun = true;
     order.given_up = order.attempts >= ATTEMPTS;
     keep(transaction, machine, allocation, &order)?;
     Ok(Reported { retry: !order.given_up, order: Some(order), ..Reported::default() })
 }
 
 fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
-    let Order { id, image, created, attempts, begun: _, begun_in, without_marker, given_up } = order;
+    let Order { id, image, created, attempts, begun, without_marker, disks, given_up } = order;
+    let disks = serde_json::to_string(disks).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     transaction.execute(
         "INSERT OR REPLACE INTO orders
-         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![machine, allocation, id, image, created, attempts, begun_in, without_marker, given_up],
+         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        params![machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks],
     )?;
     Ok(())
 }

@@ -23,14 +23,16 @@ const TABLES: &str = "
         path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
 ";
 
-/// Columns that came later. Of `allocations`: what is installed; of `layouts`: what was handed out last.
-const LATER: [(&str, &str); 6] = [
+/// Columns that came later. Of `allocations`: what is installed; of `layouts`: what was handed out last; of `orders`: what
+/// it has begun on.
+const LATER: [(&str, &str); 7] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
     ("allocations", "outcome"),
     ("layouts", "document"),
     ("layouts", "image"),
+    ("orders", "disks"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.

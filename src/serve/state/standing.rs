@@ -2,7 +2,7 @@
 
 use super::{State, now};
 use crate::error::Result;
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::de::DeserializeOwned;
@@ -26,9 +26,6 @@ pub struct Standing {
     pub outcome: Option<Outcome>,
 }
 
-/// No attempt has this number.
-pub const EARLIER: u32 = u32::MAX;
-
 /// An order to reinstall that is open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
@@ -38,26 +35,14 @@ pub struct Order {
     pub created: String,
     /// How often the ramdisk was handed out for it.
     pub attempts: u32,
-    /// The point of no return has been passed.
+    /// The point of no return has been passed; or was to be, and the machine never heard the answer.
     pub begun: bool,
-    /// By which attempt first, as long as nobody has heard more of it; [`EARLIER`] when it is certain. 0: by none.
-    #[serde(skip)]
-    pub begun_in: u32,
     pub without_marker: bool,
+    /// Those of the last attempt that has begun; not for people.
+    #[serde(skip)]
+    pub disks: Vec<MarkedDisk>,
     /// Begun, and every attempt is used up: the machine waits for a person.
     pub given_up: bool,
-}
-
-impl Order {
-    /// Notes that the current attempt has begun; whether that is news.
-    pub fn begin(&mut self) -> bool {
-        let news = !self.begun;
-        if news {
-            let attempt = if self.attempts == 0 { EARLIER } else { self.attempts };
-            (self.begun, self.begun_in) = (true, attempt);
-        }
-        news
-    }
 }
 
 /// How the last reinstall ended, or its last attempt.
@@ -151,7 +136,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
         })
     });
     let mut standing = standing.optional()?.unwrap_or_default();
-    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up FROM orders
+    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks FROM orders
          WHERE machine = ?1 AND allocation = ?2";
     let order = connection.query_row(select, key, |row| {
         Ok(Order {
@@ -159,10 +144,11 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             image: row.get(1)?,
             created: row.get(2)?,
             attempts: row.get(3)?,
+            // Databases of before have the number of an attempt there.
             begun: row.get::<_, u32>(4)? > 0,
-            begun_in: row.get(4)?,
             without_marker: row.get(5)?,
             given_up: row.get(6)?,
+            disks: parsed(row, 7)?.unwrap_or_default(),
         })
     });
     standing.order = order.optional()?;

@@ -1,6 +1,5 @@
 //! The database by itself: restarts, databases of before, and every order in which things can happen to a reinstall.
 
-use super::standing::EARLIER;
 use super::*;
 use crate::control::wire::Report;
 use crate::marker;
@@ -178,8 +177,8 @@ const STEPS: [Step; 10] = [
 struct Expected {
     /// Installed image.
     image: String,
-    /// Image, attempts, begun in which (0: in none), given up.
-    open: Option<(String, u32, u32, bool)>,
+    /// Image, attempts, begun, given up.
+    open: Option<(String, u32, bool, bool)>,
     orders: u32,
 }
 
@@ -189,30 +188,28 @@ impl Expected {
         let Some((image, attempts, begun, given_up)) = self.open.clone() else {
             if step == Step::Order {
                 next.orders += 1;
-                next.open = Some((format!("i{}", next.orders), 0, 0, false));
+                next.open = Some((format!("i{}", next.orders), 0, false, false));
             }
             return next;
         };
         next.open = match step {
-            Step::Order if begun > 0 && !given_up => self.open.clone(),
+            Step::Order if begun && !given_up => self.open.clone(),
             Step::Order => {
                 next.orders += 1;
-                Some((format!("i{}", next.orders), 0, if begun > 0 { EARLIER } else { 0 }, false))
+                Some((format!("i{}", next.orders), 0, begun, false))
             }
             Step::Boot if attempts < 3 => Some((image, attempts + 1, begun, given_up)),
-            Step::Boot if begun > 0 => Some((image, attempts, begun, true)),
+            Step::Boot if begun => Some((image, attempts, begun, true)),
             Step::Boot => None,
-            Step::Begin if begun > 0 => self.open.clone(),
-            Step::Begin if attempts == 0 => Some((image, attempts, EARLIER, given_up)),
-            Step::Begin => Some((image, attempts, attempts, given_up)),
+            Step::Begin => Some((image, attempts, true, given_up)),
             Step::Success => {
                 next.image = image;
                 None
             }
-            Step::Untouched if begun == 0 || begun == attempts => None,
-            Step::Untouched => Some((image, attempts, begun, attempts >= 3)),
-            Step::Failed => Some((image, attempts, EARLIER, attempts >= 3)),
-            Step::Cancel if begun == 0 => None,
+            // Whoever was to begin: it is all still there.
+            Step::Untouched => None,
+            Step::Failed => Some((image, attempts, true, attempts >= 3)),
+            Step::Cancel if !begun => None,
             Step::Cancel | Step::Stale | Step::StaleFailure | Step::Nameless => self.open.clone(),
         };
         next
@@ -222,7 +219,7 @@ impl Expected {
         let open = standing.order.clone();
         Expected {
             image: standing.image.clone().unwrap(),
-            open: open.map(|order| (order.image, order.attempts, order.begun_in, order.given_up)),
+            open: open.map(|order| (order.image, order.attempts, order.begun, order.given_up)),
             orders,
         }
     }
@@ -252,7 +249,7 @@ impl Actor {
                 }
             }
             Step::Boot => drop(wait(state.next_boot(machine, Some("a"), [1; 32], false))),
-            Step::Begin => drop(wait(state.begin(machine, "a", &self.seen))),
+            Step::Begin => drop(wait(state.begin(machine, "a", &self.seen, vec![]))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
             Step::Failed => say(told(&self.seen, false, false)),
@@ -345,7 +342,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
     let Ordered::Placed(order) = wait(state.order("m", "a", "i1", true)) else { panic!() };
     for attempt in 1..=3 {
         assert!(matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Attempt(_)));
-        let begun = wait(state.begin("m", "a", &order.id));
+        let begun = wait(state.begin("m", "a", &order.id, vec![]));
         assert!(matches!(begun, Begun::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
         let failed = Report { message: format!("attempt {attempt}"), ..report(false, &order.id) };
         let first = wait(state.report("m", "a", &failed));
@@ -359,7 +356,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
     let success = wait(state.report("m", "a", &report(true, &order.id)));
     assert!(success.news && !success.retry, "a person may have finished it by hand");
     assert!(!wait(state.report("m", "a", &report(true, &order.id))).news);
-    assert_eq!(wait(state.begin("m", "a", &order.id)), Begun::NotInForce);
+    assert_eq!(wait(state.begin("m", "a", &order.id, vec![])), Begun::NotInForce);
     let outcome = standing(&state, "m").outcome.unwrap();
     assert_eq!((outcome.success, outcome.image.as_str(), &outcome.order), (true, "i1", &order.id));
 }

@@ -54,9 +54,7 @@ async fn the_end_answers_those_who_wait() {
     stream.write_all(request.as_bytes()).await.unwrap();
     // Another call on a later connection is answered after the wait has been accepted.
     server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await;
-    let began = std::time::Instant::now();
     server.stop().await;
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 204"), "{}", String::from_utf8_lossy(&answer));

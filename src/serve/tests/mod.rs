@@ -4,6 +4,7 @@ mod boot;
 mod choice;
 mod connections;
 mod files;
+mod lost;
 mod machines;
 mod operator;
 mod reinstall;
@@ -103,23 +104,26 @@ fn machine_file(id: &str, name: &str, mac: &str, allocation: &str, more: &str) -
     )
 }
 
+async fn bind(dir: &TempDir, heard: &Heard) -> Result<Server> {
+    let options = Options {
+        dir: dir.path().to_owned(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        url: None,
+        boot: None,
+        cmdline: "quiet".to_owned(),
+        json: true,
+    };
+    Server::bind(&options, Watch::json_into(heard.clone()), Duration::from_millis(20)).await
+}
+
 impl Running {
     async fn start() -> Running {
         Running::start_in(directory()).await
     }
 
     async fn start_in(dir: TempDir) -> Running {
-        let options = Options {
-            dir: dir.path().to_owned(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            url: None,
-            boot: None,
-            cmdline: "quiet".to_owned(),
-            json: true,
-        };
         let heard = Heard::default();
-        let watch = Watch::json_into(heard.clone());
-        let server = Server::bind(&options, watch, Duration::from_millis(20)).await.unwrap();
+        let server = bind(&dir, &heard).await.unwrap();
         let address = server.listener.local_addr().unwrap();
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(server.serve(async move { drop(ended.await) }));

@@ -40,7 +40,8 @@ impl Running {
     }
 
     async fn begin(&self, token: &str, order: &str) -> u16 {
-        let body = json!({ "allocationuuid": "a1", "order": order });
+        let disks = json!([{ "device": "os", "serial": "A0", "size_bytes": 1 }]);
+        let body = json!({ "allocationuuid": "a1", "order": order, "disks": disks });
         self.call(token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await.status
     }
 
@@ -86,7 +87,7 @@ async fn from_the_button_to_the_report() {
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert!(given.reinstall && given.succeeded);
     assert_eq!(given.image.id, "debian-13");
-    let wanted = allocation::Order { id: order.clone(), attempt: 1, attempts: 3, begun: false, without_marker: false };
+    let wanted = allocation::Order { id: order.clone(), attempt: 1, attempts: 3, ..allocation::Order::default() };
     assert_eq!(given.order, Some(wanted));
     assert_eq!(given.layout().unwrap().layout, crate::layout::read_yaml(LAYOUT).unwrap().layout);
 
@@ -96,7 +97,8 @@ async fn from_the_button_to_the_report() {
     assert_eq!(server.begin(&token, &order).await, 200);
     server.heard("begun: image debian-13, attempt 1 of 3").await;
     let server = server.restarted().await;
-    assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
+    let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
+    assert_eq!((begun.begun, begun.disks[0].serial.as_str(), begun.disks.len()), (true, "A0", 1));
     assert!(!server.report_of(&token, success("another")).await);
     assert!(!server.report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1" })).await);
     assert_eq!(server.listed().await["order"]["id"], order.as_str(), "neither report was about it");
@@ -138,8 +140,7 @@ async fn failures_before_and_after_the_point_of_no_return() {
         let given = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
         assert_eq!((given.attempt, given.begun), (attempt, attempt > 1));
         assert_eq!(server.begin(&token, &order).await, 200);
-        // That this attempt has touched nothing does not heal what the first one has begun.
-        assert_eq!(server.report_of(&token, failure(&order, attempt == 2)).await, attempt < 3);
+        assert_eq!(server.report_of(&token, failure(&order, false)).await, attempt < 3);
     }
     server.heard("given up after 3 attempts: the machine is not whole").await;
     for _ in 0..2 {
@@ -152,9 +153,28 @@ async fn failures_before_and_after_the_point_of_no_return() {
     // Another order takes its place, and knows what it finds.
     let order = server.order("debian-12").await;
     let token = server.token(ONE).await;
-    assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
+    let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
+    assert_eq!((begun.begun, begun.disks[0].serial.as_str()), (true, "A0"));
     server.report_of(&token, success(&order)).await;
     assert!(server.boots_disk().await);
+}
+
+/// The first attempt never heard that it may begin, and could not report. The second one sees that everything is still there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_announced_and_never_begun_is_given_up_by_the_next_attempt() {
+    let server = Running::start_in(with_images()).await;
+    server.installed().await;
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    assert_eq!(server.begin(&token, &order).await, 200);
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
+    assert!(!server.report_of(&token, failure(&order, true)).await);
+    assert_eq!(server.listed().await["order"], Value::Null);
+    server.heard("given up: nothing was touched").await;
+    assert!(server.boots_disk().await);
+    server.order("debian-13").await;
+    assert!(!server.listed().await["order"]["begun"].as_bool().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

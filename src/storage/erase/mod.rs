@@ -30,6 +30,11 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     let mut target = Target::open(&disk.device)?;
     zero::check(&disk.device, target.size, &disk.zero)?;
     wipe::forget_partitions(&target.file, &disk.device)?;
+    // First and durably: a disk that still has its beginning has lost nothing. One that takes this only after it was formatted
+    // gets it below.
+    if let Err(error) = zero::ranges(&target.file, &disk.device, target.size, disk.zero.get(..1).unwrap_or_default()) {
+        tracing::warn!("{error}");
+    }
     let outcome = target.climb(&disk.methods, deadline);
     // Also where the methods have failed: what was there must not be found again.
     let zeroed = zero::ranges(&target.file, &disk.device, target.size, &disk.zero);

@@ -1,0 +1,80 @@
+//! What the agent makes of an allocation.
+
+use super::ending::Way;
+use super::*;
+use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Report};
+use crate::inventory::{Disk, Filesystem, Partition, Table};
+use crate::marker::Marker;
+
+const LAYOUT: &str = "id: alone
+disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}]
+filesystems: [{path: /, device: /dev/sda1, format: ext4}]
+";
+
+fn inventory(marker: Option<Marker>) -> Inventory {
+    let part = Partition { number: 1, device: "/dev/sda1".into(), ..Partition::default() };
+    let table = Some(Table { kind: "gpt".into(), guid: None, partitions: vec![part] });
+    let disk = Disk { name: "sda".into(), device: "/dev/sda".into(), table, ..Disk::default() };
+    let filesystem = Filesystem { device: "/dev/sda1".into(), marker, ..Filesystem::default() };
+    Inventory { disks: vec![disk], filesystems: vec![filesystem], ..Inventory::default() }
+}
+
+/// The server has noted that the first attempt begins, and its answer was lost.
+#[test]
+fn an_attempt_that_never_heard_the_answer_did_not_begin() {
+    let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
+    let marker = Marker { machine: "m".into(), allocation: "a".into(), order: "o-1".into(), ..Marker::default() };
+    for (there, begun) in
+        [(Some(marker.clone()), false), (None, true), (Some(Marker { order: "o-2".into(), ..marker }), true)]
+    {
+        let order = Some(Order { id: "o-2".into(), begun: true, ..Order::default() });
+        let mut allocation = Allocation { id: "a".into(), order, reinstall: true, ..Allocation::default() };
+        correct_begun("m", &mut allocation, &layout, &inventory(there.clone()));
+        let order = allocation.order.as_ref().unwrap();
+        assert_eq!((order.begun, waiver(order)), (begun, begun.then_some(Waiver::Begun)), "{there:?}");
+    }
+}
+
+/// A control plane that wants a reinstall.
+struct Wants;
+
+impl Control for Wants {
+    fn register(&self, _: &Register) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn machine(&self) -> Result<Machine> {
+        let order = Some(Order { id: "o-1".into(), attempt: 1, attempts: 3, ..Order::default() });
+        let allocation = Allocation { id: "a".into(), reinstall: true, order, ..Allocation::default() };
+        Ok(Machine { allocation: Some(allocation), ..Machine::default() })
+    }
+
+    fn event(&self, _: &Event) -> Result<()> {
+        Ok(())
+    }
+
+    fn point_of_no_return(&self, _: &PointOfNoReturn) -> Result<()> {
+        panic!("nothing may begin")
+    }
+
+    fn report(&self, _: &Report) -> Result<Acknowledged> {
+        Ok(Acknowledged::default())
+    }
+}
+
+/// The failure is one of this order, so that it ends the order, and the installed system is booted.
+#[test]
+fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
+    let control: Arc<dyn Control> = Arc::new(Wants);
+    let (url, token) = ("http://127.0.0.1:9".to_owned(), "t".to_owned());
+    let settings = Settings { url, token, machine: None, keys: vec!["no key".into()], consoles: vec![] };
+    let agent = Agent { settings, machine: "m".into(), reporter: Reporter::new(control.clone()), control };
+    let failure = agent.prepare(Inventory::default()).err().expect("a key that is none was taken");
+    assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
+    assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", "o-1"));
+    assert_eq!(failure.way(&Acknowledged::default()), Way::Back);
+}

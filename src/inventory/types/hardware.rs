@@ -1,0 +1,51 @@
+//! The machine apart from its disks.
+
+use serde::{Deserialize, Serialize};
+
+/// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct System {
+    /// SMBIOS UUID, lower case; empty when the firmware gives none.
+    pub uuid: String,
+    #[serde(default)]
+    pub vendor: String,
+    #[serde(default)]
+    pub product: String,
+    #[serde(default)]
+    pub serial: String,
+    #[serde(default)]
+    pub bios_vendor: String,
+    #[serde(default)]
+    pub bios_version: String,
+    #[serde(default)]
+    pub bios_date: String,
+    pub firmware: Firmware,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Firmware {
+    #[default]
+    Bios,
+    Uefi,
+}
+
+/// One socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    pub vendor: String,
+    pub model: String,
+    pub cores: u32,
+    pub threads: u32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    pub name: String,
+    pub mac: String,
+    #[serde(default)]
+    pub driver: String,
+    /// Is there a carrier?
+    #[serde(default)]
+    pub link: bool,
+}
