@@ -65,11 +65,7 @@ fn fit_table(disk: &File, sector: u64, size_bytes: u64, grow: Option<u32>) -> io
     };
     let fitted = found.fitted(size_bytes / sector, grow)?;
     fitted.write(disk)?;
-    // A tool that looks for lost tables is not to find this one.
-    let old = found.number(BACKUP_LBA);
-    if old != fitted.number(BACKUP_LBA) && found.entries().all(|entry| !entry.sectors.contains(&old)) {
-        disk.write_all_at(&vec![0; sector as usize], old * sector)?;
-    }
+    forget_old_backup(disk, &found, &fitted)?;
     disk.sync_all()?;
     fix_protective_mbr(disk, fitted.number(BACKUP_LBA))?;
     disk.sync_all()?;
@@ -78,6 +74,24 @@ fn fit_table(disk: &File, sector: u64, size_bytes: u64, grow: Option<u32>) -> io
         if read.is_none_or(|read| read.entries != fitted.entries) {
             return Err(io::Error::other(format!("the table at sector {lba} is not what was written")));
         }
+    }
+    Ok(())
+}
+
+/// A tool that looks for lost tables is not to find the image's backup. The image may say anything about where that is: it
+/// goes only where it really is a header, and lies neither in a partition nor where one of the fitted tables is now.
+fn forget_old_backup(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
+    let (old, entries) = (found.number(BACKUP_LBA), fitted.number(ENTRIES_LBA));
+    let is_primary = old <= 1 || (entries..entries + fitted.entries_sectors()).contains(&old);
+    let is_backup = old > fitted.number(LAST_USABLE);
+    if is_primary || is_backup || found.entries().any(|entry| entry.sectors.contains(&old)) {
+        return Ok(());
+    }
+    let mut sector = vec![0; fitted.sector as usize];
+    disk.read_exact_at(&mut sector, old * fitted.sector)?;
+    if sector.starts_with(SIGNATURE) {
+        sector.fill(0);
+        disk.write_all_at(&sector, old * fitted.sector)?;
     }
     Ok(())
 }
@@ -94,6 +108,9 @@ fn fix_protective_mbr(disk: &File, last_lba: u64) -> io::Result<()> {
     }
     disk.write_all_at(&mbr, 0)
 }
+
+/// How a header begins.
+const SIGNATURE: &[u8] = b"EFI PART";
 
 /// Offsets in the header (UEFI specification 5.3.2).
 const HEADER_SIZE: usize = 12;
@@ -129,7 +146,7 @@ impl Gpt {
     fn read(disk: &File, sector: u64, lba: u64) -> io::Result<Option<Gpt>> {
         let mut header = vec![0; sector as usize];
         disk.read_exact_at(&mut header, lba * sector)?;
-        if !header.starts_with(b"EFI PART") {
+        if !header.starts_with(SIGNATURE) {
             return Ok(None);
         }
         let damaged = |what: &str| Err(io::Error::other(format!("the GPT at sector {lba} is damaged: {what}")));
