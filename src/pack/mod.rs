@@ -17,8 +17,9 @@ use crate::text;
 use frames::Frames;
 use serde::Serialize;
 use sign::Signer;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::BufWriter;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -119,6 +120,7 @@ impl Source {
         }
         let metadata = fs::metadata(source).context(Phase::Image, || format!("look at {}", source.display()))?;
         if metadata.is_file() {
+            assert_stays(source, &metadata, image)?;
             return disk::kind(source);
         }
         if !metadata.is_dir() {
@@ -132,6 +134,24 @@ impl Source {
             true => Err(Error::new(Phase::Image, format!("{} lies in what it is made of", image.display()))),
             false => Ok(Source::Tree),
         }
+    }
+}
+
+/// Refuses a source that is, by whatever name, one of the files that packing it replaces.
+fn assert_stays(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
+    let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
+    let new = beside.iter().map(|suffix| format!("{suffix}.new")).chain([".new.raw".to_owned()]);
+    let replaced = beside.iter().map(|suffix| (*suffix).to_owned()).chain(new);
+    let is_source = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (metadata.dev(), metadata.ino()))
+    };
+    match replaced.map(|suffix| with_suffix(image, &suffix)).find(is_source) {
+        Some(path) => {
+            let (source, path) = (source.display(), path.display());
+            let why = format!("{source} is the same file as {path}, which would be replaced: name another output");
+            Err(Error::new(Phase::Image, why))
+        }
+        None => Ok(()),
     }
 }
 
