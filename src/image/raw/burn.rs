@@ -5,13 +5,8 @@ use super::{Expected, HEAD_BYTES, Target, write};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::arriving::Arriving;
 use crate::image::digest::Digest;
-use crate::image::{Burned, Incoming, MOST_STARTS, Part, Watch, progress};
+use crate::image::{Burned, End, Incoming, Part, Watch, progress};
 use std::io::BufRead;
-
-enum End {
-    Whole(Burned),
-    StartOver { why: String, resumed: u32 },
-}
 
 impl Incoming {
     /// Refuses a raw disk image where a tree of files is wanted, and the other way round, by the image's first bytes: that is
@@ -44,22 +39,16 @@ impl Incoming {
             return Err(Error::new(Phase::Image, what));
         };
         let target = Target::open(device)?;
-        let mut resumed = 0;
-        for start in 1..=MOST_STARTS {
-            let arriving = match self.first.take() {
-                Some(arriving) => arriving,
-                None => self.arriving(part)?,
-            };
-            match burn_once(arriving, part, &target, expected, watch)? {
+        let (mut start, mut resumed) = (1, 0);
+        loop {
+            let arriving = self.first.take().map_or_else(|| self.arriving(part), Ok)?;
+            let (why, before) = match burn_once(arriving, part, &target, expected, watch)? {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
-                End::StartOver { why, resumed: before } => {
-                    tracing::warn!("image {}: {why}; starting over (start {start} of {MOST_STARTS})", part.url);
-                    resumed += before + 1;
-                }
-            }
+                End::StartOver { why, resumed } => (why, resumed),
+            };
+            start = self.next_start(start, &why)?;
+            resumed += before + 1;
         }
-        let why = format!("the image {} changed or could not be resumed in {MOST_STARTS} starts", part.url);
-        Err(Error::new(Phase::Image, why))
     }
 }
 

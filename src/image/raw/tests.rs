@@ -258,6 +258,24 @@ fn an_image_that_changes_on_the_way_is_written_again_from_its_start() {
 }
 
 #[test]
+fn an_image_that_changes_on_the_way_again_and_again_says_why() {
+    let body = compress("zstd", &image(3 * MIB));
+    let changed = body.clone();
+    let server = Server::start(body.clone(), move |request| {
+        let etag = Some(format!("\"{}\"", request.nth));
+        match request.method.as_str() {
+            "HEAD" => Act::default(),
+            _ => Act { etag, body: Some(changed.clone()), ..Act::cut_after(2 * MIB) },
+        }
+    });
+    let disk = file(10 * MIB);
+    let error = burn_from(&server, &body, &disk).unwrap_err().to_string();
+    assert!(error.contains("changed or could not be resumed in 3 starts: "), "{error}");
+    assert!(error.contains("the server sends the image from its start"), "{error}");
+    assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn what_cannot_be_trusted_does_not_get_its_first_mib() {
     let good = compress("zstd", &image(3 * MIB));
     let mut flipped = good.clone();
