@@ -5,7 +5,7 @@ use crate::control::wire::{BurnFigures, Progress};
 use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
 use crate::execute::peak_rss_bytes;
-use crate::image::raw::Expected;
+use crate::image::raw::{self, Expected};
 use crate::image::{self, Beneath, Burned, Incoming, Keys, Plain, PublicKey, Reached, Source};
 use crate::storage::busy;
 use crate::storage::fit;
@@ -57,8 +57,10 @@ fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
     let device = disk.to_str().ok_or_else(|| Error::new(Phase::Image, format!("{} is not UTF-8", disk.display())))?;
     let began = Instant::now();
     let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
-    incoming.require(Some(device))?;
-    let burned = incoming.burn_raw(device, &Expected { partitions: false }, &show)?;
+    let (onto, expected) = (raw::Target::open(device)?, Expected::default());
+    incoming.require_disk(&onto.disk, &expected)?;
+    let burned = incoming.burn_raw(&onto, &expected, &show)?;
+    drop(onto);
     let streamed = began.elapsed();
     if is_block_device(disk)? {
         fit::fit(device, None)?;

@@ -3,7 +3,8 @@
 use super::Run;
 use crate::boot::found;
 use crate::error::{Error, Phase, Result};
-use crate::image::raw::Expected;
+use crate::image::raw::{Disk, Expected, Target};
+use crate::image::{Incoming, Plain, Reached};
 use crate::inventory::{Partition, Table};
 use crate::layout::partition_device;
 use crate::plan::{BurnDisk, ExpectedFilesystem, MountFilesystem};
@@ -11,15 +12,28 @@ use crate::storage::{fit, grow};
 use crate::target::{self, installer};
 use std::time::Instant;
 
+/// Refuses what is not for this disk, while nothing is written yet.
+pub(super) fn arriving(reached: Reached, burn: &BurnDisk) -> Result<Incoming> {
+    let BurnDisk { device, size_bytes, sector_bytes, .. } = burn;
+    let disk = Disk { name: device.clone(), size_bytes: *size_bytes, sector_bytes: *sector_bytes };
+    let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
+    incoming.require_disk(&disk, &expected(burn))?;
+    Ok(incoming)
+}
+
+fn expected(burn: &BurnDisk) -> Expected {
+    Expected { partitions: burn.filesystems.iter().map(|is| is.number).collect(), grow: burn.grow }
+}
+
 impl Run<'_> {
     pub(super) fn burn_disk(&mut self, burn: &BurnDisk) -> Result<()> {
-        let BurnDisk { name, device, grow, filesystems } = burn;
+        let BurnDisk { name, device, grow, filesystems, .. } = burn;
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
         let incoming = self.image.take().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
         let began = Instant::now();
         let burned =
-            incoming.burn_raw(device, &Expected { partitions: true }, &|progress| reporter.progress(progress))?;
+            incoming.burn_raw(&Target::open(device)?, &expected(burn), &|progress| reporter.progress(progress))?;
         let figures = burned.figures(began.elapsed());
         self.say(&format!("{name}: {figures}"));
         self.burn = Some(figures);

@@ -16,7 +16,7 @@ mod tests;
 
 pub(super) use sniff::DISK_FOR_TREE;
 pub use sniff::{Expected, is_disk_image};
-pub use target::Target;
+pub use target::{Disk, Target};
 
 use super::ring::Reader;
 use std::io;
@@ -58,8 +58,8 @@ pub struct HeldBack<'t> {
 pub fn write<'t>(mut stream: Reader, target: &'t Target, expected: &Expected) -> io::Result<HeldBack<'t>> {
     let mut head = Aligned::new(HEAD_BYTES);
     let head_bytes = fill(&mut stream, &mut head)?;
-    sniff::check(&head[..head_bytes], target, expected)?;
-    target.zero(0..target.size_bytes.min(HEAD_BYTES as u64))?;
+    sniff::check(&head[..head_bytes], &target.disk, expected)?;
+    target.zero(0..target.disk.size_bytes.min(HEAD_BYTES as u64))?;
     target.sync()?;
     let bytes = if head_bytes < HEAD_BYTES { head_bytes as u64 } else { write_rest(&mut stream, target)? };
     target.sync()?;
@@ -170,8 +170,8 @@ fn cut(
         }
         let filled = fill_buffer(stream, &mut buffer)?;
         let end = offset + filled.bytes as u64;
-        if end > target.size_bytes {
-            return Err(sniff::too_long(target, None));
+        if end > target.disk.size_bytes {
+            return Err(sniff::too_long(&target.disk, None));
         }
         for zeros in filled.zeros {
             sending.zeros(offset + zeros.start as u64..offset + target.whole_sectors(zeros.end) as u64)?;

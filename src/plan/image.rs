@@ -25,7 +25,7 @@ impl Way {
         fstab: &[FstabEntry],
     ) -> Way {
         let (name, mounts) = (subject.image.clone(), returning.before_the_image());
-        let Some(device) = decided.image_disk.clone() else {
+        let Some(disk) = &decided.image_disk else {
             let burn = Operation::BurnImage { name, hidden: returning.hidden(), merged: returning.merged() };
             return Way {
                 first: (StepName::StorageMount, mounts),
@@ -37,7 +37,9 @@ impl Way {
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).map(|(_, is)| is);
         let burn = BurnDisk {
             name,
-            device,
+            device: disk.device.clone(),
+            size_bytes: disk.size_bytes,
+            sector_bytes: disk.sector_bytes,
             grow: growing.and_then(|is| is.image_partition),
             filesystems: filesystems.iter().filter_map(expected).collect(),
         };

@@ -55,11 +55,39 @@ pub fn fit(device: &str, grow: Option<u32>) -> Result<Option<Table>> {
     Ok(Some(table))
 }
 
-/// The same without the kernel.
+/// Refuses a GPT that would not be fitted, by the first bytes of its image: for before anything is written. Returns the numbers
+/// of its partitions; `None` where they are not in those bytes.
+///
+/// # Errors
+/// As [`fit`].
+pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>) -> io::Result<Option<Vec<u32>>> {
+    let sector = u64::from(sector_bytes);
+    let read_at = |bytes: &mut [u8], at: u64| {
+        let found = usize::try_from(at).ok().and_then(|at| head.get(at..)?.get(..bytes.len()));
+        bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    let found = match Gpt::read(&read_at, sector, 1) {
+        // They may lie anywhere on the disk.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+        found => found?,
+    };
+    let Some(found) = found else { return Ok(None) };
+    let fitted = found.fitted(size_bytes / sector, grow)?;
+    Ok(Some(fitted.entries().map(|entry| entry.number).collect()))
+}
+
+/// Said of other tables.
+pub fn only_gpt_grows(number: u32) -> String {
+    format!("partition {number} cannot grow: the image has no GPT")
+}
+
+/// The same as [`fit`], without the kernel.
 fn fit_table(disk: &File, sector: u64, size_bytes: u64, grow: Option<u32>) -> io::Result<()> {
-    let Some(found) = Gpt::read(disk, sector, 1)? else {
+    let read_at = |bytes: &mut [u8], at: u64| disk.read_exact_at(bytes, at);
+    let Some(found) = Gpt::read(&read_at, sector, 1)? else {
         return match grow {
-            Some(number) => Err(io::Error::other(format!("partition {number} cannot grow: the image has no GPT"))),
+            Some(number) => Err(io::Error::other(only_gpt_grows(number))),
             None => Ok(()),
         };
     };
@@ -70,7 +98,7 @@ fn fit_table(disk: &File, sector: u64, size_bytes: u64, grow: Option<u32>) -> io
     fix_protective_mbr(disk, fitted.number(BACKUP_LBA))?;
     disk.sync_all()?;
     for lba in [1, fitted.number(BACKUP_LBA)] {
-        let read = Gpt::read(disk, sector, lba)?;
+        let read = Gpt::read(&read_at, sector, lba)?;
         if read.is_none_or(|read| read.entries != fitted.entries) {
             return Err(io::Error::other(format!("the table at sector {lba} is not what was written")));
         }
@@ -136,6 +164,9 @@ struct Gpt {
     entries: Vec<u8>,
 }
 
+/// Reads a disk, or what is known of it.
+type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
+
 struct Entry {
     number: u32,
     sectors: Range<u64>,
@@ -143,9 +174,9 @@ struct Entry {
 
 impl Gpt {
     /// The table whose header is at this sector; `None` where there is none.
-    fn read(disk: &File, sector: u64, lba: u64) -> io::Result<Option<Gpt>> {
+    fn read(read_at: ReadAt, sector: u64, lba: u64) -> io::Result<Option<Gpt>> {
         let mut header = vec![0; sector as usize];
-        disk.read_exact_at(&mut header, lba * sector)?;
+        read_at(&mut header, lba * sector)?;
         if !header.starts_with(SIGNATURE) {
             return Ok(None);
         }
@@ -165,7 +196,7 @@ impl Gpt {
         }
         gpt.entries = vec![0; count * entry_bytes];
         let at = gpt.number(ENTRIES_LBA).checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;
-        disk.read_exact_at(&mut gpt.entries, at)?;
+        read_at(&mut gpt.entries, at)?;
         if crc(&gpt.entries) != gpt.word(ENTRIES_CRC) {
             return damaged("the checksum of its entries is wrong");
         }
@@ -266,4 +297,4 @@ fn crc(bytes: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

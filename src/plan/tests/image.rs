@@ -33,6 +33,8 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     let burn = BurnDisk {
         name: subject().image,
         device: "/dev/sda".to_owned(),
+        size_bytes: machine().disks[0].size_bytes,
+        sector_bytes: 512,
         grow: Some(2),
         filesystems: vec![expected(2, "/", Format::Ext4, "root"), expected(1, "/boot/efi", Format::Vfat, "efi")],
     };

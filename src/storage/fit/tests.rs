@@ -126,6 +126,11 @@ fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, change: &dyn Fn(&
     file
 }
 
+/// The bytes of such an image.
+pub(crate) fn crowded_image(sector: u64, sectors: u64) -> Vec<u8> {
+    fs::read(crowded(sector, sectors, 0, &|_| ()).path()).unwrap()
+}
+
 fn fit_crowded(file: &NamedTempFile, sector: u64) -> io::Result<()> {
     let disk = File::options().read(true).write(true).open(file.path())?;
     fit_table(&disk, sector, file.as_file().metadata()?.len(), None)
