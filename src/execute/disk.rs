@@ -2,8 +2,8 @@
 
 use super::Run;
 use crate::boot::found;
-use crate::error::{Error, Phase, Result};
-use crate::image::raw::{Disk, Expected, Target};
+use crate::error::{Context, Error, Phase, Result};
+use crate::image::raw::{Disk, Expected, Target, unique};
 use crate::image::{Incoming, Plain, Reached};
 use crate::inventory::{Partition, Table};
 use crate::layout::partition_device;
@@ -22,12 +22,13 @@ pub(super) fn arriving(reached: Reached, burn: &BurnDisk) -> Result<Incoming> {
 }
 
 fn expected(burn: &BurnDisk) -> Expected {
-    Expected { partitions: burn.filesystems.iter().map(|is| is.number).collect(), grow: burn.grow }
+    let partitions = burn.filesystems.iter().map(|is| is.number).collect();
+    Expected { partitions, grow: burn.grow, taken: burn.taken.clone() }
 }
 
 impl Run<'_> {
     pub(super) fn burn_disk(&mut self, burn: &BurnDisk) -> Result<()> {
-        let BurnDisk { name, device, grow, filesystems, .. } = burn;
+        let BurnDisk { name, device, grow, filesystems, taken, .. } = burn;
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
         let incoming = self.image.take().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
@@ -40,6 +41,8 @@ impl Run<'_> {
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.say(&format!("{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"));
         let table = fit::fit(device, *grow)?.unwrap_or_default();
+        // Those of its filesystems are seen only now.
+        unique::check(&table, device, taken).context(Phase::Image, || format!("what is on {device} now"))?;
         for expected in filesystems {
             let found = brought(device, expected, &table)?;
             if expected.path == "/" {

@@ -13,6 +13,7 @@ mod sniff;
 mod target;
 #[cfg(test)]
 mod tests;
+pub mod unique;
 
 pub(super) use sniff::DISK_FOR_TREE;
 pub use sniff::{Expected, is_disk_image};

@@ -4,7 +4,8 @@
 use super::returning::Returning;
 use super::steps::Placed;
 use super::verdict::Decided;
-use super::{BurnDisk, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject};
+use super::{BurnDisk, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject, staying};
+use crate::inventory::Inventory;
 
 type Part = (StepName, Vec<Operation>);
 
@@ -19,6 +20,7 @@ pub struct Way {
 impl Way {
     pub fn of(
         subject: &Subject,
+        inventory: &Inventory,
         decided: &Decided,
         filesystems: &[Placed],
         returning: &Returning,
@@ -42,6 +44,7 @@ impl Way {
             sector_bytes: disk.sector_bytes,
             grow: growing.and_then(|is| is.image_partition),
             filesystems: filesystems.iter().filter_map(expected).collect(),
+            taken: staying::uuids(inventory, &decided.disks),
         };
         let grows = |operation: &Operation| match operation {
             Operation::Mount(mount) if growing.is_some_and(|is| is.device == mount.device) => {

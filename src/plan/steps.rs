@@ -18,7 +18,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
     let root_uuid = root.map(|(_, is)| is.uuid.clone()).unwrap_or_default();
     let returning = Returning::new(layout, inventory, &decided, &filesystems);
-    let image = image::Way::of(&subject, &decided, &filesystems, &returning, &fstab);
+    let image = image::Way::of(&subject, inventory, &decided, &filesystems, &returning, &fstab);
     let steps = [
         (StepName::ImageReach, vec![Operation::ReachImage { name: subject.image.clone(), url: subject.url.clone() }]),
         (StepName::StorageIdentify, decided.identities.iter().cloned().map(Operation::IdentifyDisk).collect()),

@@ -436,6 +436,8 @@ pub struct BurnDisk {
     pub grow: Option<u32>,
     /// What the layout mounts, and so must be in it.
     pub filesystems: Vec<ExpectedFilesystem>,
+    /// UUIDs that must not be in it, in lower case, and the device that has each: it is on a disk that stays.
+    pub taken: BTreeMap<String, String>,
 }
 
 /// A filesystem that a raw image brings.

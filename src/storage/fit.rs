@@ -6,12 +6,13 @@
 
 use super::{gpt, kernel, wipe};
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Table};
+use crate::inventory::{self, Partition, Table};
 use flate2::Crc;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use uuid::Uuid;
 
 /// Partitions end where this is whole, as those of a layout do.
 const MIB: u64 = 1 << 20;
@@ -55,12 +56,12 @@ pub fn fit(device: &str, grow: Option<u32>) -> Result<Option<Table>> {
     Ok(Some(table))
 }
 
-/// Refuses a GPT that would not be fitted, by the first bytes of its image: for before anything is written. Returns the numbers
-/// of its partitions; `None` where they are not in those bytes.
+/// Refuses a GPT that would not be fitted, by the first bytes of its image: for before anything is written. Returns its numbers and
+/// GUIDs, and not what is in the partitions; `None` where they are not in those bytes.
 ///
 /// # Errors
 /// As [`fit`].
-pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>) -> io::Result<Option<Vec<u32>>> {
+pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>) -> io::Result<Option<Table>> {
     let sector = u64::from(sector_bytes);
     let read_at = |bytes: &mut [u8], at: u64| {
         let found = usize::try_from(at).ok().and_then(|at| head.get(at..)?.get(..bytes.len()));
@@ -73,8 +74,14 @@ pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>)
         found => found?,
     };
     let Some(found) = found else { return Ok(None) };
-    let fitted = found.fitted(size_bytes / sector, grow)?;
-    Ok(Some(fitted.entries().map(|entry| entry.number).collect()))
+    found.fitted(size_bytes / sector, grow)?;
+    let partitions = found.entries().map(|Entry { number, guid, .. }| Partition {
+        number,
+        guid: Some(guid),
+        ..Partition::default()
+    });
+    let guid = Some(guid_at(&found.header, DISK_GUID));
+    Ok(Some(Table { kind: "gpt".to_owned(), guid, partitions: partitions.collect() }))
 }
 
 /// Said of other tables.
@@ -146,12 +153,14 @@ const HEADER_CRC: usize = 16;
 const OWN_LBA: usize = 24;
 const BACKUP_LBA: usize = 32;
 const LAST_USABLE: usize = 48;
+const DISK_GUID: usize = 56;
 const ENTRIES_LBA: usize = 72;
 const ENTRY_COUNT: usize = 80;
 const ENTRY_SIZE: usize = 84;
 const ENTRIES_CRC: usize = 88;
 
 /// Offsets in an entry (UEFI specification 5.3.3).
+const PARTITION_GUID: usize = 16;
 const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
 
@@ -169,6 +178,7 @@ type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
 struct Entry {
     number: u32,
+    guid: Uuid,
     sectors: Range<u64>,
 }
 
@@ -269,6 +279,7 @@ impl Gpt {
         let entries = self.entries.chunks_exact(self.word(ENTRY_SIZE) as usize).zip(1..);
         entries.filter(|(entry, _)| entry[..16] != [0; 16]).map(|(entry, number)| Entry {
             number,
+            guid: guid_at(entry, PARTITION_GUID),
             sectors: number_at(entry, FIRST_LBA)..number_at(entry, LAST_LBA).saturating_add(1),
         })
     }
@@ -288,6 +299,10 @@ impl Gpt {
 
 fn number_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default()
+}
+
+fn guid_at(bytes: &[u8], at: usize) -> Uuid {
+    bytes[at..at + 16].try_into().map(Uuid::from_bytes_le).unwrap_or_default()
 }
 
 fn crc(bytes: &[u8]) -> u32 {

@@ -1,8 +1,9 @@
 //! What the first MiB of an image says: is it a disk, and one that fits onto this one?
 
-use super::Disk;
+use super::{Disk, unique};
 use crate::layout::partition_device;
 use crate::storage::fit;
+use std::collections::BTreeMap;
 use std::io;
 
 /// What the layout wants of a raw image.
@@ -12,6 +13,8 @@ pub struct Expected {
     pub partitions: Vec<u32>,
     /// Number of the one that grows.
     pub grow: Option<u32>,
+    /// UUIDs that are on other disks, in lower case, and the device that has each.
+    pub taken: BTreeMap<String, String>,
 }
 
 /// Sizes of sector that GPTs are made for.
@@ -76,7 +79,10 @@ fn check_gpt(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     let Disk { name, size_bytes, sector_bytes } = disk;
     let fitted = fit::check(head, *sector_bytes, *size_bytes, expected.grow);
     let found = fitted.map_err(|error| refused(format!("the image's partition table does not fit {name}: {error}")))?;
-    found.map_or(Ok(()), |numbers| has_partitions(&numbers, disk, expected, |_| false))
+    let Some(table) = found else { return Ok(()) };
+    let numbers: Vec<u32> = table.partitions.iter().map(|partition| partition.number).collect();
+    has_partitions(&numbers, disk, expected, |_| false)?;
+    unique::check(&table, name, &expected.taken)
 }
 
 fn check_mbr(entries: &[MbrEntry], disk: &Disk, expected: &Expected) -> io::Result<()> {
@@ -102,7 +108,7 @@ fn has_partitions(there: &[u32], disk: &Disk, expected: &Expected, unseen: impl 
     }
 }
 
-fn refused(why: String) -> io::Error {
+pub(super) fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 

@@ -6,6 +6,7 @@ use crate::image::ring::{Pool, pipe};
 use crate::image::stages::Clock;
 use crate::image::testing::{Act, Server, Tar, compress, noise, pace, reader};
 use crate::image::{Incoming, Source, reach};
+use crate::inventory::{Partition, Signature, Table};
 use crate::storage::fit;
 use crate::storage::fit::tests::crowded_image;
 use crate::storage::loopdev::LoopDevice;
@@ -13,6 +14,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::sync::Arc;
 use tempfile::NamedTempFile;
+use uuid::Uuid;
 
 const MIB: usize = 1 << 20;
 
@@ -352,7 +354,7 @@ fn changed(mut image: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
 fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
     let (large, small) = (crowded_image(4096, 500), crowded_image(512, 4000));
-    let expected = |partitions: &[u32], grow| Expected { partitions: partitions.to_vec(), grow };
+    let expected = |partitions: &[u32], grow| Expected { partitions: partitions.to_vec(), grow, ..Expected::default() };
     let cases = [
         (&tar, 512, expected(&[1], None), "the image is a tar archive, and the layout says image: true for /dev/sda"),
         (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
@@ -418,12 +420,49 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     assert!(error.contains("has 2 layers of files and is no raw disk image"), "{error}");
 }
 
+#[test]
+fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
+    let server = Server::start(compress("zstd", &crowded_image(512, 4000)), |_| Act::default());
+    let uuid = |byte: u8| Uuid::from_bytes([byte; 16]).to_string();
+    let taken = |taken: &[(u8, &str)]| Expected {
+        partitions: vec![1],
+        taken: taken.iter().map(|(byte, device)| (uuid(*byte), (*device).to_owned())).collect(),
+        ..Expected::default()
+    };
+    let other = taken(&[(0xf7, "/dev/sdb"), (0x22, "/dev/sdc9"), (0x21, "/dev/sdd")]);
+    let error = arriving(&server).require_disk(&sda(512), &other).unwrap_err().to_string();
+    let says =
+        format!("{} of /dev/sda is that of /dev/sdb, {} of /dev/sda1 is that of /dev/sdc9; ", uuid(0xf7), uuid(0x22));
+    assert!(error.contains(&says), "{error}");
+    arriving(&server).require_disk(&sda(512), &taken(&[(0x21, "/dev/sdb")])).unwrap();
+}
+
+#[test]
+fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
+    let signature = |uuid: &str| Signature { uuid: uuid.to_owned(), ..Signature::default() };
+    let partition = |number, uuids: &[&str]| Partition {
+        number,
+        signatures: uuids.iter().map(|uuid| signature(uuid)).collect(),
+        ..Partition::default()
+    };
+    let partitions = vec![partition(1, &["1A2B-3C4D"]), partition(2, &["", "e5-f6"])];
+    let table = Table { partitions, ..Table::default() };
+    let check = |uuid: &str| unique::check(&table, "/dev/nvme0n1", &[(uuid.to_owned(), "/dev/sdb1".to_owned())].into());
+    for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
+        let error = check(uuid).unwrap_err().to_string();
+        assert!(error.contains(&format!("{uuid} of {device} is that of /dev/sdb1; detach that disk")), "{error}");
+    }
+    check("e5-f7").unwrap();
+}
+
 /// Entries that lie behind what is looked at are found wanting when the table is fitted.
 #[test]
 fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
     let image = crowded_image(512, 4000);
-    let whole = fit::check(&image, 512, 8 * MIB as u64, None).unwrap();
-    assert_eq!(whole, Some((1..=128).collect()));
+    let whole = fit::check(&image, 512, 8 * MIB as u64, None).unwrap().unwrap();
+    assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
+    let partitions: Vec<_> = whole.partitions.iter().map(|is| (is.number, is.guid.unwrap().as_bytes()[0])).collect();
+    assert_eq!(partitions, (1..=128).zip(34..).collect::<Vec<(u32, u8)>>());
     assert_eq!(fit::check(&image[..16 * 1024], 512, 8 * MIB as u64, None).unwrap(), None);
     assert_eq!(fit::check(&image[..600], 512, 8 * MIB as u64, Some(7)).unwrap(), None);
 }
@@ -507,11 +546,9 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
     let source = Source { url: server.url("x"), digest: Some(format!("sha256:{:064}", 0)), ..Source::default() };
     let burn = || {
         let reached = reach::reach(&crate::http::client().unwrap(), &source, &pace()).unwrap();
-        Incoming::at_pace(reached, Plain::AnyBytes, pace())
-            .unwrap()
-            .burn_raw(&Target::open(disk.path()).unwrap(), &partitioned(), &|_| ())
-            .unwrap_err()
-            .to_string()
+        let incoming = Incoming::at_pace(reached, Plain::AnyBytes, pace()).unwrap();
+        let target = Target::open(disk.path());
+        target.and_then(|target| incoming.burn_raw(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
     };
     let error = burn();
     assert!(error.contains(&format!("the first 1 MiB of {} stays zero", disk.path())), "{error}");

@@ -105,6 +105,7 @@ fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, change: &dyn Fn(&
         entry[LAST_LBA..LAST_LBA + 8].copy_from_slice(&lba.to_le_bytes());
     }
     gpt.header[..HEADER_SIZE].copy_from_slice(b"EFI PART\0\0\x01\0");
+    gpt.header[DISK_GUID..ENTRIES_LBA].fill(0xf7);
     for (at, word) in [(HEADER_SIZE, HEADER_BYTES as u32), (ENTRY_COUNT, 128), (ENTRY_SIZE, 128)] {
         gpt.header[at..at + 4].copy_from_slice(&word.to_le_bytes());
     }
