@@ -60,6 +60,12 @@ impl Target {
         bytes.next_multiple_of(self.disk.sector_bytes as usize)
     }
 
+    /// Where a backup GPT has its header.
+    pub fn last_sector(&self) -> Range<u64> {
+        let Disk { size_bytes, sector_bytes, .. } = self.disk;
+        size_bytes.saturating_sub(u64::from(sector_bytes))..size_bytes
+    }
+
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, offset).map_err(|error| self.failed("write", bytes.len() as u64, offset, &error))
     }

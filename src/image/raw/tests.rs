@@ -53,12 +53,13 @@ fn gpt(bytes: usize, sector: usize, backup_lba: u64) -> Vec<u8> {
     image
 }
 
-/// The old content is left behind the image only, and not in the first MiB.
+/// The old content is left behind the image only, and neither in the first MiB nor in the last sector.
 fn assert_written(found: &[u8], image: &[u8], sector: usize) {
-    let padded = image.len().next_multiple_of(sector).max(MIB);
+    let (padded, last) = (image.len().next_multiple_of(sector).max(MIB), found.len() - sector);
     assert!(found[..image.len()] == *image, "the disk is not what the image is");
     assert!(found[image.len()..padded].iter().all(|byte| *byte == 0));
-    assert!(found[padded..].iter().all(|byte| *byte == 0xaa));
+    assert!(found[padded.min(last)..last].iter().all(|byte| *byte == 0xaa));
+    assert!(found[padded.max(last)..].iter().all(|byte| *byte == 0));
 }
 
 #[test]
@@ -72,6 +73,32 @@ fn an_image_of_any_length_and_in_any_chunks_arrives() {
             assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0), "released too early");
             held_back.release().unwrap();
             assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
+        }
+    }
+}
+
+/// A backup GPT has its header in the disk's last sector.
+#[test]
+fn the_last_sector_comes_as_late_as_the_first_mib() {
+    for disk_bytes in [MIB, MIB + 512, 2 * MIB, 2 * MIB + 512, 8 * MIB - 512] {
+        for short in [0, 1, 100, 511, 512, 513] {
+            for zeros in [0, 1, 512, 3 * BLOCK_BYTES] {
+                let (disk, mut image) = (file(disk_bytes), image(disk_bytes));
+                image[disk_bytes - zeros..].fill(0);
+                image.truncate(disk_bytes - short);
+                let target = open(&disk);
+                let held_back = write(reader(&image, 300_000), &target, &partitioned()).unwrap();
+                assert_eq!(held_back.bytes, image.len() as u64);
+                let found = fs::read(disk.path()).unwrap();
+                assert!(
+                    found[disk_bytes - 512..].iter().all(|byte| *byte == 0),
+                    "{disk_bytes} {short} {zeros}: too early"
+                );
+                let end = (disk_bytes - 512).min(image.len());
+                assert!(end <= MIB || found[MIB..end] == image[MIB..end], "{disk_bytes} {short} {zeros}");
+                held_back.release().unwrap();
+                assert_written(&fs::read(disk.path()).unwrap(), &image, 512);
+            }
         }
     }
 }
