@@ -195,18 +195,18 @@ fn cut(
             tail = Some(hold_back(&mut buffer[(last - offset) as usize..], target));
         }
         for zeros in filled.zeros {
-            sending.zeros(offset + zeros.start as u64..offset + target.whole_sectors(zeros.end) as u64)?;
+            sending.zeros(offset + zeros.start as u64..offset + target.whole_sectors(zeros.end) as u64);
         }
         let is_last = filled.bytes < BUFFER_BYTES;
         match filled.parts.is_empty() {
             true => kept = Some(buffer),
             false => {
                 let parts = filled.parts.into_iter().map(|part| part.start..target.whole_sectors(part.end)).collect();
-                sending.send(Job::Write { buffer, offset, parts })?;
+                sending.send(Job::Write { buffer, offset, parts });
             }
         }
         if is_last {
-            sending.flush()?;
+            sending.flush();
             return Ok(Rest { end, tail });
         }
         offset = end;
@@ -229,23 +229,25 @@ struct Sending {
 }
 
 impl Sending {
-    fn send(&self, job: Job) -> io::Result<()> {
-        self.jobs.send(job).map_err(|_| io::Error::other("all writers have gone; their words are on the console"))
+    fn send(&self, job: Job) {
+        // The receiver lives as long as the writers, which end only after this.
+        let _ = self.jobs.send(job);
     }
 
-    fn zeros(&mut self, range: Range<u64>) -> io::Result<()> {
+    fn zeros(&mut self, range: Range<u64>) {
         if self.zeros.end == range.start && range.end - self.zeros.start <= ZEROS_BYTES {
             self.zeros.end = range.end;
-            return Ok(());
+        } else {
+            self.flush();
+            self.zeros = range;
         }
-        self.flush()?;
-        self.zeros = range;
-        Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) {
         let zeros = std::mem::take(&mut self.zeros);
-        if zeros.is_empty() { Ok(()) } else { self.send(Job::Zero(zeros)) }
+        if !zeros.is_empty() {
+            self.send(Job::Zero(zeros));
+        }
     }
 }
 
