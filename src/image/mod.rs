@@ -163,22 +163,17 @@ impl Incoming {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
                 End::StartOver { why, resumed } => (why, resumed),
             };
-            start = self.next_start(start, &why)?;
+            let (url, starts) = (&self.reached.url, self.starts);
+            if start == starts {
+                let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
+                let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                return Err(Error::new(Phase::Image, text));
+            }
+            start += 1;
+            tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
             resumed += before + 1;
             below.clear().context(Phase::Image, || format!("clear {} to start over", root.display()))?;
         }
-    }
-
-    /// The number of the start after this one, if there may be another.
-    fn next_start(&self, start: u32, why: &str) -> Result<u32> {
-        let (url, starts) = (&self.reached.url, self.starts);
-        if start == starts {
-            let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
-            let text = format!("the image {url} changed or could not be resumed{times}: {why}");
-            return Err(Error::new(Phase::Image, text));
-        }
-        tracing::warn!("image {url}: {why}; starting over (start {} of {starts})", start + 1);
-        Ok(start + 1)
     }
 
     /// All parts, one after the other.

@@ -5,7 +5,7 @@ use super::{Disk, Expected, HEAD_BYTES, Target, write};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::arriving::Arriving;
 use crate::image::digest::Digest;
-use crate::image::{Burned, End, Incoming, Part, Reached, Watch, progress};
+use crate::image::{Burned, End, Incoming, MOST_STARTS, Part, Reached, Watch, progress};
 use std::io;
 
 impl Incoming {
@@ -43,6 +43,17 @@ impl Incoming {
                 (seen, _) => return seen.context(Phase::Image, || format!("look at the beginning of {}", part.url)),
             }
         }
+    }
+
+    /// The number of the start after this one, if there may be another.
+    fn next_start(&self, start: u32, why: &str) -> Result<u32> {
+        let url = &self.reached.url;
+        if start == MOST_STARTS {
+            let text = format!("the image {url} changed or could not be resumed in {MOST_STARTS} starts: {why}");
+            return Err(Error::new(Phase::Image, text));
+        }
+        tracing::warn!("image {url}: {why}; starting over (start {} of {MOST_STARTS})", start + 1);
+        Ok(start + 1)
     }
 
     /// A raw image is one stream.
