@@ -28,7 +28,7 @@ pub fn kind(source: &Path) -> Result<Source> {
     let mut head = Vec::new();
     let read = File::open(source).and_then(|file| file.take(104).read_to_end(&mut head));
     read.context(Phase::Image, || format!("read {}", source.display()))?;
-    let refused = |why: &str| Err(Error::new(Phase::Image, format!("{}: {why}", source.display())));
+    let refused = |why: &str| Err(Error::refusal(Phase::Image, format!("{}: {why}", source.display())));
     if head.is_empty() {
         return refused("the file is empty");
     }

@@ -107,6 +107,32 @@ fn each_frame_can_be_found_and_decoded_by_itself() {
 }
 
 #[test]
+fn what_is_refused_is_told_from_what_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("disk.raw"), noise(5000)).unwrap();
+    fs::write(at("disk.gz"), [0x1f, 0x8b, 8, 0]).unwrap();
+    fs::write(at("disk.bz2"), b"BZh9").unwrap();
+    fs::write(at("empty"), b"").unwrap();
+    let refused = [
+        (at("disk.raw"), at("disk.raw")),
+        (at("disk.raw"), at(".")),
+        (at("disk.gz"), at("image")),
+        (at("disk.bz2"), at("image")),
+        (at("empty"), at("image")),
+        (at("."), at("image")),
+        ("/dev/null".into(), at("image")),
+    ];
+    for (source, output) in refused {
+        assert_eq!(pack(&options(&source, &output)).unwrap(), Outcome::Refused, "{source:?} {output:?}");
+    }
+    pack(&options(&at("missing"), &at("image"))).unwrap_err();
+    pack(&options(&at("disk.raw"), &at("missing/image"))).unwrap_err();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 4);
+    assert_eq!(pack(&options(&at("disk.raw"), &at("image"))).unwrap(), Outcome::Good);
+}
+
+#[test]
 fn a_source_that_would_be_replaced_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("disk.raw");

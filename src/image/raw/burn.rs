@@ -32,15 +32,21 @@ impl Incoming {
         let mut start = 1;
         loop {
             let (Some(first), Some(part)) = (&mut self.first, self.reached.parts.first()) else { return Ok(()) };
-            let seen = first.reader.look_ahead(bytes).and_then(check);
-            match (seen, first.told.start_over()) {
+            let head = first.reader.look_ahead(bytes);
+            match (head, first.told.start_over()) {
+                (Ok(head), _) => {
+                    let refused = |why: io::Error| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
+                    return check(head).map_err(refused);
+                }
                 // It changes while we look.
                 (Err(_), Some(why)) => {
                     let again = self.arriving(part)?;
                     start = self.next_start(start, &why)?;
                     self.first = Some(again);
                 }
-                (seen, _) => return seen.context(Phase::Image, || format!("look at the beginning of {}", part.url)),
+                (Err(error), None) => {
+                    return Err(error).context(Phase::Image, || format!("look at the beginning of {}", part.url));
+                }
             }
         }
     }
@@ -63,7 +69,7 @@ impl Incoming {
             [part] => Ok(part),
             parts => {
                 let what = format!("{url} has {} layers of files and is no raw disk image", parts.len());
-                Err(Error::new(Phase::Image, what))
+                Err(Error::refusal(Phase::Image, what))
             }
         }
     }
