@@ -5,7 +5,7 @@ use crate::control::wire::{BurnFigures, Progress};
 use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
 use crate::execute::peak_rss_bytes;
-use crate::image::raw::Expected;
+use crate::image::raw::{self, Expected};
 use crate::image::{self, Beneath, Burned, Incoming, Keys, Plain, PublicKey, Reached, Source};
 use crate::storage::busy;
 use crate::storage::fit;
@@ -19,8 +19,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// # Errors
-/// The target is none, the image cannot be had or is not what its digest says, or the disk fails.
+/// The image cannot be had or is not what its digest says, or the disk fails.
 pub fn run(burn: &cli::Burn) -> Result<Outcome> {
+    desk::or_refused(burned(burn))
+}
+
+fn burned(burn: &cli::Burn) -> Result<Outcome> {
     let target = target(burn)?;
     let reached = image::reach(&source(burn)?)?;
     let digest = reached.digest.clone();
@@ -47,7 +51,9 @@ fn onto_directory(reached: Reached, root: &Path) -> Result<(Burned, Duration)> {
     let points = [vec![root.to_owned()], busy::mounts_below(root)].concat();
     let began = Instant::now();
     let steady = Steady::start(points);
-    let burned = Incoming::start(reached, Plain::Tar)?.among_others().burn(root, &Beneath::default(), &show)?;
+    let mut incoming = Incoming::start(reached, Plain::Tar)?.among_others();
+    incoming.require_tree()?;
+    let burned = incoming.burn(root, &Beneath::default(), &show)?;
     let streamed = began.elapsed();
     steady.finish()?;
     Ok((burned, streamed))
@@ -57,8 +63,10 @@ fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
     let device = disk.to_str().ok_or_else(|| Error::new(Phase::Image, format!("{} is not UTF-8", disk.display())))?;
     let began = Instant::now();
     let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
-    incoming.require(Some(device))?;
-    let burned = incoming.burn_raw(device, &Expected { partitions: false }, &show)?;
+    let (onto, expected) = (raw::Target::open(device)?, Expected::default());
+    incoming.require_disk(&onto.disk, &expected)?;
+    let burned = incoming.burn_raw(&onto, &expected, &show)?;
+    drop(onto);
     let streamed = began.elapsed();
     if is_block_device(disk)? {
         fit::fit(device, None)?;
@@ -68,7 +76,7 @@ fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
 
 fn source(burn: &cli::Burn) -> Result<Source> {
     let keys: Result<Vec<PublicKey>, String> = burn.key.iter().map(|key| key.parse()).collect();
-    let keys = Keys(keys.map_err(|why| Error::new(Phase::Image, why))?);
+    let keys = Keys(keys.map_err(|why| Error::refusal(Phase::Image, why))?);
     Ok(Source { url: burn.url.clone(), mirrors: burn.mirror.clone(), digest: burn.digest.clone(), keys })
 }
 
@@ -77,7 +85,7 @@ fn target(burn: &cli::Burn) -> Result<Target> {
     let path = &burn.target;
     let what = || format!("the target {}", path.display());
     let metadata = fs::metadata(path).context(Phase::Image, what)?;
-    let refused = |why: &str| Err(Error::new(Phase::Image, format!("{} {why}", what())));
+    let refused = |why: &str| Err(Error::refusal(Phase::Image, format!("{} {why}", what())));
     let real = fs::canonicalize(path).context(Phase::Image, what)?;
     if metadata.is_file() || is_block_device(path)? {
         return match burn.overwrite {
@@ -89,6 +97,9 @@ fn target(burn: &cli::Burn) -> Result<Target> {
     }
     if !metadata.is_dir() {
         return refused("is neither a directory nor a disk");
+    }
+    if burn.overwrite {
+        return refused("is a directory, and --overwrite is for a disk: what is in a directory already stays");
     }
     let root = fs::metadata("/").context(Phase::Image, || "look at /".to_owned())?;
     if (metadata.dev(), metadata.ino()) == (root.dev(), root.ino()) {
@@ -151,6 +162,8 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::control::wire::Share;
+    use crate::image::testing::{Tar, compress};
+    use crate::storage::fit::tests::crowded_image;
 
     fn burn() -> cli::Burn {
         let (url, target) = ("http://h/i".to_owned(), PathBuf::from("/mnt"));
@@ -162,7 +175,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let real = fs::canonicalize(dir.path()).unwrap();
         let target = |path: &Path, overwrite| target(&cli::Burn { target: path.to_owned(), overwrite, ..burn() });
-        assert_eq!(target(&dir.path().join("."), true).unwrap(), Target::Directory(real.clone()));
+        assert_eq!(target(&dir.path().join("."), false).unwrap(), Target::Directory(real.clone()));
+        let error = target(dir.path(), true).unwrap_err().to_string();
+        assert!(error.contains("is a directory, and --overwrite is for a disk"), "{error}");
         fs::write(dir.path().join("file"), "").unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
         for (path, says) in [
@@ -177,6 +192,63 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         assert_eq!(target(&dir.path().join("file"), true).unwrap(), Target::Disk(real.join("file")));
+    }
+
+    /// A file with its digest beside it.
+    fn image(path: &Path, bytes: &[u8]) -> String {
+        fs::write(path, bytes).unwrap();
+        let script = format!("sha256sum {0} > {0}.sha256", path.display());
+        crate::command::Command::new("sh").args(["-c", &script]).run().unwrap();
+        format!("file://{}", path.display())
+    }
+
+    #[test]
+    fn what_is_refused_is_told_from_what_fails_and_nothing_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, disk) = (dir.path().join("root"), dir.path().join("disk"));
+        fs::create_dir(&root).unwrap();
+        fs::write(&disk, vec![0xaa; 4 << 20]).unwrap();
+        let tar = image(&dir.path().join("image.tar"), &Tar::new().file("etc/hostname", b"server").end());
+        let raw = image(&dir.path().join("image.raw.zst"), &compress("zstd", &crowded_image(512, 4000)));
+        let large = image(&dir.path().join("large.raw.zst"), &compress("zstd", &crowded_image(4096, 500)));
+        let key = || vec!["RWSrW5G2df4ibM6Z/TrFXWSUPCeEn03zajmuZvLkO989EEiX+0k//xd8".to_owned()];
+        let onto = |url: &str, target: &Path, overwrite| cli::Burn {
+            url: url.to_owned(),
+            target: target.to_owned(),
+            overwrite,
+            ..burn()
+        };
+        let refused = [
+            onto(&tar, Path::new("/"), false),
+            onto(&raw, &disk, false),
+            onto(&tar, &root, true),
+            onto(&raw, &root, false),
+            onto(&tar, &disk, true),
+            onto(&large, &disk, true),
+            onto("ftp://h/i", &root, false),
+            cli::Burn { key: key(), ..onto(&tar, &root, false) },
+            cli::Burn { key: vec!["no key".to_owned()], ..onto(&tar, &root, false) },
+            cli::Burn { digest: Some("sha256:0".to_owned()), ..onto(&tar, &root, false) },
+            cli::Burn { key: key(), mirror: vec![raw.clone()], ..onto(&tar, &root, false) },
+        ];
+        for burn in &refused {
+            assert_eq!(run(burn).unwrap(), Outcome::Refused, "{burn:?}");
+        }
+        let failed = [
+            onto(&tar, &dir.path().join("missing"), false),
+            onto(&format!("{tar}.missing"), &root, false),
+            cli::Burn { mirror: vec![format!("{tar}.missing")], ..onto(&format!("{tar}.gone"), &root, false) },
+        ];
+        for burn in &failed {
+            run(burn).unwrap_err();
+        }
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+        assert!(fs::read(&disk).unwrap().iter().all(|byte| *byte == 0xaa));
+        assert_eq!(run(&onto(&tar, &root, false)).unwrap(), Outcome::Good);
+        assert_eq!(run(&onto(&raw, &disk, true)).unwrap(), Outcome::Good);
+        assert!(fs::read(&disk).unwrap()[..4000 * 512] == crowded_image(512, 4000));
+        // Something was written by now.
+        run(&cli::Burn { digest: Some(format!("sha256:{:064}", 0)), ..onto(&raw, &disk, true) }).unwrap_err();
     }
 
     #[test]

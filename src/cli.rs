@@ -115,7 +115,8 @@ pub enum ImageCommand {
     /// fails, what came so far is left there.
     #[command(after_help = format!(
         "Example:\n  \
-        drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n\n{EXIT_CODES}"
+        drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \
+        drophammer image burn http://10.0.0.1/debian-12.raw.zst /dev/sdb --overwrite\n\n{EXIT_CODES}"
     ))]
     Burn(Burn),
     /// Pack a directory or a disk image, with its manifest and, given a key, signatures. The same input gives the same bytes.
@@ -135,7 +136,7 @@ pub enum ImageCommand {
 pub struct Burn {
     /// Where the image is.
     pub url: String,
-    /// Directory that becomes the image's root; with --overwrite the disk that takes a raw image.
+    /// Directory that becomes the image's root; with --overwrite the disk that takes a raw image, or a file in place of one.
     pub target: PathBuf,
     /// `sha256:HEX` or `sha512:HEX` of the image as it travels [default: what lies beside it].
     #[arg(long)]
@@ -146,7 +147,8 @@ pub struct Burn {
     /// minisign public key that may have signed the image; may be given several times. With one, a signature is required.
     #[arg(long, value_name = "KEY")]
     pub key: Vec<String>,
-    /// The target is a disk, or a file in place of one: a raw disk image replaces ALL that is on it.
+    /// A raw disk image replaces ALL that is on the target. On a disk the backup GPT goes to its end; a file gets the table as the
+    /// image has it.
     #[arg(long)]
     pub overwrite: bool,
     /// The figures as JSON.

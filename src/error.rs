@@ -45,15 +45,27 @@ pub struct Error {
     pub phase: Phase,
     what: String,
     source: Option<Source>,
+    refused: bool,
 }
 
 impl Error {
     pub fn new(phase: Phase, what: impl Into<String>) -> Self {
-        Error { phase, what: what.into(), source: None }
+        Error { phase, what: what.into(), source: None, refused: false }
+    }
+
+    /// What was asked for is not valid or not safe, and nothing was written. It is no use to try the same again.
+    pub fn refusal(phase: Phase, what: impl Into<String>) -> Self {
+        Error { refused: true, ..Error::new(phase, what) }
+    }
+
+    /// Is it, or what it stems from, a [`Error::refusal`]?
+    pub fn is_refusal(&self) -> bool {
+        let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
+        self.refused || source.is_some_and(Error::is_refusal)
     }
 
     pub fn with_source(phase: Phase, what: impl Into<String>, source: impl Into<Source>) -> Self {
-        Error { phase, what: what.into(), source: Some(source.into()) }
+        Error { phase, what: what.into(), source: Some(source.into()), refused: false }
     }
 }
 
@@ -105,5 +117,12 @@ mod tests {
             inner.context(Phase::Image, || "write etc/hosts").context(Phase::Image, || "unpack the image").unwrap_err();
         assert_eq!(error.to_string(), "unpack the image: write etc/hosts: No space left on device");
         assert_eq!(error.phase, Phase::Image);
+        assert!(!error.is_refusal());
+    }
+
+    #[test]
+    fn a_refusal_stays_one() {
+        let inner: Result<()> = Err(Error::refusal(Phase::Image, "it is a tar"));
+        assert!(inner.context(Phase::Image, || "look at the image").unwrap_err().is_refusal());
     }
 }

@@ -218,11 +218,14 @@ impl<'a> Run<'a> {
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         let signed = reached.signed_by.as_ref().map_or(String::new(), |key| format!(", signed by {key}"));
         self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
-        let disk = self.installation.plan.image_disk();
-        let plain = if disk.is_some() { image::Plain::AnyBytes } else { image::Plain::Tar };
-        let mut incoming = image::Incoming::start(reached, plain)?;
-        incoming.require(disk)?;
-        self.image = Some(incoming);
+        self.image = Some(match self.installation.plan.image_disk() {
+            Some(burn) => disk::arriving(reached, burn)?,
+            None => {
+                let mut incoming = image::Incoming::start(reached, image::Plain::Tar)?;
+                incoming.require_tree()?;
+                incoming
+            }
+        });
         Ok(())
     }
 

@@ -34,8 +34,9 @@ fn find(root: &Root) -> Result<(String, BootInfo)> {
     for directory in ENTRIES {
         // The newest kernel sorts last in all but rare cases; the specification's own order needs more than names.
         let names = root.names(directory).unwrap_or_default();
-        if let Some(name) = names.iter().rfind(|name| name.ends_with(".conf")) {
-            return read(root, format!("{directory}/{name}"), entry);
+        let newest = names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| by_numbers(name));
+        if let Some(name) = newest {
+            return read(root, format!("{directory}/{name}.conf"), entry);
         }
     }
     for path in GRUB {
@@ -48,6 +49,19 @@ fn find(root: &Root) -> Result<(String, BootInfo)> {
         "the image says nowhere what is booted: it has neither {PATH} nor an installer that writes it, and none of {looked}"
     );
     Err(Error::new(Phase::Boot, what))
+}
+
+/// A key by which 6.9 comes before 6.10: runs of digits compare as numbers, by their length first.
+fn by_numbers(name: &str) -> Vec<(usize, &[u8])> {
+    let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
+    let runs = runs.map(|run| {
+        if !run[0].is_ascii_digit() {
+            return (0, run);
+        }
+        let number = &run[run.iter().take_while(|digit| **digit == b'0').count()..];
+        (1 + number.len(), number)
+    });
+    runs.collect()
 }
 
 /// As the boot loader has it.
@@ -204,6 +218,31 @@ mod tests {
             ("/boot/vmlinuz-6", "", "root=LABEL=r")
         );
         assert_eq!(boot.bootloader_id, "image");
+    }
+
+    #[test]
+    fn the_newest_entry_is_booted() {
+        let cases = [
+            (["a-6.9.conf", "a-6.10.conf"], "a-6.10.conf"),
+            (["a-6.1.0-31-amd64.conf", "a-6.1.0-9-amd64.conf"], "a-6.1.0-31-amd64.conf"),
+            (["a-6.1.conf", "a-6.1.1.conf"], "a-6.1.1.conf"),
+            (["a-0-rescue.conf", "a-6.1.conf"], "a-6.1.conf"),
+            (["a-006.conf", "a-6.1.conf"], "a-6.1.conf"),
+            (["b-6.1.conf", "a-6.2.conf"], "b-6.1.conf"),
+            (
+                ["99999999999999999999999999999999.conf", "100000000000000000000000000000000.conf"],
+                "100000000000000000000000000000000.conf",
+            ),
+        ];
+        for (names, newest) in cases {
+            let paths = names.map(|name| format!("boot/loader/entries/{name}"));
+            let texts = names.map(|name| format!("linux /vmlinuz\noptions name={name}\n"));
+            let files: Vec<_> = paths.iter().zip(&texts).map(|(path, text)| (path.as_str(), text.as_str())).collect();
+            let (_dir, root) =
+                tree(&[&files[..], &[("boot/vmlinuz", "k"), ("boot/loader/entries/z.old", "")]].concat());
+            describe(&root).unwrap();
+            assert_eq!(BootInfo::read(&root).unwrap().cmdline, format!("name={newest}"));
+        }
     }
 
     #[test]

@@ -41,6 +41,18 @@ impl Outcome {
     }
 }
 
+/// A refusal is said as a failure is, and has an exit status of its own.
+#[cfg(feature = "agent")]
+pub fn or_refused(result: Result<Outcome>) -> Result<Outcome> {
+    match result {
+        Err(error) if error.is_refusal() => {
+            eprintln!("drophammer: {error}");
+            Ok(Outcome::Refused)
+        }
+        other => other,
+    }
+}
+
 /// Problems of a file, one a line: `FILE:LINE:COLUMN: PLACE: MESSAGE`.
 fn problem_lines(file: &Path, problems: &[Problem]) -> String {
     problems.iter().map(|problem| format!("{}:{problem}\n", file.display())).collect()

@@ -2,8 +2,9 @@
 
 use super::Run;
 use crate::boot::found;
-use crate::error::{Error, Phase, Result};
-use crate::image::raw::Expected;
+use crate::error::{Context, Error, Phase, Result};
+use crate::image::raw::{Disk, Expected, Target, unique};
+use crate::image::{Incoming, Plain, Reached};
 use crate::inventory::{Partition, Table};
 use crate::layout::partition_device;
 use crate::plan::{BurnDisk, ExpectedFilesystem, MountFilesystem};
@@ -11,21 +12,37 @@ use crate::storage::{fit, grow};
 use crate::target::{self, installer};
 use std::time::Instant;
 
+/// Refuses what is not for this disk, while nothing is written yet.
+pub(super) fn arriving(reached: Reached, burn: &BurnDisk) -> Result<Incoming> {
+    let BurnDisk { device, size_bytes, sector_bytes, .. } = burn;
+    let disk = Disk { name: device.clone(), size_bytes: *size_bytes, sector_bytes: *sector_bytes };
+    let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
+    incoming.require_disk(&disk, &expected(burn))?;
+    Ok(incoming)
+}
+
+fn expected(burn: &BurnDisk) -> Expected {
+    let partitions = burn.filesystems.iter().map(|is| is.number).collect();
+    Expected { partitions, grow: burn.grow, taken: burn.taken.clone() }
+}
+
 impl Run<'_> {
     pub(super) fn burn_disk(&mut self, burn: &BurnDisk) -> Result<()> {
-        let BurnDisk { name, device, grow, filesystems } = burn;
+        let BurnDisk { name, device, grow, filesystems, taken, .. } = burn;
         let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
         let incoming = self.image.take().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
         let began = Instant::now();
         let burned =
-            incoming.burn_raw(device, &Expected { partitions: true }, &|progress| reporter.progress(progress))?;
+            incoming.burn_raw(&Target::open(device)?, &expected(burn), &|progress| reporter.progress(progress))?;
         let figures = burned.figures(began.elapsed());
         self.say(&format!("{name}: {figures}"));
         self.burn = Some(figures);
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.say(&format!("{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"));
         let table = fit::fit(device, *grow)?.unwrap_or_default();
+        // Those of its filesystems are seen only now.
+        unique::check(&table, device, taken).context(Phase::Image, || format!("what is on {device} now"))?;
         for expected in filesystems {
             let found = brought(device, expected, &table)?;
             if expected.path == "/" {

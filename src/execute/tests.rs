@@ -6,7 +6,9 @@ use crate::allocation::Order;
 use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Register};
 use crate::marker::MarkedDisk;
 use crate::plan::KeptObject;
-use crate::plan::{ByteRange, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk};
+use crate::plan::{
+    BurnDisk, ByteRange, ExpectedFilesystem, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk,
+};
 use crate::storage::loopdev::LoopDevice;
 use crate::storage::{busy, wipe};
 use std::collections::BTreeMap;
@@ -272,6 +274,59 @@ fn installed(files: &[(&str, &str)]) -> LoopDevice {
 fn root_on(disk: &LoopDevice, options: &[&str]) -> MountFilesystem {
     let options = options.iter().map(|option| (*option).to_owned()).collect();
     MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options }
+}
+
+/// A raw image in a file: a GPT with one ext4.
+fn raw_image(directory: &Path) -> image::Source {
+    let path = directory.join("disk.raw");
+    let script = format!(
+        "truncate -s 32M {0} && echo 'size=16M, uuid=5e1f0000-0000-4000-8000-000000000001' | sfdisk -q -X gpt {0} && \
+         mkfs.ext4 -q -U {UUID} -E offset=1048576 {0} 16M && sha256sum {0} > {0}.sha256",
+        path.display()
+    );
+    crate::command::Command::new("sh").args(["-c", &script]).run().unwrap();
+    image::Source { url: format!("file://{}", path.display()), ..image::Source::default() }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
+    let (disk, directory) = (LoopDevice::new(64 << 20, 512), tempfile::tempdir().unwrap());
+    let source = raw_image(directory.path());
+    let root = ExpectedFilesystem {
+        number: 1,
+        device: disk.partition(1),
+        path: "/".into(),
+        format: Format::Ext4,
+        label: None,
+    };
+    let burn = |taken: &str| BurnDisk {
+        name: "debian".into(),
+        device: disk.path().into(),
+        size_bytes: 64 << 20,
+        sector_bytes: 512,
+        grow: Some(1),
+        filesystems: vec![root.clone()],
+        taken: [(taken.to_owned(), "/dev/sdb1".to_owned())].into(),
+    };
+    let (bench, plan) = (Bench::new(), plan(vec![]));
+    let installation = bench.installation(&plan);
+    let burned = |burn: &BurnDisk| {
+        let image = Some(disk::arriving(image::reach(&source)?, burn)?);
+        let mut run = Run { image, ..Run::new(&installation, Mounts::new("/nonexistent/target")) };
+        run.operation(&Operation::BurnDisk(burn.clone())).map(|()| run.brought_root_uuid)
+    };
+    let before = fs::read(disk.image()).unwrap();
+    let error = burned(&burn("5e1f0000-0000-4000-8000-000000000001")).unwrap_err().to_string();
+    assert!(error.contains(&format!("of {} is that of /dev/sdb1", disk.partition(1))), "{error}");
+    let error = burned(&BurnDisk { sector_bytes: 4096, ..burn("") }).unwrap_err().to_string();
+    assert!(error.contains("is for disks with sectors of 512 bytes"), "{error}");
+    assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
+
+    let error = burned(&burn(UUID)).unwrap_err().to_string();
+    assert!(error.contains(&format!("{UUID} of {} is that of /dev/sdb1", disk.partition(1))), "{error}");
+    // It is a reinstall then: the UUIDs that the disk has itself are nobody else's.
+    assert_eq!(burned(&burn("another")).unwrap().as_deref(), Some(UUID));
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
 
 fn no_digest(image: &Url, why: &str) -> Error {
     let hint = "give the image's digest as sha256:HEX in the allocation";
-    Error::new(Phase::Image, format!("no digest for {image}: none is given, and {why}; {hint}"))
+    Error::refusal(Phase::Image, format!("no digest for {image}: none is given, and {why}; {hint}"))
 }
 
 /// The URL of IMAGE followed by `suffix`. A query stays at the end.

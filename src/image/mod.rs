@@ -46,7 +46,7 @@ mod whiteout;
 mod writers;
 
 pub use beneath::{Beneath, Conflicts};
-pub use decode::Plain;
+pub use decode::{Format, Plain};
 pub use manifest::Manifest;
 pub use source::{Part, Reached, Source};
 pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};

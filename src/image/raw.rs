@@ -6,17 +6,19 @@
 //! ```
 //!
 //! The image's first MiB, where partition table and boot loader begin, is held back until decoder, length and digest all
-//! agree. Till then the disk's own first MiB is zero: neither half an image nor what was there before can boot.
+//! agree, and with it what it has for the disk's last sector, where a backup GPT has its header. Till then both are zero:
+//! neither half an image nor what was there before can boot.
 
 mod burn;
 mod sniff;
 mod target;
 #[cfg(test)]
 mod tests;
+pub mod unique;
 
 pub(super) use sniff::DISK_FOR_TREE;
 pub use sniff::{Expected, is_disk_image};
-pub use target::Target;
+pub use target::{Disk, Target};
 
 use super::ring::Reader;
 use std::io;
@@ -42,11 +44,13 @@ const BLOCK_BYTES: usize = 128 * 1024;
 /// No ioctl is asked for more at once: it cannot be interrupted, and another thread may take the next one.
 const ZEROS_BYTES: u64 = 256 << 20;
 
-/// All of an image is on the disk but its first MiB.
+/// All of an image is on the disk but its first MiB and what it has for the last sector.
 pub struct HeldBack<'t> {
     target: &'t Target,
     head: Aligned,
     head_bytes: usize,
+    /// Without it the last sector stays zero.
+    tail: Option<Aligned>,
     /// Of the whole image.
     pub bytes: u64,
 }
@@ -58,12 +62,14 @@ pub struct HeldBack<'t> {
 pub fn write<'t>(mut stream: Reader, target: &'t Target, expected: &Expected) -> io::Result<HeldBack<'t>> {
     let mut head = Aligned::new(HEAD_BYTES);
     let head_bytes = fill(&mut stream, &mut head)?;
-    sniff::check(&head[..head_bytes], target, expected)?;
-    target.zero(0..target.size_bytes.min(HEAD_BYTES as u64))?;
+    sniff::check(&head[..head_bytes], &target.disk, expected)?;
+    target.zero(0..target.disk.size_bytes.min(HEAD_BYTES as u64))?;
+    target.zero(target.last_sector())?;
     target.sync()?;
-    let bytes = if head_bytes < HEAD_BYTES { head_bytes as u64 } else { write_rest(&mut stream, target)? };
+    let rest = Rest { end: head_bytes as u64, tail: None };
+    let Rest { end, tail } = if head_bytes < HEAD_BYTES { rest } else { write_rest(&mut stream, target)? };
     target.sync()?;
-    Ok(HeldBack { target, head, head_bytes, bytes })
+    Ok(HeldBack { target, head, head_bytes, tail, bytes: end })
 }
 
 impl HeldBack<'_> {
@@ -72,6 +78,9 @@ impl HeldBack<'_> {
     /// # Errors
     /// The disk cannot be written.
     pub fn release(mut self) -> io::Result<()> {
+        if let Some(tail) = &self.tail {
+            self.target.write(self.target.last_sector().start, tail)?;
+        }
         self.head[self.head_bytes..].fill(0);
         let length = self.target.whole_sectors(self.head_bytes);
         self.target.write(0, &self.head[..length])?;
@@ -101,8 +110,15 @@ enum Job {
     Zero(Range<u64>),
 }
 
-/// All after the first MiB; returns where the image ends.
-fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<u64> {
+/// All after the first MiB.
+struct Rest {
+    /// Where the image ends.
+    end: u64,
+    /// What it has for the disk's last sector, unless that is zero.
+    tail: Option<Aligned>,
+}
+
+fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<Rest> {
     let (jobs, todo) = mpsc::sync_channel(BUFFERS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
@@ -157,39 +173,53 @@ fn cut(
     sending: &mut Sending,
     empties: &mpsc::Receiver<Aligned>,
     is_failed: &dyn Fn() -> bool,
-) -> io::Result<u64> {
+) -> io::Result<Rest> {
     let mut offset = HEAD_BYTES as u64;
     let mut kept = None;
+    let mut tail = None;
     loop {
         let mut buffer = match kept.take() {
             Some(buffer) => buffer,
             None => empties.recv().map_err(io::Error::other)?,
         };
         if is_failed() {
-            return Ok(offset);
+            return Ok(Rest { end: offset, tail });
         }
         let filled = fill_buffer(stream, &mut buffer)?;
         let end = offset + filled.bytes as u64;
-        if end > target.size_bytes {
-            return Err(sniff::too_long(target, None));
+        if end > target.disk.size_bytes {
+            return Err(sniff::too_long(&target.disk, None));
+        }
+        let last = target.last_sector().start;
+        if last < end && filled.parts.last().is_some_and(|part| part.end == filled.bytes) {
+            tail = Some(hold_back(&mut buffer[(last - offset) as usize..], target));
         }
         for zeros in filled.zeros {
-            sending.zeros(offset + zeros.start as u64..offset + target.whole_sectors(zeros.end) as u64)?;
+            sending.zeros(offset + zeros.start as u64..offset + target.whole_sectors(zeros.end) as u64);
         }
         let is_last = filled.bytes < BUFFER_BYTES;
         match filled.parts.is_empty() {
             true => kept = Some(buffer),
             false => {
                 let parts = filled.parts.into_iter().map(|part| part.start..target.whole_sectors(part.end)).collect();
-                sending.send(Job::Write { buffer, offset, parts })?;
+                sending.send(Job::Write { buffer, offset, parts });
             }
         }
         if is_last {
-            sending.flush()?;
-            return Ok(end);
+            sending.flush();
+            return Ok(Rest { end, tail });
         }
         offset = end;
     }
+}
+
+/// A sector goes to the disk as zeros for now.
+fn hold_back(from: &mut [u8], target: &Target) -> Aligned {
+    let mut sector = Aligned::new(target.disk.sector_bytes as usize);
+    let length = sector.len();
+    sector.copy_from_slice(&from[..length]);
+    from[..length].fill(0);
+    sector
 }
 
 /// To the writers; zeros that follow each other become one job.
@@ -199,23 +229,25 @@ struct Sending {
 }
 
 impl Sending {
-    fn send(&self, job: Job) -> io::Result<()> {
-        self.jobs.send(job).map_err(|_| io::Error::other("all writers have gone; their words are on the console"))
+    fn send(&self, job: Job) {
+        // The receiver lives as long as the writers, which end only after this.
+        let _ = self.jobs.send(job);
     }
 
-    fn zeros(&mut self, range: Range<u64>) -> io::Result<()> {
+    fn zeros(&mut self, range: Range<u64>) {
         if self.zeros.end == range.start && range.end - self.zeros.start <= ZEROS_BYTES {
             self.zeros.end = range.end;
-            return Ok(());
+        } else {
+            self.flush();
+            self.zeros = range;
         }
-        self.flush()?;
-        self.zeros = range;
-        Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) {
         let zeros = std::mem::take(&mut self.zeros);
-        if zeros.is_empty() { Ok(()) } else { self.send(Job::Zero(zeros)) }
+        if !zeros.is_empty() {
+            self.send(Job::Zero(zeros));
+        }
     }
 }
 

@@ -23,11 +23,11 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
     let in_registries = places.iter().filter(|place| matches!(place, Place::Registry(_))).count();
     if in_registries != 0 && in_registries != places.len() {
         let text = format!("{}: only registries can be the mirrors of an image in a registry", source.url);
-        return Err(Error::new(Phase::Image, text));
+        return Err(Error::refusal(Phase::Image, text));
     }
     if in_registries != 0 && !source.keys.0.is_empty() {
         let text = "images in registries have no signature that is known here, and only signed images are taken";
-        return Err(Error::new(Phase::Image, format!("{}: {text}", source.url)));
+        return Err(Error::refusal(Phase::Image, format!("{}: {text}", source.url)));
     }
     let given = source.digest.as_deref().filter(|digest| !digest.trim().is_empty());
     let given = given.map(|digest| parse_digest(digest, &source.url)).transpose()?;
@@ -43,34 +43,40 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
                 Ok(reached) => return Ok(with_mirrors(reached, &urls, index)),
                 Err(error) => {
                     tracing::warn!("{error}; asking the next place");
-                    reasons.push(error.to_string());
+                    reasons.push(error);
                 }
             }
         }
     }
-    Err(Error::new(Phase::Image, format!("no place has the image: {}", reasons.join("; "))))
+    let text: Vec<String> = reasons.iter().map(Error::to_string).collect();
+    let text = format!("no place has the image: {}", text.join("; "));
+    let all_refused = reasons.iter().all(Error::is_refusal);
+    Err(if all_refused { Error::refusal(Phase::Image, text) } else { Error::new(Phase::Image, text) })
 }
 
 fn place(url: &str) -> Result<Place> {
     if let Some(reference) = Reference::parse(url) {
-        return reference.map(Place::Registry).map_err(|why| Error::new(Phase::Image, why));
+        return reference.map(Place::Registry).map_err(|why| Error::refusal(Phase::Image, why));
     }
     let parsed =
-        Url::parse(url).map_err(|error| Error::with_source(Phase::Image, format!("the image's URL `{url}`"), error))?;
+        Url::parse(url).map_err(|error| Error::refusal(Phase::Image, format!("the image's URL `{url}`: {error}")))?;
     match parsed.scheme() {
         "http" | "https" => Ok(Place::Stream(parsed)),
         "file" if file::path(url).is_some() => Ok(Place::Stream(parsed)),
         "file" => {
-            Err(Error::new(Phase::Image, format!("the image's URL `{url}` names no path like file:///mnt/image")))
+            Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` names no path like file:///mnt/image")))
         }
-        _ => Err(Error::new(Phase::Image, format!("the image's URL `{url}` is neither http, https, file nor oci"))),
+        _ => Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` is neither http, https, file nor oci"))),
     }
 }
 
 fn parse_digest(text: &str, url: &str) -> Result<Digest> {
-    let digest: Digest = text.parse().map_err(|why: String| Error::new(Phase::Image, format!("{url}: {why}")))?;
+    let digest: Digest = text.parse().map_err(|why: String| Error::refusal(Phase::Image, format!("{url}: {why}")))?;
     if digest.kind == Kind::Md5 {
-        return Err(Error::new(Phase::Image, format!("{url}: md5 is not taken from an allocation: give its sha256")));
+        return Err(Error::refusal(
+            Phase::Image,
+            format!("{url}: md5 is not taken from an allocation: give its sha256"),
+        ));
     }
     Ok(digest)
 }

@@ -203,12 +203,14 @@ pub struct Reader {
     receiver: Receiver,
     clock: Arc<Clock>,
     current: Option<Chunk>,
+    /// What comes after it, where that is here already.
+    behind: Option<Chunk>,
     position: u64,
 }
 
 impl Reader {
     pub fn new(receiver: Receiver, clock: Arc<Clock>) -> Reader {
-        Reader { receiver, clock, current: None, position: 0 }
+        Reader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
     /// What counts this thread's waits; for what it sends on, too.
@@ -239,12 +241,36 @@ impl Reader {
         Ok(chunk)
     }
 
+    /// The next `count` bytes in one piece, without taking them; fewer at the end. They are copied where they came in several.
+    ///
+    /// # Errors
+    /// That of the stage before: nothing more is to be had then.
+    pub fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
+        if self.advance()? && self.current.as_ref().is_some_and(|current| current.len() < count) {
+            let position = self.position;
+            let mut whole = Pool::new(1, count).take(&self.clock);
+            let mut filled = 0;
+            while filled < count
+                && let Some(chunk) = self.take_chunk(count - filled)?
+            {
+                whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
+                filled += chunk.len();
+            }
+            // All that was behind is in it or in the current one.
+            self.behind = self.current.replace(whole.filled(filled));
+            self.position = position;
+        }
+        let current = self.current.as_deref().unwrap_or_default();
+        Ok(&current[..count.min(current.len())])
+    }
+
     /// Whether there is a byte ahead.
     fn advance(&mut self) -> io::Result<bool> {
         while self.current.as_ref().is_none_or(|current| current.is_empty()) {
             // Before waiting for the next one: it may need this buffer.
             self.current = None;
-            match self.receiver.next(&self.clock)? {
+            let next = self.behind.take().map_or_else(|| self.receiver.next(&self.clock), |chunk| Ok(Some(chunk)))?;
+            match next {
                 Some(chunk) => self.current = Some(chunk),
                 None => return Ok(false),
             }
@@ -324,6 +350,25 @@ mod tests {
         assert_eq!((rest.len(), rest.last(), reader.position()), (986, Some(&99), 1000));
         assert!(reader.take_chunk(1).unwrap().is_none());
         stage.join().unwrap();
+    }
+
+    #[test]
+    fn who_looks_ahead_takes_nothing() {
+        for (length, ahead) in [(1, 100), (7, 1), (7, 7), (7, 8), (7, 100), (7, 1000), (1000, 30)] {
+            let bytes: Vec<u8> = (0..200u8).collect();
+            let mut reader = crate::image::testing::reader(&bytes, length);
+            assert_eq!(reader.take_chunk(3).unwrap().map_or(0, |chunk| chunk.len()), length.min(3));
+            let at = length.min(3);
+            for count in [1, ahead, ahead, 2 * ahead, 5] {
+                let end = (at + count).min(bytes.len());
+                assert_eq!(reader.look_ahead(count).unwrap(), &bytes[at..end], "{count} in pieces of {length}");
+                assert_eq!(reader.position(), at as u64);
+            }
+            let mut rest = Vec::new();
+            reader.read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, &bytes[at..]);
+            assert_eq!(reader.look_ahead(1).unwrap(), b"");
+        }
     }
 
     #[test]

@@ -203,7 +203,7 @@ fn bad(text: String) -> Error {
 }
 
 fn refused(text: String) -> Error {
-    Error::new(Phase::Image, text)
+    Error::refusal(Phase::Image, text)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::Source;
 use super::frames::Frames;
 use crate::command::{Command, missing};
 use crate::error::{Context, Error, Phase, Result};
+use crate::image::Format;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -14,25 +15,20 @@ const CONVERT: Duration = Duration::from_secs(12 * 3600);
 
 const QCOW2: &[u8] = b"QFI\xfb";
 
-/// What is packed already, and how its file begins.
-const COMPRESSED: [(&str, &[u8]); 5] = [
-    ("zstd", &[0x28, 0xb5, 0x2f, 0xfd]),
-    ("lz4", &[0x04, 0x22, 0x4d, 0x18]),
-    ("gzip", &[0x1f, 0x8b]),
-    ("xz", &[0xfd, b'7', b'z', b'X', b'Z']),
-    ("bzip2", b"BZh"),
-];
+/// No image is compressed with it.
+const BZIP2: &[u8] = b"BZh";
 
 /// By the first bytes.
 pub fn kind(source: &Path) -> Result<Source> {
     let mut head = Vec::new();
     let read = File::open(source).and_then(|file| file.take(104).read_to_end(&mut head));
     read.context(Phase::Image, || format!("read {}", source.display()))?;
-    let refused = |why: &str| Err(Error::new(Phase::Image, format!("{}: {why}", source.display())));
+    let refused = |why: &str| Err(Error::refusal(Phase::Image, format!("{}: {why}", source.display())));
     if head.is_empty() {
         return refused("the file is empty");
     }
-    if let Some((name, _)) = COMPRESSED.iter().find(|(_, magic)| head.starts_with(magic)) {
+    let bzip2 = head.starts_with(BZIP2).then(|| "bzip2".to_owned());
+    if let Some(name) = Format::of(&head).map(|format| format.to_string()).or(bzip2) {
         return refused(&format!("the file is compressed with {name} already: unpack it first"));
     }
     if !head.starts_with(QCOW2) {

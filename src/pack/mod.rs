@@ -17,8 +17,9 @@ use crate::text;
 use frames::Frames;
 use serde::Serialize;
 use sign::Signer;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::BufWriter;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -41,9 +42,13 @@ struct Packed {
 /// Packs an image, and says in one line what was made.
 ///
 /// # Errors
-/// The source cannot be read or is no image's, the key cannot be used, or the image not be written. The files of an earlier
-/// image are as they were then, but for an error in the last moment, when new files take their names.
+/// The source cannot be read, the key cannot be used, or the image not be written. The files of an earlier image are as they were
+/// then, but for an error in the last moment, when new files take their names.
 pub fn pack(options: &cli::Pack) -> Result<Outcome> {
+    desk::or_refused(told(options))
+}
+
+fn told(options: &cli::Pack) -> Result<Outcome> {
     let packed = packed(options)?;
     let text = if options.json { format!("{}\n", desk::json(&packed)?) } else { packed.line() };
     desk::print(&text)?;
@@ -115,23 +120,45 @@ enum Source {
 impl Source {
     fn look(source: &Path, image: &Path) -> Result<Source> {
         if image.is_dir() || image.file_name().is_none() {
-            return Err(Error::new(Phase::Image, format!("{} is a directory: name the image in it", image.display())));
+            return Err(Error::refusal(
+                Phase::Image,
+                format!("{} is a directory: name the image in it", image.display()),
+            ));
         }
         let metadata = fs::metadata(source).context(Phase::Image, || format!("look at {}", source.display()))?;
         if metadata.is_file() {
+            assert_stays(source, &metadata, image)?;
             return disk::kind(source);
         }
         if !metadata.is_dir() {
             let why = format!("{} is neither a directory nor the file of a disk image", source.display());
-            return Err(Error::new(Phase::Image, why));
+            return Err(Error::refusal(Phase::Image, why));
         }
         let absolute =
             |path: &Path| path.canonicalize().context(Phase::Image, || format!("look at {}", path.display()));
         let beside = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match absolute(beside)?.starts_with(absolute(source)?) {
-            true => Err(Error::new(Phase::Image, format!("{} lies in what it is made of", image.display()))),
+            true => Err(Error::refusal(Phase::Image, format!("{} lies in what it is made of", image.display()))),
             false => Ok(Source::Tree),
         }
+    }
+}
+
+/// Refuses a source that is, by whatever name, one of the files that packing it replaces.
+fn assert_stays(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
+    let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
+    let new = beside.iter().map(|suffix| format!("{suffix}.new")).chain([".new.raw".to_owned()]);
+    let replaced = beside.iter().map(|suffix| (*suffix).to_owned()).chain(new);
+    let is_source = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (metadata.dev(), metadata.ino()))
+    };
+    match replaced.map(|suffix| with_suffix(image, &suffix)).find(is_source) {
+        Some(path) => {
+            let (source, path) = (source.display(), path.display());
+            let why = format!("{source} is the same file as {path}, which would be replaced: name another output");
+            Err(Error::refusal(Phase::Image, why))
+        }
+        None => Ok(()),
     }
 }
 
@@ -139,7 +166,8 @@ impl Source {
 fn epoch(text: Option<&str>) -> Result<Option<i64>> {
     let Some(text) = text else { return Ok(None) };
     let seconds = text.parse().ok().filter(|seconds| *seconds >= 0);
-    let bad = || Error::new(Phase::Settings, format!("SOURCE_DATE_EPOCH={text} is no number of seconds since 1970"));
+    let bad =
+        || Error::refusal(Phase::Settings, format!("SOURCE_DATE_EPOCH={text} is no number of seconds since 1970"));
     seconds.map(Some).ok_or_else(bad)
 }
 

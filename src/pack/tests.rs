@@ -107,6 +107,76 @@ fn each_frame_can_be_found_and_decoded_by_itself() {
 }
 
 #[test]
+fn what_is_refused_is_told_from_what_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("disk.raw"), noise(5000)).unwrap();
+    fs::write(at("disk.gz"), [0x1f, 0x8b, 8, 0]).unwrap();
+    fs::write(at("disk.bz2"), b"BZh9").unwrap();
+    fs::write(at("empty"), b"").unwrap();
+    let refused = [
+        (at("disk.raw"), at("disk.raw")),
+        (at("disk.raw"), at(".")),
+        (at("disk.gz"), at("image")),
+        (at("disk.bz2"), at("image")),
+        (at("empty"), at("image")),
+        (at("."), at("image")),
+        ("/dev/null".into(), at("image")),
+    ];
+    for (source, output) in refused {
+        assert_eq!(pack(&options(&source, &output)).unwrap(), Outcome::Refused, "{source:?} {output:?}");
+    }
+    pack(&options(&at("missing"), &at("image"))).unwrap_err();
+    pack(&options(&at("disk.raw"), &at("missing/image"))).unwrap_err();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 4);
+    assert_eq!(pack(&options(&at("disk.raw"), &at("image"))).unwrap(), Outcome::Good);
+}
+
+#[test]
+fn a_source_that_would_be_replaced_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("disk.raw");
+    let at = |name: &str| directory.path().join(name);
+    let names = [
+        "disk.raw",
+        "disk.raw.new",
+        "disk.raw.new.raw",
+        "disk.raw.manifest",
+        "disk.raw.manifest.new",
+        "disk.raw.sha256",
+        "disk.raw.sha256.new",
+        "disk.raw.manifest.minisig",
+        "disk.raw.manifest.minisig.new",
+        "disk.raw.sha256.minisig",
+        "disk.raw.sha256.minisig.new",
+    ];
+    for name in names {
+        fs::write(at(name), noise(5000)).unwrap();
+        fs::hard_link(at(name), at("hard-link")).unwrap();
+        symlink(name, at("symlink")).unwrap();
+        for source in [name, "hard-link", "symlink"] {
+            let error = packed(&options(&at(source), &image)).unwrap_err().to_string();
+            let says =
+                format!("{} is the same file as {}, which would be replaced", at(source).display(), at(name).display());
+            assert!(error.contains(&says), "{error}");
+            assert!(fs::read(at(name)).unwrap() == noise(5000));
+        }
+        // And the other way round.
+        symlink(at(name), at("output")).unwrap();
+        let error = packed(&options(&at(name), &at("output"))).unwrap_err().to_string();
+        assert!(error.contains("is the same file as"), "{error}");
+        for name in [name, "hard-link", "symlink", "output"] {
+            fs::remove_file(at(name)).unwrap();
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+    fs::write(at("other.raw"), noise(5000)).unwrap();
+    for _ in 0..2 {
+        packed(&options(&at("other.raw"), &image)).unwrap();
+    }
+}
+
+#[test]
 fn the_frames_do_not_depend_on_how_the_stream_is_written() {
     let stream = noise(frames::FRAME_BYTES + 5);
     let made = |piece: usize| {

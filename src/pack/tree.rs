@@ -59,7 +59,7 @@ impl<W: Write> Walk<'_, W> {
         let metadata = look(&full).context(Phase::Image, || format!("look at {}", full.display()))?;
         if metadata.is_dir() && metadata.dev() != self.device {
             let why = "another filesystem is mounted there; an image is one tree: unmount it, or copy what it has";
-            return Err(Error::new(Phase::Image, format!("{}: {why}", full.display())));
+            return Err(Error::refusal(Phase::Image, format!("{}: {why}", full.display())));
         }
         if metadata.file_type().is_socket() {
             tracing::warn!("{} is a socket and is left out", full.display());

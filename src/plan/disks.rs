@@ -133,7 +133,7 @@ impl<'a> Deciding<'a> {
 
     /// What the image brings is not known: the layout's word is taken for it, and checked when it is there.
     fn note_image(&mut self, disk: &layout::Disk, found: &'a inventory::Disk) {
-        self.decided.image_disk = Some(found.device.clone());
+        self.decided.image_disk = Some(found.clone());
         for device in self.layout.filesystems.iter().map(|filesystem| &filesystem.device) {
             if let Some(number) = disk.image_partition(device) {
                 let path = partition_device(&found.device, number);

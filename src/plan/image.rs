@@ -4,7 +4,8 @@
 use super::returning::Returning;
 use super::steps::Placed;
 use super::verdict::Decided;
-use super::{BurnDisk, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject};
+use super::{BurnDisk, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject, staying};
+use crate::inventory::Inventory;
 
 type Part = (StepName, Vec<Operation>);
 
@@ -19,13 +20,14 @@ pub struct Way {
 impl Way {
     pub fn of(
         subject: &Subject,
+        inventory: &Inventory,
         decided: &Decided,
         filesystems: &[Placed],
         returning: &Returning,
         fstab: &[FstabEntry],
     ) -> Way {
         let (name, mounts) = (subject.image.clone(), returning.before_the_image());
-        let Some(device) = decided.image_disk.clone() else {
+        let Some(disk) = &decided.image_disk else {
             let burn = Operation::BurnImage { name, hidden: returning.hidden(), merged: returning.merged() };
             return Way {
                 first: (StepName::StorageMount, mounts),
@@ -37,9 +39,12 @@ impl Way {
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).map(|(_, is)| is);
         let burn = BurnDisk {
             name,
-            device,
+            device: disk.device.clone(),
+            size_bytes: disk.size_bytes,
+            sector_bytes: disk.sector_bytes,
             grow: growing.and_then(|is| is.image_partition),
             filesystems: filesystems.iter().filter_map(expected).collect(),
+            taken: staying::uuids(inventory, &decided.disks),
         };
         let grows = |operation: &Operation| match operation {
             Operation::Mount(mount) if growing.is_some_and(|is| is.device == mount.device) => {

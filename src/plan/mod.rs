@@ -19,6 +19,7 @@ mod release;
 mod returning;
 mod sectors;
 mod stack;
+mod staying;
 mod steps;
 mod types;
 mod verdict;

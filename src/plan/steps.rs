@@ -17,7 +17,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let filesystems = in_mount_order(layout, &decided.filesystems);
     let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
     let returning = Returning::new(layout, inventory, &decided, &filesystems);
-    let image = image::Way::of(&subject, &decided, &filesystems, &returning, &fstab);
+    let image = image::Way::of(&subject, inventory, &decided, &filesystems, &returning, &fstab);
     let steps = [
         (StepName::ImageReach, vec![Operation::ReachImage { name: subject.image.clone(), url: subject.url.clone() }]),
         (StepName::StorageIdentify, decided.identities.iter().cloned().map(Operation::IdentifyDisk).collect()),

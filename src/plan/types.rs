@@ -35,10 +35,10 @@ pub struct Plan {
 
 impl Plan {
     /// The disk that takes a raw image.
-    pub fn image_disk(&self) -> Option<&str> {
+    pub fn image_disk(&self) -> Option<&BurnDisk> {
         let mut operations = self.steps.iter().flat_map(|step| &step.operations);
         operations.find_map(|operation| match operation {
-            Operation::BurnDisk(burn) => Some(burn.device.as_str()),
+            Operation::BurnDisk(burn) => Some(burn),
             _ => None,
         })
     }
@@ -285,10 +285,15 @@ pub struct BurnDisk {
     /// Of the image.
     pub name: String,
     pub device: String,
+    /// Of the disk: before anything is written, the image must be for one of this size with these sectors.
+    pub size_bytes: u64,
+    pub sector_bytes: u32,
     /// Number of the partition that takes all that is left of the disk.
     pub grow: Option<u32>,
     /// What the layout mounts, and so must be in it.
     pub filesystems: Vec<ExpectedFilesystem>,
+    /// UUIDs that must not be in it, in lower case, and the device that has each: it is on a disk that stays.
+    pub taken: BTreeMap<String, String>,
 }
 
 /// A filesystem that a raw image brings.

@@ -26,7 +26,7 @@ pub struct Decided {
     pub wipes: Vec<WipeDisk>,
     pub tables: Vec<PartitionTable>,
     /// The disk that takes a raw image.
-    pub image_disk: Option<String>,
+    pub image_disk: Option<inventory::Disk>,
     /// In the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
     /// In the order of `Layout::volumegroups`.

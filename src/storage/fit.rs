@@ -6,12 +6,13 @@
 
 use super::{gpt, kernel, wipe};
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Table};
+use crate::inventory::{self, Partition, Table};
 use flate2::Crc;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use uuid::Uuid;
 
 /// Partitions end where this is whole, as those of a layout do.
 const MIB: u64 = 1 << 20;
@@ -55,29 +56,77 @@ pub fn fit(device: &str, grow: Option<u32>) -> Result<Option<Table>> {
     Ok(Some(table))
 }
 
-/// The same without the kernel.
+/// Refuses a GPT that would not be fitted, by the first bytes of its image: for before anything is written. Returns its numbers and
+/// GUIDs, and not what is in the partitions; `None` where they are not in those bytes.
+///
+/// # Errors
+/// As [`fit`].
+pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>) -> io::Result<Option<Table>> {
+    let sector = u64::from(sector_bytes);
+    let read_at = |bytes: &mut [u8], at: u64| {
+        let found = usize::try_from(at).ok().and_then(|at| head.get(at..)?.get(..bytes.len()));
+        bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    let found = match Gpt::read(&read_at, sector, 1) {
+        // They may lie anywhere on the disk.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+        found => found?,
+    };
+    let Some(found) = found else { return Ok(None) };
+    found.fitted(size_bytes / sector, grow)?;
+    let partitions = found.entries().map(|Entry { number, guid, .. }| Partition {
+        number,
+        guid: Some(guid),
+        ..Partition::default()
+    });
+    let guid = Some(guid_at(&found.header, DISK_GUID));
+    Ok(Some(Table { kind: "gpt".to_owned(), guid, partitions: partitions.collect() }))
+}
+
+/// Said of other tables.
+pub fn only_gpt_grows(number: u32) -> String {
+    format!("partition {number} cannot grow: the image has no GPT")
+}
+
+/// The same as [`fit`], without the kernel.
 fn fit_table(disk: &File, sector: u64, size_bytes: u64, grow: Option<u32>) -> io::Result<()> {
-    let Some(found) = Gpt::read(disk, sector, 1)? else {
+    let read_at = |bytes: &mut [u8], at: u64| disk.read_exact_at(bytes, at);
+    let Some(found) = Gpt::read(&read_at, sector, 1)? else {
         return match grow {
-            Some(number) => Err(io::Error::other(format!("partition {number} cannot grow: the image has no GPT"))),
+            Some(number) => Err(io::Error::other(only_gpt_grows(number))),
             None => Ok(()),
         };
     };
     let fitted = found.fitted(size_bytes / sector, grow)?;
     fitted.write(disk)?;
-    // A tool that looks for lost tables is not to find this one.
-    let old = found.number(BACKUP_LBA);
-    if old != fitted.number(BACKUP_LBA) && found.entries().all(|entry| !entry.sectors.contains(&old)) {
-        disk.write_all_at(&vec![0; sector as usize], old * sector)?;
-    }
+    forget_old_backup(disk, &found, &fitted)?;
     disk.sync_all()?;
     fix_protective_mbr(disk, fitted.number(BACKUP_LBA))?;
     disk.sync_all()?;
     for lba in [1, fitted.number(BACKUP_LBA)] {
-        let read = Gpt::read(disk, sector, lba)?;
+        let read = Gpt::read(&read_at, sector, lba)?;
         if read.is_none_or(|read| read.entries != fitted.entries) {
             return Err(io::Error::other(format!("the table at sector {lba} is not what was written")));
         }
+    }
+    Ok(())
+}
+
+/// A tool that looks for lost tables is not to find the image's backup. The image may say anything about where that is: it
+/// goes only where it really is a header, and lies neither in a partition nor where one of the fitted tables is now.
+fn forget_old_backup(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
+    let (old, entries) = (found.number(BACKUP_LBA), fitted.number(ENTRIES_LBA));
+    let is_primary = old <= 1 || (entries..entries + fitted.entries_sectors()).contains(&old);
+    let is_backup = old > fitted.number(LAST_USABLE);
+    if is_primary || is_backup || found.entries().any(|entry| entry.sectors.contains(&old)) {
+        return Ok(());
+    }
+    let mut sector = vec![0; fitted.sector as usize];
+    disk.read_exact_at(&mut sector, old * fitted.sector)?;
+    if sector.starts_with(SIGNATURE) {
+        sector.fill(0);
+        disk.write_all_at(&sector, old * fitted.sector)?;
     }
     Ok(())
 }
@@ -95,18 +144,23 @@ fn fix_protective_mbr(disk: &File, last_lba: u64) -> io::Result<()> {
     disk.write_all_at(&mbr, 0)
 }
 
+/// How a header begins.
+const SIGNATURE: &[u8] = b"EFI PART";
+
 /// Offsets in the header (UEFI specification 5.3.2).
 const HEADER_SIZE: usize = 12;
 const HEADER_CRC: usize = 16;
 const OWN_LBA: usize = 24;
 const BACKUP_LBA: usize = 32;
 const LAST_USABLE: usize = 48;
+const DISK_GUID: usize = 56;
 const ENTRIES_LBA: usize = 72;
 const ENTRY_COUNT: usize = 80;
 const ENTRY_SIZE: usize = 84;
 const ENTRIES_CRC: usize = 88;
 
 /// Offsets in an entry (UEFI specification 5.3.3).
+const PARTITION_GUID: usize = 16;
 const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
 
@@ -119,17 +173,21 @@ struct Gpt {
     entries: Vec<u8>,
 }
 
+/// Reads a disk, or what is known of it.
+type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
+
 struct Entry {
     number: u32,
+    guid: Uuid,
     sectors: Range<u64>,
 }
 
 impl Gpt {
     /// The table whose header is at this sector; `None` where there is none.
-    fn read(disk: &File, sector: u64, lba: u64) -> io::Result<Option<Gpt>> {
+    fn read(read_at: ReadAt, sector: u64, lba: u64) -> io::Result<Option<Gpt>> {
         let mut header = vec![0; sector as usize];
-        disk.read_exact_at(&mut header, lba * sector)?;
-        if !header.starts_with(b"EFI PART") {
+        read_at(&mut header, lba * sector)?;
+        if !header.starts_with(SIGNATURE) {
             return Ok(None);
         }
         let damaged = |what: &str| Err(io::Error::other(format!("the GPT at sector {lba} is damaged: {what}")));
@@ -148,7 +206,7 @@ impl Gpt {
         }
         gpt.entries = vec![0; count * entry_bytes];
         let at = gpt.number(ENTRIES_LBA).checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;
-        disk.read_exact_at(&mut gpt.entries, at)?;
+        read_at(&mut gpt.entries, at)?;
         if crc(&gpt.entries) != gpt.word(ENTRIES_CRC) {
             return damaged("the checksum of its entries is wrong");
         }
@@ -221,6 +279,7 @@ impl Gpt {
         let entries = self.entries.chunks_exact(self.word(ENTRY_SIZE) as usize).zip(1..);
         entries.filter(|(entry, _)| entry[..16] != [0; 16]).map(|(entry, number)| Entry {
             number,
+            guid: guid_at(entry, PARTITION_GUID),
             sectors: number_at(entry, FIRST_LBA)..number_at(entry, LAST_LBA).saturating_add(1),
         })
     }
@@ -242,6 +301,10 @@ fn number_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default()
 }
 
+fn guid_at(bytes: &[u8], at: usize) -> Uuid {
+    bytes[at..at + 16].try_into().map(Uuid::from_bytes_le).unwrap_or_default()
+}
+
 fn crc(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(bytes);
@@ -249,4 +312,4 @@ fn crc(bytes: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,35 +1,76 @@
 //! The whole way of a raw image: from its server onto the disk, with what makes it trusted in between.
 
 use super::sniff;
-use super::{Expected, HEAD_BYTES, Target, write};
+use super::{Disk, Expected, HEAD_BYTES, Target, write};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::arriving::Arriving;
 use crate::image::digest::Digest;
-use crate::image::{Burned, Incoming, MOST_STARTS, Part, Watch, progress};
-use std::io::BufRead;
-
-enum End {
-    Whole(Burned),
-    StartOver { why: String, resumed: u32 },
-}
+use crate::image::{Burned, End, Incoming, MOST_STARTS, Part, Reached, Watch, progress};
+use std::io;
 
 impl Incoming {
-    /// Refuses a raw disk image where a tree of files is wanted, and the other way round, by the image's first bytes: that is
-    /// known before anything is written. Waits for those bytes.
+    /// Refuses a raw disk image where a tree of files is wanted, by the image's first bytes: that is known before anything is
+    /// written. Waits for those bytes.
     ///
     /// # Errors
     /// It is not what is wanted, or its beginning cannot be had.
-    pub fn require(&mut self, disk: Option<&str>) -> Result<()> {
-        let Some(first) = &mut self.first else { return Ok(()) };
-        let what = || format!("look at the beginning of {}", self.reached.url);
-        match first.reader.fill_buf() {
-            Ok(head) => sniff::require(head, disk).context(Phase::Image, what),
-            // It changes while we look: the burn begins anew.
-            Err(_) if first.told.start_over().is_some() => {
-                self.first = None;
-                Ok(())
+    pub fn require_tree(&mut self) -> Result<()> {
+        self.look(sniff::KIND_BYTES, &sniff::require_tree)
+    }
+
+    /// Refuses what is no raw image for this disk and layout, as far as the image's first MiB tells: that is known before
+    /// anything is written. Waits for those bytes.
+    ///
+    /// # Errors
+    /// It is not what is wanted, or its beginning cannot be had.
+    pub fn require_disk(&mut self, disk: &Disk, expected: &Expected) -> Result<()> {
+        self.only_part()?;
+        self.look(HEAD_BYTES, &|head| sniff::check(head, disk, expected))
+    }
+
+    fn look(&mut self, bytes: usize, check: &dyn Fn(&[u8]) -> io::Result<()>) -> Result<()> {
+        let mut start = 1;
+        loop {
+            let (Some(first), Some(part)) = (&mut self.first, self.reached.parts.first()) else { return Ok(()) };
+            let head = first.reader.look_ahead(bytes);
+            match (head, first.told.start_over()) {
+                (Ok(head), _) => {
+                    let refused = |why: io::Error| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
+                    return check(head).map_err(refused);
+                }
+                // It changes while we look.
+                (Err(_), Some(why)) => {
+                    let again = self.arriving(part)?;
+                    start = self.next_start(start, &why)?;
+                    self.first = Some(again);
+                }
+                (Err(error), None) => {
+                    return Err(error).context(Phase::Image, || format!("look at the beginning of {}", part.url));
+                }
             }
-            Err(error) => Err(error).context(Phase::Image, what),
+        }
+    }
+
+    /// The number of the start after this one, if there may be another.
+    fn next_start(&self, start: u32, why: &str) -> Result<u32> {
+        let url = &self.reached.url;
+        if start == MOST_STARTS {
+            let text = format!("the image {url} changed or could not be resumed in {MOST_STARTS} starts: {why}");
+            return Err(Error::new(Phase::Image, text));
+        }
+        tracing::warn!("image {url}: {why}; starting over (start {} of {MOST_STARTS})", start + 1);
+        Ok(start + 1)
+    }
+
+    /// A raw image is one stream.
+    fn only_part(&self) -> Result<&Part> {
+        let Reached { url, parts, .. } = &self.reached;
+        match parts.as_slice() {
+            [part] => Ok(part),
+            parts => {
+                let what = format!("{url} has {} layers of files and is no raw disk image", parts.len());
+                Err(Error::refusal(Phase::Image, what))
+            }
         }
     }
 
@@ -37,29 +78,19 @@ impl Incoming {
     ///
     /// # Errors
     /// The first of fetch, decoder, write and digest; it is no image for this disk. The disk is not bootable then.
-    pub fn burn_raw(mut self, device: &str, expected: &Expected, watch: Watch) -> Result<Burned> {
-        let [part] = self.reached.parts.as_slice() else {
-            let layers = self.reached.parts.len();
-            let what = format!("{} has {layers} layers of files and is no raw disk image", self.reached.url);
-            return Err(Error::new(Phase::Image, what));
-        };
-        let target = Target::open(device)?;
-        let mut resumed = 0;
-        for start in 1..=MOST_STARTS {
-            let arriving = match self.first.take() {
-                Some(arriving) => arriving,
-                None => self.arriving(part)?,
-            };
-            match burn_once(arriving, part, &target, expected, watch)? {
+    pub fn burn_raw(mut self, target: &Target, expected: &Expected, watch: Watch) -> Result<Burned> {
+        let (mut start, mut resumed) = (1, 0);
+        loop {
+            let first = self.first.take();
+            let part = self.only_part()?;
+            let arriving = first.map_or_else(|| self.arriving(part), Ok)?;
+            let (why, before) = match burn_once(arriving, part, target, expected, watch)? {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
-                End::StartOver { why, resumed: before } => {
-                    tracing::warn!("image {}: {why}; starting over (start {start} of {MOST_STARTS})", part.url);
-                    resumed += before + 1;
-                }
-            }
+                End::StartOver { why, resumed } => (why, resumed),
+            };
+            start = self.next_start(start, &why)?;
+            resumed += before + 1;
         }
-        let why = format!("the image {} changed or could not be resumed in {MOST_STARTS} starts", part.url);
-        Err(Error::new(Phase::Image, why))
     }
 }
 
@@ -71,14 +102,14 @@ fn burn_once(arriving: Arriving, part: &Part, target: &Target, expected: &Expect
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }
-    let onto = || format!("write {} onto {}", part.url, target.name);
+    let onto = || format!("write {} onto {}", part.url, target.disk.name);
     let held_back = held_back.context(Phase::Image, onto)?;
     let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
     if digest != promised {
         let first = HEAD_BYTES >> 20;
         let text = format!(
             "digest of {}: {promised} was expected, {digest} came; the first {first} MiB of {} stays zero",
-            part.url, target.name
+            part.url, target.disk.name
         );
         return Err(Error::new(Phase::Image, text));
     }

@@ -1,26 +1,31 @@
 //! What the first MiB of an image says: is it a disk, and one that fits onto this one?
 
-use super::Target;
+use super::{Disk, unique};
+use crate::layout::partition_device;
+use crate::storage::fit;
+use std::collections::BTreeMap;
 use std::io;
 
 /// What the layout wants of a raw image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// Its filesystems lie on partitions.
-    pub partitions: bool,
+    /// Numbers of those that its filesystems lie on. Without any, the image need not have partitions.
+    pub partitions: Vec<u32>,
+    /// Number of the one that grows.
+    pub grow: Option<u32>,
+    /// UUIDs that are on other disks, in lower case, and the device that has each.
+    pub taken: BTreeMap<String, String>,
 }
 
 /// Sizes of sector that GPTs are made for.
 const SECTORS_BYTES: [usize; 2] = [512, 4096];
 
-/// Is this the beginning of what is wanted: an image for this disk, or without one a tree of files?
-pub(super) fn require(head: &[u8], disk: Option<&str>) -> io::Result<()> {
-    let why = match disk {
-        Some(name) if is_tar(head) => tar_for_disk(name),
-        None if is_disk_image(head) => DISK_FOR_TREE.to_owned(),
-        _ => return Ok(()),
-    };
-    Err(io::Error::new(io::ErrorKind::InvalidData, why))
+/// How much tells a disk from a tree of files: the first two sectors, however large they are.
+pub(super) const KIND_BYTES: usize = 2 * 4096;
+
+/// Refuses what cannot be the beginning of a tree of files.
+pub(super) fn require_tree(head: &[u8]) -> io::Result<()> {
+    if is_disk_image(head) { Err(refused(DISK_FOR_TREE.to_owned())) } else { Ok(()) }
 }
 
 /// Said of a raw image that is to be unpacked.
@@ -38,44 +43,80 @@ pub fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head) && (SECTORS_BYTES.iter().any(|sector| gpt_end(head, *sector).is_some()) || mbr(head).is_some())
 }
 
-/// Refuses what cannot be meant for this disk, before anything is written.
-pub(super) fn check(head: &[u8], target: &Target, expected: &Expected) -> io::Result<()> {
-    let name = &target.name;
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+/// Refuses what cannot be meant for this disk, by as much of the image's first MiB as there is.
+pub(super) fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
+    let name = &disk.name;
     if is_tar(head) {
-        return refuse(tar_for_disk(name));
+        return Err(refused(tar_for_disk(name)));
     }
-    let sector = target.sector_bytes as usize;
+    let sector = disk.sector_bytes as usize;
     if let Some(end) = gpt_end(head, sector) {
-        return if end > target.size_bytes { Err(too_long(target, Some(end))) } else { Ok(()) };
+        return if end > disk.size_bytes { Err(too_long(disk, Some(end))) } else { check_gpt(head, disk, expected) };
     }
     if let Some(other) = SECTORS_BYTES.into_iter().find(|other| gpt_end(head, *other).is_some()) {
-        return refuse(format!(
+        return Err(refused(format!(
             "the image's partition table is for disks with sectors of {other} bytes, those of {name} have {sector}"
-        ));
+        )));
     }
     match mbr(head) {
         Some(entries) if entries.iter().any(|entry| entry.kind == PROTECTIVE) => {
-            refuse("the image says that it has a GPT, and there is none: it is damaged".to_owned())
+            Err(refused("the image says that it has a GPT, and there is none: it is damaged".to_owned()))
         }
         Some(entries) => {
             // Its sectors are those of the disk that it is on (UEFI specification 5.2.1).
             let end = entries.iter().map(|entry| entry.end * sector as u64).max().unwrap_or_default();
-            if end > target.size_bytes { Err(too_long(target, Some(end))) } else { Ok(()) }
+            if end > disk.size_bytes { Err(too_long(disk, Some(end))) } else { check_mbr(&entries, disk, expected) }
         }
-        None if expected.partitions => refuse(format!(
+        None if !expected.partitions.is_empty() => Err(refused(format!(
             "the image is no disk image: it begins with neither GPT nor MBR, and the layout has filesystems on partitions of {name}"
-        )),
+        ))),
         None => Ok(()),
     }
 }
 
-/// `needed` is what the image's partition table says.
-pub(super) fn too_long(target: &Target, needed: Option<u64>) -> io::Error {
-    let Target { name, size_bytes, .. } = target;
-    let needed = needed.map(|bytes| format!(" (its partition table is for one of {bytes})")).unwrap_or_default();
-    let why = format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes");
+/// All that would be refused when the table is fitted to the disk.
+fn check_gpt(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
+    let Disk { name, size_bytes, sector_bytes } = disk;
+    let fitted = fit::check(head, *sector_bytes, *size_bytes, expected.grow);
+    let found = fitted.map_err(|error| refused(format!("the image's partition table does not fit {name}: {error}")))?;
+    let Some(table) = found else { return Ok(()) };
+    let numbers: Vec<u32> = table.partitions.iter().map(|partition| partition.number).collect();
+    has_partitions(&numbers, disk, expected, |_| false)?;
+    unique::check(&table, name, &expected.taken)
+}
+
+fn check_mbr(entries: &[MbrEntry], disk: &Disk, expected: &Expected) -> io::Result<()> {
+    if let Some(number) = expected.grow {
+        return Err(refused(fit::only_gpt_grows(number)));
+    }
+    let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
+    // Logical partitions begin anywhere on the disk.
+    let has_logical = entries.iter().any(|entry| EXTENDED.contains(&entry.kind));
+    has_partitions(&numbers, disk, expected, |number| number > 4 && has_logical)
+}
+
+fn has_partitions(there: &[u32], disk: &Disk, expected: &Expected, unseen: impl Fn(u32) -> bool) -> io::Result<()> {
+    match expected.partitions.iter().find(|number| !there.contains(number) && !unseen(**number)) {
+        Some(number) => {
+            let there: Vec<String> = there.iter().map(u32::to_string).collect();
+            let (device, there) = (partition_device(&disk.name, *number), there.join(", "));
+            Err(refused(format!(
+                "the layout has a filesystem on {device}, and the image no partition {number}: it has {there}"
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// `needed` is what the image's partition table says.
+pub(super) fn too_long(disk: &Disk, needed: Option<u64>) -> io::Error {
+    let Disk { name, size_bytes, .. } = disk;
+    let needed = needed.map(|bytes| format!(" (its partition table is for one of {bytes})")).unwrap_or_default();
+    refused(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 
 /// tar(5): the magic of ustar, of POSIX and of GNU.
@@ -93,7 +134,11 @@ fn gpt_end(head: &[u8], sector: usize) -> Option<u64> {
 /// Type of the partition that stands for a GPT.
 const PROTECTIVE: u8 = 0xee;
 
+/// Types of partitions that others lie in.
+const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
+
 struct MbrEntry {
+    number: u32,
     kind: u8,
     /// Sector behind its last one.
     end: u64,
@@ -107,7 +152,10 @@ fn mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
         return None;
     }
     let word = |at: &[u8]| at.try_into().map(u32::from_le_bytes).map(u64::from).unwrap_or_default();
-    let used = entries.iter().filter(|entry| entry[4] != 0);
-    let used = used.map(|entry| MbrEntry { kind: entry[4], end: word(&entry[8..12]) + word(&entry[12..16]) });
+    let used = entries.iter().zip(1..).filter(|(entry, _)| entry[4] != 0);
+    let used = used.map(|(entry, number)| {
+        let end = word(&entry[8..12]) + word(&entry[12..16]);
+        MbrEntry { number, kind: entry[4], end }
+    });
     Some(used.collect()).filter(|used: &Vec<_>| !used.is_empty())
 }

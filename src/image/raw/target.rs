@@ -15,12 +15,18 @@ const ALIGNMENT_BYTES: usize = 4096;
 /// What a plain file stands for.
 const FILE_SECTOR_BYTES: u32 = 512;
 
-/// An open disk that nobody else uses, or a plain file in place of one.
-pub struct Target {
-    file: File,
+/// What an image must fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
     pub name: String,
     pub size_bytes: u64,
     pub sector_bytes: u32,
+}
+
+/// An open disk that nobody else uses, or a plain file in place of one.
+pub struct Target {
+    file: File,
+    pub disk: Disk,
 }
 
 impl Target {
@@ -37,7 +43,7 @@ impl Target {
             let file = open(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
             let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("size of {path}"))?;
             let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || format!("sectors of {path}"))?;
-            return Ok(Target { file, name: path.to_owned(), size_bytes, sector_bytes });
+            return Ok(Target { file, disk: Disk { name: path.to_owned(), size_bytes, sector_bytes } });
         }
         let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);
         if !metadata.is_file() || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
@@ -46,12 +52,18 @@ impl Target {
         }
         // Some filesystems have no direct I/O, or want larger sectors than ours.
         let file = open(path, 0).context(Phase::Image, what)?;
-        Ok(Target { file, name: path.to_owned(), size_bytes, sector_bytes })
+        Ok(Target { file, disk: Disk { name: path.to_owned(), size_bytes, sector_bytes } })
     }
 
     /// So many bytes and the rest of their last sector.
     pub fn whole_sectors(&self, bytes: usize) -> usize {
-        bytes.next_multiple_of(self.sector_bytes as usize)
+        bytes.next_multiple_of(self.disk.sector_bytes as usize)
+    }
+
+    /// Where a backup GPT has its header.
+    pub fn last_sector(&self) -> Range<u64> {
+        let Disk { size_bytes, sector_bytes, .. } = self.disk;
+        size_bytes.saturating_sub(u64::from(sector_bytes))..size_bytes
     }
 
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -83,11 +95,11 @@ impl Target {
 
     /// The disk's own cache too.
     pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_all().map_err(|error| io::Error::new(error.kind(), format!("flush {}: {error}", self.name)))
+        self.file.sync_all().map_err(|error| io::Error::new(error.kind(), format!("flush {}: {error}", self.disk.name)))
     }
 
     fn failed(&self, verb: &str, length: u64, offset: u64, error: &io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("{verb} {length} bytes at byte {offset} of {}: {error}", self.name))
+        io::Error::new(error.kind(), format!("{verb} {length} bytes at byte {offset} of {}: {error}", self.disk.name))
     }
 }
 
@@ -134,6 +146,6 @@ impl DerefMut for Aligned {
 impl Target {
     /// So that a test sees what a disk that fails does.
     pub fn reopen_read_only(&mut self) {
-        self.file = File::open(&self.name).expect("it was open before");
+        self.file = File::open(&self.disk.name).expect("it was open before");
     }
 }

@@ -117,7 +117,7 @@ fn prove_kept(kept: &[Kept]) -> Said {
 }
 
 fn burn_disk(burn: &BurnDisk) -> Said {
-    let BurnDisk { name, device, grow, filesystems } = burn;
+    let BurnDisk { name, device, grow, filesystems, .. } = burn;
     let number = |number: &u32| short(&crate::layout::partition_device(device, *number)).to_owned();
     let grow = grow.as_ref().map(|grow| format!(", grow {}", number(grow))).unwrap_or_default();
     let brought = filesystems.iter().map(|is| {

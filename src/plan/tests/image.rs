@@ -1,6 +1,8 @@
 //! A raw image onto a disk: wiped, written, fitted, and mounted as it is.
 
 use super::*;
+use crate::inventory::Stacked;
+use std::collections::BTreeMap;
 
 /// The image on sda, data on sdb, which a reinstall keeps.
 fn raw() -> Layout {
@@ -33,8 +35,11 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     let burn = BurnDisk {
         name: subject().image,
         device: "/dev/sda".to_owned(),
+        size_bytes: machine().disks[0].size_bytes,
+        sector_bytes: 512,
         grow: Some(2),
         filesystems: vec![expected(2, "/", Format::Ext4, "root"), expected(1, "/boot/efi", Format::Vfat, "efi")],
+        taken: BTreeMap::new(),
     };
     assert_eq!(operations(&plan, StepName::ImageBurn), [Operation::BurnDisk(burn)]);
     let mounts = operations(&plan, StepName::StorageMount);
@@ -57,6 +62,62 @@ fn a_reinstall_writes_it_again_and_keeps_the_others() {
     assert!(matches!(&kept[..], [Operation::UnlockDisk { .. }, Operation::Mount(mount)] if mount.path == "/srv"));
     let wiped: Vec<_> = operations(&plan, StepName::StorageWipe);
     assert!(matches!(&wiped[..], [Operation::WipeDisk(disk)] if disk.device == "/dev/sda"), "{wiped:?}");
+}
+
+#[test]
+fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
+    let mut installed = after(&make(&raw(), &machine(), Mode::Install).unwrap(), machine());
+    let guid = |byte: u8| Uuid::from_bytes([byte; 16]);
+    let signature = |kind: &str, uuid: &str| Signature {
+        kind: kind.to_owned(),
+        usage: "filesystem".to_owned(),
+        uuid: uuid.to_owned(),
+        ..Signature::default()
+    };
+    let partition = |device: &str, guid, uuid: &str| inventory::Partition {
+        number: 1,
+        device: device.to_owned(),
+        guid,
+        signatures: vec![signature("vfat", uuid)],
+        ..inventory::Partition::default()
+    };
+    let stacked = |name: &str, below: &[&str], uuid: &str| Stacked {
+        name: name.to_owned(),
+        device: format!("/dev/{name}"),
+        below: below.iter().map(|below| (*below).to_owned()).collect(),
+        signatures: vec![signature("ext4", uuid)],
+        ..Stacked::default()
+    };
+    let kept = installed.disks[1].table.clone().unwrap();
+    let root = &mut installed.disks[0].table.as_mut().unwrap();
+    root.guid = Some(guid(1));
+    root.partitions[0].guid = Some(guid(2));
+    installed.disks[2].table = Some(Table {
+        kind: "gpt".to_owned(),
+        guid: Some(guid(3)),
+        partitions: vec![partition("/dev/sdc1", Some(guid(0)), "1A2B-3C4D")],
+    });
+    installed.stacked =
+        vec![stacked("dm-0", &["sda2"], "on what is wiped"), stacked("dm-2", &["sdc1"], "on what is not ours")];
+    let srv = &kept.partitions[0];
+    let of_kept = [
+        (kept.guid.unwrap().to_string(), "/dev/sdb"),
+        (srv.guid.unwrap().to_string(), "/dev/sdb1"),
+        (srv.signatures[0].uuid.to_lowercase(), "/dev/sdb1"),
+    ];
+    let of_others = [
+        (guid(3).to_string(), "/dev/sdc"),
+        ("1a2b-3c4d".to_owned(), "/dev/sdc1"),
+        ("on what is not ours".to_owned(), "/dev/dm-2"),
+    ];
+    let both = [&of_kept[..], &of_others].concat();
+    for (mode, expected) in [(Mode::Reinstall, both), (Mode::Install, of_others.to_vec())] {
+        let plan = make(&raw(), &installed, mode).unwrap();
+        let expected = expected.into_iter().map(|(uuid, device)| (uuid, device.to_owned()));
+        assert_eq!(plan.image_disk().unwrap().taken, expected.collect());
+        // An install may take it apart: a reinstall is refused.
+        installed.stacked.push(stacked("dm-1", &["sda2", "sdc1"], "on both"));
+    }
 }
 
 #[test]

@@ -90,6 +90,90 @@ fn what_cannot_be_fitted_is_refused_and_left_alone() {
     }
 }
 
+/// Only the image says this one.
+const FIRST_USABLE: usize = 40;
+
+/// A disk full of 0xaa, at the start of which lies an image with a GPT of 128 partitions of one sector each.
+fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, change: &dyn Fn(&mut Gpt)) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    fs::write(file.path(), vec![0xaa; ((image_sectors + more_sectors) * sector) as usize]).unwrap();
+    let mut gpt = Gpt { sector, header: vec![0; sector as usize], entries: vec![0; 128 * 128] };
+    let first_usable = 2 + gpt.entries_sectors();
+    for (entry, lba) in gpt.entries.chunks_exact_mut(128).zip(first_usable..) {
+        entry[..FIRST_LBA].fill(lba as u8);
+        entry[FIRST_LBA..LAST_LBA].copy_from_slice(&lba.to_le_bytes());
+        entry[LAST_LBA..LAST_LBA + 8].copy_from_slice(&lba.to_le_bytes());
+    }
+    gpt.header[..HEADER_SIZE].copy_from_slice(b"EFI PART\0\0\x01\0");
+    gpt.header[DISK_GUID..ENTRIES_LBA].fill(0xf7);
+    for (at, word) in [(HEADER_SIZE, HEADER_BYTES as u32), (ENTRY_COUNT, 128), (ENTRY_SIZE, 128)] {
+        gpt.header[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    let last = image_sectors - 1;
+    for (at, lba) in [
+        (OWN_LBA, 1),
+        (BACKUP_LBA, last),
+        (FIRST_USABLE, first_usable),
+        (LAST_USABLE, last - 1 - gpt.entries_sectors()),
+        (ENTRIES_LBA, 2),
+    ] {
+        gpt.put(at, lba);
+    }
+    let disk = File::options().write(true).open(file.path()).unwrap();
+    gpt.write(&disk).unwrap();
+    change(&mut gpt);
+    gpt.seal();
+    disk.write_all_at(&gpt.header, sector).unwrap();
+    file
+}
+
+/// The bytes of such an image.
+pub(crate) fn crowded_image(sector: u64, sectors: u64) -> Vec<u8> {
+    fs::read(crowded(sector, sectors, 0, &|_| ()).path()).unwrap()
+}
+
+fn fit_crowded(file: &NamedTempFile, sector: u64) -> io::Result<()> {
+    let disk = File::options().read(true).write(true).open(file.path())?;
+    fit_table(&disk, sector, file.as_file().metadata()?.len(), None)
+}
+
+/// `fit_table` itself reads both tables again.
+#[test]
+fn the_old_backup_goes_but_not_where_the_new_one_lies() {
+    for sector in [512, 4096] {
+        let (image_sectors, entries_sectors) = (500, 128 * 128 / sector);
+        for more in [0, 1, entries_sectors - 3, entries_sectors - 1, entries_sectors, entries_sectors + 1, 100] {
+            let file = crowded(sector, image_sectors, more, &|_| ());
+            fit_crowded(&file, sector).unwrap_or_else(|error| panic!("{more} sectors of {sector} more: {error}"));
+            let disk = fs::read(file.path()).unwrap();
+            let old = &disk[((image_sectors - 1) * sector) as usize..][..sector as usize];
+            assert_eq!(old.iter().all(|byte| *byte == 0), more > entries_sectors, "{more} sectors of {sector} more");
+            assert!(disk[..sector as usize].iter().all(|byte| *byte == 0xaa));
+        }
+    }
+}
+
+#[test]
+fn a_header_that_lies_about_its_backup_costs_nothing() {
+    for sector in [512, 4096] {
+        let (image_sectors, more) = (500, 100);
+        for lie in [0, 1, 2, 5, 300, 499 + 100, 499 + 101, u64::MAX] {
+            let file = crowded(sector, image_sectors, more, &|gpt| gpt.put(BACKUP_LBA, lie));
+            let before = fs::read(file.path()).unwrap();
+            fit_crowded(&file, sector).unwrap_or_else(|error| panic!("backup at {lie}: {error}"));
+            let after = fs::read(file.path()).unwrap();
+            assert_eq!(after.len(), before.len());
+            let entries_sectors = 128 * 128 / sector;
+            let (header, last) = (sector as usize, ((image_sectors + more - 1 - entries_sectors) * sector) as usize);
+            assert!(before[..header] == after[..header], "backup at {lie}: the MBR has changed");
+            assert!(
+                before[2 * header..last] == after[2 * header..last],
+                "backup at {lie}: it was written between the tables"
+            );
+        }
+    }
+}
+
 #[test]
 fn an_mbr_stays_as_it_is() {
     let image = image(16, "label: dos\nstart=2048, size=4096, type=83, bootable\n");

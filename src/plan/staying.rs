@@ -1,0 +1,44 @@
+//! What the disks that stay are known by. A raw image brings UUIDs of its own, the same on every disk that has it: where a disk
+//! that stays has them too, nobody can tell which of the two the installed system would take.
+
+use super::stack::Stack;
+use super::{DiskPlan, Verdict};
+use crate::inventory::{Inventory, Signature, Table};
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+/// UUIDs of disks, partitions and what is in them, in lower case, and the device that has each.
+pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, String> {
+    let stack = Stack::new(inventory);
+    let is_made = |name: &String| {
+        let mut made = disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
+        made.any(|disk| stack.name(&disk.device) == name)
+    };
+    let disks = inventory.disks.iter().map(|disk| (&disk.name, &disk.device, &disk.table, &disk.signatures));
+    let stacked = inventory.stacked.iter().map(|is| (&is.name, &is.device, &is.table, &is.signatures));
+    let mut found = BTreeMap::new();
+    for (name, device, table, signatures) in disks.chain(stacked) {
+        if !stack.disks(name).iter().any(is_made) {
+            note(&mut found, device, signatures);
+            table.iter().for_each(|table| note_table(&mut found, device, table));
+        }
+    }
+    found
+}
+
+fn note_table(found: &mut BTreeMap<String, String>, device: &str, table: &Table) {
+    let mut add = |guid: Option<Uuid>, device: &str| {
+        // Nothing is found by the one that says that there is none.
+        found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.to_owned())));
+    };
+    add(table.guid, device);
+    table.partitions.iter().for_each(|partition| add(partition.guid, &partition.device));
+    for partition in &table.partitions {
+        note(found, &partition.device, &partition.signatures);
+    }
+}
+
+fn note(found: &mut BTreeMap<String, String>, device: &str, signatures: &[Signature]) {
+    let uuids = signatures.iter().map(|signature| signature.uuid.to_lowercase()).filter(|uuid| !uuid.is_empty());
+    found.extend(uuids.map(|uuid| (uuid, device.to_owned())));
+}
