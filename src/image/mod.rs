@@ -17,6 +17,7 @@ mod decode;
 mod digest;
 mod fetch;
 mod file;
+mod fresh;
 mod look;
 mod manifest;
 mod members;
@@ -148,14 +149,18 @@ impl Incoming {
     /// Nothing is synced: errors of the disk may still come with the umount.
     ///
     /// On a merged filesystem the image's files win over files and symlinks of the same name, directories stay with what is
-    /// in them, and nothing is touched that the image does not name. An image that changes on the way and starts over may
-    /// leave files of its first state there.
+    /// in them, and nothing is touched that the image does not name. What the image brought there cannot be told from what was
+    /// there, so it starts over only where its pieces are verified one by one: then each start brings the same.
     ///
     /// # Errors
     /// The first of fetch, decoder, tar, write and digest that is not content, by name.
     pub fn burn(mut self, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
         let merged = beneath::relative(beneath.merged);
         let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
+        let bound = !beneath.merged.is_empty() && !self.is_verified();
+        let starts = if bound { 1 } else { self.starts };
+        let fresh = if starts == 1 { Ok(Vec::new()) } else { below.fresh(&beneath::relative(beneath.fresh)) };
+        let fresh = fresh.context(Phase::Image, || format!("look at what is below {}", root.display()))?;
         let mut resumed = 0;
         let mut start = 1;
         loop {
@@ -163,17 +168,23 @@ impl Incoming {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
                 End::StartOver { why, resumed } => (why, resumed),
             };
-            let (url, starts) = (&self.reached.url, self.starts);
+            let url = &self.reached.url;
             if start == starts {
                 let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
-                let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                let bound = if bound { only_once(beneath.merged) } else { String::new() };
+                let text = format!("the image {url} changed or could not be resumed{times}: {why}{bound}");
                 return Err(Error::new(Phase::Image, text));
             }
             start += 1;
             tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
             resumed += before + 1;
-            below.clear().context(Phase::Image, || format!("clear {} to start over", root.display()))?;
+            below.clear(&fresh).context(Phase::Image, || format!("clear {} to start over", root.display()))?;
         }
+    }
+
+    /// Piece by piece, before anything is written: whoever sends them, each start brings the same.
+    fn is_verified(&self) -> bool {
+        self.reached.parts.iter().all(|part| part.manifest.is_some())
     }
 
     /// All parts, one after the other.
@@ -191,6 +202,14 @@ impl Incoming {
         sum.hidden = counter.finish();
         Ok(End::Whole(sum))
     }
+}
+
+fn only_once(merged: &[String]) -> String {
+    format!(
+        "; it does not start over here: what it brought to {} cannot be told from what was there. With IMAGE.manifest beside \
+         it, an image can be resumed at any server with Range, and starts over",
+        merged.join(", ")
+    )
 }
 
 fn add(sum: &mut Burned, part: Burned) {

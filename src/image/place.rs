@@ -1,6 +1,7 @@
 //! Places below one directory, out of which no path, symlink or hard link leads. The kernel resolves every parent
 //! with RESOLVE_IN_ROOT, and the last component is never followed.
 
+use super::fresh::Fresh;
 use super::space::Space;
 use super::sweep::{Entry, Sweep, identity};
 use super::walk::{Here, is_merged, make_directory, walk};
@@ -72,8 +73,7 @@ impl Root {
     /// # Errors
     /// It is no directory that can be opened.
     pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<Root> {
-        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let fd = nix::fcntl::open(path, flags, Mode::empty())?;
+        let fd = nix::fcntl::open(path, readable(), Mode::empty())?;
         let mut space = Space::default();
         space.see(&fd, &fstat(&fd)?)?;
         Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space) })
@@ -183,17 +183,35 @@ impl Root {
         }
     }
 
-    /// Removes everything below, but enters no mount point: what is mounted there may be somebody's to keep.
-    /// `lost+found` stays.
+    /// The root, and the filesystems of this run that are mounted at `mount_points`, before the image comes.
+    ///
+    /// # Errors
+    /// One cannot be read, or is a part of a kept filesystem.
+    pub fn fresh(&self, mount_points: &[PathBuf]) -> io::Result<Vec<Fresh>> {
+        let kept = self.merged_identities()?;
+        let mut fresh = vec![Fresh::look(openat(&self.fd, ".", readable(), Mode::empty())?)?];
+        for path in mount_points {
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            let how = OpenHow::new()
+                .flags(readable())
+                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+            let directory = openat2(&self.fd, path, how).map_err(|error| named(error.into()))?;
+            let device = fstat(&directory)?.st_dev;
+            if kept.iter().any(|(kept, _)| *kept == device) {
+                return Err(named(io::Error::other("it is on a kept filesystem, and not one of its own")));
+            }
+            fresh.push(Fresh::look(directory).map_err(named)?);
+        }
+        Ok(fresh)
+    }
+
+    /// Back to what was there before the image came.
     ///
     /// # Errors
     /// Something cannot be removed.
-    pub fn clear(&self) -> io::Result<()> {
+    pub fn clear(&self, fresh: &[Fresh]) -> io::Result<()> {
         self.forget();
-        let top = identity(&fstat(&self.fd)?);
-        let stays = |(directory, name): Entry| directory == top && name == c"lost+found";
-        Sweep { stays: &stays, closed: &[], closed_met: 0 }.empty(&self.fd)?;
-        Ok(())
+        fresh.iter().try_for_each(Fresh::restore)
     }
 }
 
@@ -255,7 +273,7 @@ impl Place<'_> {
 
     /// The directory here; `None` when something else or nothing is.
     pub fn open_directory(&self) -> io::Result<Option<File>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let flags = readable() | OFlag::O_NOFOLLOW;
         no_directory_is_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
 
@@ -292,8 +310,7 @@ impl Place<'_> {
     pub fn sweep_all(&self, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
         self.root.forget();
         let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0 };
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        sweep.empty(&openat(self.parent(), ".", flags, Mode::empty())?)?;
+        sweep.empty(&openat(self.parent(), ".", readable(), Mode::empty())?)?;
         Ok(sweep.closed_met)
     }
 
@@ -337,6 +354,11 @@ impl Place<'_> {
     pub fn is_directory(&self) -> Result<bool, Errno> {
         Ok(SFlag::from_bits_truncate(self.stat()?.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR)
     }
+}
+
+/// A directory.
+fn readable() -> OFlag {
+    OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
 }
 
 fn no_directory_is_none(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
