@@ -8,6 +8,7 @@
 //!
 //! A raw disk image goes onto a disk instead: see `raw`.
 
+mod acl;
 mod arriving;
 mod attributes;
 mod beneath;

@@ -1,6 +1,7 @@
 //! Places below one directory, out of which no path, symlink or hard link leads. The kernel resolves every parent
 //! with RESOLVE_IN_ROOT, and the last component is never followed.
 
+use super::acl;
 use super::fresh::Fresh;
 use super::space::Space;
 use super::sweep::{Entry, Sweep, identity};
@@ -39,6 +40,8 @@ struct Directory {
     identity: (u64, u64),
     /// On a kept filesystem.
     merged: bool,
+    /// What is made here inherits ACLs that it is not to have: on a kept filesystem its owner wants it so.
+    leaves_acls: bool,
 }
 
 /// A name in a directory; something may stand there or not.
@@ -128,7 +131,8 @@ impl Root {
         };
         let stat = fstat(&fd)?;
         self.space.borrow_mut().see(&fd, &stat)?;
-        let directory = Rc::new(Directory { fd, identity: identity(&stat), merged });
+        let leaves_acls = !merged && acl::is_left(&fd)?;
+        let directory = Rc::new(Directory { fd, identity: identity(&stat), merged, leaves_acls });
         let mut known = self.known.borrow_mut();
         if known.len() >= MOST_KNOWN {
             known.clear();
@@ -150,8 +154,8 @@ impl Root {
         Ok(identities)
     }
 
-    /// Something was removed.
-    fn forget(&self) {
+    /// Something was removed, or a directory leaves ACLs now to what is made in it.
+    pub fn forget(&self) {
         self.known.borrow_mut().clear();
     }
 
@@ -160,6 +164,7 @@ impl Root {
             Err(Errno::ENOENT) if path != Path::new("") => {
                 let above = self.make_directories(parent(path))?;
                 make_directory(&above, &name(path)?)?;
+                acl::disinherit(&above, &name(path)?)?;
                 Ok(self.resolve(path)?)
             }
             other => Ok(other?),
@@ -236,16 +241,20 @@ impl Place<'_> {
     /// As of the other `make_` functions: no space, no permission, or a directory with content stands in the way.
     pub fn make_file(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        self.replacing(|| openat(self.parent(), self.name.as_os_str(), flags, mode)).map(File::from)
+        let file = self.replacing(|| openat(self.parent(), self.name.as_os_str(), flags, mode))?;
+        self.disinherit()?;
+        Ok(file.into())
     }
 
     /// A directory that its owner at least can enter; one that is there already stays as it is.
     pub fn make_directory(&self, mode: Mode) -> io::Result<()> {
         let make = || mkdirat(self.parent(), self.name.as_os_str(), mode | Mode::S_IRWXU);
         match make() {
-            Err(Errno::EEXIST) if self.is_directory()? => Ok(()),
-            _ => self.replacing(make),
+            Err(Errno::EEXIST) if self.is_directory()? => return Ok(()),
+            Err(_) => self.replacing(make)?,
+            Ok(()) => {}
         }
+        self.disinherit()
     }
 
     pub fn make_symlink(&self, target: &[u8]) -> io::Result<()> {
@@ -268,7 +277,14 @@ impl Place<'_> {
     /// A device or a FIFO.
     pub fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
         let device = makedev(major.into(), minor.into());
-        self.replacing(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))
+        self.replacing(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))?;
+        self.disinherit()
+    }
+
+    fn disinherit(&self) -> io::Result<()> {
+        Ok(if self.directory.leaves_acls {
+            acl::disinherit(self.parent(), &self.name)?
+        })
     }
 
     /// The directory here; `None` when something else or nothing is.

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
+mod acls;
 mod bad;
 mod fuzz;
 mod merge;

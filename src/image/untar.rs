@@ -1,5 +1,6 @@
 //! From members to files below the root.
 
+use super::acl::has_default;
 use super::attributes::{first_mode, set_by_name, set_xattrs};
 use super::beneath::{Conflicts, Counter};
 use super::copy::link_or_copy;
@@ -126,6 +127,9 @@ impl Unpacking<'_, '_> {
             && let Some(directory) = self.root.open_directory(&path)?
         {
             set_xattrs(&directory, &attributes)?;
+            if has_default(&attributes) {
+                self.root.forget();
+            }
             attributes.xattrs = Vec::new();
         }
         self.directories.insert(path, attributes);

@@ -156,7 +156,7 @@ fn the_count_is_in_what_is_burned() {
 }
 
 /// Mounts new filesystems at these places below the root.
-fn mounted(root: &Path, disks: &[(LoopDevice, &str)]) -> Mounts {
+pub(super) fn mounted(root: &Path, disks: &[(LoopDevice, &str)]) -> Mounts {
     let mut mounts = Mounts::new(root);
     for (disk, path) in disks {
         let uuid = uuid::Uuid::new_v4().to_string();
