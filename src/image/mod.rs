@@ -60,13 +60,14 @@ use arriving::Arriving;
 use beneath::Counter;
 use digest::Digest;
 use place::Root;
+use progress::Meter;
 use reqwest::blocking::Client;
 use retry::Pace;
 use ring::Reader;
-use stages::Stages;
+use stages::{Average, Stages};
 use std::io::{self, BufRead};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use untar::{Unpacked, untar};
 
 /// An image that changes under us may do so once or twice, not for ever.
@@ -191,16 +192,21 @@ impl Incoming {
     /// All parts, one after the other.
     fn burn_once(&mut self, root: &Root, beneath: &Beneath, watch: Watch) -> Result<End> {
         let mut counter = Counter::new(*beneath);
-        let mut sum = Burned::default();
+        let (mut sum, mut average) = (Burned::default(), Average::default());
+        let mut meter = Meter::new(self.reached.size_bytes());
         let mut first = self.first.take();
         for part in &self.reached.parts {
             let arriving = first.take().map_or_else(|| self.arriving(part), Ok)?;
-            match burn_part(arriving, part, root, &mut counter, watch, self.reached.layered)? {
-                End::Whole(burned) => add(&mut sum, burned),
+            let began = Instant::now();
+            match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
+                End::Whole(burned) => {
+                    average.add(&burned.shares, began.elapsed());
+                    add(&mut sum, burned);
+                }
                 start_over => return Ok(start_over),
             }
         }
-        sum.hidden = counter.finish();
+        (sum.hidden, sum.shares) = (counter.finish(), average.shares());
         Ok(End::Whole(sum))
     }
 }
@@ -220,7 +226,6 @@ fn add(sum: &mut Burned, part: Burned) {
     sum.resumed += part.resumed;
     sum.conflicts.files += part.conflicts.files;
     sum.conflicts.first.extend(part.conflicts.first);
-    sum.shares = part.shares;
 }
 
 enum End {
@@ -234,13 +239,14 @@ fn burn_part(
     part: &Part,
     root: &Root,
     counter: &mut Counter,
+    meter: &mut Meter,
     watch: Watch,
     layered: bool,
 ) -> Result<End> {
     let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
     let Arriving { reader, digest, told, stages } = arriving;
     stages.restart();
-    let unpacked = progress::telling(&told, part.size_bytes, watch, || unpack(reader, root, counter, layered, &stages));
+    let unpacked = meter.telling(&told, watch, || unpack(reader, root, counter, layered, &stages));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }

@@ -86,6 +86,32 @@ impl Stages {
     }
 }
 
+/// The shares of several streams, one after the other, as one.
+#[derive(Debug, Default)]
+pub struct Average {
+    seconds: f64,
+    /// Percent times seconds.
+    sums: Vec<(String, f64)>,
+}
+
+impl Average {
+    pub fn add(&mut self, shares: &[Share], took: Duration) {
+        self.seconds += took.as_secs_f64();
+        for Share { stage, percent } in shares {
+            let weighted = f64::from(*percent) * took.as_secs_f64();
+            match self.sums.iter_mut().find(|(name, _)| name == stage) {
+                Some((_, sum)) => *sum += weighted,
+                None => self.sums.push((stage.clone(), weighted)),
+            }
+        }
+    }
+
+    pub fn shares(self) -> Vec<Share> {
+        let percent = |sum: f64| (sum / self.seconds.max(1e-9)).round().clamp(0.0, 100.0) as u8;
+        self.sums.into_iter().map(|(stage, sum)| Share { stage, percent: percent(sum) }).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +129,16 @@ mod tests {
         assert_eq!(network.waited(), before);
         assert!(shares[0].percent > shares[1].percent, "{shares:?}");
         assert!(shares[1].percent < 70, "{shares:?}");
+    }
+
+    #[test]
+    fn a_long_stream_weighs_more_than_a_short_one() {
+        let shares = |of: [(&str, u8); 2]| of.map(|(stage, percent)| Share { stage: stage.to_owned(), percent });
+        let mut average = Average::default();
+        average.add(&shares([("network", 90), ("decode", 10)]), Duration::from_secs(30));
+        average.add(&shares([("network", 10), ("decode", 100)]), Duration::from_secs(10));
+        assert_eq!(average.shares(), shares([("network", 70), ("decode", 33)]));
+        assert_eq!(Average::default().shares(), []);
     }
 
     #[test]
