@@ -78,7 +78,7 @@ const MOST_STARTS: u32 = 3;
 pub struct Burned {
     /// As it travelled.
     pub bytes: u64,
-    /// Unpacked tar stream.
+    /// Decompressed: of the tar, or of the disk that a raw image is of.
     pub tar_bytes: u64,
     pub entries: u64,
     /// How often the connection was taken up again.

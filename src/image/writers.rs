@@ -190,6 +190,7 @@ impl Writers {
         let Writers { writers, first, clock, .. } = self;
         let threads: Vec<_> = writers.into_iter().map(|writer| writer.thread).collect();
         for thread in threads {
+            // The release aborts when a thread panics: this is for development and tests.
             if clock.waiting(|| thread.join()).is_err() {
                 first.note(io::Error::other("a writer panicked; its words are on the console"));
             }

@@ -133,7 +133,8 @@ fn item(made: io::Result<Chunk>) -> Item {
     made.map_or_else(|error| Item::End(Err(error)), Item::Content)
 }
 
-/// Without it, a thread that panics would leave the others waiting for its part.
+/// Without it, a thread that panics would leave the others waiting for its part: a test would hang instead of failing. The
+/// release aborts at a panic, and needs neither this nor [`Outlet::abandon`].
 struct Duty<'a>(&'a Outlet);
 
 impl Drop for Duty<'_> {
