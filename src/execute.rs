@@ -178,7 +178,9 @@ impl<'a> Run<'a> {
                 self.mounts.mount_read_only(filesystem)
             }
             Operation::Mount(filesystem) => self.mounts.mount(filesystem),
-            Operation::BurnImage { name, hidden, merged } => self.burn_image(name, &Beneath { hidden, merged }),
+            Operation::BurnImage { name, hidden, merged, fresh } => {
+                self.burn_image(name, &Beneath { hidden, merged, fresh })
+            }
             Operation::BurnDisk(burn) => self.burn_disk(burn),
             Operation::GrowFilesystem(mount) => self.grow(mount),
             Operation::WriteMachineFiles => self.write_machine_files(),

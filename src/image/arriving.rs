@@ -45,6 +45,11 @@ impl Told {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// So many bytes more.
+    pub fn fetched(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// How often the connection was taken up again.
     pub fn resumed(&self) -> u32 {
         self.resumed.load(Ordering::Relaxed)
@@ -63,6 +68,7 @@ impl Digested {
     /// # Errors
     /// The stream did not end well.
     pub fn join(self) -> io::Result<Digest> {
+        // The release aborts when a thread panics: this is for development and tests.
         self.0.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked; its words are on the console")))
     }
 }
@@ -100,7 +106,7 @@ fn fetch_all(mut image: Verified, told: &Told, clock: &Clock, to_digest: Sender,
     loop {
         let mut filling = pool.take(clock);
         let (got, end) = fill(&mut image, &mut filling);
-        told.bytes.fetch_add(got as u64, Ordering::Relaxed);
+        told.fetched(got as u64);
         told.resumed.store(image.fetch.resumed(), Ordering::Relaxed);
         if got > 0 {
             let chunk = filling.filled(got);

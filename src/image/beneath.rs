@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 /// So many conflicts are named; all are counted.
 const NAMED: usize = 10;
 
-/// Kept filesystems by their mount points, as the installed system sees them: `/var/lib`.
+/// Filesystems by their mount points, as the installed system sees them: `/var/lib`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beneath<'a> {
-    /// Will be mounted after the burn, over what the image has there.
+    /// Kept ones that will be mounted after the burn, over what the image has there.
     pub hidden: &'a [String],
-    /// Are mounted already: the image's files are added and win over files of the same name.
+    /// Kept ones that are mounted already: the image's files are added and win over files of the same name.
     pub merged: &'a [String],
+    /// Were made by this run, and are mounted already: what the image brings there goes when it starts over.
+    pub fresh: &'a [String],
 }
 
 /// Files of the image that did not get their place, because a directory of a kept filesystem stands there.
@@ -78,7 +80,7 @@ mod tests {
     fn a_file_counts_once_below_the_deepest_mount_point() {
         let hidden = ["/var/lib", "/var", "/srv", "/var/lib/"].map(str::to_owned);
         let merged = ["/var/lib/dpkg".to_owned()];
-        let mut counter = Counter::new(Beneath { hidden: &hidden[..3], merged: &merged });
+        let mut counter = Counter::new(Beneath { hidden: &hidden[..3], merged: &merged, fresh: &[] });
         for path in ["var/lib/a", "var/lib/b/c", "var/lib", "var/log/d", "var/lib/dpkg/status", "variable", "etc/e"] {
             counter.count(Path::new(path));
         }

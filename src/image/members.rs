@@ -60,6 +60,13 @@ pub struct Attributes {
     pub xattrs: Vec<(OsString, Vec<u8>)>,
 }
 
+impl Attributes {
+    /// Memory that they hold, about.
+    pub fn bytes(&self) -> usize {
+        self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
+    }
+}
+
 /// Reading it, or taking its chunks, gives the content of the member that [`Members::next_member`] gave last.
 pub struct Members {
     stream: Reader,
@@ -358,7 +365,7 @@ fn attributes(header: &Header, records: &Records) -> io::Result<Attributes> {
             // A time before 1970 is stored as a negative binary number.
             None => (header.mtime()?.cast_signed(), 0),
         },
-        xattrs: records.xattrs(),
+        xattrs: records.xattrs()?,
     })
 }
 

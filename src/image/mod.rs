@@ -8,6 +8,7 @@
 //!
 //! A raw disk image goes onto a disk instead: see `raw`.
 
+mod acl;
 mod arriving;
 mod attributes;
 mod beneath;
@@ -17,6 +18,7 @@ mod decode;
 mod digest;
 mod fetch;
 mod file;
+mod fresh;
 mod look;
 mod manifest;
 mod members;
@@ -58,13 +60,14 @@ use arriving::Arriving;
 use beneath::Counter;
 use digest::Digest;
 use place::Root;
+use progress::Meter;
 use reqwest::blocking::Client;
 use retry::Pace;
 use ring::Reader;
-use stages::Stages;
+use stages::{Average, Stages};
 use std::io::{self, BufRead};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use untar::{Unpacked, untar};
 
 /// An image that changes under us may do so once or twice, not for ever.
@@ -75,7 +78,7 @@ const MOST_STARTS: u32 = 3;
 pub struct Burned {
     /// As it travelled.
     pub bytes: u64,
-    /// Unpacked tar stream.
+    /// Decompressed: of the tar, or of the disk that a raw image is of.
     pub tar_bytes: u64,
     pub entries: u64,
     /// How often the connection was taken up again.
@@ -148,14 +151,18 @@ impl Incoming {
     /// Nothing is synced: errors of the disk may still come with the umount.
     ///
     /// On a merged filesystem the image's files win over files and symlinks of the same name, directories stay with what is
-    /// in them, and nothing is touched that the image does not name. An image that changes on the way and starts over may
-    /// leave files of its first state there.
+    /// in them, and nothing is touched that the image does not name. What the image brought there cannot be told from what was
+    /// there, so it starts over only where its pieces are verified one by one: then each start brings the same.
     ///
     /// # Errors
     /// The first of fetch, decoder, tar, write and digest that is not content, by name.
     pub fn burn(mut self, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
         let merged = beneath::relative(beneath.merged);
         let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
+        let bound = !beneath.merged.is_empty() && !self.is_verified();
+        let starts = if bound { 1 } else { self.starts };
+        let fresh = if starts == 1 { Ok(Vec::new()) } else { below.fresh(&beneath::relative(beneath.fresh)) };
+        let fresh = fresh.context(Phase::Image, || format!("look at what is below {}", root.display()))?;
         let mut resumed = 0;
         let mut start = 1;
         loop {
@@ -163,34 +170,53 @@ impl Incoming {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
                 End::StartOver { why, resumed } => (why, resumed),
             };
-            let (url, starts) = (&self.reached.url, self.starts);
+            let url = &self.reached.url;
             if start == starts {
                 let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
-                let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                let bound = if bound { only_once(beneath.merged) } else { String::new() };
+                let text = format!("the image {url} changed or could not be resumed{times}: {why}{bound}");
                 return Err(Error::new(Phase::Image, text));
             }
             start += 1;
             tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
             resumed += before + 1;
-            below.clear().context(Phase::Image, || format!("clear {} to start over", root.display()))?;
+            below.clear(&fresh).context(Phase::Image, || format!("clear {} to start over", root.display()))?;
         }
+    }
+
+    /// Piece by piece, before anything is written: whoever sends them, each start brings the same.
+    fn is_verified(&self) -> bool {
+        self.reached.parts.iter().all(|part| part.manifest.is_some())
     }
 
     /// All parts, one after the other.
     fn burn_once(&mut self, root: &Root, beneath: &Beneath, watch: Watch) -> Result<End> {
         let mut counter = Counter::new(*beneath);
-        let mut sum = Burned::default();
+        let (mut sum, mut average) = (Burned::default(), Average::default());
+        let mut meter = Meter::new(self.reached.size_bytes());
         let mut first = self.first.take();
         for part in &self.reached.parts {
             let arriving = first.take().map_or_else(|| self.arriving(part), Ok)?;
-            match burn_part(arriving, part, root, &mut counter, watch, self.reached.layered)? {
-                End::Whole(burned) => add(&mut sum, burned),
+            let began = Instant::now();
+            match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
+                End::Whole(burned) => {
+                    average.add(&burned.shares, began.elapsed());
+                    add(&mut sum, burned);
+                }
                 start_over => return Ok(start_over),
             }
         }
-        sum.hidden = counter.finish();
+        (sum.hidden, sum.shares) = (counter.finish(), average.shares());
         Ok(End::Whole(sum))
     }
+}
+
+fn only_once(merged: &[String]) -> String {
+    format!(
+        "; it does not start over here: what it brought to {} cannot be told from what was there. With IMAGE.manifest beside \
+         it, an image can be resumed at any server with Range, and starts over",
+        merged.join(", ")
+    )
 }
 
 fn add(sum: &mut Burned, part: Burned) {
@@ -200,7 +226,6 @@ fn add(sum: &mut Burned, part: Burned) {
     sum.resumed += part.resumed;
     sum.conflicts.files += part.conflicts.files;
     sum.conflicts.first.extend(part.conflicts.first);
-    sum.shares = part.shares;
 }
 
 enum End {
@@ -214,13 +239,14 @@ fn burn_part(
     part: &Part,
     root: &Root,
     counter: &mut Counter,
+    meter: &mut Meter,
     watch: Watch,
     layered: bool,
 ) -> Result<End> {
     let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
     let Arriving { reader, digest, told, stages } = arriving;
     stages.restart();
-    let unpacked = progress::telling(&told, part.size_bytes, watch, || unpack(reader, root, counter, layered, &stages));
+    let unpacked = meter.telling(&told, watch, || unpack(reader, root, counter, layered, &stages));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }

@@ -8,6 +8,9 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
+/// Of one member. A short one takes several times its length in memory.
+const MOST_XATTRS: usize = 1000;
+
 /// One header's records in their order; keys may repeat (GNU sparse 0.0 does so).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Records(Vec<Record>);
@@ -81,9 +84,17 @@ impl Records {
     }
 
     /// Extended attributes, as GNU tar and bsdtar write them.
-    pub fn xattrs(&self) -> Vec<(OsString, Vec<u8>)> {
-        let named = self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
-        named.map(|(name, value)| (xattr_name(name), value.clone())).collect()
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+        let named = || self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
+        match named().count() {
+            count if count > MOST_XATTRS => {
+                Err(invalid(format!("it has {count} extended attributes; up to {MOST_XATTRS} are taken")))
+            }
+            _ => Ok(named().map(|(name, value)| (xattr_name(name), value.clone())).collect()),
+        }
     }
 }
 
@@ -145,9 +156,17 @@ mod tests {
     #[test]
     fn values_are_read_by_length_not_by_line() {
         let records = parse(&["SCHILY.xattr.user.a=1\n2\n\n34", "size=900", "path=a=b c"]);
-        assert_eq!(records.xattrs(), [("user.a".into(), b"1\n2\n\n34".to_vec())]);
+        assert_eq!(records.xattrs().unwrap(), [("user.a".into(), b"1\n2\n\n34".to_vec())]);
         assert_eq!(records.number("size").unwrap(), Some(900));
         assert_eq!(records.get("path"), Some(&b"a=b c"[..]));
+    }
+
+    #[test]
+    fn more_xattrs_than_any_file_has_are_refused() {
+        let records = |count: usize| Records(vec![(b"SCHILY.xattr.user.a".to_vec(), Vec::new()); count]);
+        assert_eq!(records(MOST_XATTRS).xattrs().unwrap().len(), MOST_XATTRS);
+        let error = records(MOST_XATTRS + 1).xattrs().unwrap_err().to_string();
+        assert_eq!(error, "it has 1001 extended attributes; up to 1000 are taken");
     }
 
     #[test]

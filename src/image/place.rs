@@ -1,6 +1,8 @@
 //! Places below one directory, out of which no path, symlink or hard link leads. The kernel resolves every parent
 //! with RESOLVE_IN_ROOT, and the last component is never followed.
 
+use super::acl;
+use super::fresh::Fresh;
 use super::space::Space;
 use super::sweep::{Entry, Sweep, identity};
 use super::walk::{Here, is_merged, make_directory, walk};
@@ -38,6 +40,8 @@ struct Directory {
     identity: (u64, u64),
     /// On a kept filesystem.
     merged: bool,
+    /// What is made here inherits ACLs that it is not to have: on a kept filesystem its owner wants it so.
+    leaves_acls: bool,
 }
 
 /// A name in a directory; something may stand there or not.
@@ -72,8 +76,7 @@ impl Root {
     /// # Errors
     /// It is no directory that can be opened.
     pub fn open(path: &Path, merged: Vec<PathBuf>) -> io::Result<Root> {
-        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let fd = nix::fcntl::open(path, flags, Mode::empty())?;
+        let fd = nix::fcntl::open(path, readable(), Mode::empty())?;
         let mut space = Space::default();
         space.see(&fd, &fstat(&fd)?)?;
         Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space) })
@@ -128,7 +131,8 @@ impl Root {
         };
         let stat = fstat(&fd)?;
         self.space.borrow_mut().see(&fd, &stat)?;
-        let directory = Rc::new(Directory { fd, identity: identity(&stat), merged });
+        let leaves_acls = !merged && acl::is_left(&fd)?;
+        let directory = Rc::new(Directory { fd, identity: identity(&stat), merged, leaves_acls });
         let mut known = self.known.borrow_mut();
         if known.len() >= MOST_KNOWN {
             known.clear();
@@ -150,8 +154,8 @@ impl Root {
         Ok(identities)
     }
 
-    /// Something was removed.
-    fn forget(&self) {
+    /// Something was removed, or a directory leaves ACLs now to what is made in it.
+    pub fn forget(&self) {
         self.known.borrow_mut().clear();
     }
 
@@ -160,6 +164,7 @@ impl Root {
             Err(Errno::ENOENT) if path != Path::new("") => {
                 let above = self.make_directories(parent(path))?;
                 make_directory(&above, &name(path)?)?;
+                acl::disinherit(&above, &name(path)?)?;
                 Ok(self.resolve(path)?)
             }
             other => Ok(other?),
@@ -183,17 +188,35 @@ impl Root {
         }
     }
 
-    /// Removes everything below, but enters no mount point: what is mounted there may be somebody's to keep.
-    /// `lost+found` stays.
+    /// The root, and the filesystems of this run that are mounted at `mount_points`, before the image comes.
+    ///
+    /// # Errors
+    /// One cannot be read, or is a part of a kept filesystem.
+    pub fn fresh(&self, mount_points: &[PathBuf]) -> io::Result<Vec<Fresh>> {
+        let kept = self.merged_identities()?;
+        let mut fresh = vec![Fresh::look(openat(&self.fd, ".", readable(), Mode::empty())?)?];
+        for path in mount_points {
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            let how = OpenHow::new()
+                .flags(readable())
+                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+            let directory = openat2(&self.fd, path, how).map_err(|error| named(error.into()))?;
+            let device = fstat(&directory)?.st_dev;
+            if kept.iter().any(|(kept, _)| *kept == device) {
+                return Err(named(io::Error::other("it is on a kept filesystem, and not one of its own")));
+            }
+            fresh.push(Fresh::look(directory).map_err(named)?);
+        }
+        Ok(fresh)
+    }
+
+    /// Back to what was there before the image came.
     ///
     /// # Errors
     /// Something cannot be removed.
-    pub fn clear(&self) -> io::Result<()> {
+    pub fn clear(&self, fresh: &[Fresh]) -> io::Result<()> {
         self.forget();
-        let top = identity(&fstat(&self.fd)?);
-        let stays = |(directory, name): Entry| directory == top && name == c"lost+found";
-        Sweep { stays: &stays, closed: &[], closed_met: 0 }.empty(&self.fd)?;
-        Ok(())
+        fresh.iter().try_for_each(Fresh::restore)
     }
 }
 
@@ -218,16 +241,20 @@ impl Place<'_> {
     /// As of the other `make_` functions: no space, no permission, or a directory with content stands in the way.
     pub fn make_file(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        self.replacing(|| openat(self.parent(), self.name.as_os_str(), flags, mode)).map(File::from)
+        let file = self.replacing(|| openat(self.parent(), self.name.as_os_str(), flags, mode))?;
+        self.disinherit()?;
+        Ok(file.into())
     }
 
     /// A directory that its owner at least can enter; one that is there already stays as it is.
     pub fn make_directory(&self, mode: Mode) -> io::Result<()> {
         let make = || mkdirat(self.parent(), self.name.as_os_str(), mode | Mode::S_IRWXU);
         match make() {
-            Err(Errno::EEXIST) if self.is_directory()? => Ok(()),
-            _ => self.replacing(make),
+            Err(Errno::EEXIST) if self.is_directory()? => return Ok(()),
+            Err(_) => self.replacing(make)?,
+            Ok(()) => {}
         }
+        self.disinherit()
     }
 
     pub fn make_symlink(&self, target: &[u8]) -> io::Result<()> {
@@ -250,12 +277,19 @@ impl Place<'_> {
     /// A device or a FIFO.
     pub fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
         let device = makedev(major.into(), minor.into());
-        self.replacing(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))
+        self.replacing(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))?;
+        self.disinherit()
+    }
+
+    fn disinherit(&self) -> io::Result<()> {
+        Ok(if self.directory.leaves_acls {
+            acl::disinherit(self.parent(), &self.name)?
+        })
     }
 
     /// The directory here; `None` when something else or nothing is.
     pub fn open_directory(&self) -> io::Result<Option<File>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let flags = readable() | OFlag::O_NOFOLLOW;
         no_directory_is_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
 
@@ -292,8 +326,7 @@ impl Place<'_> {
     pub fn sweep_all(&self, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
         self.root.forget();
         let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0 };
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        sweep.empty(&openat(self.parent(), ".", flags, Mode::empty())?)?;
+        sweep.empty(&openat(self.parent(), ".", readable(), Mode::empty())?)?;
         Ok(sweep.closed_met)
     }
 
@@ -337,6 +370,11 @@ impl Place<'_> {
     pub fn is_directory(&self) -> Result<bool, Errno> {
         Ok(SFlag::from_bits_truncate(self.stat()?.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR)
     }
+}
+
+/// A directory.
+fn readable() -> OFlag {
+    OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
 }
 
 fn no_directory_is_none(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {

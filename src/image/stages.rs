@@ -68,7 +68,11 @@ impl Stages {
     /// One for each stage, in the order in which they began. Several threads of one stage are averaged. Where there are
     /// fewer cores than busy threads, the time in which a thread waits for a core counts as work.
     pub fn shares(&self) -> Vec<Share> {
-        let total = self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_secs_f64().max(1e-9);
+        self.shares_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+    }
+
+    fn shares_of(&self, total: Duration) -> Vec<Share> {
+        let total = total.as_secs_f64().max(1e-9);
         let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums: Vec<(&str, f64, u32)> = Vec::new();
         for (stage, clock) in clocks.iter() {
@@ -86,6 +90,32 @@ impl Stages {
     }
 }
 
+/// The shares of several streams, one after the other, as one.
+#[derive(Debug, Default)]
+pub struct Average {
+    seconds: f64,
+    /// Percent times seconds.
+    sums: Vec<(String, f64)>,
+}
+
+impl Average {
+    pub fn add(&mut self, shares: &[Share], took: Duration) {
+        self.seconds += took.as_secs_f64();
+        for Share { stage, percent } in shares {
+            let weighted = f64::from(*percent) * took.as_secs_f64();
+            match self.sums.iter_mut().find(|(name, _)| name == stage) {
+                Some((_, sum)) => *sum += weighted,
+                None => self.sums.push((stage.clone(), weighted)),
+            }
+        }
+    }
+
+    pub fn shares(self) -> Vec<Share> {
+        let percent = |sum: f64| (sum / self.seconds.max(1e-9)).round().clamp(0.0, 100.0) as u8;
+        self.sums.into_iter().map(|(stage, sum)| Share { stage, percent: percent(sum) }).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,14 +125,35 @@ mod tests {
     fn the_stage_that_does_not_wait_is_the_bottleneck() {
         let stages = Stages::start();
         let (network, one, two) = (stages.clock("network"), stages.clock("write"), stages.clock("write"));
-        one.waiting(|| sleep(Duration::from_millis(40)));
-        two.waiting(|| sleep(Duration::from_millis(1)));
-        let before = network.waited();
-        let shares = stages.shares();
-        assert_eq!(shares.iter().map(|share| share.stage.as_str()).collect::<Vec<_>>(), ["network", "write"]);
-        assert_eq!(network.waited(), before);
-        assert!(shares[0].percent > shares[1].percent, "{shares:?}");
-        assert!(shares[1].percent < 70, "{shares:?}");
+        for (clock, seconds) in [(network, 1), (one, 8), (two, 7)] {
+            clock.waited_nanoseconds.store(seconds * 1_000_000_000, Ordering::Relaxed);
+        }
+        let shares = stages.shares_of(Duration::from_secs(10));
+        let shares: Vec<_> = shares.iter().map(|share| (share.stage.as_str(), share.percent)).collect();
+        assert_eq!(shares, [("network", 90), ("write", 25)]);
+    }
+
+    #[test]
+    fn all_of_a_wait_is_counted_and_nothing_else() {
+        let clock = Clock::default();
+        clock.waiting(|| sleep(Duration::from_millis(5)));
+        let (waited, began) = (clock.waited(), Instant::now());
+        sleep(Duration::from_millis(5));
+        assert_eq!(clock.waited(), waited);
+        clock.waiting(|| sleep(Duration::from_millis(5)));
+        let second = clock.waited() - waited;
+        assert!(waited >= Duration::from_millis(5) && second >= Duration::from_millis(5));
+        assert!(second < began.elapsed());
+    }
+
+    #[test]
+    fn a_long_stream_weighs_more_than_a_short_one() {
+        let shares = |of: [(&str, u8); 2]| of.map(|(stage, percent)| Share { stage: stage.to_owned(), percent });
+        let mut average = Average::default();
+        average.add(&shares([("network", 90), ("decode", 10)]), Duration::from_secs(30));
+        average.add(&shares([("network", 10), ("decode", 100)]), Duration::from_secs(10));
+        assert_eq!(average.shares(), shares([("network", 70), ("decode", 33)]));
+        assert_eq!(Average::default().shares(), []);
     }
 
     #[test]

@@ -39,26 +39,26 @@ impl Sweep<'_> {
     ///
     /// # Errors
     /// As [`Sweep::empty`].
-    pub fn remove(&mut self, directory: &OwnedFd, within: (u64, u64), name: &CStr) -> Result<bool, Errno> {
+    pub fn remove(&mut self, directory: impl AsFd, within: (u64, u64), name: &CStr) -> Result<bool, Errno> {
         let stays = (self.stays)((within, name));
         let how = OpenHow::new().flags(flags()).resolve(ResolveFlag::RESOLVE_NO_XDEV);
-        let removed = match openat2(directory, name, how) {
+        let removed = match openat2(&directory, name, how) {
             Ok(below) if self.closed.contains(&identity(&fstat(&below)?)) => Err(Errno::EBUSY),
             Ok(below) => match self.empty(&below)? && !stays {
-                true => unlinkat(directory, name, UnlinkatFlags::RemoveDir),
+                true => unlinkat(&directory, name, UnlinkatFlags::RemoveDir),
                 false => return Ok(false),
             },
             Err(Errno::ENOENT) => return Ok(true),
             Err(Errno::EXDEV) => Err(Errno::EBUSY),
             Err(Errno::ENOTDIR | Errno::ELOOP) if stays => return Ok(false),
-            Err(Errno::ENOTDIR | Errno::ELOOP) => unlinkat(directory, name, UnlinkatFlags::NoRemoveDir),
+            Err(Errno::ENOTDIR | Errno::ELOOP) => unlinkat(&directory, name, UnlinkatFlags::NoRemoveDir),
             Err(error) => return Err(error),
         };
         match removed {
             Ok(()) => Ok(true),
             // A mount point, of another filesystem or of a part of this one; be it a file that something is mounted on.
             Err(Errno::EBUSY) => {
-                self.closed_met += u64::from(has_something(directory, name)?);
+                self.closed_met += u64::from(has_something(&directory, name)?);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -71,8 +71,8 @@ pub fn identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-fn has_something(directory: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
-    match openat(directory, name, flags(), Mode::empty()) {
+fn has_something(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
+    match openat(&directory, name, flags(), Mode::empty()) {
         Ok(below) => Ok(names(&below)?.iter().any(|name| name.as_c_str() != c"lost+found")),
         Err(Errno::ENOTDIR | Errno::ELOOP) => fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|_| true),
         Err(error) => Err(error),
@@ -80,7 +80,7 @@ fn has_something(directory: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
 }
 
 /// All first: what is removed while a directory is read may make it skip something.
-fn names(directory: impl AsFd) -> Result<Vec<CString>, Errno> {
+pub fn names(directory: impl AsFd) -> Result<Vec<CString>, Errno> {
     let own = directory.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
     let mut names = Vec::new();
     for entry in Dir::from_fd(own)?.iter() {

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
+mod acls;
 mod bad;
 mod fuzz;
 mod merge;
@@ -397,14 +398,16 @@ fn root_starting_over_enters_no_mount_point() {
     let root = directory.path().join("root");
     let kept = directory.path().join("kept");
     fs::create_dir_all(root.join("var/lib/kept")).unwrap();
-    fs::create_dir_all(root.join("var/log/old")).unwrap();
     fs::create_dir_all(&kept).unwrap();
     fs::write(kept.join("precious"), "precious").unwrap();
-    fs::write(root.join("var/lib/stale"), "stale").unwrap();
     // A bind mount has the same device number, which is the harder case.
     let bind = nix::mount::MsFlags::MS_BIND;
     nix::mount::mount(Some(&kept), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
-    let cleared = Root::open(&root, Vec::new()).unwrap().clear();
+    let below = Root::open(&root, Vec::new()).unwrap();
+    let fresh = below.fresh(&[]).unwrap();
+    fs::create_dir_all(root.join("var/log/old")).unwrap();
+    fs::write(root.join("var/lib/stale"), "stale").unwrap();
+    let cleared = below.clear(&fresh);
     let listing = look(&root, false);
     nix::mount::umount(&root.join("var/lib/kept")).unwrap();
     cleared.unwrap();

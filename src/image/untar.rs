@@ -1,5 +1,6 @@
 //! From members to files below the root.
 
+use super::acl::has_default;
 use super::attributes::{first_mode, set_by_name, set_xattrs};
 use super::beneath::{Conflicts, Counter};
 use super::copy::link_or_copy;
@@ -18,6 +19,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// For 180,000 directories with paths of 60 bytes.
+const DIRECTORIES_BYTES: usize = 32 << 20;
 
 /// What was unpacked.
 #[derive(Debug, Default, PartialEq)]
@@ -45,7 +49,7 @@ pub fn untar(
         members: Members::new(stream),
         root,
         writers,
-        directories: BTreeMap::new(),
+        directories: Directories::default(),
         layer: layered.then(Layer::default),
         entries: 0,
         counter,
@@ -61,12 +65,35 @@ struct Unpacking<'a, 'b> {
     members: Members,
     root: &'a Root,
     writers: Writers,
-    /// Set at the end: a directory may forbid writing, and each file in it changes its mtime. Deepest last.
-    directories: BTreeMap<PathBuf, Attributes>,
+    directories: Directories,
     layer: Option<Layer>,
     entries: u64,
     counter: &'a mut Counter<'b>,
     conflicts: Conflicts,
+}
+
+/// Is set at the end: a directory may forbid writing, and each file in it changes its mtime.
+#[derive(Default)]
+struct Directories {
+    /// Deepest last.
+    by_path: BTreeMap<PathBuf, Attributes>,
+    /// Of memory, about.
+    bytes: usize,
+}
+
+impl Directories {
+    fn add(&mut self, path: PathBuf, attributes: Attributes) -> io::Result<()> {
+        let bytes = path.as_os_str().len() + attributes.bytes() + 128;
+        if self.by_path.insert(path, attributes).is_none() {
+            self.bytes += bytes;
+        }
+        if self.bytes <= DIRECTORIES_BYTES {
+            return Ok(());
+        }
+        let (count, limit) = (self.by_path.len(), DIRECTORIES_BYTES >> 20);
+        let text = format!("to remember the {count} directories up to this one takes more than {limit} MiB");
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
 }
 
 impl Unpacking<'_, '_> {
@@ -126,10 +153,12 @@ impl Unpacking<'_, '_> {
             && let Some(directory) = self.root.open_directory(&path)?
         {
             set_xattrs(&directory, &attributes)?;
+            if has_default(&attributes) {
+                self.root.forget();
+            }
             attributes.xattrs = Vec::new();
         }
-        self.directories.insert(path, attributes);
-        Ok(())
+        self.directories.add(path, attributes)
     }
 
     /// Everything but directories.
@@ -215,7 +244,7 @@ impl Unpacking<'_, '_> {
     }
 
     fn finish_directories(&mut self) -> io::Result<()> {
-        while let Some((path, attributes)) = self.directories.pop_last() {
+        while let Some((path, attributes)) = self.directories.by_path.pop_last() {
             // A later member may have replaced it under another name, through a symlinked parent.
             if let Some(file) = self.root.open_directory(&path).map_err(|error| named(&path, &error))? {
                 self.writers.finish_file(Arc::new(Made { file, path }), attributes, None)?;
@@ -393,6 +422,23 @@ mod tests {
         for path in ["a", "a/b"] {
             fs::set_permissions(bench.root.join(path), fs::Permissions::from_mode(0o700)).unwrap();
         }
+    }
+
+    #[test]
+    fn directories_take_so_much_memory_and_no_more() {
+        let attributes = || Attributes { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
+        let long = Path::new("").join("d/".repeat(2000));
+        let mut directories = Directories::default();
+        // The same one again takes no more.
+        for _ in 0..20_000 {
+            directories.add(long.clone(), attributes()).unwrap();
+        }
+        let error =
+            (0..).find_map(|number| directories.add(long.join(number.to_string()), attributes()).err()).unwrap();
+        let count = directories.by_path.len();
+        assert!((8000..8400).contains(&count), "{count}");
+        let expected = format!("to remember the {count} directories up to this one takes more than 32 MiB");
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! own symlinks are followed within the root, those of a kept filesystem never. They point where somebody else wanted
 //! it, and the image's files would land there.
 
+use super::acl;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
@@ -46,6 +47,9 @@ pub fn walk(root: &OwnedFd, merged: &[PathBuf], path: &Path, make: bool) -> Resu
             Ok(fd) => way.push(Here { fd, path: here.path.join(&name) }),
             Err(Errno::ENOENT) if make => {
                 make_directory(&here.fd, &name)?;
+                if !is_merged(&here.path, merged) {
+                    acl::disinherit(&here.fd, &name)?;
+                }
                 todo.push_front(name);
             }
             Err(Errno::ENOTDIR | Errno::ELOOP) if is_merged(&here.path, merged) => {

@@ -137,7 +137,7 @@ impl Writers {
         self.within = false;
         self.batch.cost += COST_OF_A_FILE;
         self.files += 1;
-        self.bytes += attributes.xattrs.iter().map(|(_, value)| value.len()).sum::<usize>();
+        self.bytes += file.path.as_os_str().len() + attributes.bytes();
         self.add(Job::Finish { file, attributes, length })
     }
 
@@ -190,6 +190,7 @@ impl Writers {
         let Writers { writers, first, clock, .. } = self;
         let threads: Vec<_> = writers.into_iter().map(|writer| writer.thread).collect();
         for thread in threads {
+            // The release aborts when a thread panics: this is for development and tests.
             if clock.waiting(|| thread.join()).is_err() {
                 first.note(io::Error::other("a writer panicked; its words are on the console"));
             }
@@ -272,4 +273,32 @@ fn unwritten(error: &io::Error) -> io::Error {
 /// Never seen: the writer's own error came first.
 fn stopped() -> io::Error {
     io::Error::other("a writer has stopped")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_fill_a_batch_as_values_do() {
+        let xattrs = |count: usize, value: usize| vec![("user.a".into(), vec![0; value]); count];
+        let long = PathBuf::from("x".repeat(BATCH_BYTES / 3 + 1));
+        for (path, xattrs, files) in [
+            (PathBuf::new(), xattrs(1, BATCH_BYTES / 3 + 1), 3),
+            (PathBuf::new(), xattrs(1000, 0), 4),
+            (long, Vec::new(), 3),
+            (PathBuf::new(), Vec::new(), BATCH_FILES),
+        ] {
+            let stages = Stages::start();
+            let mut writers = Writers::start(stages.clock("untar"), &stages);
+            for number in 1..=files {
+                let made = Made { file: tempfile::tempfile().unwrap(), path: path.clone() };
+                let attributes = Attributes { mode: 0o600, uid: 0, gid: 0, mtime: (0, 0), xattrs: xattrs.clone() };
+                writers.finish_file(Arc::new(made), attributes, None).unwrap();
+                assert_eq!(writers.files, number % files, "{} {}", path.as_os_str().len(), xattrs.len());
+            }
+            // Not each filesystem has these xattrs.
+            let _ = writers.finish(Ok(()));
+        }
+    }
 }

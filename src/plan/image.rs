@@ -28,7 +28,8 @@ impl Way {
     ) -> Way {
         let (name, mounts) = (subject.image.clone(), returning.before_the_image());
         let Some(disk) = &decided.image_disk else {
-            let burn = Operation::BurnImage { name, hidden: returning.hidden(), merged: returning.merged() };
+            let (hidden, merged, fresh) = (returning.hidden(), returning.merged(), returning.fresh());
+            let burn = Operation::BurnImage { name, hidden, merged, fresh };
             return Way {
                 first: (StepName::StorageMount, mounts),
                 second: (StepName::ImageBurn, vec![burn]),

@@ -55,6 +55,12 @@ impl<'a> Returning<'a> {
         self.kept_paths(is_merged)
     }
 
+    /// Mount points below `/` of what is made anew and mounted before the image.
+    pub fn fresh(&self) -> Vec<String> {
+        let made = self.filesystems.iter().filter(|(_, is)| !is.keep).filter_map(mount).map(|mount| mount.path);
+        made.filter(|path| path != "/" && self.when_mounted(path) == When::BeforeTheImage).collect()
+    }
+
     fn kept_paths(&self, is: impl Fn(&Placed) -> bool) -> Vec<String> {
         let kept = self.filesystems.iter().filter(|placed| placed.1.keep && is(placed));
         kept.filter_map(|(wanted, _)| mountable(wanted)).map(str::to_owned).collect()

@@ -129,6 +129,8 @@ pub enum Operation {
         hidden: Vec<String>,
         /// Mount points of kept filesystems that the image's files are added to.
         merged: Vec<String>,
+        /// Mount points of filesystems that this plan makes, but the root.
+        fresh: Vec<String>,
     },
     /// `/etc/metal/install.yaml`, `/etc/metal/userdata`.
     WriteMachineFiles,

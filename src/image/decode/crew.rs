@@ -23,6 +23,9 @@ pub const MOST_BYTES: usize = 8 << 20;
 /// Smaller parts are handed out together, until about so much comes out of them.
 pub const TASK_BYTES: usize = 4 << 20;
 
+/// And about so many of them: a part that nothing comes out of takes memory too. Ordinary tasks have 64 at most.
+const MOST_PARTS: usize = 256;
+
 /// So many fetched buffers are held by a task in the making, and twice as many together with the frame that is looked over:
 /// the fetch has 32 and must not run out of them.
 const HELD: usize = 8;
@@ -130,7 +133,8 @@ fn item(made: io::Result<Chunk>) -> Item {
     made.map_or_else(|error| Item::End(Err(error)), Item::Content)
 }
 
-/// Without it, a thread that panics would leave the others waiting for its part.
+/// Without it, a thread that panics would leave the others waiting for its part: a test would hang instead of failing. The
+/// release aborts at a panic, and needs neither this nor [`Outlet::abandon`].
 struct Duty<'a>(&'a Outlet);
 
 impl Drop for Duty<'_> {
@@ -218,7 +222,8 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         }
         self.parts.push(Piece { part, most_bytes, position });
         self.parts_bytes += most_bytes;
-        if input.pulled() - self.began >= HELD { self.hand_out(input) } else { Ok(()) }
+        let full = self.parts.len() >= MOST_PARTS || input.pulled() - self.began >= HELD;
+        if full { self.hand_out(input) } else { Ok(()) }
     }
 
     /// The parts that were added so far are decoded; what is decoded here comes after them.
@@ -318,5 +323,60 @@ impl Drop for Crew<'_, '_> {
         }
         self.shared.lock().closed = true;
         self.shared.more.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::Result;
+    use super::super::lz4_blocks::Frame;
+    use super::super::tests::source;
+    use super::*;
+    use crate::image::ring::{Reader, pipe};
+
+    /// The largest number of parts that ever waited to be handed out.
+    fn most_parts(stream: &[u8], mut feed: impl FnMut(&mut Crew, &mut Input) -> Result<bool>) -> usize {
+        let (sender, receiver) = pipe(4);
+        let (shared, stages, pool) = (Shared::new(sender), Stages::start(), Pool::new(4, 100));
+        thread::scope(|scope| {
+            scope.spawn(|| io::copy(&mut Reader::new(receiver, Arc::default()), &mut io::sink()).unwrap());
+            let mut input = Input::new(source(stream, 1 << 19, Ok(())));
+            let mut crew = Crew::new(scope, &shared, &stages, &pool, 3, input.clock());
+            let mut most = 0;
+            while feed(&mut crew, &mut input).unwrap_or_else(|fault| panic!("{}", fault.explain(Format::Lz4, 0))) {
+                most = most.max(crew.parts.len());
+            }
+            crew.put(&mut input, Item::End(Ok(()))).unwrap();
+            most
+        })
+    }
+
+    #[test]
+    fn a_task_has_few_parts_however_small_they_are() {
+        let empty = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0];
+        let frames = most_parts(&empty.repeat(100_000), |crew, input| {
+            let Some(whole) = crew.measure(input)? else { return Ok(false) };
+            let part = Part::ZstdFrame(input.cut_off(whole.compressed_bytes)?);
+            crew.add(input, part, whole.most_bytes, 0)?;
+            Ok(true)
+        });
+        assert_eq!(frames, MOST_PARTS - 1);
+
+        for block in [&[0, 0, 0, 0x80][..], &[1, 0, 0, 0x80, b'x']] {
+            let head = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
+            let stream = [&head[..], &block.repeat(10_000), &[0; 4]].concat();
+            let mut frame = None;
+            let blocks = most_parts(&stream, |crew, input| {
+                let frame = match &mut frame {
+                    None => frame.insert(Frame::begin(input)?),
+                    Some(frame) => frame,
+                };
+                let Ok(block) = frame.next(input)? else { return Ok(false) };
+                let most_bytes = block.most_bytes;
+                crew.add(input, Part::Lz4Block(block), most_bytes, 0)?;
+                Ok(true)
+            });
+            assert_eq!(blocks, MOST_PARTS - 1, "{block:?}");
+        }
     }
 }

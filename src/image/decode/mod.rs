@@ -19,6 +19,7 @@ mod zstd_frames;
 
 pub use format::{Format, Plain};
 
+use super::raw;
 use super::ring::{Pool, Reader, Sender};
 use super::stages::Stages;
 use crew::{Crew, Part, Shared, TASK_BYTES};
@@ -102,6 +103,7 @@ impl Decoding<'_, '_> {
             None if start.is_empty() => Err(damaged("the image is empty")),
             None if found.is_none() => match self.plain {
                 Plain::AnyBytes if position == 0 => Ok(Some(Format::Plain)),
+                Plain::Tar if raw::is_disk_image(start) => Err(damaged(raw::DISK_FOR_TREE)),
                 _ => Err(format::unknown(start)),
             },
             _ => Ok(found),

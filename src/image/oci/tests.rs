@@ -98,8 +98,16 @@ fn the_layers_of_an_image_arrive_in_order() {
 
     let root = tempfile::tempdir().unwrap();
     let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap();
-    incoming.burn(root.path(), &Default::default(), &|_| ()).unwrap();
+    let seen = Mutex::new(Vec::new());
+    let burned =
+        incoming.burn(root.path(), &Default::default(), &|progress| seen.lock().unwrap().push(progress)).unwrap();
     assert_eq!(fs::read_to_string(root.path().join("which")).unwrap(), "upper");
+    // One way from nothing to all of it, whatever the number of layers.
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.is_sorted_by_key(|progress| progress.bytes), "{seen:?}");
+    let (total, last) = ((lower.len() + upper.len()) as u64, seen.last().unwrap());
+    assert!(seen.iter().all(|progress| progress.total_bytes == Some(total)), "{seen:?}");
+    assert_eq!((last.bytes, burned.bytes), (total, total));
     assert!(root.path().join("low").exists() && root.path().join("high").exists());
 }
 

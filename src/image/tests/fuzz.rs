@@ -2,7 +2,6 @@
 //! outside the root is touched, nothing panics, and it ends.
 
 use super::*;
-use std::os::unix::fs::PermissionsExt;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -64,6 +63,8 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
     fs::write(directory.path().join("outside/secret"), "secret").unwrap();
     std::os::unix::fs::symlink("../../outside", root.join("kept/out")).unwrap();
     let before = outside(directory.path());
+    let below = Root::open(&root, Vec::new()).unwrap();
+    let fresh = below.fresh(&[]).unwrap();
     let Ok(unpacked) = catch_unwind(|| fuzz_untar_bytes(input, &root, cut, layered)) else {
         panic!("a panic, see above: {}", keep(input).display());
     };
@@ -74,9 +75,7 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
         assert!(!error.to_string().is_empty(), "refused without a reason");
     }
     // So that whoever runs this can remove it.
-    let below = Root::open(&root, Vec::new()).unwrap();
-    let _ = fs::set_permissions(&root, fs::Permissions::from_mode(0o700));
-    let _ = below.clear();
+    let _ = below.clear(&fresh);
     unpacked.is_ok()
 }
 

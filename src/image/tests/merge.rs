@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 fn unpack(tar: Tar, root: &Path, hidden: &[&str], merged: &[&str]) -> (std::io::Result<Unpacked>, Vec<Hidden>) {
     let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
     let (hidden, merged) = (owned(hidden), owned(merged));
-    let mut counter = Counter::new(Beneath { hidden: &hidden, merged: &merged });
+    let mut counter = Counter::new(Beneath { hidden: &hidden, merged: &merged, fresh: &[] });
     let root = Root::open(root, beneath::relative(&merged)).unwrap();
     let unpacked = untar(reader(&tar.end(), 700), &root, &mut counter, false, &Stages::start());
     (unpacked, counter.finish())
@@ -149,63 +149,129 @@ fn the_count_is_in_what_is_burned() {
     let source = Source { url: server.url("img"), digest: Some(digest(Kind::Sha256, &image)), ..Source::default() };
     let reached = reach::reach(&http::client().unwrap(), &source, &pace()).unwrap();
     let (root, hidden) = (tempfile::tempdir().unwrap(), ["/var/lib".to_owned()]);
-    let beneath = Beneath { hidden: &hidden, merged: &["/srv".to_owned()] };
+    let beneath = Beneath { hidden: &hidden, merged: &["/srv".to_owned()], fresh: &[] };
     let burned = Incoming::start(reached, Plain::Tar).unwrap().burn(root.path(), &beneath, &|_| ()).unwrap();
     assert_eq!(burned.hidden, [Hidden { path: "/var/lib".to_owned(), files: 1 }]);
     assert_eq!((burned.entries, burned.conflicts.files), (2, 0));
 }
 
-/// A root on one filesystem and a kept one on another, at `/var/lib`.
-fn mounted(root: &Path, disks: [&LoopDevice; 2]) -> Mounts {
+/// Mounts new filesystems at these places below the root.
+pub(super) fn mounted(root: &Path, disks: &[(LoopDevice, &str)]) -> Mounts {
     let mut mounts = Mounts::new(root);
-    for (disk, path) in disks.into_iter().zip(["/", "/var/lib"]) {
+    for (disk, path) in disks {
         let uuid = uuid::Uuid::new_v4().to_string();
         let (device, format) = (disk.path().to_owned(), crate::layout::Format::Ext4);
         let make =
             MakeFilesystem { device: device.clone(), format, label: None, uuid: uuid.clone(), createoptions: vec![] };
         crate::storage::filesystem::make(&make).unwrap();
         fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
-        mounts.mount(&MountFilesystem { device, path: path.into(), format, options: vec![] }).unwrap();
+        mounts.mount(&MountFilesystem { device, path: (*path).into(), format, options: vec![] }).unwrap();
     }
     mounts
 }
 
+/// A server that sends a part of `bad`, and the image `good` when it is asked for the rest. More than any decoder keeps to
+/// itself is to come first.
+fn changing(bad: Vec<u8>, good: &[u8]) -> Server {
+    let good = good.to_vec();
+    Server::start(bad, move |request| match (request.method.as_str(), request.nth) {
+        ("HEAD", _) => Act::default(),
+        ("GET", 0) if request.path == "/img" => Act::cut_after(10 << 20),
+        _ => Act { ranges: false, etag: Some("\"two\"".into()), body: Some(good.clone()), ..Act::default() },
+    })
+}
+
+fn reached(server: &Server, good: &[u8]) -> Reached {
+    let digest = Some(digest(Kind::Sha256, good));
+    let source = Source { url: server.url("img"), digest, ..Source::default() };
+    reach::reach(&http::client().unwrap(), &source, &pace()).unwrap()
+}
+
 #[test]
 #[ignore = "needs root and loop devices"]
-fn loop_starting_over_deletes_nothing_on_a_kept_filesystem() {
-    let disks = [LoopDevice::new(64 << 20, 512), LoopDevice::new(64 << 20, 512)];
+fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
+    let disks = ["/", "/var", "/home", "/srv/kept"].map(|path| (LoopDevice::new(64 << 20, 512), path));
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
-    let mut mounts = mounted(&root, [&disks[0], &disks[1]]);
-    fs::create_dir(root.join("var/lib/deep")).unwrap();
-    fs::write(root.join("var/lib/deep/precious"), "precious").unwrap();
-    fs::write(root.join("var/lib/status"), "old").unwrap();
-    fs::write(root.join("stale"), "stale").unwrap();
+    let mut mounts = mounted(&root, &disks);
+    // Kept and not the image's: below a directory of a new filesystem.
+    fs::write(root.join("srv/kept/precious"), "precious").unwrap();
+    let before = look(&root, false);
 
-    // The image changes in the middle: its first part is cleared away, but not on the kept filesystem.
-    // More than any decoder keeps to itself.
-    let old = Tar::new().file("var/old", b"old").file("var/lib/first", b"f").file("data", &noise(12 << 20));
-    let new = Tar::new().file("new", b"new").file("var/lib/status", b"new").hard_link("copy", "var/lib/status");
-    let (old, new) = (compress("zstd", &old.end()), compress("zstd", &new.end()));
-    let (promised, changed) = (new.clone(), new);
-    let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
-        ("HEAD", _) => Act::default(),
-        ("GET", 0) => Act::cut_after(10 << 20),
-        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
-    });
-    let digest = Some(digest(Kind::Sha256, &promised));
-    let source = Source { url: server.url("img"), digest, ..Source::default() };
-    let reached = reach::reach(&http::client().unwrap(), &source, &pace()).unwrap();
-    let merged = ["/var/lib".to_owned()];
-    let beneath = Beneath { hidden: &[], merged: &merged };
-    let burned = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(&root, &beneath, &|_| ());
-    let listing: Vec<_> = look(&root, false).into_keys().map(|path| path.to_str().unwrap().to_owned()).collect();
-    let texts = ["copy", "var/lib/status", "var/lib/deep/precious"].map(|path| text(root.join(path)));
+    // A user of the bad image may do anything, on each filesystem and on its root.
+    let evil = |header: &mut tar::Header| header.set_mode(0o6777);
+    let mut bad = Tar::new();
+    for path in ["", "var/", "home/", "srv/", "var/lost+found/", "lost+found/"] {
+        bad = bad.pax(b'x', &[b"SCHILY.xattr.user.evil=1", b"uid=7", b"gid=8"]).raw(
+            &format!("./{path}"),
+            b'5',
+            b"",
+            evil,
+        );
+        bad = bad.file(&format!("{path}x/.ssh/authorized_keys"), b"mine");
+    }
+    // What stays by its name is a file now.
+    bad = bad.file("home/lost+found", b"mine").file("data", &noise(12 << 20));
+    let plain = |header: &mut tar::Header| header.set_mode(0o644);
+    let good = compress("zstd", &Tar::new().raw("new", b'0', b"new", plain).file("home/a", b"a").end());
+    let server = changing(compress("zstd", &bad.end()), &good);
+    let fresh = ["/var".to_owned(), "/home".to_owned()];
+    let beneath = Beneath { fresh: &fresh, ..Beneath::default() };
+    let incoming = Incoming::at_pace(reached(&server, &good), Plain::Tar, pace()).unwrap();
+    let burned = incoming.burn(&root, &beneath, &|_| ());
+    let mut after = look(&root, false);
     mounts.finish().unwrap();
 
     assert_eq!(burned.unwrap().resumed, 2);
-    assert_eq!(texts, ["new", "new", "precious"]);
-    let expected = "|copy|lost+found|new|var|var/lib|var/lib/deep|var/lib/deep/precious|var/lib/first|var/lib/lost+found|\
-                    var/lib/status";
-    assert_eq!(listing.join("|"), expected);
+    for new in ["new", "home/a"] {
+        assert!(after.remove(Path::new(new)).is_some(), "{new}");
+    }
+    // The times of directories are those of the burn.
+    let timeless = |seen: BTreeMap<PathBuf, Seen>| -> BTreeMap<_, _> {
+        let inodes = |(path, seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
+        seen.into_iter().map(inodes).filter(|(path, _)| path != Path::new("home/lost+found")).collect()
+    };
+    assert_same(&timeless(before), &timeless(after), "start over");
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_with_a_merged_filesystem_only_a_verified_image_starts_over() {
+    let bad = Tar::new().file("var/old", b"old").file("var/lib/first", b"f").file("data", &noise(12 << 20));
+    let good = Tar::new().file("new", b"new").file("var/lib/status", b"new").hard_link("copy", "var/lib/status");
+    let good = compress("zstd", &good.file("data", &noise(12 << 20)).end());
+    let bad = compress("zstd", &bad.end());
+    for verified in [false, true] {
+        let disks = ["/", "/var/lib"].map(|path| (LoopDevice::new(64 << 20, 512), path));
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        let mut mounts = mounted(&root, &disks);
+        fs::create_dir(root.join("var/lib/deep")).unwrap();
+        fs::write(root.join("var/lib/deep/precious"), "precious").unwrap();
+        fs::write(root.join("var/lib/status"), "old").unwrap();
+        let server = if verified { changing(good.clone(), &good) } else { changing(bad.clone(), &good) };
+        let mut reached = reached(&server, &good);
+        if verified {
+            reached.parts[0].manifest = Some(std::sync::Arc::new(Manifest::of(&good[..], good.len() as u64).unwrap()));
+        }
+        let merged = ["/var/lib".to_owned()];
+        let beneath = Beneath { merged: &merged, ..Beneath::default() };
+        let burned = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(&root, &beneath, &|_| ());
+        let listing: Vec<_> = look(&root, false).into_keys().map(|path| path.to_str().unwrap().to_owned()).collect();
+        let texts = ["var/lib/status", "var/lib/deep/precious"].map(|path| text(root.join(path)));
+        mounts.finish().unwrap();
+        assert_eq!(texts, [if verified { "new" } else { "old" }, "precious"]);
+        if verified {
+            burned.unwrap();
+            let expected = "|copy|data|lost+found|new|var|var/lib|var/lib/deep|var/lib/deep/precious|var/lib/lost+found|\
+                            var/lib/status";
+            assert_eq!(listing.join("|"), expected);
+        } else {
+            let error = burned.unwrap_err().to_string();
+            assert!(
+                error.contains("the image from its start") && error.contains("what it brought to /var/lib cannot"),
+                "{error}"
+            );
+        }
+    }
 }

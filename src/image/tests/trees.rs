@@ -31,6 +31,8 @@ struct Entry {
     owner: (u32, u32),
     mtime: (i64, i64),
     xattrs: Vec<(String, Vec<u8>)>,
+    /// Access and default ACL: a user and what he may.
+    acls: [Option<(u32, u16)>; 2],
 }
 
 fn entries() -> impl Strategy<Value = Vec<Entry>> {
@@ -58,8 +60,10 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     let owner = prop_oneof![2 => Just((0, 0)), 1 => (0..70_000_u32, 0..70_000_u32)];
     let mtime = (0..4_000_000_000_i64, 0..1_000_000_000_i64);
     let xattrs = prop_oneof![3 => Just(Vec::new()), 1 => vec(xattr, 1..4)];
-    let entry = (any::<usize>(), name, thing, mode, owner, mtime, xattrs);
-    let entry = entry.prop_map(|(within, name, thing, mode, owner, mtime, xattrs)| Entry {
+    let acl = prop_oneof![3 => Just(None), 1 => (0..70_000_u32, 0..8_u16).prop_map(Some)];
+    let acls = [acl.clone(), acl];
+    let entry = (any::<usize>(), name, thing, mode, owner, mtime, xattrs, acls);
+    let entry = entry.prop_map(|(within, name, thing, mode, owner, mtime, xattrs, acls)| Entry {
         within,
         name,
         thing,
@@ -67,6 +71,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
         owner,
         mtime,
         xattrs,
+        acls,
     });
     vec(entry, 1..30)
 }
@@ -76,11 +81,13 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
 struct Tells {
     nanoseconds: bool,
     xattrs: bool,
+    /// As xattrs: as text in records of their own they are not restored here.
+    acls: bool,
     /// All that does not fit into 100 bytes and ASCII.
     names: bool,
 }
 
-const ALL: Tells = Tells { nanoseconds: true, xattrs: true, names: true };
+const ALL: Tells = Tells { nanoseconds: true, xattrs: true, acls: true, names: true };
 
 /// Makes the tree, as far as it can be packed.
 fn make(root: &Path, entries: &[Entry], tells: Tells) {
@@ -133,12 +140,28 @@ fn make(root: &Path, entries: &[Entry], tells: Tells) {
         for (name, value) in entry.xattrs.iter().filter(|_| with) {
             xattr::set(&full, name, value).unwrap();
         }
+        let is_directory = matches!(entry.thing, Thing::Directory);
+        for (name, acl) in ["access", "default"].into_iter().zip(entry.acls) {
+            let may = with && tells.acls && (name == "access" || is_directory);
+            if let Some((user, permissions)) = acl.filter(|_| may) {
+                xattr::set(&full, format!("system.posix_acl_{name}"), &acl_of(user, permissions)).unwrap();
+            }
+        }
         if !is_symlink {
             fs::set_permissions(&full, fs::Permissions::from_mode(entry.mode)).unwrap();
         }
         let time = TimeSpec::new(entry.mtime.0, if tells.nanoseconds { entry.mtime.1 } else { 0 });
         utimensat(nix::fcntl::AT_FDCWD, &full, &time, &time, UtimensatFlags::NoFollowSymlink).unwrap();
     }
+}
+
+/// As the kernel has it: a version, then tag, permissions and id of each entry. The owner may all, one user what is said, group
+/// and others may read; the mask allows all.
+pub(super) fn acl_of(user: u32, permissions: u16) -> Vec<u8> {
+    let entries = [(1, 7, u32::MAX), (2, permissions, user), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, u32::MAX)];
+    let entry =
+        |(tag, may, id): (u16, u16, u32)| [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat();
+    [2_u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat()
 }
 
 fn pack(root: &Path, producer: &[&str]) -> Vec<u8> {
@@ -148,6 +171,15 @@ fn pack(root: &Path, producer: &[&str]) -> Vec<u8> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{producer:?}: {said}");
     output.stdout
+}
+
+/// As `drophammer image pack` does.
+fn pack_ourselves(root: &Path) -> Vec<u8> {
+    let beside = tempfile::tempdir().unwrap();
+    let output = beside.path().join("image");
+    let options = crate::cli::Pack { source: root.to_owned(), output, key: None, level: 1, json: false };
+    crate::pack::pack(&options).unwrap();
+    zstd::decode_all(fs::File::open(&options.output).unwrap()).unwrap()
 }
 
 /// As the tar crate packs it, with PAX headers for what its own headers do not hold.
@@ -187,6 +219,7 @@ proptest! {
         let gnu = ["tar", "--xattrs", "--xattrs-include=*", "--numeric-owner"];
         let posix = |sparse: &'static [&'static str]| [&gnu[..], &["--format=posix"], sparse].concat();
         let few = Tells { nanoseconds: false, xattrs: false, ..ALL };
+        let bsd = Tells { acls: false, ..ALL };
         let ustar = Tells { names: false, ..few };
         let producers: [(Vec<&str>, Tells); 9] = [
             (posix(&[]), ALL),
@@ -195,7 +228,7 @@ proptest! {
             (posix(&["--sparse", "--sparse-version=0.0"]), ALL),
             (vec!["tar", "--format=gnu", "--sparse", "--numeric-owner"], few),
             (vec!["tar", "--format=ustar", "--numeric-owner"], ustar),
-            (vec!["bsdtar", "--format=pax", "--xattrs", "--numeric-owner"], ALL),
+            (vec!["bsdtar", "--format=pax", "--xattrs", "--numeric-owner"], bsd),
             (vec!["bsdtar", "--format=gnutar", "--numeric-owner"], few),
             (vec!["bsdtar", "--format=ustar", "--numeric-owner"], ustar),
         ];
@@ -210,6 +243,9 @@ proptest! {
             }
         }
         prop_assert!(arrived >= 3, "only {arrived} of 9 packers give back what they got");
+        let tree = tempfile::tempdir().unwrap();
+        make(tree.path(), &entries, ALL);
+        assert_arrives(tree.path(), &pack_ourselves(tree.path()), cut, ALL, "our own");
         // It packs the second name of a file as another file.
         let single: Vec<_> = entries.into_iter().filter(|entry| !matches!(entry.thing, Thing::HardLink(_))).collect();
         let tree = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::GrowFilesystem(mount) => {
             alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
         }
-        Operation::BurnImage { name, hidden, merged } => (None, burn(name, hidden, merged)),
+        Operation::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
         Operation::WriteMachineFiles => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
         Operation::RunInstaller => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
         Operation::AdaptImage => alone(

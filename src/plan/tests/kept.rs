@@ -195,6 +195,9 @@ fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
     assert_eq!(paths(&plan, StepName::StorageMount), ["/", "/boot/efi", "/var/lib"]);
     assert_eq!(paths(&plan, StepName::StorageMountKept), ["/home", "/srv"]);
     assert_eq!(beneath(&plan), (&["/home".to_owned(), "/srv".to_owned()][..], &["/var/lib".to_owned()][..]));
+    assert!(
+        matches!(operations(&plan, StepName::ImageBurn), [Operation::BurnImage { fresh, .. }] if fresh[..] == ["/boot/efi"])
+    );
     let early = operations(&plan, StepName::StorageMount);
     let unlocked =
         |operations: &[Operation]| operations.iter().filter(|is| matches!(is, Operation::UnlockDisk { .. })).count();

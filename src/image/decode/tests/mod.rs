@@ -187,6 +187,17 @@ fn unknown_compression_is_named_by_its_first_bytes() {
 }
 
 #[test]
+fn an_uncompressed_disk_is_called_one_where_a_tree_is_wanted() {
+    // GRUB's boot sector, with one partition.
+    let disk = [&[0xeb, 0x63, 0x90][..], &[0; 447], &[0x83], &[0; 59], &[0x55, 0xaa], &[0; 4096]].concat();
+    for how in EACH {
+        let error = refused(&disk, how);
+        assert!(error.contains("it is a raw disk image: that needs a layout with image: true"), "{error}");
+    }
+    assert!(decoded(&disk, How { plain: Plain::AnyBytes, ..ONE }).unwrap() == disk);
+}
+
+#[test]
 fn a_plain_tar_is_known_by_its_first_header() {
     let gnu = Tar::new().file("etc/hosts", b"localhost").end();
     let header = |change: fn(&mut tar::Header)| {
