@@ -17,6 +17,7 @@ mod decode;
 mod digest;
 mod fetch;
 mod file;
+mod lanes;
 mod look;
 mod manifest;
 mod members;
