@@ -5,11 +5,12 @@ use super::*;
 use crate::http;
 use crate::image::fetch::Fetch;
 use crate::image::retry::Pace;
-use crate::image::testing::{Act, Request, Server, noise, pace};
-use crate::image::{Manifest, Part};
+use crate::image::testing::{Act, Request, Server, Tar, noise, pace};
+use crate::image::{Beneath, Incoming, Manifest, Part, Plain, Reached};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, LazyLock, Mutex};
 
 /// More lanes from the second read on; they stay with a `growth` of 0, and go with one that nothing reaches.
 fn eager(growth: f64) -> Pace {
@@ -23,9 +24,18 @@ struct Outcome {
     resumed: u32,
 }
 
+/// Made once: to read the CA certificates takes longer than most of these tests.
+fn client() -> Client {
+    static CLIENT: LazyLock<Client> = LazyLock::new(|| http::streaming_client(pace().stall).unwrap());
+    CLIENT.clone()
+}
+
 fn fetch_part(image: &Part, pace: &Pace) -> Outcome {
-    let client = http::streaming_client(pace.stall).unwrap();
-    let mut fetch = Fetch::new(&client, image, pace);
+    fetch_by(&client(), image, pace)
+}
+
+fn fetch_by(client: &Client, image: &Part, pace: &Pace) -> Outcome {
+    let mut fetch = Fetch::new(client, image, pace);
     let mut bytes = Vec::new();
     let result = fetch.read_to_end(&mut bytes);
     let start_over = fetch.start_over().map(str::to_owned);
@@ -186,7 +196,9 @@ fn a_lane_that_stalls_holds_nobody_for_ever() {
     let body = noise(500_000);
     for stalls in [Act::stall_after(3000), Act::stall_before_the_answer()] {
         let server = server(&body, move |nth| if nth == 3 { stalls.clone() } else { Act::default() });
-        let outcome = fetch_part(&part(&[&server]), &Pace { stall: Duration::from_millis(700), ..eager(0.0) });
+        let pace = Pace { stall: Duration::from_millis(700), ..eager(0.0) };
+        let client = http::streaming_client(pace.stall).unwrap();
+        let outcome = fetch_by(&client, &part(&[&server]), &pace);
         assert!(outcome.bytes.unwrap() == body);
         assert!(outcome.resumed >= 1);
     }
@@ -272,8 +284,7 @@ fn altered(body: &[u8], at: usize) -> Vec<u8> {
 fn verified(image: &Part, body: &[u8]) -> io::Result<Vec<u8>> {
     let manifest = Some(Arc::new(Manifest::of(body, body.len() as u64).unwrap()));
     let (pace, image) = (eager(0.0), Part { manifest, etag: None, ..image.clone() });
-    let client = http::streaming_client(pace.stall).unwrap();
-    let mut bytes = Vec::new();
+    let (client, mut bytes) = (client(), Vec::new());
     crate::image::verify::Verified::new(&client, &image, &pace).read_to_end(&mut bytes).map(|_| bytes)
 }
 
@@ -301,11 +312,31 @@ fn with_a_manifest_no_etag_is_needed_and_what_a_lane_brings_is_verified() {
     assert!(error.contains("is not what the manifest says, fetched 4 times"), "{error}");
 }
 
+#[test]
+fn what_lanes_bring_goes_through_the_whole_pipeline_and_the_digest_decides() {
+    let tar = Tar::new().file("data", &noise(1_000_000)).end();
+    let digest = format!("sha256:{:x}", Sha256::digest(&tar));
+    let burn = |server: &Server| {
+        let image = Part { digest: digest.clone(), size_bytes: Some(tar.len() as u64), ..part(&[server]) };
+        let root = tempfile::tempdir().unwrap();
+        let reached = Reached { parts: vec![image], ..Reached::default() };
+        let incoming = Incoming::at_pace(reached, Plain::Tar, eager(0.0)).unwrap();
+        let burned = incoming.burn(root.path(), &Beneath::default(), &|_| ());
+        assert!(spans(server).len() > 50);
+        burned.map(|burned| (burned.bytes, burned.resumed, std::fs::read(root.path().join("data")).unwrap()))
+    };
+    let (bytes, resumed, data) = burn(&good(&tar)).unwrap();
+    assert_eq!((bytes, resumed), (tar.len() as u64, 0));
+    assert!(data == noise(1_000_000));
+    let bad = altered(&tar, 900_000);
+    let error = burn(&server(&tar, move |_| Act { body: Some(bad.clone()), ..Act::default() })).unwrap_err();
+    assert!(error.to_string().contains("was expected"), "{error}");
+}
+
 /// Lanes alone, with nobody who reads.
 fn lanes(server: &Server, total: u64, count: u64) -> Lanes {
     let (stall, etag) = (pace().stall, Some("\"one\"".to_owned()));
-    let client = http::streaming_client(stall).unwrap();
-    let asked = Asked { client, url: server.url("image"), authorization: None, etag, start: 0, total, stall };
+    let asked = Asked { client: client(), url: server.url("image"), authorization: None, etag, start: 0, total, stall };
     Lanes::start(asked, count, 50_000).unwrap()
 }
 
