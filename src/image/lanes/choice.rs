@@ -160,8 +160,9 @@ mod tests {
 
     #[test]
     fn lanes_stay_while_each_step_brings_a_fifth_more() {
-        // Rates, whether the network holds, and how many lanes follow each.
-        let cases: [(&[(f64, bool)], &[u64]); 9] = [
+        // Rates, and whether the network holds; how many lanes follow each.
+        type Rates<'a> = &'a [(f64, bool)];
+        let cases: [(Rates, &[u64]); 9] = [
             // The link is full with one.
             (&[(100.0, true), (101.0, true), (100.0, true), (10.0, true)], &[2, 1, 1, 1]),
             (&[(100.0, true), (119.9, true), (500.0, true)], &[2, 1, 1]),

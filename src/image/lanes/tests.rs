@@ -207,7 +207,8 @@ fn a_lane_that_stalls_holds_nobody_for_ever() {
 #[test]
 fn what_the_plain_stream_would_say_is_still_said() {
     let body = noise(300_000);
-    let cases: [(fn() -> Act, &str, bool); 4] = [
+    type Then = fn() -> Act;
+    let cases: [(Then, &str, bool); 4] = [
         (|| Act { etag: Some("\"two\"".to_owned()), ..Act::default() }, "from its start", true),
         (|| Act { etag: Some("\"two\"".to_owned()), trust_range: true, ..Act::default() }, "another ETag", true),
         (|| Act::status(404), "404 Not Found when asked for the rest", false),
