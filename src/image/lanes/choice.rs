@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 const MOST_LANES: u64 = 4;
 
+/// The best of so many measurements counts: a moment in which the server did something else must not decide for a whole image.
+const CHANCES: u32 = 3;
+
 /// When more lanes are tried, and what they may hold; tests make it small.
 #[derive(Debug, Clone)]
 pub struct Rules {
@@ -83,7 +86,7 @@ impl Choice {
 
     /// One stream from now on, and for good.
     pub fn give_up(&mut self) {
-        self.trial = Trial { lanes: 1, fewer_brought: None, settled: true };
+        self.trial = Trial { settled: true, ..Trial::default() };
     }
 }
 
@@ -92,7 +95,7 @@ fn say(before: &Trial, after: &Trial, bytes_per_second: f64) {
     let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
     if after.lanes > before.lanes {
         tracing::info!("image: the network holds {was} at {rate:.1} MB/s; trying {is}");
-    } else if let Some(fewer) = before.fewer_brought {
+    } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
         let fewer = fewer / 1e6;
         let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
         tracing::info!("image: {was}: {rate:.1} MB/s, where half as many brought {fewer:.1}; {stays} {is}");
@@ -128,13 +131,15 @@ struct Trial {
     lanes: u64,
     /// The rate of half as many, while these are tried.
     fewer_brought: Option<f64>,
+    /// Measurements in which these brought hardly more.
+    misses: u32,
     /// Nothing more is tried.
     settled: bool,
 }
 
 impl Default for Trial {
     fn default() -> Self {
-        Trial { lanes: 1, fewer_brought: None, settled: false }
+        Trial { lanes: 1, fewer_brought: None, misses: 0, settled: false }
     }
 }
 
@@ -142,14 +147,16 @@ impl Trial {
     fn after(self, seen: &Seen, growth: f64) -> Trial {
         match self.fewer_brought {
             _ if self.settled => self,
-            Some(fewer) if seen.bytes_per_second < fewer * growth => {
-                Trial { lanes: self.lanes / 2, fewer_brought: None, settled: true }
-            }
-            _ if self.lanes == MOST_LANES => Trial { fewer_brought: None, settled: true, ..self },
+            Some(fewer) if seen.bytes_per_second < fewer * growth => match self.misses + 1 {
+                CHANCES => Trial { lanes: self.lanes / 2, settled: true, ..Trial::default() },
+                misses => Trial { misses, ..self },
+            },
+            _ if self.lanes == MOST_LANES => Trial { lanes: self.lanes, settled: true, ..Trial::default() },
             _ if seen.may_grow => {
-                Trial { lanes: self.lanes * 2, fewer_brought: Some(seen.bytes_per_second), settled: false }
+                let fewer_brought = Some(seen.bytes_per_second);
+                Trial { lanes: self.lanes * 2, fewer_brought, ..Trial::default() }
             }
-            _ => Trial { fewer_brought: None, ..self },
+            _ => Trial { lanes: self.lanes, ..Trial::default() },
         }
     }
 }
@@ -162,22 +169,25 @@ mod tests {
     fn lanes_stay_while_each_step_brings_a_fifth_more() {
         // Rates, and whether the network holds; how many lanes follow each.
         type Rates<'a> = &'a [(f64, bool)];
-        let cases: [(Rates, &[u64]); 9] = [
+        let cases: [(Rates, &[u64]); 11] = [
             // The link is full with one.
-            (&[(100.0, true), (101.0, true), (100.0, true), (10.0, true)], &[2, 1, 1, 1]),
-            (&[(100.0, true), (119.9, true), (500.0, true)], &[2, 1, 1]),
+            (&[(100.0, true), (101.0, true), (100.0, true), (10.0, true), (10.0, true)], &[2, 2, 2, 1, 1]),
+            (&[(100.0, true), (119.9, true), (119.9, true), (119.9, true), (500.0, true)], &[2, 2, 2, 1, 1]),
+            // A bad moment does not decide, two do not either.
+            (&[(100.0, true), (10.0, true), (190.0, true), (390.0, true)], &[2, 2, 4, 4]),
+            (&[(100.0, true), (10.0, true), (10.0, true), (190.0, true), (10.0, true)], &[2, 2, 2, 4, 4]),
             // With two, with four, and beyond.
-            (&[(100.0, true), (190.0, true), (195.0, true), (195.0, true)], &[2, 4, 2, 2]),
+            (&[(100.0, true), (190.0, true), (195.0, true), (195.0, true), (195.0, true)], &[2, 4, 4, 4, 2]),
             (&[(100.0, true), (200.0, true), (400.0, true), (1.0, true)], &[2, 4, 4, 4]),
             (&[(100.0, true), (120.0, true), (144.0, true)], &[2, 4, 4]),
             // More lanes can make it slower.
-            (&[(100.0, true), (60.0, true), (100.0, true)], &[2, 1, 1]),
+            (&[(100.0, true), (60.0, true), (60.0, true), (60.0, true), (100.0, true)], &[2, 2, 2, 1, 1]),
             // The stages behind hold it: nothing is tried.
             (&[(100.0, false), (300.0, false), (5.0, false)], &[1, 1, 1]),
             // They hold it for a moment.
             (&[(100.0, false), (100.0, true), (180.0, false), (200.0, true), (390.0, true)], &[1, 2, 2, 4, 4]),
             // They hold it as soon as there are two, which brought nothing then.
-            (&[(100.0, true), (105.0, false), (100.0, true)], &[2, 1, 1]),
+            (&[(100.0, true), (105.0, false), (99.0, false), (105.0, false), (100.0, true)], &[2, 2, 2, 1, 1]),
         ];
         for (seen, lanes) in cases {
             let mut trial = Trial::default();
