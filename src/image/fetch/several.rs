@@ -8,7 +8,12 @@ impl Fetch<'_> {
     /// Several ranges from the current place, where they are wanted and can be had.
     pub(super) fn several(&mut self) -> Option<Stream> {
         let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
-        match Lanes::start(self.ranges()?, lanes, self.choice.memory_bytes()) {
+        let Some(asked) = self.ranges() else {
+            // Another place has its turn, and nothing was measured there.
+            self.choice.give_up();
+            return None;
+        };
+        match Lanes::start(asked, lanes, self.choice.memory_bytes()) {
             Ok(lanes) => Some(Stream::Lanes(lanes)),
             Err(error) => {
                 self.one_again(&error);
