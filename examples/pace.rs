@@ -1,7 +1,8 @@
 //! Serves the files of one directory over HTTP as fast as a link of so many bit/s would carry them: what `scripts/bench burn`
-//! measures through. All connections share the link.
+//! measures through. All connections share the link; each can have a limit of its own beside that.
 //!
-//! Usage: pace DIR [BITS_PER_SECOND]   (0, the default: as fast as it goes). Prints the address that it listens on.
+//! Usage: pace DIR [BITS_PER_SECOND [BITS_PER_SECOND_OF_EACH_CONNECTION]]   (0, the default: as fast as it goes). Prints the
+//! address that it listens on.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -16,17 +17,18 @@ const BURST: Duration = Duration::from_millis(2);
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let usage = || io::Error::other("usage: pace DIR [BITS_PER_SECOND]");
+    let usage = || io::Error::other("usage: pace DIR [BITS_PER_SECOND [BITS_PER_SECOND_OF_EACH_CONNECTION]]");
     let directory = PathBuf::from(arguments.next().ok_or_else(usage)?);
-    let bits = arguments.next().map_or(Ok(0), |text| text.parse::<u64>()).map_err(|_| usage())?;
+    let mut bits = || arguments.next().map_or(Ok(0), |text| text.parse::<u64>()).map_err(|_| usage());
+    let (together, each) = (bits()?, bits()?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("http://{}", listener.local_addr()?);
-    let link = Arc::new(Link { bytes_per_second: bits / 8, free: Mutex::new(Instant::now()) });
+    let link = Arc::new(Link::of(together));
     for stream in listener.incoming() {
         let (stream, directory, link) = (stream?, directory.clone(), link.clone());
         thread::spawn(move || {
             // A client that hangs up has what it wanted.
-            if let Err(error) = serve(&stream, &directory, &link) {
+            if let Err(error) = serve(&stream, &directory, &[&link, &Link::of(each)]) {
                 eprintln!("pace: {error}");
             }
         });
@@ -34,7 +36,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// What all connections go through.
+/// What all connections go through, or one alone.
 struct Link {
     /// 0: as fast as it goes.
     bytes_per_second: u64,
@@ -43,6 +45,10 @@ struct Link {
 }
 
 impl Link {
+    fn of(bits_per_second: u64) -> Link {
+        Link { bytes_per_second: bits_per_second / 8, free: Mutex::new(Instant::now()) }
+    }
+
     /// A millisecond's worth, but not so little that the calls cost more than the bytes.
     fn chunk(&self) -> u64 {
         match self.bytes_per_second {
@@ -67,7 +73,7 @@ impl Link {
 }
 
 /// Request after request of one connection.
-fn serve(mut stream: &TcpStream, directory: &Path, link: &Link) -> io::Result<()> {
+fn serve(mut stream: &TcpStream, directory: &Path, links: &[&Link]) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(request) = Request::read(&mut reader)? {
@@ -98,14 +104,15 @@ fn serve(mut stream: &TcpStream, directory: &Path, link: &Link) -> io::Result<()
             continue;
         }
         file.seek(SeekFrom::Start(start))?;
+        let chunk = links.iter().map(|link| link.chunk()).min().unwrap_or(1);
         let mut left = length;
         while left > 0 {
             // sendfile(2): the server is to cost as little as it can.
-            let sent = io::copy(&mut (&file).take(left.min(link.chunk())), &mut stream)?;
+            let sent = io::copy(&mut (&file).take(left.min(chunk)), &mut stream)?;
             if sent == 0 {
                 return Err(io::Error::other("the file became shorter"));
             }
-            link.carry(sent);
+            links.iter().for_each(|link| link.carry(sent));
             left -= sent;
         }
     }

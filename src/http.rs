@@ -31,7 +31,8 @@ fn build(timeout: Option<Duration>) -> Result<Client> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
         let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
-        Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout)
+        // HTTP/2 would put all ranges of an image on one connection, which is what several are to get around.
+        Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).http1_only()
     };
     match builder().build() {
         Ok(client) => Ok(client),

@@ -38,11 +38,11 @@ quiet() {
 # seconds_since START: with START of EPOCHREALTIME.
 seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.3f", b - a }'; }
 
-# serve BITS_PER_SECOND: a server for $served behind such a link, at $url.
+# serve BITS_PER_SECOND EACH: a server for $served behind such a link, on which each connection has such a limit, at $url.
 serve() {
 	[ -z "$pace_pid" ] || { kill "$pace_pid" && wait "$pace_pid" || true; }
 	: >"$work/address"
-	$out/pace "$served" "$1" >"$work/address" 2>"$work/pace.log" &
+	$out/pace "$served" "$1" "$2" >"$work/address" 2>"$work/pace.log" &
 	pace_pid=$!
 	wait_for http:// "$work/address" 5 $pace_pid
 	url=$(cat "$work/address")

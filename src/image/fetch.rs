@@ -2,19 +2,26 @@
 //! that the image is still the same, else at the next one; and otherwise says that the burn has to start over.
 //!
 //! What comes from another place must have the same length. That it is the same image, the digest says at the end, or the
-//! chunk manifest at once: see `verify`.
+//! chunk manifest at once: see `verify`. Where one stream is slower than the link, `lanes` take its place for as long as nothing
+//! goes wrong.
 
+mod places;
+mod several;
+
+use super::lanes::{Choice, Lanes};
 use super::look::header;
 use super::oci::renewed;
 use super::retry::{Pace, is_hopeless};
 use super::{Part, file};
 use crate::error::{Error, Phase};
 use crate::http::is_passing;
+use places::{Failure, Lost, Opened, Places, for_good, not_from_here};
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
 use std::fs::File;
 use std::io::{self, Read};
+use std::time::Instant;
 
 /// So many bytes between two drops, and the count of failures begins anew. A single byte must not be enough: a server
 /// that drops after each one would never be given up.
@@ -27,9 +34,7 @@ pub struct Fetch<'a> {
     client: &'a Client,
     image: &'a Part,
     pace: &'a Pace,
-    places: Vec<Place>,
-    /// Index of the place that is asked.
-    at: usize,
+    places: Places,
     stream: Option<Stream>,
     /// Where `stream` began.
     opened_at: u64,
@@ -45,50 +50,23 @@ pub struct Fetch<'a> {
     counted_from: u64,
     resumed: u32,
     start_over: Option<String>,
-}
-
-/// One of the places that have the image.
-struct Place {
-    url: String,
-    /// The ETag of the first answer with bytes in it, if that had one.
-    answered: Option<Option<String>>,
-    /// Why it failed the last time.
-    why: String,
-    lost: Option<Lost>,
-}
-
-/// A place that is not asked any more.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lost {
-    /// It cannot continue what came so far, but may have the image from its start.
-    ForThisStart,
-    ForGood,
+    choice: Choice,
 }
 
 enum Stream {
     Http(Response),
     File(File),
+    Lanes(Lanes),
 }
-
-/// Why a place gave no stream.
-enum Failure {
-    MayPass(String),
-    Lost(Lost, String),
-}
-
-type Opened<T> = Result<T, Failure>;
 
 impl<'a> Fetch<'a> {
     /// `client` must end a read that stalls: [`crate::http::streaming_client`].
     pub fn new(client: &'a Client, image: &'a Part, pace: &'a Pace) -> Self {
-        let urls = std::iter::once(&image.url).chain(&image.mirrors).cloned();
-        let places = urls.map(|url| Place { url, answered: None, why: String::new(), lost: None }).collect();
         Fetch {
             client,
             image,
             pace,
-            places,
-            at: 0,
+            places: Places::of(image),
             stream: None,
             opened_at: 0,
             position: 0,
@@ -99,6 +77,7 @@ impl<'a> Fetch<'a> {
             counted_from: 0,
             resumed: 0,
             start_over: None,
+            choice: Choice::new(pace.lanes.clone()),
         }
     }
 
@@ -114,22 +93,19 @@ impl<'a> Fetch<'a> {
 
     /// The place that is asked now.
     pub fn place(&self) -> &str {
-        &self.places[self.at].url
+        &self.places.here().url
     }
 
     /// What came from `position` on is bad: it is to come once more, from the next place if there is one.
     pub fn go_back(&mut self, position: u64) {
+        if let Some(Stream::Lanes(_)) = self.stream {
+            self.choice.give_up();
+        }
         self.stream = None;
         self.position = position;
         self.counted_from = self.counted_from.min(position);
         self.resumed += 1;
-        self.at = self.next_place().unwrap_or(self.at);
-    }
-
-    /// The next place that can still be asked, after this one.
-    fn next_place(&self) -> Option<usize> {
-        let count = self.places.len();
-        (1..count).map(|step| (self.at + step) % count).find(|&index| self.places[index].lost.is_none())
+        self.places.go_on();
     }
 
     /// With pieces that are verified one by one it does not matter who sends them.
@@ -138,9 +114,11 @@ impl<'a> Fetch<'a> {
     }
 
     fn connect(&mut self) -> io::Result<()> {
-        match self.open() {
+        let opened = self.several().map_or_else(|| self.open(), Ok);
+        match opened {
             Ok(stream) => {
                 (self.stream, self.opened_at) = (Some(stream), self.position);
+                self.choice.begin();
                 Ok(())
             }
             Err(Failure::MayPass(why)) => self.dropped(&why, false),
@@ -150,11 +128,11 @@ impl<'a> Fetch<'a> {
 
     /// The stream of the current place, from where we are.
     fn open(&mut self) -> Opened<Stream> {
-        let url = self.places[self.at].url.clone();
+        let url = self.places.here().url.clone();
         if url.starts_with("file:") {
             let (file, size) = file::open(&url, self.position).map_err(|error| for_good(error.to_string()))?;
             self.agree_on_size(Some(size))?;
-            self.places[self.at].answered = Some(None);
+            self.places.here_mut().answered = Some(None);
             return Ok(Stream::File(file));
         }
         let mut response = self.ask(&url)?;
@@ -169,13 +147,7 @@ impl<'a> Fetch<'a> {
 
     /// It belongs to the first place alone.
     fn authorization(&self) -> Option<&String> {
-        self.authorization.as_ref().filter(|_| self.at == 0)
-    }
-
-    /// What proves that this place still has the same image. A weak ETag promises the same meaning, not the same bytes
-    /// (RFC 9110 §8.8.1).
-    fn strong_etag(&self) -> Option<&str> {
-        self.places[self.at].answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
+        self.authorization.as_ref().filter(|_| self.places.is_first())
     }
 
     /// Sends the request for the rest.
@@ -187,8 +159,8 @@ impl<'a> Fetch<'a> {
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
             // A place that is new here is asked without: what it sends is proven later.
-            if !self.is_verified() && self.places[self.at].answered.is_some() {
-                let etag = self.strong_etag().ok_or_else(|| not_from_here(NO_STRONG_ETAG))?;
+            if !self.is_verified() && self.places.here().answered.is_some() {
+                let etag = self.places.here().strong_etag().ok_or_else(|| not_from_here(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);
             }
         }
@@ -208,11 +180,11 @@ impl<'a> Fetch<'a> {
     /// Checks that the answer is the image from where we are.
     fn accept(&mut self, response: &Response) -> Opened<()> {
         let etag = header(response, ETAG);
-        let before = self.places[self.at].answered.clone();
+        let before = self.places.here().answered.clone();
         match (self.position, response.status()) {
             (0, StatusCode::OK) => {
                 self.agree_on_size(header(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
-                if self.at == 0 && etag != self.image.etag {
+                if self.places.is_first() && etag != self.image.etag {
                     tracing::warn!("{}: the image changed after it was looked at; the digest decides", self.image.url);
                 }
             }
@@ -232,13 +204,13 @@ impl<'a> Fetch<'a> {
             }
             (_, status) => return Err(for_good(format!("the server answers {status} when asked for the rest"))),
         }
-        self.places[self.at].answered = Some(before.unwrap_or(etag));
+        self.places.here_mut().answered = Some(before.unwrap_or(etag));
         Ok(())
     }
 
     /// A place alone may have changed its image: then the digest decides. Several must agree.
     fn agree_on_size(&mut self, says: Option<u64>) -> Opened<()> {
-        let alone = self.places.len() == 1 && self.position == 0 && !self.is_verified();
+        let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
             (Some(says), Some(total)) if says != total && !alone => {
                 Err(for_good(format!("the image has {says} bytes there, {total} were expected")))
@@ -267,13 +239,11 @@ impl<'a> Fetch<'a> {
         if self.position - self.counted_from >= PROGRESS_BYTES {
             (self.failures, self.tried, self.counted_from) = (0, 0, self.position);
         }
-        self.places[self.at].why = why.to_owned();
+        self.places.here_mut().why = why.to_owned();
         self.resumed += 1;
-        if let Some(next) = self.next_place().filter(|_| !stay) {
-            self.say_next(why, next);
-            self.at = next;
+        if !stay && self.go_on(why) {
             self.tried += 1;
-            if self.tried < self.left() {
+            if self.tried < self.places.left() {
                 return Ok(());
             }
             self.tried = 0;
@@ -295,18 +265,12 @@ impl<'a> Fetch<'a> {
         Ok(())
     }
 
-    /// Places that can still be asked.
-    fn left(&self) -> usize {
-        self.places.iter().filter(|place| place.lost.is_none()).count()
-    }
-
     /// This place is asked no more.
     fn lose(&mut self, lost: Lost, why: String) -> io::Result<()> {
         self.stream = None;
-        (self.places[self.at].lost, self.places[self.at].why) = (Some(lost), why.clone());
-        if let Some(next) = self.next_place() {
-            self.say_next(&why, next);
-            self.at = next;
+        self.places.lose(lost);
+        self.places.here_mut().why.clone_from(&why);
+        if self.go_on(&why) {
             self.resumed += 1;
             return Ok(());
         }
@@ -315,24 +279,19 @@ impl<'a> Fetch<'a> {
 
     /// No place can go on; one may be able to begin.
     fn give_up(&mut self, why: &str) -> io::Error {
-        if self.places.iter().any(|place| place.lost == Some(Lost::ForThisStart)) {
+        if self.places.one_may_begin() {
             self.start_over = Some(format!("{why}, at byte {}", self.position));
         }
-        self.failed(why)
+        self.places.failed(why, self.position)
     }
 
-    fn say_next(&self, why: &str, next: usize) {
-        let (here, there) = (self.place(), &self.places[next].url);
-        tracing::warn!("image: {here}: {why}, at byte {}; going on at {there}", self.position);
-    }
-
-    /// With what each place has said, when there are several.
-    fn failed(&self, why: &str) -> io::Error {
-        if let [place] = &self.places[..] {
-            return io::Error::other(format!("fetch {}: {why}, at byte {}", place.url, self.position));
+    /// Whether there is another place.
+    fn go_on(&mut self, why: &str) -> bool {
+        let before = self.places.go_on();
+        if let Some(before) = &before {
+            tracing::warn!("image: {before}: {why}, at byte {}; going on at {}", self.position, self.place());
         }
-        let all: Vec<String> = self.places.iter().map(|place| format!("{}: {}", place.url, place.why)).collect();
-        io::Error::other(format!("no place is left to fetch from, at byte {}: {}", self.position, all.join("; ")))
+        before.is_some()
     }
 
     /// The stream has ended before the image.
@@ -340,7 +299,7 @@ impl<'a> Fetch<'a> {
         if matches!(self.stream, Some(Stream::File(_))) {
             return self.lose(Lost::ForGood, why);
         }
-        if self.position > 0 && !self.is_verified() && self.strong_etag().is_none() {
+        if self.position > 0 && !self.is_verified() && self.places.here().strong_etag().is_none() {
             return self.lose(Lost::ForThisStart, format!("{why}; {NO_STRONG_ETAG}"));
         }
         let brought = self.position - self.opened_at >= PROGRESS_BYTES;
@@ -359,21 +318,27 @@ impl Read for Fetch<'_> {
                 continue;
             };
             let complete = self.total == Some(self.position);
+            let began = Instant::now();
             match stream.read(buf) {
                 Ok(0) if complete || self.total.is_none() => return Ok(0),
+                // Wound down.
+                Ok(0) if matches!(stream, Stream::Lanes(_)) => self.stream = None,
                 Ok(0) => self.cut("the connection ended early".to_owned(), false)?,
                 Ok(got) => {
                     self.position += got as u64;
                     if self.total.is_some_and(|total| self.position > total) {
                         let more = "the server sends more than the image's Content-Length".to_owned();
-                        self.places[self.at].why.clone_from(&more);
-                        return Err(self.failed(&more));
+                        self.places.here_mut().why.clone_from(&more);
+                        return Err(self.places.failed(&more, self.position));
                     }
+                    self.choice.came(got, began.elapsed());
+                    self.reconsider();
                     return Ok(got);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // All there; how the connection ends does not matter.
                 Err(_) if complete => return Ok(0),
+                Err(error) if matches!(stream, Stream::Lanes(_)) => self.one_again(&error),
                 Err(error) => {
                     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
                     let stalled = inner.is_some_and(reqwest::Error::is_timeout);
@@ -390,16 +355,9 @@ impl Read for Stream {
         match self {
             Stream::Http(response) => response.read(buf),
             Stream::File(file) => file.read(buf),
+            Stream::Lanes(lanes) => lanes.read(buf),
         }
     }
-}
-
-fn for_good(why: String) -> Failure {
-    Failure::Lost(Lost::ForGood, why)
-}
-
-fn not_from_here(why: &str) -> Failure {
-    Failure::Lost(Lost::ForThisStart, why.to_owned())
 }
 
 #[cfg(test)]

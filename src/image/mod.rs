@@ -19,6 +19,7 @@ mod digest;
 mod fetch;
 mod file;
 mod fresh;
+mod lanes;
 mod look;
 mod manifest;
 mod members;

@@ -1,5 +1,6 @@
 //! How patient the image stages are: pauses that grow, with jitter, and an end.
 
+use super::lanes::Rules;
 use crate::error::{Error, Phase, Result};
 use crate::http::{is_passing, jittered};
 use reqwest::StatusCode;
@@ -16,6 +17,8 @@ pub struct Pace {
     pub attempts: u32,
     pub first_pause: Duration,
     pub longest_pause: Duration,
+    /// When several ranges are fetched at once.
+    pub lanes: Rules,
 }
 
 impl Default for Pace {
@@ -26,6 +29,7 @@ impl Default for Pace {
             attempts: 8,
             first_pause: Duration::from_secs(1),
             longest_pause: Duration::from_secs(60),
+            lanes: Rules::default(),
         }
     }
 }

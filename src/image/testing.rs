@@ -1,5 +1,6 @@
 //! A small HTTP server for tests that can do everything wrong that servers do wrong, and short-hands around it.
 
+use super::lanes::Rules;
 use super::retry::Pace;
 use super::ring::{Pool, Reader, pipe};
 use super::stages::Clock;
@@ -16,6 +17,7 @@ pub fn pace() -> Pace {
         attempts: 4,
         first_pause: Duration::from_millis(1),
         longest_pause: Duration::from_millis(5),
+        lanes: Rules::default(),
     }
 }
 
@@ -79,6 +81,8 @@ pub struct Act {
     pub cut: Option<usize>,
     /// At the cut, hold the connection instead of closing it.
     pub hold: bool,
+    /// One byte more than there are.
+    pub more: bool,
     pub silent: bool,
     /// Pause between the sixteenths of the body.
     pub trickle: Option<Duration>,
@@ -98,6 +102,7 @@ impl Default for Act {
             length: true,
             cut: None,
             hold: false,
+            more: false,
             silent: false,
             trickle: None,
             body: None,
@@ -220,6 +225,9 @@ fn answer(mut socket: TcpStream, request: &Request, act: &Act, body: &[u8]) -> s
                 thread::sleep(pause);
             }
         }
+    }
+    if act.more {
+        socket.write_all(b"x")?;
     }
     if act.hold { hold(socket) } else { Ok(()) }
 }

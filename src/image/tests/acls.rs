@@ -1,6 +1,7 @@
 //! ACLs: what the image gives arrives, and nothing inherits what the image does not give it.
 
 use super::merge::mounted;
+use super::seen::Seen;
 use super::trees::acl_of;
 use super::*;
 use crate::storage::loopdev::LoopDevice;

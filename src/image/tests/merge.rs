@@ -1,6 +1,7 @@
 //! Kept filesystems below the root: what the image may do on one that it is merged into, what it must leave alone, and
 //! that starting over deletes nothing on any of them.
 
+use super::seen::Seen;
 use super::*;
 use crate::image::untar::Unpacked;
 use crate::plan::{MakeFilesystem, MountFilesystem};

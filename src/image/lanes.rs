@@ -1,0 +1,213 @@
+//! Several ranges of one image at once, for links that one stream does not fill. Each lane is a thread with a connection of its
+//! own and fetches every second or fourth piece of the image; they are read in order.
+//!
+//! ```text
+//! lane 0: piece 0, piece 2, piece 4 … ─┐
+//!                                      ├─> read, in turn
+//! lane 1: piece 1, piece 3, piece 5 … ─┘
+//! ```
+//!
+//! Nothing but an accelerator: `fetch` begins it, when `choice` says so, and goes on with one stream wherever it ends. A lane
+//! takes nothing that is not exactly what it asked for, and a piece is read when it is whole. A lane waits for nobody but the
+//! reader, and the reader only for the lane whose turn it is and no longer than a stall may take, so nothing can wait for ever.
+
+mod choice;
+
+pub use choice::{Choice, Rules};
+
+use super::look::header;
+use crate::error::{Error, Phase};
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+/// What the lanes ask for.
+pub struct Asked {
+    /// Over HTTP/1: with HTTP/2 all requests would go through one connection.
+    pub client: Client,
+    pub url: String,
+    pub authorization: Option<String>,
+    /// A strong one, which each answer must have; `None` where the pieces are verified by a manifest.
+    pub etag: Option<String>,
+    /// From here to the end of the image.
+    pub start: u64,
+    pub total: u64,
+    /// How long the reader waits for a piece.
+    pub stall: Duration,
+}
+
+/// Several ranges at once as one stream. It ends after the image's last byte or, once it is wound down, before it.
+pub struct Lanes {
+    work: Arc<Work>,
+    lanes: Vec<Receiver<Arrived>>,
+    /// Number of the piece that is read after the current one.
+    next: u64,
+    current: Vec<u8>,
+    /// How much of it was read.
+    given: usize,
+}
+
+/// A whole piece, or what was wrong.
+type Arrived = Result<Vec<u8>, String>;
+
+/// What the lanes share.
+struct Work {
+    asked: Asked,
+    lanes: u64,
+    piece_bytes: u64,
+    /// Number of the first piece that is not wanted.
+    end: AtomicU64,
+}
+
+impl Lanes {
+    /// So many lanes, which together hold about so many bytes.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn start(asked: Asked, lanes: u64, memory_bytes: u64) -> io::Result<Lanes> {
+        // Of each lane one piece is on its way and one waits; one more is being read.
+        let piece_bytes = (memory_bytes / (2 * lanes + 1)).max(1);
+        let work = Arc::new(Work { asked, lanes, piece_bytes, end: AtomicU64::new(u64::MAX) });
+        let mut started = Lanes { work, lanes: Vec::new(), next: 0, current: Vec::new(), given: 0 };
+        for first in 0..lanes {
+            let (to_reader, receiver) = mpsc::sync_channel(1);
+            let work = started.work.clone();
+            thread::Builder::new().spawn(move || work.fetch_all(first, &to_reader))?;
+            started.lanes.push(receiver);
+        }
+        Ok(started)
+    }
+
+    pub fn count(&self) -> u64 {
+        self.work.lanes
+    }
+
+    /// Fetches no more than what has been begun: the stream ends after it, without a gap and with nothing thrown away.
+    pub fn wind_down(&self) {
+        // No lane is more than one piece beyond the one that it holds for the reader.
+        self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
+    }
+
+    /// Whether each lane has given as much as the others: rates are compared between such moments.
+    pub fn is_round_over(&self) -> bool {
+        self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
+    }
+
+    /// The next piece; an empty one at the end.
+    fn next_piece(&self) -> Arrived {
+        if self.work.span(self.next).is_none() {
+            return Ok(Vec::new());
+        }
+        let lane = &self.lanes[(self.next % self.work.lanes) as usize];
+        match lane.recv_timeout(self.work.asked.stall) {
+            Ok(arrived) => arrived,
+            Err(RecvTimeoutError::Timeout) => {
+                Err(format!("no piece has come for {:.0} s", self.work.asked.stall.as_secs_f32()))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err("a lane ended without a word".to_owned()),
+        }
+    }
+}
+
+impl Read for Lanes {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.given == self.current.len() {
+            // Its memory goes before the next one is waited for.
+            (self.current, self.given) = (Vec::new(), 0);
+            self.current = self.next_piece().map_err(io::Error::other)?;
+            self.next += u64::from(!self.current.is_empty());
+        }
+        let got = (&self.current[self.given..]).read(buf)?;
+        self.given += got;
+        Ok(got)
+    }
+}
+
+impl Drop for Lanes {
+    /// Nobody waits for the threads: a read that stalls would hold up the burn.
+    fn drop(&mut self) {
+        self.work.end.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Work {
+    /// One lane: every piece that is its own, until the end or until something is wrong.
+    fn fetch_all(&self, first: u64, to_reader: &SyncSender<Arrived>) {
+        let mut piece = first;
+        while let Some((first_byte, last_byte)) = self.span(piece) {
+            let arrived = self.fetch(piece, first_byte, last_byte);
+            let is_last = arrived.is_err();
+            if to_reader.send(arrived).is_err() || is_last {
+                return;
+            }
+            piece += self.lanes;
+        }
+    }
+
+    /// First and last byte of a piece; `None` when it is not wanted.
+    fn span(&self, piece: u64) -> Option<(u64, u64)> {
+        let first = self.asked.start + piece * self.piece_bytes;
+        let wanted = piece < self.end.load(Ordering::Relaxed) && first < self.asked.total;
+        wanted.then(|| (first, (first + self.piece_bytes).min(self.asked.total) - 1))
+    }
+
+    fn fetch(&self, piece: u64, first: u64, last: u64) -> Arrived {
+        let asked = &self.asked;
+        let mut request = asked.client.get(&asked.url).header(RANGE, format!("bytes={first}-{last}"));
+        for (name, value) in [(AUTHORIZATION, &asked.authorization), (IF_RANGE, &asked.etag)] {
+            request = value.iter().fold(request, |request, value| request.header(name.clone(), value.as_str()));
+        }
+        let said = |error: reqwest::Error| Error::with_source(Phase::Image, "no answer", error).to_string();
+        let mut response = request.send().map_err(said)?;
+        self.check(&response, first, last)?;
+        let mut bytes = vec![0; (last - first + 1) as usize];
+        let mut filled = 0;
+        loop {
+            // Before every read: who is not wanted any more must not hold memory until its piece is whole.
+            if self.span(piece).is_none() {
+                return Err("the piece is not wanted any more".to_owned());
+            }
+            // Behind the last byte too: the body has to end there, and only then is the connection free for the next piece.
+            let whole = filled == bytes.len();
+            let mut beyond = [0];
+            match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {
+                Ok(0) if whole => return Ok(bytes),
+                Ok(0) => return Err("the connection ended early".to_owned()),
+                Ok(_) if whole => return Err("the server sends more than was asked for".to_owned()),
+                Ok(got) => filled += got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::with_source(Phase::Image, "the connection dropped", error).to_string()),
+            }
+        }
+    }
+
+    /// Nothing but the same image and exactly the range that was asked for will do.
+    fn check(&self, response: &Response, first: u64, last: u64) -> Result<(), String> {
+        if response.status() != StatusCode::PARTIAL_CONTENT {
+            return Err(format!("the server answers {} when asked for a range", response.status()));
+        }
+        let etag = header(response, ETAG);
+        if self.asked.etag.is_some() && self.asked.etag != etag {
+            return Err("the image has another ETag now".to_owned());
+        }
+        let range = header(response, CONTENT_RANGE).unwrap_or_default();
+        if range != format!("bytes {first}-{last}/{}", self.asked.total) {
+            return Err(format!("the server sends another range: `{range}`"));
+        }
+        match header(response, CONTENT_LENGTH) {
+            Some(length) if length.parse() != Ok(last - first + 1) => {
+                Err(format!("the server sends {length} bytes for the range `{range}`"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! How many ranges are fetched at once: measured, not guessed. One stream; two when the network is what holds the burn; four
+//! when two brought more; and back when more brought nothing. So it is the link that ends it.
+
+use std::time::{Duration, Instant};
+
+const MOST_LANES: u64 = 4;
+
+/// The best of so many measurements counts: a moment in which the server did something else must not decide for a whole image.
+const CHANCES: u32 = 3;
+
+/// When more lanes are tried, and what they may hold; tests make it small.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// How long a rate is measured; half as long before that, everything gets going.
+    pub window: Duration,
+    /// With less of the image left it is not worth it.
+    pub least_bytes: u64,
+    /// Of all lanes together.
+    pub memory_bytes: u64,
+    /// The network holds the burn when this share of the time is spent in reading from it: else the stages behind do, or the
+    /// digests of the pieces.
+    pub reading: f64,
+    /// Twice as many lanes must bring so many times the bytes, or they go.
+    pub growth: f64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        let (least_bytes, memory_bytes) = (64 << 20, 16 << 20);
+        Rules { window: Duration::from_secs(1), least_bytes, memory_bytes, reading: 0.75, growth: 1.2 }
+    }
+}
+
+/// Measures one image as it comes, and chooses.
+pub struct Choice {
+    rules: Rules,
+    trial: Trial,
+    meter: Meter,
+}
+
+impl Choice {
+    pub fn new(rules: Rules) -> Choice {
+        Choice { rules, trial: Trial::default(), meter: Meter::begin() }
+    }
+
+    /// How many lanes there are to be; 1 is the plain stream.
+    pub fn lanes(&self) -> u64 {
+        self.trial.lanes
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.rules.memory_bytes
+    }
+
+    /// Another connection, or other lanes: what was measured before says nothing about them.
+    pub fn begin(&mut self) {
+        self.meter = Meter::begin();
+    }
+
+    /// So many bytes came after waiting so long for them.
+    pub fn came(&mut self, bytes: usize, waited: Duration) {
+        self.meter.bytes += bytes as u64;
+        self.meter.reading += waited;
+    }
+
+    /// Whether, with so many bytes left, there are to be more or fewer lanes from now on.
+    pub fn changes(&mut self, left_bytes: u64) -> bool {
+        let took = self.meter.began.elapsed();
+        let is_warm = self.meter.is_warm;
+        if took < (if is_warm { self.rules.window } else { self.rules.window / 2 }) {
+            return false;
+        }
+        let network_holds = self.meter.reading.as_secs_f64() >= self.rules.reading * took.as_secs_f64();
+        let bytes_per_second = self.meter.bytes as f64 / took.as_secs_f64();
+        // After the stages behind have held it up, a stream first brings what has queued up meanwhile.
+        self.meter = Meter { is_warm: network_holds || self.trial.lanes > 1, ..Meter::begin() };
+        if !is_warm {
+            return false;
+        }
+        let may_grow = network_holds && left_bytes >= self.rules.least_bytes;
+        let before = self.trial;
+        self.trial = before.after(&Seen { bytes_per_second, may_grow }, self.rules.growth);
+        say(&before, &self.trial, bytes_per_second);
+        before.lanes != self.trial.lanes
+    }
+
+    /// One stream from now on, and for good.
+    pub fn give_up(&mut self) {
+        self.trial = Trial { settled: true, ..Trial::default() };
+    }
+}
+
+fn say(before: &Trial, after: &Trial, bytes_per_second: f64) {
+    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} ranges at once") };
+    let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
+    if after.lanes > before.lanes {
+        tracing::info!("image: the network holds {was} at {rate:.1} MB/s; trying {is}");
+    } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
+        let fewer = fewer / 1e6;
+        let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
+        tracing::info!("image: {was}: {rate:.1} MB/s, where half as many brought {fewer:.1}; {stays} {is}");
+    }
+}
+
+/// Since when, and how much.
+struct Meter {
+    began: Instant,
+    bytes: u64,
+    /// Time in which nothing but the network was waited for.
+    reading: Duration,
+    /// Connections grow faster at first, and buffers on the way are empty or full.
+    is_warm: bool,
+}
+
+impl Meter {
+    fn begin() -> Meter {
+        Meter { began: Instant::now(), bytes: 0, reading: Duration::ZERO, is_warm: false }
+    }
+}
+
+/// What was measured of one number of lanes.
+struct Seen {
+    bytes_per_second: f64,
+    /// The network holds the burn, and much is still to come.
+    may_grow: bool,
+}
+
+/// The decision alone: rates in, number of lanes out.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    lanes: u64,
+    /// The rate of half as many, while these are tried.
+    fewer_brought: Option<f64>,
+    /// Measurements in which these brought hardly more.
+    misses: u32,
+    /// Nothing more is tried.
+    settled: bool,
+}
+
+impl Default for Trial {
+    fn default() -> Self {
+        Trial { lanes: 1, fewer_brought: None, misses: 0, settled: false }
+    }
+}
+
+impl Trial {
+    fn after(self, seen: &Seen, growth: f64) -> Trial {
+        match self.fewer_brought {
+            _ if self.settled => self,
+            Some(fewer) if seen.bytes_per_second < fewer * growth => match self.misses + 1 {
+                CHANCES => Trial { lanes: self.lanes / 2, settled: true, ..Trial::default() },
+                misses => Trial { misses, ..self },
+            },
+            _ if self.lanes == MOST_LANES => Trial { lanes: self.lanes, settled: true, ..Trial::default() },
+            _ if seen.may_grow => {
+                let fewer_brought = Some(seen.bytes_per_second);
+                Trial { lanes: self.lanes * 2, fewer_brought, ..Trial::default() }
+            }
+            _ => Trial { lanes: self.lanes, ..Trial::default() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_stay_while_each_step_brings_a_fifth_more() {
+        // Rates, and whether the network holds; how many lanes follow each.
+        type Rates<'a> = &'a [(f64, bool)];
+        let cases: [(Rates, &[u64]); 11] = [
+            // The link is full with one.
+            (&[(100.0, true), (101.0, true), (100.0, true), (10.0, true), (10.0, true)], &[2, 2, 2, 1, 1]),
+            (&[(100.0, true), (119.9, true), (119.9, true), (119.9, true), (500.0, true)], &[2, 2, 2, 1, 1]),
+            // A bad moment does not decide, two do not either.
+            (&[(100.0, true), (10.0, true), (190.0, true), (390.0, true)], &[2, 2, 4, 4]),
+            (&[(100.0, true), (10.0, true), (10.0, true), (190.0, true), (10.0, true)], &[2, 2, 2, 4, 4]),
+            // With two, with four, and beyond.
+            (&[(100.0, true), (190.0, true), (195.0, true), (195.0, true), (195.0, true)], &[2, 4, 4, 4, 2]),
+            (&[(100.0, true), (200.0, true), (400.0, true), (1.0, true)], &[2, 4, 4, 4]),
+            (&[(100.0, true), (120.0, true), (144.0, true)], &[2, 4, 4]),
+            // More lanes can make it slower.
+            (&[(100.0, true), (60.0, true), (60.0, true), (60.0, true), (100.0, true)], &[2, 2, 2, 1, 1]),
+            // The stages behind hold it: nothing is tried.
+            (&[(100.0, false), (300.0, false), (5.0, false)], &[1, 1, 1]),
+            // They hold it for a moment.
+            (&[(100.0, false), (100.0, true), (180.0, false), (200.0, true), (390.0, true)], &[1, 2, 2, 4, 4]),
+            // They hold it as soon as there are two, which brought nothing then.
+            (&[(100.0, true), (105.0, false), (99.0, false), (105.0, false), (100.0, true)], &[2, 2, 2, 1, 1]),
+        ];
+        for (seen, lanes) in cases {
+            let mut trial = Trial::default();
+            let follow = seen.iter().map(|&(bytes_per_second, may_grow)| {
+                trial = trial.after(&Seen { bytes_per_second, may_grow }, Rules::default().growth);
+                trial.lanes
+            });
+            assert_eq!(follow.collect::<Vec<_>>(), lanes, "{seen:?}");
+        }
+    }
+
+    fn choice(window: Duration) -> Choice {
+        Choice::new(Rules { window, least_bytes: 1000, ..Rules::default() })
+    }
+
+    /// As if `bytes` had come in the time since the last change, with so much of it spent in reading.
+    fn pass(choice: &mut Choice, bytes: usize, reading: f64, left_bytes: u64) -> bool {
+        std::thread::sleep(Duration::from_millis(3));
+        let waited = choice.meter.began.elapsed().mul_f64(reading) + Duration::from_secs(u64::from(reading >= 1.0));
+        choice.came(bytes, waited);
+        choice.changes(left_bytes)
+    }
+
+    #[test]
+    fn a_stream_gets_going_before_it_is_measured() {
+        let mut choice = choice(Duration::from_millis(2));
+        assert!(!pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 1);
+        assert!(pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 2);
+        choice.begin();
+        assert!(!pass(&mut choice, 1 << 30, 1.0, 1000));
+        assert!(pass(&mut choice, 1 << 30, 1.0, 1000) && choice.lanes() == 4);
+    }
+
+    #[test]
+    fn a_window_that_is_not_over_says_nothing() {
+        let mut choice = choice(Duration::from_secs(3600));
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 1.0, 1000));
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_image_is_not_worth_it() {
+        let mut choice = choice(Duration::from_millis(2));
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 1.0, 999));
+        }
+    }
+
+    #[test]
+    fn what_the_stages_behind_have_held_up_is_not_measured_and_neither_is_what_follows_at_once() {
+        let mut choice = choice(Duration::from_millis(2));
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 0.5, 1000));
+        }
+        assert!(!pass(&mut choice, 1000, 1.0, 1000));
+        assert!(pass(&mut choice, 1000, 1.0, 1000));
+    }
+
+    #[test]
+    fn who_has_given_up_tries_no_more() {
+        let mut choice = choice(Duration::from_millis(2));
+        pass(&mut choice, 1000, 1.0, 1000);
+        assert!(pass(&mut choice, 1000, 1.0, 1000));
+        choice.give_up();
+        for _ in 0..5 {
+            assert!(!pass(&mut choice, 1000, 1.0, 1000) && choice.lanes() == 1);
+        }
+    }
+}
