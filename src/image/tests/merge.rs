@@ -229,7 +229,7 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
     }
     // The times of directories are those of the burn.
     let timeless = |seen: BTreeMap<PathBuf, Seen>| -> BTreeMap<_, _> {
-        let inodes = |(path, seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
+        let inodes = |(path, seen): (PathBuf, Seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
         seen.into_iter().map(inodes).filter(|(path, _)| path != Path::new("home/lost+found")).collect()
     };
     assert_same(&timeless(before), &timeless(after), "start over");

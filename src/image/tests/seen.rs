@@ -7,12 +7,12 @@ use std::os::unix::fs::FileTypeExt;
 #[derive(Debug, PartialEq)]
 pub(crate) struct Seen {
     pub(super) mode: u32,
-    owner: (u32, u32),
-    device: u64,
-    size: u64,
+    pub(super) owner: (u32, u32),
+    pub(super) device: u64,
+    pub(super) size: u64,
     pub(super) mtime: (i64, i64),
-    links: u64,
-    same_as: PathBuf,
+    pub(super) links: u64,
+    pub(super) same_as: PathBuf,
     pub(super) content: Option<Vec<u8>>,
     pub(super) target: Option<PathBuf>,
     pub(super) xattrs: BTreeMap<std::ffi::OsString, Vec<u8>>,
