@@ -21,7 +21,7 @@ use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
 use std::fs::File;
 use std::io::{self, Read};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// So many bytes between two drops, and the count of failures begins anew. A single byte must not be enough: a server
 /// that drops after each one would never be given up.
@@ -51,6 +51,8 @@ pub struct Fetch<'a> {
     resumed: u32,
     start_over: Option<String>,
     choice: Choice,
+    /// The time spent waiting for the network, and what came in it, since this was looked at last.
+    slow: (Duration, u64),
 }
 
 enum Stream {
@@ -78,6 +80,7 @@ impl<'a> Fetch<'a> {
             resumed: 0,
             start_over: None,
             choice: Choice::new(pace.lanes.clone()),
+            slow: (Duration::ZERO, 0),
         }
     }
 
@@ -294,6 +297,14 @@ impl<'a> Fetch<'a> {
         before.is_some()
     }
 
+    /// A server that sends a byte now and then never stalls and never ends; another place, or another connection, may be quick.
+    fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
+        let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
+        let is_over = time >= 2 * self.pace.stall;
+        self.slow = if is_over { (Duration::ZERO, 0) } else { (time, bytes) };
+        is_over && bytes < PROGRESS_BYTES && self.total != Some(self.position)
+    }
+
     /// The stream has ended before the image.
     fn cut(&mut self, why: String, stalled: bool) -> io::Result<()> {
         if matches!(self.stream, Some(Stream::File(_))) {
@@ -331,8 +342,12 @@ impl Read for Fetch<'_> {
                         self.places.here_mut().why.clone_from(&more);
                         return Err(self.places.failed(&more, self.position));
                     }
-                    self.choice.came(got, began.elapsed());
+                    let waited = began.elapsed();
+                    self.choice.came(got, waited);
                     self.reconsider();
+                    if self.is_too_slow(got, waited) {
+                        self.cut("hardly anything comes any more".to_owned(), true)?;
+                    }
                     return Ok(got);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -74,6 +74,20 @@ fn a_slow_body_that_moves_is_no_stall() {
 }
 
 #[test]
+fn a_body_that_hardly_moves_is_a_stall_in_small_bytes() {
+    // Sixteen pauses, in all more than twice what a stall may take; none of them is one.
+    let body = noise(2_000);
+    let pace = Pace { stall: Duration::from_millis(600), ..pace() };
+    let server = Server::start(body.clone(), |request| match request.nth {
+        0 => Act { trickle: Some(Duration::from_millis(100)), ..Act::default() },
+        _ => Act::default(),
+    });
+    let outcome = fetch_as(&server, None, &pace);
+    assert!(outcome.bytes.unwrap() == body);
+    assert!(outcome.resumed >= 1);
+}
+
+#[test]
 fn errors_of_the_server_pass_within_bounds() {
     let body = noise(1000);
     let server = Server::start(body.clone(), |request| match request.nth {
