@@ -30,7 +30,9 @@ impl Run<'_> {
         }
         // After the arrays: a disk cannot be opened for writing while something holds it.
         if half_made {
-            self.make_unbootable(&self.wiped, wipe::wipe_boot_code);
+            // One whose wipe has failed must not pass for one that was never touched. Later the tables are of this run.
+            let wiping = failed == StepName::StorageWipe;
+            self.make_unbootable(&self.wiped, if wiping { wipe::wipe_ends } else { wipe::wipe_boot_code });
         }
         if let Err(error) = self.locks.unlock() {
             self.say(&format!("clean up: {error}"));

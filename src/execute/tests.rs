@@ -209,6 +209,20 @@ fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
     }
 }
 
+/// The next attempt is not to take it for one that was never touched: its boot code would be gone.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
+    let disk = LoopDevice::new(16 << 20, 512);
+    crate::command::Command::new("mkfs.vfat").args([disk.path()]).run().unwrap();
+    let bench = Bench::new();
+    let beyond = vec![ByteRange { start: 32 << 20, length: 1 << 20 }];
+    let plan = plan(vec![(StepName::StorageWipe, vec![wipe_operation(disk.path().into(), beyond)])]);
+    let failure = execute(&bench.installation(&plan)).unwrap_err();
+    assert_eq!((failure.step, failure.past_point_of_no_return), (StepName::StorageWipe, true));
+    assert!(fs::read(disk.image()).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn a_failure_before_the_first_write_says_so() {
     let bench = Bench::new();
