@@ -19,6 +19,8 @@ mod digest;
 mod fetch;
 mod file;
 mod fresh;
+#[cfg(test)]
+mod fuzzing;
 mod look;
 mod manifest;
 mod members;
