@@ -20,6 +20,8 @@ mod fetch;
 mod file;
 mod fresh;
 mod lanes;
+#[cfg(test)]
+mod fuzzing;
 mod look;
 mod manifest;
 mod members;

@@ -254,7 +254,7 @@ impl Place<'_> {
             Err(_) => self.replacing(make)?,
             Ok(()) => {}
         }
-        self.disinherit()
+        Ok(self.disinherit()?)
     }
 
     pub fn make_symlink(&self, target: &[u8]) -> io::Result<()> {
@@ -278,13 +278,11 @@ impl Place<'_> {
     pub fn make_node(&self, kind: SFlag, major: u32, minor: u32) -> io::Result<()> {
         let device = makedev(major.into(), minor.into());
         self.replacing(|| mknodat(self.parent(), self.name.as_os_str(), kind, Mode::S_IRUSR, device))?;
-        self.disinherit()
+        Ok(self.disinherit()?)
     }
 
-    fn disinherit(&self) -> io::Result<()> {
-        Ok(if self.directory.leaves_acls {
-            acl::disinherit(self.parent(), &self.name)?
-        })
+    fn disinherit(&self) -> Result<(), Errno> {
+        if self.directory.leaves_acls { acl::disinherit(self.parent(), &self.name) } else { Ok(()) }
     }
 
     /// The directory here; `None` when something else or nothing is.
