@@ -19,9 +19,9 @@ mod digest;
 mod fetch;
 mod file;
 mod fresh;
-mod lanes;
 #[cfg(test)]
 mod fuzzing;
+mod lanes;
 mod look;
 mod manifest;
 mod members;

@@ -23,6 +23,7 @@ mod whiteouts;
 mod zoo;
 
 pub(crate) use seen::{assert_same, look};
+#[cfg(feature = "desk")]
 pub(crate) use zoo::make_zoo;
 
 /// Unpacks bytes that come in buffers of `cut` bytes.
