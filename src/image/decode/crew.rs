@@ -6,7 +6,7 @@
 
 use super::Format;
 use super::input::Input;
-use super::lz4_blocks::Block;
+use super::lz4_blocks::{Block, Sum};
 use super::outlet::{Item, Outlet};
 use super::zstd_frames::{self, Whole};
 use crate::image::ring::{Chunk, Filling, Pool, Sender};
@@ -25,6 +25,9 @@ pub const TASK_BYTES: usize = 4 << 20;
 
 /// And about so many of them: a part that nothing comes out of takes memory too. Ordinary tasks have 64 at most.
 const MOST_PARTS: usize = 256;
+
+/// lz4 frames that have begun and whose turn has not come: one without content holds no buffer.
+const MOST_FRAMES: usize = 1024;
 
 /// So many fetched buffers are held by a task in the making, and twice as many together with the frame that is looked over:
 /// the fetch has 32 and must not run out of them.
@@ -160,6 +163,7 @@ pub struct Crew<'scope, 'env> {
     pub tools: Tools,
     /// For what is decoded in one piece. The memory is taken as it is filled, and half of it seldom is.
     rooms: Pool,
+    turns: Pool,
     /// The task that is being put together: what comes out of it, and how many buffers had been fetched when it began.
     parts: Vec<Piece>,
     parts_bytes: usize,
@@ -188,6 +192,7 @@ impl<'scope, 'env> Crew<'scope, 'env> {
             filling: None,
             tools: Tools::default(),
             rooms: Pool::new(threads + 3, MOST_BYTES),
+            turns: Pool::new(MOST_FRAMES, 0),
             parts: Vec::new(),
             parts_bytes: 0,
             began: 0,
@@ -291,6 +296,17 @@ impl<'scope, 'env> Crew<'scope, 'env> {
         self.rooms.take(&self.clock)
     }
 
+    /// An lz4 frame begins.
+    ///
+    /// # Errors
+    /// Nobody needs it any more.
+    pub fn begin(&mut self, input: &mut Input, sum: Sum) -> io::Result<()> {
+        // What is in the making is handed out first: the turns that are taken may come after it.
+        self.hand_out(input)?;
+        let turn = self.turns.take(&self.clock);
+        self.put(input, Item::Begins(sum, turn))
+    }
+
     /// Sends something on, after all that came before it.
     ///
     /// # Errors
@@ -333,6 +349,8 @@ mod tests {
     use super::super::tests::source;
     use super::*;
     use crate::image::ring::{Reader, pipe};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     /// The largest number of parts that ever waited to be handed out.
     fn most_parts(stream: &[u8], mut feed: impl FnMut(&mut Crew, &mut Input) -> Result<bool>) -> usize {
@@ -378,5 +396,39 @@ mod tests {
             });
             assert_eq!(blocks, MOST_PARTS - 1, "{block:?}");
         }
+    }
+
+    #[test]
+    fn frames_without_content_wait_for_their_turn() {
+        let empty = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82, 0, 0, 0, 0];
+        let (sender, receiver) = pipe(4);
+        let (shared, stages, pool) = (Shared::new(sender), Stages::start(), Pool::new(4, 100));
+        let begun = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| io::copy(&mut Reader::new(receiver, Arc::default()), &mut io::sink()).unwrap());
+            let mut input = Input::new(source(&empty.repeat(10 * MOST_FRAMES), 1 << 19, Ok(())));
+            let mut crew = Crew::new(scope, &shared, &stages, &pool, 3, input.clock());
+            // A part that somebody decodes.
+            let number = crew.next_number().unwrap();
+            let (begun, shared) = (&begun, &shared);
+            scope.spawn(move || {
+                while begun.load(Ordering::SeqCst) < MOST_FRAMES {
+                    thread::yield_now();
+                }
+                thread::sleep(Duration::from_millis(50));
+                let most = begun.load(Ordering::SeqCst);
+                let part = Pool::new(1, 1).take(&Clock::default()).filled(0);
+                shared.outlet.put(number, Item::Content(part), &Clock::default());
+                assert_eq!(most, MOST_FRAMES);
+            });
+            for _ in 0..10 * MOST_FRAMES {
+                let frame = Frame::begin(&mut input).ok().unwrap();
+                crew.begin(&mut input, frame.sum()).unwrap();
+                let Ok(Err(promise)) = frame.next(&mut input) else { panic!("it has a block") };
+                crew.put(&mut input, Item::Ends(promise, 0)).unwrap();
+                begun.fetch_add(1, Ordering::SeqCst);
+            }
+            crew.put(&mut input, Item::End(Ok(()))).unwrap();
+        });
     }
 }

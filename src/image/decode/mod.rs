@@ -147,7 +147,7 @@ impl Decoding<'_, '_> {
 
     fn lz4(&mut self) -> fault::Result<()> {
         let frame = Frame::begin(&mut self.input)?;
-        self.crew.put(&mut self.input, Item::Begins(frame.sum()))?;
+        self.crew.begin(&mut self.input, frame.sum())?;
         let promise = if frame.linked { self.linked_blocks(&frame)? } else { self.independent_blocks(&frame)? };
         let position = self.input.position();
         self.crew.put(&mut self.input, Item::Ends(promise, position))?;

@@ -2,7 +2,7 @@
 
 use super::Format;
 use super::lz4_blocks::{Promise, Sum};
-use crate::image::ring::{Chunk, Sender};
+use crate::image::ring::{Chunk, Filling, Sender};
 use crate::image::stages::Clock;
 use std::collections::BTreeMap;
 use std::io;
@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 /// What the stream consists of; each item has a number, given out without gaps.
 pub enum Item {
     Content(Chunk),
-    /// An lz4 frame begins, over the content of which a checksum is taken.
-    Begins(Sum),
+    /// An lz4 frame begins, over the content of which a checksum is taken. What comes with it is free when this is sent.
+    Begins(Sum, Filling),
     /// The lz4 frame ends, at this byte of the compressed stream.
     Ends(Promise, u64),
     End(io::Result<()>),
@@ -92,7 +92,8 @@ impl Order {
                 }
                 return;
             }
-            Item::Begins(sum) => {
+            Item::Begins(sum, turn) => {
+                drop(turn);
                 self.sum = Some(sum);
                 return;
             }
