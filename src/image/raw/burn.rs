@@ -40,9 +40,8 @@ impl Incoming {
                 }
                 // It changes while we look.
                 (Err(_), Some(why)) => {
-                    let again = self.arriving(part)?;
                     start = self.next_start(start, &why)?;
-                    self.first = Some(again);
+                    self.first = Some(self.arriving(part)?);
                 }
                 (Err(error), None) => {
                     return Err(error).context(Phase::Image, || format!("look at the beginning of {}", part.url));
@@ -74,7 +73,7 @@ impl Incoming {
         }
     }
 
-    /// Streams the image onto a whole disk. Until it is known to be good the disk's first MiB is zero.
+    /// Streams the image onto a whole disk. Until it is known to be good the disk's first MiB and its last sector are zero.
     ///
     /// # Errors
     /// The first of fetch, decoder, write and digest; it is no image for this disk. The disk is not bootable then.
