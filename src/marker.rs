@@ -41,4 +41,7 @@ pub struct MarkedDisk {
     #[serde(default)]
     pub wwn: String,
     pub size_bytes: u64,
+    /// Disk GUID of its GPT, which every table that an installation makes has anew; empty when it has none.
+    #[serde(default)]
+    pub guid: String,
 }

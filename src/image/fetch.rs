@@ -122,6 +122,7 @@ impl<'a> Fetch<'a> {
             Ok(stream) => {
                 (self.stream, self.opened_at) = (Some(stream), self.position);
                 self.choice.begin();
+                self.slow = (Duration::ZERO, 0);
                 Ok(())
             }
             Err(Failure::MayPass(why)) => self.dropped(&why, false),

@@ -63,6 +63,9 @@ pub fn write<'t>(mut stream: Reader, target: &'t Target, expected: &Expected) ->
     let mut head = Aligned::new(HEAD_BYTES);
     let head_bytes = fill(&mut stream, &mut head)?;
     sniff::check(&head[..head_bytes], &target.disk, expected)?;
+    if head_bytes as u64 > target.disk.size_bytes {
+        return Err(sniff::too_long(&target.disk, Some(head_bytes as u64)));
+    }
     target.zero(0..target.disk.size_bytes.min(HEAD_BYTES as u64))?;
     target.zero(target.last_sector())?;
     target.sync()?;
@@ -78,6 +81,7 @@ impl HeldBack<'_> {
     /// # Errors
     /// The disk cannot be written.
     pub fn release(mut self) -> io::Result<()> {
+        self.target.zero_behind(self.bytes)?;
         if let Some(tail) = &self.tail {
             self.target.write(self.target.last_sector().start, tail)?;
         }

@@ -1,12 +1,12 @@
 //! What the marker of this installation will say.
 
-use super::{Request, find};
-use crate::inventory::Inventory;
+use super::{PartitionTable, Request, find};
+use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
 use crate::marker::{MarkedDisk, Marker};
 
 /// Without the time, which the plan does not know. Nobody's installation leaves no marker.
-pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request) -> Option<Marker> {
+pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, tables: &[PartitionTable]) -> Option<Marker> {
     let claim = request.claim.as_ref()?;
     // A disk that is missing keeps its record: it may come back.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
@@ -16,6 +16,7 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request) -> Opti
             serial: disk.serial.clone(),
             wwn: disk.wwn.clone(),
             size_bytes: disk.size_bytes,
+            guid: guid(disk, tables),
         }),
         Err(_) => known.clone().find(|known| known.device == listed.device).cloned(),
     });
@@ -28,4 +29,11 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request) -> Opti
         time: String::new(),
         disks: disks.collect(),
     })
+}
+
+/// That of the new table, else that of the one which stays.
+fn guid(disk: &inventory::Disk, tables: &[PartitionTable]) -> String {
+    let new = tables.iter().find(|table| table.device == disk.device).map(|table| table.guid);
+    let guid = new.or(disk.table.as_ref().and_then(|table| table.guid));
+    guid.map(|guid| guid.to_string()).unwrap_or_default()
 }

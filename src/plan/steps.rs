@@ -9,7 +9,7 @@ use crate::layout::{Filesystem, Format, Layout};
 use crate::marker::MarkedDisk;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
-    let marker = marking::marker(layout, inventory, &request);
+    let marker = marking::marker(layout, inventory, &request, &decided.tables);
     let disks = marker.iter().flat_map(|marker| marker.disks.clone()).collect();
     let Request { mode, subject, .. } = request;
     let expected = kept::expected(layout, inventory, &decided);

@@ -5,34 +5,47 @@ use super::stack::Stack;
 use super::{Claim, find};
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
+use crate::marker::Marker;
 use std::collections::BTreeSet;
 
 /// | found | |
 /// |---|---|
-/// | the marker of this installation on the disks of `/`, and every disk that is to be wiped begins as the layout says | whole |
+/// | the marker of this installation on the disks of `/`, and every disk that is to be wiped begins as the layout says, with the table that the marker names | whole |
 /// | anything else, or a disk of which nobody can tell | perhaps not |
 ///
-/// A disk's beginning goes first when it is wiped, and all disks are wiped before the first one gets something new. With the
-/// marker of this very order the installation is not the old one.
+/// A disk's beginning goes first when it is wiped, and all disks are wiped before the first one gets something new. The old
+/// content of a mirror shines through the one that takes its place, marker and all, but the table below it is another one.
+/// With the marker of this very order the installation is not the old one.
 pub fn is_whole(layout: &Layout, inventory: &Inventory, claim: &Claim) -> bool {
-    let find = |listed: &layout::Disk| find::disk(listed, inventory).ok();
-    let wiped = layout.disks.iter().filter(|listed| listed.wipeonreinstall);
-    wiped.clone().all(|listed| find(listed).is_some_and(|found| begins_as(listed, found)))
-        && is_marked(layout, inventory, claim)
+    let Some(marker) = marker_of(layout, inventory, claim) else { return false };
+    let mut wiped = layout.disks.iter().filter(|listed| listed.wipeonreinstall);
+    wiped.all(|listed| {
+        let found = find::disk(listed, inventory);
+        found.is_ok_and(|found| begins_as(listed, found) && has_its_table(listed, found, marker))
+    })
 }
 
-fn is_marked(layout: &Layout, inventory: &Inventory, claim: &Claim) -> bool {
+fn marker_of<'a>(layout: &Layout, inventory: &'a Inventory, claim: &Claim) -> Option<&'a Marker> {
     let root = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
     let below = root.map(|root| layout.below([root.device.as_str()]).disks).unwrap_or_default();
     let below = below.iter().filter_map(|index| find::disk(&layout.disks[*index], inventory).ok());
     let root: BTreeSet<String> = below.map(|disk| disk.name.clone()).collect();
     let stack = Stack::new(inventory);
     let mut marked = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
-    marked.any(|(device, marker)| {
+    let ours = marked.find(|(device, marker)| {
         let disks = stack.disks(stack.name(device));
         let is_ours = marker.machine == claim.machine && marker.allocation == claim.allocation;
         is_ours && marker.order != claim.order && !disks.is_empty() && disks.is_subset(&root)
-    })
+    });
+    ours.map(|(_, marker)| marker)
+}
+
+/// The GPT that was there when the marker was written. A marker of before this was recorded says nothing.
+fn has_its_table(listed: &layout::Disk, found: &inventory::Disk, marker: &Marker) -> bool {
+    let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
+    let recorded = recorded.map(|disk| disk.guid.as_str()).unwrap_or_default();
+    let is = found.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default();
+    is == recorded && (listed.partitions.is_empty() || !is.is_empty())
 }
 
 /// Superblocks of arrays may be at the end.

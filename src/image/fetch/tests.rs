@@ -65,7 +65,7 @@ fn a_stall_ends_and_is_resumed() {
 #[test]
 fn a_slow_body_that_moves_is_no_stall() {
     // In all longer than a stall may be, never longer between two bytes.
-    let body = noise(2_000);
+    let body = noise(2_000_000);
     let pace = Pace { stall: Duration::from_secs(3), ..pace() };
     let server = Server::start(body.clone(), |_| Act { trickle: Some(Duration::from_millis(220)), ..Act::default() });
     let outcome = fetch_as(&server, None, &pace);

@@ -1,6 +1,6 @@
 //! The token that a registry wants even from those it does not know: its 401 says where to get one.
 
-use super::super::retry::{Answer as Told, Pace};
+use super::super::retry::{Answer, Pace};
 use crate::error::{Context, Error, Phase, Result};
 use reqwest::Url;
 use reqwest::blocking::{Client, Response};
@@ -11,7 +11,7 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 /// A registry calls it by one name or the other.
 #[derive(Deserialize)]
-struct Answer {
+struct Given {
     token: Option<String>,
     access_token: Option<String>,
 }
@@ -40,13 +40,13 @@ pub fn token(client: &Client, repository: &str, refusal: &Response, pace: &Pace)
     url.query_pairs_mut().extend_pairs(service).append_pair("scope", parameter("scope").unwrap_or(&scope));
     let what = format!("ask for a token at {url}");
     let bytes = match pace.read(&what, ANSWER_BYTES, || client.get(url.clone()))? {
-        Told::Document(bytes) => bytes,
-        Told::Other(response) => {
+        Answer::Document(bytes) => bytes,
+        Answer::Other(response) => {
             return Err(Error::new(Phase::Image, format!("{what}: the answer is {}", response.status())));
         }
     };
-    let answer: Answer = serde_json::from_slice(&bytes).context(Phase::Image, || what.clone())?;
-    let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
+    let given: Given = serde_json::from_slice(&bytes).context(Phase::Image, || what.clone())?;
+    let token = given.token.or(given.access_token).filter(|token| !token.is_empty());
     let token = token.ok_or_else(|| Error::new(Phase::Image, format!("{what}: there is none in the answer")))?;
     let value = format!("Bearer {token}");
     HeaderValue::from_str(&value).context(Phase::Image, || what)?;

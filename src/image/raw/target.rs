@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Every disk takes buffers that lie at multiples of this in memory.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -27,6 +28,8 @@ pub struct Disk {
 pub struct Target {
     file: File,
     pub disk: Disk,
+    /// Nothing was written from here on, by any start of the burn.
+    written_to: AtomicU64,
 }
 
 impl Target {
@@ -43,7 +46,7 @@ impl Target {
             let file = open(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
             let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("size of {path}"))?;
             let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || format!("sectors of {path}"))?;
-            return Ok(Target { file, disk: Disk { name: path.to_owned(), size_bytes, sector_bytes } });
+            return Ok(Target::new(file, Disk { name: path.to_owned(), size_bytes, sector_bytes }));
         }
         let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);
         if !metadata.is_file() || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
@@ -52,7 +55,11 @@ impl Target {
         }
         // Some filesystems have no direct I/O, or want larger sectors than ours.
         let file = open(path, 0).context(Phase::Image, what)?;
-        Ok(Target { file, disk: Disk { name: path.to_owned(), size_bytes, sector_bytes } })
+        Ok(Target::new(file, Disk { name: path.to_owned(), size_bytes, sector_bytes }))
+    }
+
+    fn new(file: File, disk: Disk) -> Target {
+        Target { file, disk, written_to: AtomicU64::new(0) }
     }
 
     /// So many bytes and the rest of their last sector.
@@ -67,7 +74,20 @@ impl Target {
     }
 
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.written_to.fetch_max(offset + bytes.len() as u64, Ordering::Relaxed);
         self.file.write_all_at(bytes, offset).map_err(|error| self.failed("write", bytes.len() as u64, offset, &error))
+    }
+
+    /// What an earlier start has written behind the image's end was never trusted.
+    pub fn zero_behind(&self, image_bytes: u64) -> io::Result<()> {
+        let end = self.written_to.load(Ordering::Relaxed);
+        let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));
+        while at < end {
+            let next = end.min(at + super::ZEROS_BYTES);
+            self.zero(at..next)?;
+            at = next;
+        }
+        Ok(())
     }
 
     /// Makes whole sectors zero, by the disk's own command where it has one.

@@ -10,8 +10,8 @@ fn marker(order: &str) -> Marker {
     let disk = |device: &str, serial: &str| MarkedDisk {
         device: device.to_owned(),
         serial: serial.to_owned(),
-        wwn: String::new(),
         size_bytes: 20_000 * MIB,
+        ..MarkedDisk::default()
     };
     Marker {
         machine: "m".to_owned(),

@@ -11,6 +11,7 @@ pub(super) fn marker(inventory: &Inventory) -> Marker {
         serial: disk.serial.clone(),
         wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
+        guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default(),
     });
     Marker {
         machine: "m-1".to_owned(),

@@ -10,13 +10,17 @@ use crate::layout::RaidLevel;
 /// An installation of that layout with its marker on that device.
 fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> Inventory {
     let mut inventory = after(&make(layout, &machine, Mode::Install).unwrap(), machine);
+    // The numbers that stand for random ones begin anew with each plan.
+    for (number, table) in (1..).zip(inventory.disks.iter_mut().filter_map(|disk| disk.table.as_mut())) {
+        table.guid = Some(uuid::Uuid::from_u128(u128::MAX - number));
+    }
     let (device, marker) = (device.to_owned(), Some(marker(&inventory)));
     inventory.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
     inventory
 }
 
-/// The power goes after each disk that a reinstall wipes, whichever of them is the first, and a member of the mirror with `/`
-/// shows the marker as long as it is there.
+/// The power goes after each operation that destroys, whichever disk is the first, and the old filesystem shines through
+/// whatever takes its place.
 #[test]
 fn an_installation_is_whole_until_the_first_disk_is_wiped() {
     let mut two_disks = layout();
@@ -32,11 +36,13 @@ fn an_installation_is_whole_until_the_first_disk_is_wiped() {
     ] {
         let before = installed_with_marker(&layout, machine, marked);
         let plan = reinstall(&layout, &before, claim()).unwrap();
-        let harmless: usize = plan.steps[..plan.point_of_no_return].iter().map(|step| step.operations.len()).sum();
-        let wipes = stacks::operations(&plan, StepName::StorageWipe).len();
-        for wiped in 0..=wipes {
-            let after = cut(&plan, before.clone(), harmless + wiped);
-            assert_eq!(is_whole(&layout, &after, &claim()), wiped == 0, "{wiped} of {wipes} disks wiped: {plan}");
+        let count = |steps: &[Step]| steps.iter().map(|step| step.operations.len()).sum::<usize>();
+        let harmless = count(&plan.steps[..plan.point_of_no_return]);
+        let all = count(&plan.steps.iter().filter(|step| step.name.is_destructive()).cloned().collect::<Vec<_>>());
+        for done in 0..=all {
+            let mut after = cut(&plan, before.clone(), harmless + done);
+            after.filesystems = before.filesystems.clone();
+            assert_eq!(is_whole(&layout, &after, &claim()), done == 0, "{done} of {all} operations: {plan}");
         }
     }
 }
@@ -52,7 +58,7 @@ fn what_nobody_can_tell_is_not_whole() {
     let layout = layout();
     let whole = installed_with_marker(&layout, machine(), "/dev/sda2");
     assert!(is_whole(&layout, &whole, &claim()));
-    let cases: [Case; 9] = [
+    let cases: [Case; 11] = [
         ("no marker", |_, inventory, _| inventory.filesystems.clear()),
         ("nobody looked into it", |_, inventory, _| inventory.filesystems[0].marker = None),
         ("another allocation", |_, _, claim| claim.allocation = "a-2".to_owned()),
@@ -61,6 +67,12 @@ fn what_nobody_can_tell_is_not_whole() {
             inventory.filesystems[0].marker.as_mut().unwrap().order = claim.order.clone();
         }),
         ("a copy elsewhere", |_, inventory, _| inventory.filesystems[0].device = "/dev/sdb1".to_owned()),
+        ("another table", |_, inventory, _| {
+            inventory.disks[0].table.as_mut().unwrap().guid = Some(uuid::Uuid::from_u128(7));
+        }),
+        ("a marker of before tables were recorded", |_, inventory, _| {
+            inventory.filesystems[0].marker.as_mut().unwrap().disks.iter_mut().for_each(|disk| disk.guid.clear());
+        }),
         ("a partition is gone", |_, inventory, _| {
             inventory.disks[0].table.as_mut().unwrap().partitions.retain(|part| part.number != 3);
         }),

@@ -11,7 +11,7 @@ use super::{kernel, wipe};
 use crate::control::wire::Erased;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{self, EraseMethod};
-use crate::plan::WipeDisk;
+use crate::plan::{ByteRange, WipeDisk};
 use nix::errno::Errno;
 use proof::Before;
 use std::fs::File;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     let began = Instant::now();
     let deadline = Deadline::after(Duration::from_secs(disk.budget_seconds));
-    let mut target = Target::open(&disk.device)?;
+    let mut target = Target::open(&disk.device, &disk.zero)?;
     zero::check(&disk.device, target.size, &disk.zero)?;
     wipe::forget_partitions(&target.file, &disk.device)?;
     // First and durably: a disk that still has its beginning has lost nothing. One that takes this only after it was formatted
@@ -110,13 +110,15 @@ struct Target<'a> {
     device: &'a str,
     file: File,
     size: u64,
+    /// Where signatures live.
+    signatures: &'a [ByteRange],
 }
 
 impl Target<'_> {
-    fn open(device: &str) -> Result<Target<'_>> {
+    fn open<'a>(device: &'a str, signatures: &'a [ByteRange]) -> Result<Target<'a>> {
         let file = wipe::open_exclusive(device)?;
         let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
-        Ok(Target { device, file, size })
+        Ok(Target { device, file, size, signatures })
     }
 
     fn climb(&mut self, methods: &[EraseMethod], deadline: Deadline) -> Result<Outcome> {
@@ -142,7 +144,7 @@ impl Target<'_> {
             EraseMethod::WriteZeroes => zero::write_zeroes(&self.file, self.device, self.size, deadline)?,
             EraseMethod::Ends => return Ok(String::new()),
             EraseMethod::AtaEnhancedErase | EraseMethod::AtaErase => {
-                let before = Before::read(&self.file, self.size);
+                let before = Before::read(&self.file, self.size, self.signatures);
                 let reported = ata::erase(self.device, method, deadline)?;
                 return Ok(format!("{reported}; {}", before.is_gone(&self.file)?));
             }
@@ -150,7 +152,7 @@ impl Target<'_> {
             | EraseMethod::NvmeSanitizeBlock
             | EraseMethod::NvmeFormatCrypto
             | EraseMethod::NvmeFormat => {
-                let before = Before::read(&self.file, self.size);
+                let before = Before::read(&self.file, self.size, self.signatures);
                 let reported = nvme::erase(&self.file, method, deadline)?;
                 self.renew()?;
                 return Ok(format!("{reported}; {}", before.is_gone(&self.file)?));
@@ -167,7 +169,7 @@ impl Target<'_> {
         }
         let there = || std::fs::metadata(self.device).map_err(|error| kernel::errno(&error));
         kernel::patiently(Errno::ENOENT, there).map_err(|error| error.to_string())?;
-        let renewed = Target::open(self.device).map_err(Failure::Final)?;
+        let renewed = Target::open(self.device, self.signatures).map_err(Failure::Final)?;
         if renewed.size != self.size {
             let what =
                 format!("{} had {} bytes before it was erased and has {} now", self.device, self.size, renewed.size);

@@ -3,6 +3,7 @@
 use super::zero;
 use crate::plan::ByteRange;
 use crate::storage::kernel;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -44,15 +45,17 @@ fn all_zero(file: &File, size: u64) -> Result<String, String> {
 pub struct Before(Vec<(u64, Vec<u8>)>);
 
 impl Before {
-    /// Samples that are blank, or cannot be read, can prove nothing and are left out.
-    pub fn read(file: &File, size: u64) -> Before {
+    /// Spread over the whole disk, and where these ranges begin: with few files, most of a disk is blank. Samples that are blank,
+    /// or cannot be read, can prove nothing and are left out.
+    pub fn read(file: &File, size: u64, ranges: &[ByteRange]) -> Before {
         let read = |start| {
             let mut content = vec![0; PIECE_BYTES.min(size) as usize];
             file.read_exact_at(&mut content, start).ok()?;
             let blank = content.iter().all(|byte| *byte == content[0]);
             (!blank).then_some((start, content))
         };
-        Before(places(size, PIECE_BYTES).filter_map(|start| Some((start, read(start)?.1))).collect())
+        let starts: BTreeSet<u64> = places(size, PIECE_BYTES).chain(ranges.iter().map(|range| range.start)).collect();
+        Before(starts.into_iter().filter_map(read).collect())
     }
 
     /// No sample may have its old content any more.
@@ -73,7 +76,7 @@ impl Before {
             }
         }
         Ok(match self.0.len() {
-            0 => format!("{SAMPLES} samples of 4 KiB were blank before"),
+            0 => "all samples of 4 KiB were blank before".to_owned(),
             count => format!("{count} samples of 4 KiB that had content have lost it"),
         })
     }
@@ -129,21 +132,26 @@ mod tests {
     fn old_content_must_be_gone_wherever_there_was_some() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(GIB).unwrap();
-        let blank = Before::read(&file, GIB);
-        assert_eq!(blank.differs(&file).unwrap(), "64 samples of 4 KiB were blank before");
+        let blank = Before::read(&file, GIB, &[]);
+        assert_eq!(blank.differs(&file).unwrap(), "all samples of 4 KiB were blank before");
 
         let text: Vec<u8> = (0..4096u32).map(|index| index as u8).collect();
         let last = GIB - PIECE_BYTES;
-        for start in [0, last] {
+        for start in [0, 3 << 20, last] {
             file.write_all_at(&text, start).unwrap();
         }
-        let before = Before::read(&file, GIB);
+        let before = Before::read(&file, GIB, &[]);
+        // Between two of the others.
+        let signature = ByteRange { start: 3 << 20, length: 1 };
+        let with_signature = Before::read(&file, GIB, &[signature]);
         file.write_all_at(&[0; 4096], 0).unwrap();
         let error = before.differs(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {last}"));
         // A thrown away key gives noise, not zeros.
         file.write_all_at(&[0x5a; 4096], last).unwrap();
         assert_eq!(before.differs(&file).unwrap(), "2 samples of 4 KiB that had content have lost it");
+        let error = with_signature.differs(&file).unwrap_err();
+        assert_eq!(error, format!("the old content is still there at byte {}", 3 << 20));
         file.set_len(4096).unwrap();
         assert!(before.differs(&file).unwrap_err().starts_with("read it back: "));
     }

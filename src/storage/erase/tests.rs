@@ -237,7 +237,7 @@ fn vm_erase_formats_an_nvme_disk() {
     assert!(methods.contains(&NvmeFormat), "{methods:?}");
     let erased = wipe(&plan(device, &[NvmeFormat], true, ends(size))).unwrap();
     assert_eq!((erased.method, erased.serial.as_str()), (NvmeFormat, "nvme0"));
-    let proof = "the controller reports the format done; 63 samples of 4 KiB that had content have lost it; \
+    let proof = "the controller reports the format done; 64 samples of 4 KiB that had content have lost it; \
                  2.10 MB in 2 places where signatures live read back as zero";
     assert_eq!(erased.proof, proof);
     assert_eq!(written(device), 0);
