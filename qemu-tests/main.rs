@@ -53,16 +53,17 @@ fn main() -> ExitCode {
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
-    match scenario_files(&folder) {
-        Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted, arguments.filter.as_deref()))),
-        Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
-    }
+    // First, for it takes the longest.
     if own_only {
         // Alone it has both cores for itself.
         let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
         let extent = powercut::Extent { full: is_set("DROPHAMMER_FULL"), machines };
         let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
         trials.push(Trial::test("powercut", cuts).with_ignored_flag(!wanted));
+    }
+    match scenario_files(&folder) {
+        Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted, arguments.filter.as_deref()))),
+        Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
