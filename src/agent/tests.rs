@@ -4,7 +4,7 @@ use super::ending::Way;
 use super::*;
 use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Report};
 use crate::inventory::{Disk, Filesystem, Partition, Table};
-use crate::marker::Marker;
+use crate::marker::{MarkedDisk, Marker};
 
 const LAYOUT: &str = "id: alone
 disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}]
@@ -13,7 +13,8 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}]
 
 fn inventory(marker: Option<Marker>) -> Inventory {
     let part = Partition { number: 1, device: "/dev/sda1".into(), ..Partition::default() };
-    let table = Some(Table { kind: "gpt".into(), guid: None, partitions: vec![part] });
+    let guid = Some(uuid::Uuid::from_u128(7));
+    let table = Some(Table { kind: "gpt".into(), guid, partitions: vec![part] });
     let disk = Disk { name: "sda".into(), device: "/dev/sda".into(), table, ..Disk::default() };
     let filesystem = Filesystem { device: "/dev/sda1".into(), marker, ..Filesystem::default() };
     Inventory { disks: vec![disk], filesystems: vec![filesystem], ..Inventory::default() }
@@ -23,10 +24,16 @@ fn inventory(marker: Option<Marker>) -> Inventory {
 #[test]
 fn an_attempt_that_never_heard_the_answer_did_not_begin() {
     let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
-    let marker = Marker { machine: "m".into(), allocation: "a".into(), order: "o-1".into(), ..Marker::default() };
-    for (there, begun) in
-        [(Some(marker.clone()), false), (None, true), (Some(Marker { order: "o-2".into(), ..marker }), true)]
-    {
+    let guid = uuid::Uuid::from_u128(7).to_string();
+    let disks = vec![MarkedDisk { device: "/dev/sda".into(), guid, ..MarkedDisk::default() }];
+    let marker =
+        Marker { machine: "m".into(), allocation: "a".into(), order: "o-1".into(), disks, ..Marker::default() };
+    for (there, begun) in [
+        (Some(marker.clone()), false),
+        (None, true),
+        (Some(Marker { disks: vec![], ..marker.clone() }), true),
+        (Some(Marker { order: "o-2".into(), ..marker }), true),
+    ] {
         let order = Some(Order { id: "o-2".into(), begun: true, ..Order::default() });
         let mut allocation = Allocation { id: "a".into(), order, reinstall: true, ..Allocation::default() };
         correct_begun("m", &mut allocation, &layout, &inventory(there.clone()));
