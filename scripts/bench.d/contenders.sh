@@ -41,4 +41,4 @@ download_qemu_img() {
 }
 
 # What lies in a tmpfs is memory too.
-download_is_memory() { echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss.download"; }
+download_is_memory() { echo $(($(stat -c %s "$work/download") / 1024)) >"$work/rss/download"; }

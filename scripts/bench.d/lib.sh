@@ -1,10 +1,10 @@
 # For the parts of scripts/bench that burn images: sources, targets, and what is measured. Sourced after scripts/lib.sh.
 
 out=target/bench
-work=$(mktemp -d /dev/shm/drophammer-bench.XXXXXX)
+work=$(mktemp -d -p /dev/shm)
 mnt=$work/mnt
 served=$work/served
-mkdir -p $out "$mnt" "$served"
+mkdir -p $out "$mnt" "$served" "$work/rss"
 loop='' pace_pid=''
 
 leave() {
@@ -90,10 +90,10 @@ drop_caches() {
 }
 
 # rss COMMAND...: runs it and leaves its peak memory, in KiB, in a file of its own.
-rss() { /usr/bin/time -q -f %M -o "$(mktemp "$work/rss.XXXXXX")" "$@"; }
+rss() { /usr/bin/time -q -f %M -o "$(mktemp -p "$work/rss")" "$@"; }
 
 # Sum of what `rss` has left, in bytes.
-rss_sum() { awk '{ sum += $1 } END { printf "%.0f", sum * 1024 }' "$work"/rss.*; }
+rss_sum() { awk '{ sum += $1 } END { printf "%.0f", sum * 1024 }' "$work"/rss/*; }
 
 # framed FILE: zstd -3 in frames of 4 MiB, as `drophammer image pack` makes them; any decoder reads it.
 framed() {
