@@ -3,6 +3,7 @@
 use super::digest::{Digesting, Kind};
 use super::testing::{Act, Server, Tar, compress, noise, pace, reader};
 use super::*;
+use crate::storage::mount::unmount;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
@@ -234,7 +235,7 @@ fn root_starting_over_enters_no_mount_point() {
     fs::write(root.join("var/lib/stale"), "stale").unwrap();
     let cleared = below.clear(&fresh);
     let listing = look(&root, false);
-    nix::mount::umount(&root.join("var/lib/kept")).unwrap();
+    unmount(&root.join("var/lib/kept")).unwrap();
     cleared.unwrap();
     let paths: Vec<_> = listing.keys().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(paths, ["", "var", "var/lib", "var/lib/kept", "var/lib/kept/precious"]);

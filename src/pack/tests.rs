@@ -368,7 +368,7 @@ fn root_a_mounted_filesystem_is_no_part_of_an_image() {
     let none = None::<&str>;
     nix::mount::mount(Some("none"), &mounted, Some("tmpfs"), nix::mount::MsFlags::empty(), none).unwrap();
     let result = packed(&options(tree.path(), &out.path().join("image")));
-    nix::mount::umount(&mounted).unwrap();
+    crate::storage::mount::unmount(&mounted).unwrap();
     let error = result.unwrap_err().to_string();
     assert!(error.contains("usr/share: another filesystem is mounted there"), "{error}");
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);

@@ -96,7 +96,8 @@ pub struct KernelPartition {
 }
 
 /// Tries again for two seconds while the kernel answers `busy`: something that only had a look (a process that was just
-/// killed, udev on a developer's machine) lets go by itself.
+/// killed, udev on a developer's machine) lets go by itself. So does a child that another thread forks: until it calls
+/// exec it holds each descriptor that was open then, O_CLOEXEC or not.
 pub fn patiently<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {

@@ -4,9 +4,8 @@
 use super::mount;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{self, Inventory, Signature, Use};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use sys_mount::{Mount, MountFlags};
 
@@ -83,9 +82,7 @@ struct Point(PathBuf);
 impl Point {
     fn make() -> io::Result<Point> {
         let parent = if Path::new("/run").is_dir() { PathBuf::from("/run") } else { std::env::temp_dir() };
-        let point = parent.join(format!("drophammer-look-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&point)?;
-        Ok(Point(point))
+        Ok(Point(nix::unistd::mkdtemp(&parent.join("drophammer-look-XXXXXX"))?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Archives that lie about sizes, or are made to fill whatever they are unpacked to.
 
 use super::*;
-use nix::mount::{MsFlags, mount, umount};
+use nix::mount::{MsFlags, mount};
 
 fn refused(tar: &[u8], root: &Path) -> String {
     unpack_into(root, tar, 1 << 16, false).unwrap_err().to_string()
@@ -59,7 +59,7 @@ fn in_little_room(tar: &[u8], flags: MsFlags) -> (String, u64) {
     let error =
         unpack_into(directory.path(), tar, 1 << 16, false).map_or_else(|error| error.to_string(), |_| String::new());
     let used = nix::sys::statfs::statfs(directory.path()).map(|all| all.blocks() - all.blocks_free()).unwrap();
-    umount(directory.path()).unwrap();
+    unmount(directory.path()).unwrap();
     (error, used)
 }
 

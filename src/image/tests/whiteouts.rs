@@ -156,7 +156,7 @@ fn root_whiteouts_enter_no_mount_point() {
     }
     let conflicts = layers(&root, &[], vec![Tar::new().file(".wh..wh..opq", b"").file("new", b"")]);
     let left = listing(&root);
-    mounts.iter().for_each(|(_, to)| nix::mount::umount(&root.join(to)).unwrap());
+    mounts.iter().for_each(|(_, to)| unmount(&root.join(to)).unwrap());
     // An empty filesystem is in nobody's way.
     assert_eq!(conflicts.unwrap(), Conflicts { files: 1, first: vec!["/.wh..wh..opq".into()] });
     assert_eq!(left, "boot boot/efi boot/efi/lost+found lost+found new= srv srv/data srv/data/precious=precious");
