@@ -3,6 +3,7 @@
 //! The tar crate decodes single headers. Its iterator is not used: it takes the end of the input for the end of the
 //! archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
 
+use super::acl;
 use super::pax::Records;
 use super::ring::{Chunk, Reader};
 use super::sparse::{self, Map};
@@ -169,7 +170,7 @@ impl Members {
         }
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
-        let attributes = attributes(header, &records).map_err(inside)?;
+        let mut attributes = attributes(header, &records).map_err(inside)?;
         let link = || text("linkpath").or(extensions.link).or_else(|| header.link_name_bytes().map(|l| l.into_owned()));
         let entry_type = header.entry_type();
         let kind = match entry_type {
@@ -198,9 +199,14 @@ impl Members {
             // Readers of tar disagree about what follows, so what one checked is not what another unpacks.
             return Err(inside(self.malformed(&format!("it is not a file, but has {size} bytes of content"))));
         }
-        if records.iter().any(|(key, _)| key.starts_with(b"SCHILY.acl.")) && !self.warned_of_acls {
+        if let Some(lost) = acl::add_text(&records, &mut attributes).first()
+            && !self.warned_of_acls
+        {
             self.warned_of_acls = true;
-            tracing::warn!("{}: ACLs in the image are not restored", String::from_utf8_lossy(&path));
+            tracing::warn!(
+                "{}: an ACL of the image is not restored, and others may not be: {lost}",
+                String::from_utf8_lossy(&path)
+            );
         }
         Ok(Member { path, kind, attributes })
     }

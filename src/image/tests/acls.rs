@@ -2,7 +2,7 @@
 
 use super::merge::mounted;
 use super::seen::Seen;
-use super::trees::acl_of;
+use super::trees::{acl_of, pack};
 use super::*;
 use crate::storage::loopdev::LoopDevice;
 
@@ -83,4 +83,27 @@ fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
         }
     }
     mounts.finish().unwrap();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_acls_that_are_packed_as_text_arrive() {
+    let tree = tempfile::tempdir().unwrap();
+    fs::create_dir(tree.path().join("team")).unwrap();
+    fs::write(tree.path().join("team/file"), "x").unwrap();
+    xattr::set(tree.path().join("team/file"), ACCESS, &acl_of(4711, 5)).unwrap();
+    let (gnu, bsd) = (&["tar", "--acls", "--numeric-owner", "--format=posix"][..], &["bsdtar", "--format=pax"][..]);
+    // Number 1 has a name in every Debian, which bsdtar writes with its number and GNU tar without.
+    for (producer, user) in [(gnu, 4712), (bsd, 4712), (bsd, 1)] {
+        xattr::set(tree.path().join("team"), DEFAULT, &acl_of(user, 6)).unwrap();
+        let tar = pack(tree.path(), producer);
+        assert!(!tar.windows(17).any(|bytes| bytes == b"SCHILY.xattr.syst"), "{producer:?} packs no text");
+        let target = tempfile::tempdir().unwrap();
+        unpack_into(target.path(), &tar, 700, false).unwrap();
+        assert_eq!(acls(target.path()), ["team: default", "team/file: access"], "{producer:?}");
+        assert_same(&look(tree.path(), false), &look(target.path(), false), &format!("{producer:?}"));
+    }
+    let target = tempfile::tempdir().unwrap();
+    unpack_into(target.path(), &pack(tree.path(), gnu), 700, false).unwrap();
+    assert_eq!(acls(target.path()), ["team/file: access"], "a name is no number");
 }
