@@ -31,8 +31,9 @@ fn build(timeout: Option<Duration>) -> Result<Client> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
         let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
+        // No referer: a redirect would carry the address with its query, which may be a secret, to the other host.
         // HTTP/2 would put all ranges of an image on one connection, which is what several are to get around.
-        Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).http1_only()
+        Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false).http1_only()
     };
     match builder().build() {
         Ok(client) => Ok(client),

@@ -3,7 +3,7 @@
 use super::{Outcome, json, print, print_problems, read, read_layout};
 use crate::cli;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Inventory};
+use crate::inventory::{self, Inventory, Use};
 use crate::marker::Marker;
 use crate::plan::{self, Mode, Request, Subject};
 use std::path::Path;
@@ -21,11 +21,14 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
             return Ok(Outcome::Refused);
         }
     };
-    let inventory = match &options.inventory {
+    let mut inventory = match &options.inventory {
         Some(path) => read_inventory(path)?,
         None => inventory::read()?,
     };
     let mode = if options.reinstall { Mode::Reinstall } else { Mode::Install };
+    if mode == Mode::Reinstall {
+        stop_using(&mut inventory);
+    }
     let subject = Subject {
         machine: inventory.system.uuid.clone(),
         image: "the image".to_owned(),
@@ -47,6 +50,17 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
     }
 }
 
+/// As the agent will find the disks: what the installed system has mounted, and its swap, end with it.
+fn stop_using(inventory: &mut Inventory) {
+    let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
+    let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));
+    let stacked = inventory.stacked.iter_mut().map(|device| (&mut device.uses, &mut device.table));
+    for (uses, table) in disks.chain(stacked) {
+        stop(uses);
+        table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|partition| stop(&mut partition.uses));
+    }
+}
+
 /// On a desk nobody knows for which allocation the machine asks.
 fn installed(mode: Mode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == Mode::Install);
@@ -65,4 +79,39 @@ fn read_inventory(path: &Path) -> Result<Inventory> {
     serde_json::from_str(&text).context(Phase::Inventory, || {
         format!("{} is not an inventory as `drophammer inventory` prints it", path.display())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Erase;
+
+    #[test]
+    fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
+        let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+        let mut running = read_inventory(&testdata.join("inventories/installed-default.json")).unwrap();
+        let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
+        let [efi, root, varlib, ..] = &mut disk.table.as_mut().unwrap().partitions[..] else {
+            panic!("three partitions")
+        };
+        efi.uses.push(Use::Mounted("/boot/efi".to_owned()));
+        root.uses.push(Use::Mounted("/".to_owned()));
+        varlib.uses.extend([Use::Mounted("/var/lib".to_owned()), Use::Swap]);
+        let dir = tempfile::tempdir().unwrap();
+        let (path, layout) = (dir.path().join("running.json"), dir.path().join("layout.yaml"));
+        std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
+        let text = std::fs::read_to_string(testdata.join("layouts/default.yaml")).unwrap();
+        let outcome = |text: &str, reinstall| {
+            std::fs::write(&layout, text).unwrap();
+            let (layout, inventory) = (layout.clone(), Some(path.clone()));
+            plan(&cli::Plan { layout, inventory, erase: Erase::Quick, reinstall, json: true }).unwrap()
+        };
+        assert_eq!(outcome(&text, true), Outcome::Good);
+        // Who holds a disk that is wiped is still in the way.
+        assert_eq!(outcome(&text, false), Outcome::Refused);
+        let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
+        disk.uses.push(Use::Holder("dm-7".to_owned()));
+        std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
+        assert_eq!(outcome(&text, true), Outcome::Refused);
+    }
 }

@@ -70,7 +70,12 @@ pub fn add_text(records: &Records, attributes: &mut Attributes) -> Vec<String> {
                 }
                 attributes.xattrs.push((name.into(), value(&entries)));
             }
-            Err(entry) => lost.push(format!("{key} has `{entry}`, which gives no number and rights")),
+            Err(entry) => {
+                if name == ACCESS {
+                    attributes.mode &= !0o070 | groups_own(text) << 3;
+                }
+                lost.push(format!("{key} has `{entry}`, which gives no number and rights"));
+            }
         }
     }
     lost
@@ -82,10 +87,22 @@ fn mode(entries: &[Entry]) -> u32 {
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)
 }
 
-/// bsdtar parts them with commas, GNU tar with newlines. The error is the one that is not understood.
+/// With an ACL the mode has the mask where the group's rights are. Without it the group must not get more than its own.
+fn groups_own(text: &[u8]) -> u32 {
+    let text = String::from_utf8_lossy(text);
+    let group = parts(&text).filter_map(entry).find(|(tag, ..)| *tag == 4);
+    group.map_or(0, |(_, _, rights)| rights.into())
+}
+
+/// bsdtar parts them with commas, GNU tar with newlines.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty())
+}
+
+/// The error is the one that is not understood.
 fn entries(text: &str) -> Result<Vec<Entry>, String> {
-    let parts = text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty());
-    let mut entries = parts.map(|part| entry(part).ok_or_else(|| part.to_owned())).collect::<Result<Vec<_>, _>>()?;
+    let mut entries =
+        parts(text).map(|part| entry(part).ok_or_else(|| part.to_owned())).collect::<Result<Vec<_>, _>>()?;
     entries.sort_unstable();
     Ok(entries)
 }
@@ -183,6 +200,10 @@ mod tests {
         assert_eq!(added(&[access], vec![(ACCESS.into(), vec![1])]), (0o4700, names(&[ACCESS]), vec![]));
         let bad = "SCHILY.acl.default has `user:lisa:rwx`, which gives no number and rights".to_owned();
         assert_eq!(added(&[("SCHILY.acl.default", "user:lisa:rwx")], vec![]), (0o4700, names(&[]), vec![bad]));
+        let named = "user::rwx,user:lisa:rwx,group::r--,mask::rwx,other::---";
+        for (text, mode) in [(named, 0o4700), (&named.replace("group::r--", ""), 0o4700)] {
+            assert_eq!(added(&[("SCHILY.acl.access", text)], vec![]).0, mode, "{text}");
+        }
         assert_eq!(added(&[("SCHILY.acl.ace", "owner@:r::allow")], vec![]).2.len(), 1);
     }
 }

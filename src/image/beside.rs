@@ -3,7 +3,7 @@
 use super::digest::Digest;
 use super::file;
 use super::retry::{Answer, Pace, at_most};
-use super::trust::DOCUMENT_BYTES;
+use super::trust::{self, DOCUMENT_BYTES};
 use crate::error::{Context, Error, Phase, Result};
 use reqwest::Url;
 use reqwest::blocking::Client;
@@ -66,9 +66,9 @@ pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
             Beside::Not(why) => missing.push(why),
             Beside::There(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
-                let first = text.split_ascii_whitespace().next().unwrap_or_default();
+                let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
                 // Whatever else it is, it is not said in full.
-                let digest = format!("{kind}:{:.130}", first.trim_start_matches('\\')).parse();
+                let digest = trust::sum_of(&text, name).and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {
                     tracing::warn!("{image}: only its md5 is known, which finds damage but no forgery");
                 }

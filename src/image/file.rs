@@ -1,8 +1,9 @@
 //! Images in files: in the ramdisk, or on a stick that is mounted there.
 
 use reqwest::Url;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// The file that a `file:///…` URL names; `None` for any other URL.
@@ -16,7 +17,8 @@ pub fn path(url: &str) -> Option<PathBuf> {
 /// It is not there, is no plain file, or cannot be read.
 pub fn open(url: &str, position: u64) -> io::Result<(File, u64)> {
     let path = path(url).ok_or_else(|| io::Error::other("it names no absolute path like file:///mnt/image.tar.zst"))?;
-    let mut file = File::open(path)?;
+    // A FIFO without a writer would be waited for.
+    let mut file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     let size = plain(&file.metadata()?)?;
     file.seek(SeekFrom::Start(position))?;
     Ok((file, size))
@@ -40,6 +42,14 @@ mod tests {
         let mut rest = String::new();
         file.read_to_string(&mut rest).unwrap();
         assert_eq!((size, rest.as_str()), (10, "789"));
+    }
+
+    #[test]
+    fn a_fifo_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        nix::unistd::mkfifo(&dir.path().join("image"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        let error = open(&format!("file://{}/image", dir.path().display()), 0).unwrap_err().to_string();
+        assert!(error.contains("not a plain file"), "{error}");
     }
 
     #[test]

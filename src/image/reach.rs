@@ -195,6 +195,7 @@ mod tests {
             ("", "holds no sha256"),
             ("<html>not found</html>", "holds no sha256"),
             ("0123 img", "holds no sha256"),
+            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "it has no line for img.tar.zst"),
             (&long, "longer than 4096 bytes"),
         ] {
             let body = body.to_owned();

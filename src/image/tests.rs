@@ -47,6 +47,15 @@ fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<Burned> {
     Incoming::at_pace(reached, Plain::Tar, pace())?.burn(root, &Beneath::default(), &|_| ())
 }
 
+#[test]
+fn another_machines_marker_is_not_unpacked() {
+    let root = tempfile::tempdir().unwrap();
+    let tar = Tar::new().file("etc/metal/drophammer.json", b"{}").file("./etc/metal/drophammer.json", b"{}");
+    unpack_into(root.path(), &tar.file("etc/metal/image.yaml", b"x").end(), 700, false).unwrap();
+    let paths: Vec<_> = look(root.path(), false).into_keys().collect();
+    assert_eq!(paths, ["", "etc", "etc/metal", "etc/metal/image.yaml"].map(PathBuf::from));
+}
+
 fn small_tar() -> Vec<u8> {
     Tar::new().file("etc/hostname", b"server").file("data", &noise(200_000)).symlink("link", "data").end()
 }

@@ -175,16 +175,25 @@ fn read(suffix: &str, text: &[u8], image: &Asked) -> Result<Verified, String> {
     }
 }
 
-/// Of `sha256sum`'s output: the image's line, or the only one.
 fn sha256_of(text: &[u8], image: &str) -> Result<Digest, String> {
     let text = std::str::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
-    let lines: Vec<_> = text.lines().filter_map(|line| line.split_once([' ', '\t'])).collect();
+    format!("sha256:{}", sum_of(text, image)?).parse()
+}
+
+/// Of the output of `sha256sum` or `md5sum`: the sum on the image's line, or on the only one, which may be bare.
+///
+/// # Errors
+/// There are several lines, and none is the image's.
+pub(super) fn sum_of<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let lines: Vec<_> =
+        lines.map(|line| line.trim_start().split_once([' ', '\t']).unwrap_or((line.trim(), ""))).collect();
     let named = |(_, file): &&(&str, &str)| file.trim_start_matches([' ', '*']).rsplit('/').next() == Some(image);
-    let (hex, _) = match (lines.iter().find(named), &lines[..]) {
-        (Some(line), _) | (None, [line]) => *line,
-        _ => return Err(format!("it has no line for {image}; it is to be the output of sha256sum")),
-    };
-    format!("sha256:{hex}").parse()
+    match (lines.iter().find(named), &lines[..]) {
+        // sha256sum(1) begins a line with a backslash when the file's name has one.
+        (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
+        _ => Err(format!("it has no line for {image}; it is to be the output of sha256sum")),
+    }
 }
 
 /// The query of a URL stays at its end.

@@ -12,6 +12,7 @@ use super::sparse::Map;
 use super::stages::Stages;
 use super::whiteout::{Layer, Whiteout};
 use super::writers::{Made, Writers, named};
+use crate::marker;
 use nix::sys::stat::SFlag;
 use nix::sys::statfs::fstatfs;
 use nix::sys::statvfs::FsFlags;
@@ -120,6 +121,10 @@ impl Unpacking<'_, '_> {
             && let Some(whiteout) = Whiteout::of(&path)?
         {
             return self.white_out(&path, &whiteout);
+        }
+        // That of the machine which the image was made of: until it was taken away, it would pass for an installation.
+        if path == Path::new(marker::PATH.trim_start_matches('/')) && member.kind != Kind::Directory {
+            return Ok(());
         }
         if member.kind == Kind::Directory && path == Path::new("") {
             return self.directory(path, None, member.attributes);

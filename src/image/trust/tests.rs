@@ -178,6 +178,8 @@ fn the_line_of_sha256sum_is_the_images() {
         (format!("{one}  img"), Ok(&one)),
         (format!("{one} *dir/img\n"), Ok(&one)),
         (format!("{one}  renamed\n"), Ok(&one)),
+        (format!("\n{one}\n"), Ok(&one)),
+        (format!("\\{one}  back\\\\slash\n"), Ok(&one)),
         (format!("{two}  other\n{one}  ./img\n"), Ok(&one)),
         (format!("{two}  other\n{one}  another\n"), Err("has no line for img")),
         (String::new(), Err("has no line for img")),

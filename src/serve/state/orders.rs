@@ -8,6 +8,7 @@ use super::{Hash, State, json, now};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::MarkedDisk;
+use crate::plan::StepName;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// The ramdisk is handed out so often for one order.
@@ -209,7 +210,7 @@ fn decide(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlit
         return Ok(NextBoot::Install);
     }
     let Some(mut order) = standing.order else { return Ok(NextBoot::Disk) };
-    if order.attempts < ATTEMPTS {
+    if order.attempts < ATTEMPTS && !order.given_up {
         order.attempts += 1;
         keep(transaction, machine, allocation, &order)?;
         return Ok(NextBoot::Attempt(order));
@@ -276,7 +277,9 @@ fn failed(
         return Ok(Reported { order: Some(order), ..Reported::default() });
     }
     order.begun = true;
-    order.given_up = order.attempts >= ATTEMPTS;
+    // The next attempt would take what it finds for what was to be kept, and prove that.
+    let has_changed = report.step.as_deref() == Some(StepName::StorageProveKept.as_str());
+    order.given_up |= has_changed || order.attempts >= ATTEMPTS;
     keep(transaction, machine, allocation, &order)?;
     Ok(Reported { retry: !order.given_up, order: Some(order), ..Reported::default() })
 }

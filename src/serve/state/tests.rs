@@ -151,6 +151,8 @@ enum Step {
     Success,
     Untouched,
     Failed,
+    /// At the proof that what was to be kept is what it was.
+    Changed,
     /// A success of the order before the open one, or of one that never was.
     Stale,
     StaleFailure,
@@ -159,13 +161,14 @@ enum Step {
     Cancel,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step::Order,
     Step::Boot,
     Step::Begin,
     Step::Success,
     Step::Untouched,
     Step::Failed,
+    Step::Changed,
     Step::Stale,
     Step::StaleFailure,
     Step::Nameless,
@@ -198,7 +201,7 @@ impl Expected {
                 next.orders += 1;
                 Some((format!("i{}", next.orders), 0, begun, false))
             }
-            Step::Boot if attempts < 3 => Some((image, attempts + 1, begun, given_up)),
+            Step::Boot if attempts < 3 && !given_up => Some((image, attempts + 1, begun, given_up)),
             Step::Boot if begun => Some((image, attempts, begun, true)),
             Step::Boot => None,
             Step::Begin => Some((image, attempts, true, given_up)),
@@ -208,7 +211,9 @@ impl Expected {
             }
             // Whoever was to begin: it is all still there.
             Step::Untouched => None,
-            Step::Failed => Some((image, attempts, true, attempts >= 3)),
+            Step::Failed => Some((image, attempts, true, given_up || attempts >= 3)),
+            // Whatever is left of the attempts.
+            Step::Changed => Some((image, attempts, true, true)),
             Step::Cancel if !begun => None,
             Step::Cancel | Step::Stale | Step::StaleFailure | Step::Nameless => self.open.clone(),
         };
@@ -253,6 +258,10 @@ impl Actor {
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
             Step::Failed => say(told(&self.seen, false, false)),
+            Step::Changed => {
+                let step = Some("storage.prove_kept".to_owned());
+                say(Report { step, ..told(&self.seen, false, false) });
+            }
             Step::Stale => say(told(&format!("{}?", self.stale), true, false)),
             Step::StaleFailure => say(told(&self.stale, false, true)),
             Step::Nameless => say(told("", true, false)),
