@@ -5,7 +5,7 @@ def seconds: . * 100 | round | "\(. / 100 | floor).\(. % 100 | if . < 10 then "0
 def tree: {debian: "Debian", large: "large files", raw: "Debian as a raw disk image"}[.];
 def size: "\(.unpacked_bytes / 1e7 | round / 100) GB" + if .entries then " in \(.entries) entries" else "" end;
 def target: {ram: "loop device in memory", disk: "this machine's disk"}[.];
-def link: {max: "loopback, no limit", "10g": "10 Gbit/s", "1g": "1 Gbit/s"}[.];
+def link: {max: "loopback, no limit", "10g": "10 Gbit/s", "1g": "1 Gbit/s", "4x250m": "1 Gbit/s, a connection 250 Mbit/s"}[.];
 def title: size as $size | .case | split("-") | "\(.[0] | tree), \($size) · \(.[1] | target) · \(.[2] | link)";
 def words: {
     "curl-zstd-tar": "curl | zstd -d | tar -x", "curl-lz4-tar": "curl | lz4 -d | tar -x",

@@ -74,6 +74,9 @@ attach() {
 	loop=$(losetup --show -f --direct-io=on $file)
 }
 
+# soil BYTES: what is there before is neither the image nor zeros.
+soil() { dd if=<(yes drophammer) of="$loop" bs=4M count="$1" iflag=fullblock,count_bytes oflag=direct status=none; }
+
 # Without lazy initialisation: the kernel must not write by itself while something is measured.
 fresh_filesystem() {
 	mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$loop"
@@ -86,7 +89,7 @@ drop_caches() {
 	echo 3 >/proc/sys/vm/drop_caches
 	"$agent" --version >/dev/null
 	local program
-	for program in curl zstd lz4 tar dd openssl md5sum; do $program --version >/dev/null 2>&1 || true; done
+	for program in curl zstd lz4 tar dd openssl md5sum bmaptool qemu-img; do $program --version >/dev/null 2>&1 || true; done
 }
 
 # rss COMMAND...: runs it and leaves its peak memory, in KiB, in a file of its own.
