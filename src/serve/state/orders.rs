@@ -216,9 +216,10 @@ fn decide(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlit
         return Ok(NextBoot::Attempt(order));
     }
     if order.begun {
-        order.given_up = true;
+        // The last attempt may be whole, and its report lost in a power cut: it is handed out once more, to say so.
+        let is_unheard = !std::mem::replace(&mut order.given_up, true);
         keep(transaction, machine, allocation, &order)?;
-        return Ok(NextBoot::Stop(order));
+        return Ok(if is_unheard { NextBoot::Attempt(order) } else { NextBoot::Stop(order) });
     }
     forget(transaction, machine, allocation)?;
     let message = format!("given up after {ATTEMPTS} attempts, none of which reached the point of no return");

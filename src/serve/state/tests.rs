@@ -371,6 +371,27 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
 }
 
 #[test]
+fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    for (machine, succeeds) in [("m", true), ("n", false)] {
+        install(&state, machine);
+        let Ordered::Placed(order) = wait(state.order(machine, "a", "i1", false)) else { panic!() };
+        let boot = || wait(state.next_boot(machine, Some("a"), [1; 32], false));
+        for attempt in [1, 2, 3, 3] {
+            assert!(matches!(boot(), NextBoot::Attempt(order) if order.attempts == attempt), "{attempt}");
+            assert!(matches!(wait(state.begin(machine, "a", &order.id, vec![])), Begun::Yes(..)));
+        }
+        if succeeds {
+            wait(state.report(machine, "a", &report(true, &order.id)));
+            assert!(matches!(boot(), NextBoot::Disk));
+        } else {
+            assert!(matches!(boot(), NextBoot::Stop(_)) && matches!(boot(), NextBoot::Stop(_)));
+        }
+    }
+}
+
+#[test]
 fn the_token_is_only_for_who_gets_the_ramdisk() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
