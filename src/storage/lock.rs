@@ -3,6 +3,7 @@
 use super::kernel;
 use crate::error::{Context, Phase, Result};
 use std::fs::File;
+use std::path::Path;
 
 /// Devices that this run has made read-only.
 #[derive(Debug, Default)]
@@ -37,12 +38,15 @@ impl Locks {
         Locks(mine).unlock()
     }
 
-    /// Makes everything writable again that this run has locked, partitions first.
+    /// Makes everything writable again that this run has locked, partitions first. A disk that was unplugged has taken its lock
+    /// along.
     ///
     /// # Errors
     /// The first device that refuses; the others are unlocked all the same.
     pub fn unlock(&mut self) -> Result<()> {
-        let results: Vec<_> = self.0.drain(..).rev().map(|device| set(&device, false)).collect();
+        let unlock =
+            |device: String| set(&device, false).or_else(|error| if is_gone(&device) { Ok(()) } else { Err(error) });
+        let results: Vec<_> = self.0.drain(..).rev().map(unlock).collect();
         results.into_iter().collect()
     }
 }
@@ -51,6 +55,10 @@ fn set(device: &str, read_only: bool) -> Result<()> {
     let what = || format!("make {device} {}", if read_only { "read-only" } else { "writable" });
     let file = File::open(device).context(Phase::Storage, what)?;
     kernel::set_read_only(&file, read_only).context(Phase::Storage, what)
+}
+
+fn is_gone(device: &str) -> bool {
+    !Path::new(device).exists()
 }
 
 #[cfg(test)]
@@ -73,6 +81,15 @@ mod tests {
         locks.unlock().unwrap();
         wipe::wipe_ends(&disk.partition(3)).unwrap();
         wipe::wipe_ends(disk.path()).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_was_unplugged_is_no_trouble_and_one_that_refuses_is() {
+        Locks(vec!["/dev/no-such-disk".to_owned()]).unlock().unwrap();
+        let mut locks = Locks(vec!["/dev/null".to_owned(), "/dev/no-such-disk".to_owned()]);
+        let error = locks.unlock().unwrap_err().to_string();
+        assert!(error.starts_with("make /dev/null writable: "), "{error}");
+        assert!(locks.0.is_empty());
     }
 
     #[test]
