@@ -269,7 +269,7 @@ fn burn_from(server: &Server, promised: &[u8], disk: &NamedTempFile) -> crate::e
 #[test]
 fn an_image_comes_from_its_server_onto_the_disk() {
     let image = [image(3 * MIB), vec![0; 5 * MIB], noise(MIB)].concat();
-    for format in ["zstd", "lz4", "gzip"] {
+    for format in ["zstd", "lz4", "gzip", "xz", "plain"] {
         let (disk, packed) = (file(10 * MIB), compress(format, &image));
         let burned = burn(&packed, &packed, &disk).unwrap();
         assert_eq!((burned.bytes, burned.tar_bytes), (packed.len() as u64, image.len() as u64));
