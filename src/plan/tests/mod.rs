@@ -19,6 +19,7 @@ mod recorded;
 mod refusals;
 mod releases;
 mod room;
+mod same_table;
 mod simulator;
 mod stacks;
 mod table;
