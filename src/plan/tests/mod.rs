@@ -9,6 +9,7 @@ mod already;
 mod degraded;
 mod drawn;
 mod erasing;
+mod failed;
 mod finding;
 mod identity;
 mod image;
