@@ -22,6 +22,7 @@ mod releases;
 mod room;
 mod same_table;
 mod simulator;
+mod spanning;
 mod stacks;
 mod table;
 mod whole;
