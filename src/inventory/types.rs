@@ -27,6 +27,24 @@ pub struct Inventory {
     /// Filesystems whose inside was seen, because they are mounted or were mounted read-only to look.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<Filesystem>,
+    /// What the agent tried to start or to mount, to look inside, and could not. Empty where nothing was tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Failed>,
+}
+
+/// Something that does not come up, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    pub tried: Tried,
+    pub why: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tried {
+    Array(Uuid),
+    /// On this device, as [`Filesystem::device`].
+    Filesystem(String),
 }
 
 /// What the inside of a filesystem tells.
@@ -323,6 +341,11 @@ impl Inventory {
     pub fn disk(&self, device: &str) -> Option<&Disk> {
         let mut found = self.disks.iter().filter(|disk| disk.is(device));
         found.next().filter(|_| found.next().is_none())
+    }
+
+    /// Why that does not come up, by the last of several tries; none when it does, or when nobody tried.
+    pub fn failure(&self, tried: &Tried) -> Option<&str> {
+        self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
     }
 
     /// The kernel's name of a device path of this inventory: `/dev/mapper/vg00-root` → `dm-0`.

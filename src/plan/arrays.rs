@@ -6,7 +6,7 @@ use super::capacity::{array_bytes, stripe_bytes};
 use super::devices::{Below, Device, Fate};
 use super::sectors::MIB;
 use super::verdict::{ArrayFate, Deciding};
-use crate::inventory::{self, ArrayMember, MemberRole, Signature};
+use crate::inventory::{self, ArrayMember, MemberRole, Signature, Tried};
 use crate::layout::Raid;
 
 impl<'a> Deciding<'a> {
@@ -81,6 +81,10 @@ impl<'a> Deciding<'a> {
 
     fn keep_array(&mut self, place: &str, raid: &Raid, below: &Below) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
+        if let Some(why) = self.inventory.failure(&Tried::Array(array.uuid)) {
+            let message = format!("{} is to be kept, but {} does not start: {why}", raid.arrayname, in_words(array));
+            return self.refuse(place, message);
+        }
         self.warn_degraded(raid, array);
         self.refuse_taken_name(place, raid, array.running.as_deref());
         let running = array.running.as_deref().and_then(|name| self.stack.stacked(name));

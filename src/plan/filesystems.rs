@@ -1,10 +1,13 @@
 //! Filesystems: made on devices that are made, or found as the layout says.
 
+use super::Waiver;
 use super::capacity::least_mib;
 use super::devices::{Device, Fate};
 use super::display;
+use super::returning::mountable;
 use super::sectors::MIB;
 use super::verdict::{Deciding, FilesystemFate};
+use crate::inventory::Tried;
 use crate::layout::{Filesystem, Format};
 use uuid::Uuid;
 
@@ -54,12 +57,58 @@ impl Deciding<'_> {
                         format!("{}, but there is nothing on it: the filesystem is made", wish(filesystem, device));
                     self.warn(message);
                 }
+                if keep {
+                    self.decide_return(place, filesystem, device, fill);
+                }
                 let device = device.path.clone();
                 self.decided.filesystems.push(FilesystemFate { device, uuid, keep, fill, image_partition });
             }
             Err(message) => self.refuse(place, message),
         }
     }
+}
+
+impl Deciding<'_> {
+    /// What is kept must come back after the image: what cannot is refused while the old system is still there.
+    ///
+    /// | kept, and the layout mounts it | |
+    /// |---|---|
+    /// | for writing, or it is blank and is made; on a write-protected disk | refused |
+    /// | the agent could not even mount it read-only | refused |
+    /// | the same, and the layout's own mount options may help, or an earlier attempt has wiped the old system already | said |
+    fn decide_return(&mut self, place: &str, filesystem: &Filesystem, device: &Device, fill: bool) {
+        let path = mountable(filesystem);
+        let disks = self.stack.disks(self.stack.name(&device.now));
+        let mut disks = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
+        let is_written = path.is_some() && !filesystem.mountoptions.iter().any(|option| option == "ro");
+        if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
+            let message = format!(
+                "{} is to be written ({}), but {} is read-only: it cannot be written (write protection switch, failing disk?)",
+                device.path,
+                path.map_or_else(|| "made".to_owned(), |path| format!("mounted at {path}")),
+                disk.device
+            );
+            return self.refuse(place, message);
+        }
+        let why = self.inventory.failure(&Tried::Filesystem(device.now.clone()));
+        let (Some(path), Some(why)) = (path, why) else { return };
+        let message = format!(
+            "{}, mounted at {path}, but it cannot be mounted, not even read-only: {why}",
+            wish(filesystem, device)
+        );
+        let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
+        let may_help = filesystem.mountoptions.iter().any(|option| names_more(option));
+        match may_help || waiver == Some(Waiver::Begun) {
+            true => self.warn(message),
+            false => self.refuse(place, message),
+        }
+    }
+}
+
+/// Options that tell a filesystem where the rest of it is, or to do without. The agent looks without them.
+fn names_more(option: &str) -> bool {
+    let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
+    option == "degraded" || starts.iter().any(|start| option.starts_with(start))
 }
 
 fn is_root(filesystem: &Filesystem) -> bool {

@@ -3,7 +3,7 @@
 
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver, display};
-use crate::inventory::{self, Inventory};
+use crate::inventory;
 use crate::layout;
 use crate::marker::{self, MarkedDisk, Marker};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ impl<'a> Deciding<'a> {
     ///
     /// | the disk that the layout's name means now, or its hints | |
     /// |---|---|
-    /// | the recorded one, or nothing tells it from that | ours, whatever the kernel calls it |
+    /// | the recorded one, or nothing tells it from that and from any other recorded one | ours, whatever the kernel calls it |
     /// | another one, and one of both is recorded or found elsewhere | refused: names or hints point elsewhere |
     /// | another one, blank | a replacement |
     /// | another one, to be wiped, not blank | refused |
@@ -143,15 +143,59 @@ impl<'a> Deciding<'a> {
             let Some(record) = recorded.iter().find(|record| record.device == listed.device) else { continue };
             let place = format!("disks[{index}].device");
             let found = self.found.get(&index).copied();
-            if found.is_some_and(|found| is_recorded(record, found) != Some(false)) {
+            let is_it = found.and_then(|found| is_recorded(record, found));
+            if is_it == Some(true) {
                 continue;
             }
-            if let Some(message) = elsewhere(listed, record, found, recorded, self.inventory) {
+            if let Some(message) = self.elsewhere(listed, record, found, recorded) {
                 self.refuse(place, message);
-            } else if let Some(found) = found {
+            } else if let (Some(found), Some(_)) = (found, is_it) {
                 self.decide_replaced(place, &is_now(listed, found), record, found, proven);
             }
         }
+    }
+
+    /// The recorded disk is another one of the machine now, or this one was another one of the layout then.
+    fn elsewhere(
+        &self,
+        listed: &layout::Disk,
+        record: &MarkedDisk,
+        found: Option<&inventory::Disk>,
+        recorded: &[MarkedDisk],
+    ) -> Option<String> {
+        let now = self.inventory.disks.iter().find(|disk| is_recorded(record, disk) == Some(true));
+        let then = found.and_then(|found| {
+            let mut others = recorded.iter().filter(|record| is_recorded(record, found) == Some(true));
+            others.find(|other| !self.is_harmless_copy(other, found))
+        });
+        if now.is_none() && then.is_none() {
+            return None;
+        }
+        let is = match found {
+            Some(found) => format!("{} now", is_now(listed, found)),
+            None => format!("{} is not there now", record.device),
+        };
+        let then = then.map(|record| format!(" (then {})", record.device)).unwrap_or_default();
+        let now = now.map(|disk| format!(" (now {})", disk.device)).unwrap_or_default();
+        let remedy = match listed.hints.is_empty() {
+            true => {
+                "the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back"
+            }
+            false => {
+                "the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added"
+            }
+        };
+        Some(format!("{is}{then}, and was {}{now} when the machine was installed: {remedy}", record_in_words(record)))
+    }
+
+    /// Who repairs a mirror copies the table, GUID and all. With the recorded one in its place as well, that costs no data
+    /// where nothing is wiped that may be kept: which of the two is the copy, nobody can tell.
+    fn is_harmless_copy(&self, record: &MarkedDisk, found: &inventory::Disk) -> bool {
+        let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
+        listed.any(|(index, listed)| {
+            let is_in_place = self.found.get(&index).is_some_and(|is| is_recorded(record, is) == Some(true));
+            is_in_place && (listed.wipeonreinstall || self.verdict(&found.name) != Verdict::Wipe)
+        })
     }
 
     fn decide_replaced(
@@ -181,42 +225,20 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// Is that the disk? `None` when nothing tells.
+/// Is that the disk? `None` when nothing tells. Where neither serial number nor WWN does, the table of another recorded disk
+/// tells that it is that one. Another table than the recorded one tells nothing: it may be made anew.
 fn is_recorded(record: &MarkedDisk, disk: &inventory::Disk) -> Option<bool> {
     let pairs = [(&record.serial, &disk.serial), (&record.wwn, &disk.wwn)];
     let mut known = pairs.iter().filter(|(recorded, is)| !recorded.is_empty() && !is.is_empty()).peekable();
-    known.peek()?;
+    if known.peek().is_none() {
+        return (!record.guid.is_empty() && record.guid == guid(disk)).then_some(true);
+    }
     Some(known.all(|(recorded, is)| recorded == is))
 }
 
-/// The recorded disk is another one of the machine now, or this one was another one of the layout then.
-fn elsewhere(
-    listed: &layout::Disk,
-    record: &MarkedDisk,
-    found: Option<&inventory::Disk>,
-    recorded: &[MarkedDisk],
-    inventory: &Inventory,
-) -> Option<String> {
-    let now = inventory.disks.iter().find(|disk| is_recorded(record, disk) == Some(true));
-    let then = found.and_then(|found| recorded.iter().find(|record| is_recorded(record, found) == Some(true)));
-    if now.is_none() && then.is_none() {
-        return None;
-    }
-    let is = match found {
-        Some(found) => format!("{} now", is_now(listed, found)),
-        None => format!("{} is not there now", record.device),
-    };
-    let then = then.map(|record| format!(" (then {})", record.device)).unwrap_or_default();
-    let now = now.map(|disk| format!(" (now {})", disk.device)).unwrap_or_default();
-    let remedy = match listed.hints.is_empty() {
-        true => {
-            "the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back"
-        }
-        false => {
-            "the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added"
-        }
-    };
-    Some(format!("{is}{then}, and was {}{now} when the machine was installed: {remedy}", record_in_words(record)))
+/// Of its GPT; empty when it has none.
+fn guid(disk: &inventory::Disk) -> String {
+    disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default()
 }
 
 /// A name of the kernel is no name of the layout where hints have found the disk.
@@ -231,14 +253,17 @@ fn whose(machine: &str, allocation: &str) -> String {
 }
 
 fn disk_in_words(disk: &inventory::Disk) -> String {
-    in_words(&disk.serial, &disk.wwn, disk.size_bytes)
+    in_words(&disk.serial, &disk.wwn, &guid(disk), disk.size_bytes)
 }
 
 fn record_in_words(record: &MarkedDisk) -> String {
-    in_words(&record.serial, &record.wwn, record.size_bytes)
+    in_words(&record.serial, &record.wwn, &record.guid, record.size_bytes)
 }
 
-fn in_words(serial: &str, wwn: &str, size_bytes: u64) -> String {
-    let name = if serial.is_empty() { format!("wwn {wwn}") } else { format!("serial {serial}") };
-    format!("the disk with {name} ({})", crate::text::bytes(size_bytes))
+fn in_words(serial: &str, wwn: &str, guid: &str, size_bytes: u64) -> String {
+    let names = [("serial", serial), ("wwn", wwn), ("GPT", guid)];
+    let name =
+        names.iter().find(|(_, name)| !name.is_empty()).map(|(kind, name)| format!("the disk with {kind} {name}"));
+    let name = name.unwrap_or_else(|| "a disk without serial number and GPT".to_owned());
+    format!("{name} ({})", crate::text::bytes(size_bytes))
 }

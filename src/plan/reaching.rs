@@ -1,10 +1,13 @@
-//! What reaches over disks with different verdicts: arrays, groups and anything else made of several devices, running
-//! or not.
+//! What reaches over disks with different verdicts: arrays, groups, filesystems and anything else made of several devices,
+//! running or not.
 
 use super::verdict::Deciding;
-use super::{Mode, Verdict, arrays, lvm};
-use crate::inventory::StackedKind;
-use std::collections::BTreeSet;
+use super::{Mode, Verdict, arrays, display, lvm};
+use crate::inventory::{Inventory, Signature, StackedKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Filesystems that lie on several devices without anything below them. Each of their devices has the UUID of the whole.
+const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
 /// Something that is made of devices of the machine.
 struct Thing {
@@ -89,8 +92,37 @@ impl Deciding<'_> {
             whole: format!("{} {}", kind(device.kind), device.device),
             members: device.below.clone(),
         });
-        arrays.chain(groups).chain(others).collect()
+        arrays.chain(groups).chain(others).chain(self.spanning()).collect()
     }
+
+    /// How many devices belong to such a filesystem its signature does not say: one that is not in the machine is not missed.
+    /// Nor does it tell a copy from another device.
+    fn spanning(&self) -> impl Iterator<Item = Thing> {
+        let mut found: BTreeMap<(&str, &str), (&Signature, Vec<&str>)> = BTreeMap::new();
+        for (device, signature) in signatures(self.inventory) {
+            if SPANNING.contains(&signature.kind.as_str()) && !signature.uuid.is_empty() {
+                let whole = found.entry((&signature.kind, &signature.uuid));
+                whole.or_insert_with(|| (signature, Vec::new())).1.push(device);
+            }
+        }
+        let several = found.into_values().filter(|(_, devices)| devices.len() > 1);
+        several.map(|(signature, devices)| Thing {
+            name: display::signature(signature),
+            whole: format!("{} with UUID {} on {}", signature.kind, signature.uuid, devices.join(", ")),
+            members: devices.into_iter().map(|device| self.stack.name(device).to_owned()).collect(),
+        })
+    }
+}
+
+/// Every signature, with the path of the disk, partition or stacked device that it is on.
+fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&str, &Signature)> {
+    let disks = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
+    let stacked = inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
+    disks.chain(stacked).flat_map(|(device, signatures, table)| {
+        let partitions = table.iter().flat_map(|table| &table.partitions);
+        let partitions = partitions.flat_map(|part| part.signatures.iter().map(|found| (part.device.as_str(), found)));
+        signatures.iter().map(|found| (device.as_str(), found)).chain(partitions)
+    })
 }
 
 fn is_made(verdicts: &BTreeSet<Verdict>) -> bool {

@@ -6,7 +6,7 @@ use super::lock::Locks;
 use super::{kernel, look};
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Array, Inventory, LVM_COPY, LVM_LOOKS, MemberRole, Piece, VolumeGroup};
+use crate::inventory::{self, Array, Failed, Inventory, LVM_COPY, LVM_LOOKS, MemberRole, Piece, Tried, VolumeGroup};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -35,6 +35,8 @@ pub struct Assembled {
     /// All that was asked for.
     disks: Vec<String>,
     locks: Locks,
+    /// Arrays that did not start when it was tried.
+    failed: Vec<Failed>,
     /// What could not be assembled and why: the disks keep that secret, which is no error.
     pub notes: Vec<String>,
 }
@@ -45,7 +47,7 @@ pub struct Assembled {
 /// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
 pub fn assemble(disks: &[String]) -> Result<Assembled> {
     let (disks, locks) = (disks.to_vec(), Locks::default());
-    let mut assembled = Assembled { before: running()?, disks, locks, notes: Vec::new() };
+    let mut assembled = Assembled { before: running()?, disks, locks, failed: Vec::new(), notes: Vec::new() };
     match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
@@ -57,11 +59,15 @@ pub fn assemble(disks: &[String]) -> Result<Assembled> {
 }
 
 impl Assembled {
-    /// Marks in the inventory what was not running before.
+    /// Marks in the inventory what was not running before, and what does not run although that was tried.
     pub fn mark(&self, inventory: &mut Inventory) {
         for stacked in &mut inventory.stacked {
             stacked.assembled = !self.before.contains(&stacked.name);
         }
+        // Another member may have come to light after the first try.
+        let fails = |failed: &&Failed| !inventory.arrays.iter().any(|array| is_up(inventory, array, failed));
+        let failed: Vec<Failed> = self.failed.iter().filter(fails).cloned().collect();
+        inventory.failed.extend(failed);
     }
 
     /// Makes the disks writable again. Arrays and volumes stay read-only.
@@ -107,7 +113,11 @@ impl Assembled {
             let arrays: Vec<&Array> =
                 arrays.filter(|array| tried.insert((array.uuid.to_string(), array.members.len()))).collect();
             for array in &arrays {
-                self.note(&format!("array {}", array.uuid), start(array));
+                let started = start(array);
+                if let Err(why) = &started {
+                    self.failed.push(Failed { tried: Tried::Array(array.uuid), why: why.clone() });
+                }
+                self.note(&format!("array {}", array.uuid), started);
             }
             if !arrays.is_empty() {
                 continue;
@@ -148,6 +158,14 @@ fn is_read_only(disk: &str) -> Result<bool> {
     let path = kernel::sysfs(disk)?.join("ro");
     let text = fs::read_to_string(&path).context(Phase::Storage, || format!("read {}", path.display()))?;
     Ok(text.trim() == "1")
+}
+
+/// Is that the array which failed, and does it run now? mdadm leaves one that it cannot start with its members and without
+/// a size.
+fn is_up(inventory: &Inventory, array: &Array, failed: &Failed) -> bool {
+    let is_it = failed.tried == Tried::Array(array.uuid);
+    let mut stacked = inventory.stacked.iter().filter(|stacked| array.running.as_ref() == Some(&stacked.name));
+    is_it && stacked.any(|stacked| stacked.size_bytes > 0)
 }
 
 /// Not `mdadm --assemble --scan`: that gives up at the first member of a running array whose count of events is behind,

@@ -3,7 +3,7 @@
 
 use super::mount;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Inventory, Signature, Use};
+use crate::inventory::{self, Failed, Inventory, Signature, Tried, Use};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ pub fn how(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Adds to the inventory what is in its filesystems. Returns what could not be looked into and why, which is no error. The
-/// disks should refuse writes meanwhile.
+/// Adds to the inventory what is in its filesystems, and which of them cannot be mounted. Returns what could not be looked
+/// into and why, which is no error. The disks should refuse writes meanwhile.
 ///
 /// # Errors
 /// There is no place to mount at, or one stays mounted.
@@ -43,7 +43,10 @@ pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
                     Err(error) => notes.push(format!("{kind} on {device} does not say what is in it: {error}")),
                 }
             }
-            Err(error) => notes.push(format!("{kind} on {device} cannot be looked into: {error}")),
+            Err(error) => {
+                notes.push(format!("{kind} on {device} cannot be looked into: {error}"));
+                inventory.failed.push(Failed { tried: Tried::Filesystem(device), why: error.to_string() });
+            }
         }
     }
     Ok(notes)

@@ -43,11 +43,11 @@ fn marked() -> Inventory {
 }
 
 /// As if the marker had been lost with the disk, and the control plane remembers it.
-fn forget_marker(inventory: &mut Inventory, claim: &mut Claim) {
+pub(super) fn forget_marker(inventory: &mut Inventory, claim: &mut Claim) {
     claim.installed = inventory.filesystems.pop().and_then(|filesystem| filesystem.marker);
 }
 
-fn empty(disk: &mut inventory::Disk, serial: &str) {
+pub(super) fn empty(disk: &mut inventory::Disk, serial: &str) {
     disk.serial = serial.to_owned();
     disk.table = None;
     disk.blank = true;

@@ -1,9 +1,37 @@
 //! Assembling in a machine with md and the device mapper: what is seen, and that the disks stay as they are.
 
 use super::*;
-use crate::inventory::{Health, Inventory, StackedKind};
+use crate::inventory::{Health, Stacked, StackedKind};
 
 const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];
+
+/// An array of the inventory whose kernel device has that size.
+fn found(inventory: &mut Inventory, name: &str, size_bytes: Option<u64>) -> uuid::Uuid {
+    let uuid = uuid::Uuid::new_v4();
+    let running = size_bytes.map(|_| name.to_owned());
+    inventory.arrays.push(Array { uuid, running, ..Array::default() });
+    let kind = StackedKind::Array;
+    let stacked = size_bytes.map(|size_bytes| Stacked { name: name.into(), kind, size_bytes, ..Stacked::default() });
+    inventory.stacked.extend(stacked);
+    uuid
+}
+
+#[test]
+fn an_array_that_does_not_run_after_all_tries_is_handed_over() {
+    let mut inventory = Inventory::default();
+    let (late, inactive) = (found(&mut inventory, "md1", Some(1 << 30)), found(&mut inventory, "md2", Some(0)));
+    let (gone, untried) = (found(&mut inventory, "md3", None), found(&mut inventory, "md4", None));
+    let failed = |uuid, why: &str| Failed { tried: Tried::Array(uuid), why: why.to_owned() };
+    let failed = vec![failed(late, "one"), failed(inactive, "one"), failed(gone, "one"), failed(inactive, "two")];
+    let (disks, locks) = (Vec::new(), Locks::default());
+    let assembled = Assembled { before: vec!["md2".into()], disks, locks, failed, notes: Vec::new() };
+    assembled.mark(&mut inventory);
+    let why = [late, inactive, gone, untried].map(|uuid| inventory.failure(&Tried::Array(uuid)));
+    assert_eq!(why, [None, Some("two"), Some("one"), None]);
+    assert_eq!([0, 1].map(|index| inventory.stacked[index].assembled), [true, false]);
+    let text = serde_json::to_string(&inventory).unwrap();
+    assert_eq!(serde_json::from_str::<Inventory>(&text).unwrap(), inventory);
+}
 
 fn ran(line: &str) {
     let mut words = line.split(' ');

@@ -25,9 +25,13 @@ fn disk(device: &str, kinds: &[&str], uses: Vec<Use>) -> Disk {
     Disk { device: device.into(), signatures: kinds.iter().map(signature).collect(), uses, ..Disk::default() }
 }
 
+/// What cannot be mounted is in the inventory too.
 fn looked(device: &str, kind: &str) -> (Vec<Filesystem>, Vec<String>) {
     let mut inventory = Inventory { disks: vec![disk(device, &[kind], vec![])], ..Inventory::default() };
     let notes = look(&mut inventory).unwrap();
+    let failure = inventory.failure(&Tried::Filesystem(device.to_owned()));
+    let note = failure.map(|why| format!("{kind} on {device} cannot be looked into: {why}"));
+    assert_eq!(note, notes.first().cloned());
     (inventory.filesystems, notes)
 }
 

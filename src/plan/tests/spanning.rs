@@ -1,0 +1,108 @@
+//! Filesystems that lie on several devices by themselves, and tell it by their UUID alone.
+
+use super::stacks;
+use super::*;
+
+const UUID: &str = "7d2f1c1e-0000-4000-8000-000000000001";
+
+fn signature(kind: &str, label: &str) -> Signature {
+    let [kind, label, uuid] = [kind, label, UUID].map(str::to_owned);
+    Signature { kind, label, uuid, usage: "filesystem".to_owned() }
+}
+
+/// Where: the swap of sda, the data of sdb, or the foreign sdc as a whole.
+fn put(inventory: &mut Inventory, device: &str, found: Signature) {
+    for disk in &mut inventory.disks {
+        if disk.device == device {
+            disk.signatures = vec![found.clone()];
+        }
+        let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
+        for partition in partitions.filter(|partition| partition.device == device) {
+            partition.signatures = vec![found.clone()];
+        }
+    }
+}
+
+/// As [`layout`], with btrfs on sdb.
+fn with_btrfs() -> (Layout, Inventory) {
+    let mut layout = layout();
+    layout.filesystems[0].format = Format::Btrfs;
+    let inventory = after(&make(&layout, &machine(), Mode::Install).unwrap(), machine());
+    (layout, inventory)
+}
+
+#[test]
+fn what_spans_wiped_and_other_disks_is_refused() {
+    let spanning: [(&str, &str, &[&str], &str); 4] = [
+        (
+            "btrfs",
+            "srv",
+            &["/dev/sda3", "/dev/sdb1"],
+            "disks: btrfs \"srv\" lies on sda3, which a reinstall wipes, and on sdb1, which it does not touch: btrfs with UUID 7d2f1c1e-0000-4000-8000-000000000001 on /dev/sda3, /dev/sdb1; take it apart first, or keep or wipe all of it",
+        ),
+        ("zfs_member", "tank", &["/dev/sda3", "/dev/sdc"], "disks: zfs_member \"tank\" lies on sda3,"),
+        ("bcachefs", "", &["/dev/sda3", "/dev/sdc"], "disks: bcachefs lies on sda3,"),
+        (
+            "btrfs",
+            "srv",
+            &["/dev/sda3", "/dev/sdb1", "/dev/sdc"],
+            "disks: btrfs \"srv\" lies on sda3, which a reinstall wipes, and on sdb1, sdc, which",
+        ),
+    ];
+    for (kind, label, devices, expected) in spanning {
+        let (layout, mut inventory) = with_btrfs();
+        devices.iter().for_each(|device| put(&mut inventory, device, signature(kind, label)));
+        let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
+        assert!(reasons[0].starts_with(expected), "{reasons:#?}");
+        assert_eq!(reasons.len(), 1, "{reasons:#?}");
+    }
+}
+
+#[test]
+fn what_spans_no_wiped_disk_or_nothing_else_stays_as_it_was() {
+    let found = signature;
+    let accepted: [(&str, &[(&str, Signature)]); 6] = [
+        ("kept and foreign", &[("/dev/sdb1", found("btrfs", "srv")), ("/dev/sdc", found("btrfs", "srv"))]),
+        ("wiped alone", &[("/dev/sda2", found("btrfs", "old")), ("/dev/sda3", found("btrfs", "old"))]),
+        ("one member", &[("/dev/sda3", found("zfs_member", "tank"))]),
+        ("another kind", &[("/dev/sda3", found("zfs_member", "tank")), ("/dev/sdc", found("btrfs", "tank"))]),
+        ("copies of what spans nothing", &[("/dev/sda3", found("ext4", "a")), ("/dev/sdc", found("ext4", "a"))]),
+        (
+            "no UUID tells",
+            &[
+                ("/dev/sda3", Signature { uuid: String::new(), ..found("btrfs", "a") }),
+                ("/dev/sdc", Signature { uuid: String::new(), ..found("btrfs", "a") }),
+            ],
+        ),
+    ];
+    for (name, devices) in accepted {
+        let (layout, mut inventory) = with_btrfs();
+        devices.iter().for_each(|(device, found)| put(&mut inventory, device, found.clone()));
+        make(&layout, &inventory, Mode::Reinstall).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+    }
+}
+
+#[test]
+fn an_install_says_what_it_takes_a_member_out_of() {
+    let (layout, mut inventory) = with_btrfs();
+    ["/dev/sda3", "/dev/sdc"].iter().for_each(|device| put(&mut inventory, device, signature("zfs_member", "tank")));
+    let plan = make(&layout, &inventory, Mode::Install).unwrap();
+    let said = "TAKES sda3 OUT OF zfs_member \"tank\", whose other members on sdc are not ours and stay as they are";
+    assert!(plan.disks[0].now.contains(said), "{plan}");
+}
+
+/// The foreign sdf and a volume, which lies on an array of kept disks.
+#[test]
+fn members_may_be_volumes() {
+    let mut inventory = stacks::installed();
+    let volume = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/vg00-srv").unwrap();
+    volume.signatures = vec![signature("btrfs", "srv")];
+    put(&mut inventory, "/dev/sdf", signature("btrfs", "srv"));
+    make(&stacks::layout(), &inventory, Mode::Reinstall).unwrap();
+    let root = inventory.stacked.iter_mut().find(|stacked| stacked.below.contains(&"sda2".to_owned())).unwrap();
+    root.signatures = vec![signature("btrfs", "srv")];
+    let name = root.name.clone();
+    let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
+    let expected = format!("disks: btrfs \"srv\" lies on {name}, which a reinstall wipes, and on sdf, dm-");
+    assert!(reasons[0].starts_with(&expected), "{reasons:#?}");
+}
