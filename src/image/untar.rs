@@ -133,7 +133,7 @@ impl Unpacking<'_, '_> {
         self.members.limit(root.longest_tar());
         self.check_copied(0)?;
         if let Some(layer) = &mut self.layer {
-            layer.brings(&place);
+            layer.brings(&place)?;
         }
         if member.kind == Kind::Directory {
             return self.directory(path, Some(place), member.attributes);
