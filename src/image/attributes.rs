@@ -82,10 +82,18 @@ pub fn set_by_name(place: &Place, attributes: &Attributes, is_symlink: bool) -> 
 fn check<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>) -> io::Result<()> {
     let Err(error) = result.map_err(Into::into) else { return Ok(()) };
     let cannot = [Errno::EPERM, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32));
-    if cannot.contains(&error.raw_os_error()) && fstatfs(near)?.filesystem_type() == MSDOS_SUPER_MAGIC {
+    if cannot.contains(&error.raw_os_error()) && is_fat(near)? {
         return Ok(());
     }
     Err(io::Error::new(error.kind(), format!("set its {what}: {error}")))
+}
+
+/// Whether this is on a FAT filesystem.
+///
+/// # Errors
+/// The filesystem's own.
+pub fn is_fat(near: impl AsFd) -> io::Result<bool> {
+    Ok(fstatfs(near)?.filesystem_type() == MSDOS_SUPER_MAGIC)
 }
 
 fn owner(attributes: &Attributes) -> (Uid, Gid) {

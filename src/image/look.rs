@@ -14,28 +14,43 @@ pub struct Look {
     pub etag: Option<String>,
 }
 
+/// What a server says when it is asked for a stream.
+pub enum Seen {
+    There(Look),
+    /// With a status that will not change by asking again.
+    Refused(Response),
+}
+
 /// Of a file as it lies there; of HTTP by HEAD or, where that is refused, by asking for the first byte.
 ///
 /// # Errors
 /// It is not there, or nobody answers.
-pub fn look(client: &Client, url: &Url, authorization: Option<&str>, pace: &Pace) -> Result<Look> {
-    let what = format!("ask for the image {url}");
+pub fn look(client: &Client, url: &Url, pace: &Pace) -> Result<Look> {
     if url.scheme() == "file" {
-        let (_, size) = file::open(url.as_str(), 0).context(Phase::Image, || what)?;
+        let (_, size) = file::open(url.as_str(), 0).context(Phase::Image, || asking(url))?;
         return Ok(Look { size_bytes: Some(size), etag: None });
     }
+    see(client, url, None, pace)?.there(url)
+}
+
+/// The same over HTTP only, for those who can do something about a refusal.
+///
+/// # Errors
+/// Nobody answers.
+pub fn see(client: &Client, url: &Url, authorization: Option<&str>, pace: &Pace) -> Result<Seen> {
+    let what = asking(url);
     let request = |method| {
         let request = client.request(method, url.clone());
         authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, *value))
     };
     let head = pace.ask(&what, || request(Method::HEAD))?;
     if head.status() == StatusCode::OK {
-        return Ok(Look { size_bytes: length(&head), etag: header(&head, ETAG) });
+        return Ok(Seen::There(Look { size_bytes: length(&head), etag: header(&head, ETAG) }));
     }
     // A presigned URL is good for one method only, and refuses the other with 403.
     let refusals = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED, StatusCode::FORBIDDEN];
     if !refusals.contains(&head.status()) {
-        return Err(refused(url, head.status()));
+        return Ok(Seen::Refused(head));
     }
     let first = pace.ask(&what, || request(Method::GET).header(RANGE, "bytes=0-0"))?;
     let size_bytes = match first.status() {
@@ -43,13 +58,27 @@ pub fn look(client: &Client, url: &Url, authorization: Option<&str>, pace: &Pace
         StatusCode::PARTIAL_CONTENT => {
             header(&first, CONTENT_RANGE).and_then(|range| range.rsplit_once('/')?.1.parse().ok())
         }
-        status => return Err(refused(url, status)),
+        _ => return Ok(Seen::Refused(first)),
     };
-    Ok(Look { size_bytes, etag: header(&first, ETAG) })
+    Ok(Seen::There(Look { size_bytes, etag: header(&first, ETAG) }))
 }
 
-fn refused(url: &Url, status: StatusCode) -> Error {
-    Error::new(Phase::Image, format!("the image {url} cannot be had: the server answers {status}"))
+impl Seen {
+    /// # Errors
+    /// It was refused.
+    pub fn there(self, url: &Url) -> Result<Look> {
+        match self {
+            Seen::There(look) => Ok(look),
+            Seen::Refused(response) => {
+                let text = format!("the image {url} cannot be had: the server answers {}", response.status());
+                Err(Error::new(Phase::Image, text))
+            }
+        }
+    }
+}
+
+fn asking(url: &Url) -> String {
+    format!("ask for the image {url}")
 }
 
 /// Of the header: a HEAD has no body to ask.

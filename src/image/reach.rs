@@ -89,7 +89,7 @@ fn reach_at(client: &Client, place: &Place, given: Option<&Digest>, keys: &Keys,
 }
 
 fn reach_stream(client: &Client, url: &Url, given: Option<&Digest>, keys: &Keys, pace: &Pace) -> Result<Reached> {
-    let Look { size_bytes, etag } = look(client, url, None, pace)?;
+    let Look { size_bytes, etag } = look(client, url, pace)?;
     let documents = |url: &str| beside::document(client, url, pace);
     let asked = trust::Asked { url: url.as_str(), digest: given, size_bytes };
     let (digest, manifest, signed_by) = match trust::verified(&documents, keys, &asked)? {

@@ -3,7 +3,7 @@
 use super::acl::has_default;
 use super::attributes::{first_mode, set_by_name, set_xattrs};
 use super::beneath::{Conflicts, Counter};
-use super::copy::link_or_copy;
+use super::copy::{copy, link};
 use super::members::{Attributes, Kind, Member, Members};
 use super::place::{Place, Root, inside};
 use super::ring::Reader;
@@ -17,6 +17,7 @@ use nix::sys::stat::SFlag;
 use nix::sys::statfs::fstatfs;
 use nix::sys::statvfs::FsFlags;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +54,7 @@ pub fn untar(
         directories: Directories::default(),
         layer: layered.then(Layer::default),
         entries: 0,
+        copied: 0,
         counter,
         conflicts: Conflicts::default(),
     };
@@ -69,6 +71,8 @@ struct Unpacking<'a, 'b> {
     directories: Directories,
     layer: Option<Layer>,
     entries: u64,
+    /// Bytes of hard links that became copies.
+    copied: u64,
     counter: &'a mut Counter<'b>,
     conflicts: Conflicts,
 }
@@ -132,8 +136,9 @@ impl Unpacking<'_, '_> {
         let root = self.root;
         let place = root.place(&path)?;
         self.members.limit(root.longest_tar());
+        self.check_copied(0)?;
         if let Some(layer) = &mut self.layer {
-            layer.brings(&place);
+            layer.brings(&place)?;
         }
         if member.kind == Kind::Directory {
             return self.directory(path, Some(place), member.attributes);
@@ -201,7 +206,7 @@ impl Unpacking<'_, '_> {
         length: Option<u64>,
     ) -> io::Result<()> {
         let made = Arc::new(Made { file: place.make_file(first_mode(&attributes))?, path });
-        self.check_room(&made, pieces.iter().map(|(_, bytes)| bytes).sum())?;
+        self.check_room(&made.file, pieces.iter().map(|(_, bytes)| bytes).sum())?;
         for &(offset, bytes) in pieces {
             let mut done = 0;
             while done < bytes {
@@ -214,13 +219,13 @@ impl Unpacking<'_, '_> {
         self.writers.finish_file(made, attributes, length)
     }
 
-    fn check_room(&mut self, made: &Made, bytes: u64) -> io::Result<()> {
-        if too_little_for(&made.file, bytes)?.is_none() {
+    fn check_room(&mut self, file: &File, bytes: u64) -> io::Result<()> {
+        if too_little_for(file, bytes)?.is_none() {
             return Ok(());
         }
         // What was replaced holds its space as long as a writer has it open.
         self.writers.settle()?;
-        match too_little_for(&made.file, bytes)? {
+        match too_little_for(file, bytes)? {
             None => Ok(()),
             Some(free) => {
                 let text = format!("it has {bytes} bytes, and its filesystem has room for {free}");
@@ -236,7 +241,27 @@ impl Unpacking<'_, '_> {
             self.conflicts.add(path);
             return Ok(());
         }
-        link_or_copy(&source, place, || self.writers.settle())
+        if link(&source, place)? {
+            return Ok(());
+        }
+        // What is copied must be whole.
+        self.writers.settle()?;
+        copy(&source, place, |file, bytes| {
+            self.check_copied(bytes)?;
+            self.copied += bytes;
+            self.check_room(file, bytes)
+        })
+    }
+
+    /// A member of a few bytes that copies a large file again and again is a bomb as well as a long tar: both count together.
+    fn check_copied(&self, more: u64) -> io::Result<()> {
+        let (longest, copied) = (self.root.longest_tar(), self.copied.saturating_add(more));
+        if copied == 0 || self.members.position().saturating_add(copied) <= longest {
+            return Ok(());
+        }
+        let text = "the tar, with the copies that its hard links between filesystems become, has more than";
+        let text = format!("{text} {longest} bytes, twice what its filesystems can hold");
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
     fn white_out(&mut self, path: &Path, whiteout: &Whiteout) -> io::Result<()> {

@@ -14,6 +14,10 @@ use std::path::Path;
 
 const PREFIX: &[u8] = b".wh.";
 
+/// What one layer brings is remembered up to here, about 1.8 million names. The table is a power of two and at most seven
+/// eighths full: with these it takes 19 MiB, and 28 while it grows to that. The next name would make it 38 MiB, and 57.
+const MOST_BROUGHT: usize = (2 << 20) / 8 * 7;
+
 /// What a whiteout says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Whiteout {
@@ -54,10 +58,24 @@ pub struct Layer {
 }
 
 impl Layer {
-    pub fn brings(&mut self, place: &Place) {
-        if let Ok(name) = CString::new(place.name.as_bytes()) {
-            self.brought.insert(self.key.hash_one((place.parent_identity(), name.as_c_str())));
+    /// # Errors
+    /// It brings more than can be remembered.
+    pub fn brings(&mut self, place: &Place) -> io::Result<()> {
+        let name = CString::new(place.name.as_bytes())?;
+        self.remember(self.key.hash_one((place.parent_identity(), name.as_c_str())))
+    }
+
+    fn remember(&mut self, entry: u64) -> io::Result<()> {
+        if self.brought.len() < MOST_BROUGHT {
+            self.brought.insert(entry);
+            return Ok(());
         }
+        // To insert it again would make room for one more first.
+        if self.brought.contains(&entry) {
+            return Ok(());
+        }
+        let text = format!("to remember more than {MOST_BROUGHT} names of one layer takes more than 32 MiB");
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}: cut it into several layers")))
     }
 
     fn has_brought(&self, entry: Entry) -> bool {
@@ -105,5 +123,26 @@ impl Layer {
             Whiteout::Opaque => place.sweep_all(&stays)?,
         };
         Ok(in_the_way == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_layer_brings_takes_so_much_memory_and_no_more() {
+        let mut layer = Layer::default();
+        for entry in 0..MOST_BROUGHT as u64 {
+            layer.remember(entry).unwrap();
+        }
+        // The same one again takes no more.
+        layer.remember(7).unwrap();
+        let error = layer.remember(u64::MAX).unwrap_err().to_string();
+        let text =
+            "to remember more than 1835008 names of one layer takes more than 32 MiB: cut it into several layers";
+        assert_eq!((error.as_str(), layer.brought.len()), (text, MOST_BROUGHT));
+        // Eight bytes, and one of the table's own.
+        assert!(layer.brought.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", layer.brought.capacity());
     }
 }

@@ -5,6 +5,7 @@
 //! in the stream's order, so the part whose turn it is always has one.
 
 use super::Format;
+use super::barren::Barren;
 use super::input::Input;
 use super::lz4_blocks::{Block, Sum};
 use super::outlet::{Item, Outlet};
@@ -101,8 +102,8 @@ struct Tasks {
 }
 
 impl Shared {
-    pub fn new(sender: Sender) -> Shared {
-        Shared { outlet: Outlet::new(sender), tasks: Mutex::default(), more: Condvar::new() }
+    pub fn new(sender: Sender, barren: Arc<Barren>) -> Shared {
+        Shared { outlet: Outlet::new(sender, barren), tasks: Mutex::default(), more: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tasks> {
@@ -355,7 +356,8 @@ mod tests {
     /// The largest number of parts that ever waited to be handed out.
     fn most_parts(stream: &[u8], mut feed: impl FnMut(&mut Crew, &mut Input) -> Result<bool>) -> usize {
         let (sender, receiver) = pipe(4);
-        let (shared, stages, pool) = (Shared::new(sender), Stages::start(), Pool::new(4, 100));
+        let (shared, stages, pool) =
+            (Shared::new(sender, Arc::new(Barren::up_to(u64::MAX))), Stages::start(), Pool::new(4, 100));
         thread::scope(|scope| {
             scope.spawn(|| io::copy(&mut Reader::new(receiver, Arc::default()), &mut io::sink()).unwrap());
             let mut input = Input::new(source(stream, 1 << 19, Ok(())));
@@ -402,7 +404,8 @@ mod tests {
     fn frames_without_content_wait_for_their_turn() {
         let empty = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82, 0, 0, 0, 0];
         let (sender, receiver) = pipe(4);
-        let (shared, stages, pool) = (Shared::new(sender), Stages::start(), Pool::new(4, 100));
+        let (shared, stages, pool) =
+            (Shared::new(sender, Arc::new(Barren::up_to(u64::MAX))), Stages::start(), Pool::new(4, 100));
         let begun = AtomicUsize::new(0);
         thread::scope(|scope| {
             scope.spawn(|| io::copy(&mut Reader::new(receiver, Arc::default()), &mut io::sink()).unwrap());

@@ -1,6 +1,7 @@
 //! The compressed stream with a look ahead: what is cut out of it, and what the decoders read, are parts of the fetched
 //! buffers themselves.
 
+use super::barren::{Barren, MOST_BYTES};
 use super::fault::damaged;
 use crate::image::ring::{Chunk, Reader};
 use crate::image::stages::Clock;
@@ -15,16 +16,28 @@ pub struct Input {
     /// Chunks that came so far.
     pulled: usize,
     position: u64,
+    barren: Arc<Barren>,
     failed: bool,
 }
 
 impl Input {
     pub fn new(source: Reader) -> Input {
-        Input { source, ahead: VecDeque::new(), pulled: 0, position: 0, failed: false }
+        Input::bounded(source, MOST_BYTES)
+    }
+
+    /// An error where so many bytes in a row bring nothing.
+    pub fn bounded(source: Reader, most_barren: u64) -> Input {
+        let barren = Arc::new(Barren::up_to(most_barren));
+        Input { source, ahead: VecDeque::new(), pulled: 0, position: 0, barren, failed: false }
     }
 
     pub fn clock(&self) -> Arc<Clock> {
         self.source.clock()
+    }
+
+    /// Is to be told what comes out.
+    pub fn barren(&self) -> Arc<Barren> {
+        self.barren.clone()
     }
 
     /// From now on waits count on this one.
@@ -42,7 +55,7 @@ impl Input {
         self.position + self.ahead.iter().map(|chunk| chunk.len() as u64).sum::<u64>()
     }
 
-    /// The source has failed, not what is in it.
+    /// The source has failed, or nothing comes out of it: what is read of it is not to blame.
     pub fn failed(&self) -> bool {
         self.failed
     }
@@ -58,7 +71,11 @@ impl Input {
 
     /// Looks one chunk further ahead; false at the end.
     fn pull(&mut self) -> io::Result<bool> {
-        let next = self.source.take_chunk(usize::MAX).inspect_err(|_| self.failed = true)?;
+        let next = self.source.take_chunk(usize::MAX).and_then(|next| {
+            self.barren.came(next.as_ref().map_or(0, |chunk| chunk.len()))?;
+            Ok(next)
+        });
+        let next = next.inspect_err(|_| self.failed = true)?;
         let more = next.is_some();
         self.pulled += usize::from(more);
         self.ahead.extend(next);

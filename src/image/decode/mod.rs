@@ -6,6 +6,7 @@
 //!                 └─> (what is in one piece)┘
 //! ```
 
+mod barren;
 mod crew;
 mod fault;
 mod format;
@@ -41,13 +42,12 @@ const MOST_THREADS: usize = 4;
 /// is bounded whatever the stream says.
 pub fn decode(compressed: Reader, plain: Plain, pool: &Pool, stages: &Stages, sender: Sender) {
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_THREADS));
-    decode_with(threads, compressed, plain, pool, stages, sender);
+    decode_with(threads, Input::new(compressed), plain, pool, stages, sender);
 }
 
-fn decode_with(threads: usize, compressed: Reader, plain: Plain, pool: &Pool, stages: &Stages, sender: Sender) {
-    let shared = Shared::new(sender);
+fn decode_with(threads: usize, input: Input, plain: Plain, pool: &Pool, stages: &Stages, sender: Sender) {
+    let shared = Shared::new(sender, input.barren());
     thread::scope(|scope| {
-        let input = Input::new(compressed);
         let crew = Crew::new(scope, &shared, stages, pool, threads, input.clock());
         let mut decoding = Decoding { input, crew, plain, format: None };
         let end = decoding.run();

@@ -1,13 +1,14 @@
 //! Brings into order again what several threads have decoded, and sends it on.
 
 use super::Format;
+use super::barren::Barren;
 use super::lz4_blocks::{Promise, Sum};
 use crate::image::ring::{Chunk, Filling, Sender};
 use crate::image::stages::Clock;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// What the stream consists of; each item has a number, given out without gaps.
 pub enum Item {
@@ -31,11 +32,12 @@ struct Order {
     /// Those whose turn has not come.
     early: BTreeMap<u64, Item>,
     sum: Option<Sum>,
+    barren: Arc<Barren>,
 }
 
 impl Outlet {
-    pub fn new(sender: Sender) -> Outlet {
-        let order = Order { sender: Some(sender), next: 0, early: BTreeMap::new(), sum: None };
+    pub fn new(sender: Sender, barren: Arc<Barren>) -> Outlet {
+        let order = Order { sender: Some(sender), next: 0, early: BTreeMap::new(), sum: None, barren };
         Outlet { order: Mutex::new(order), stopped: AtomicBool::new(false) }
     }
 
@@ -87,6 +89,7 @@ impl Order {
                 if let Some(sum) = &mut self.sum {
                     sum.add(&chunk);
                 }
+                self.barren.made(chunk.len());
                 if !chunk.is_empty() && sender.send(chunk, clock).is_err() {
                     self.sender = None;
                 }

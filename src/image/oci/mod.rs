@@ -13,7 +13,7 @@ pub use token::renewed;
 
 use super::digest::Digest;
 use super::retry::Pace;
-use super::{Part, Reached, look};
+use super::{Part, Reached};
 use crate::error::{Context, Error, Phase, Result};
 use document::{Descriptor, Document, Layers};
 use registry::Registry;
@@ -51,18 +51,18 @@ pub fn reach(client: &Client, reference: &Reference, given: Option<&Digest>, pac
         )));
     }
     let digest = digests.pop().map(|digest| digest.to_string()).unwrap_or_default();
-    let parts = layers(&registry, &manifest, fail)?;
+    let parts = layers(&mut registry, &manifest, fail)?;
     Ok(Reached { url: reference.url.clone(), digest, parts, layered: true, ..Reached::default() })
 }
 
 /// One part for each layer. Each is asked for, so that one that is missing is known before anything is written.
-fn layers(registry: &Registry, manifest: &Layers, fail: impl Fn(String) -> Error) -> Result<Vec<Part>> {
+fn layers(registry: &mut Registry, manifest: &Layers, fail: impl Fn(String) -> Error) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for layer in manifest.in_order().map_err(&fail)? {
         let digest: Digest = layer.digest.parse().map_err(&fail)?;
         let url = format!("{}/blobs/{digest}", registry.reference.base);
         let parsed = Url::parse(&url).context(Phase::Image, || url.clone())?;
-        let look = look::look(registry.client, &parsed, registry.authorization.as_deref(), registry.pace)?;
+        let look = registry.blob(&parsed)?;
         match look.size_bytes {
             Some(size) if size != layer.size => {
                 return Err(fail(format!("the layer {digest} has {size} bytes, its manifest says {}", layer.size)));

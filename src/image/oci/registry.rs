@@ -1,14 +1,15 @@
 //! Asks a registry, with a token where it wants one.
 
 use super::super::digest::{Digest, Digesting, Kind};
+use super::super::look::{Look, Seen, see};
 use super::super::retry::{Answer, Pace};
 use super::document::accepted;
 use super::reference::Reference;
 use super::token;
 use crate::error::{Context, Error, Phase, Result};
-use reqwest::StatusCode;
-use reqwest::blocking::Client;
+use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, AUTHORIZATION};
+use reqwest::{StatusCode, Url};
 use std::io;
 
 /// What registries take at most, too.
@@ -43,9 +44,8 @@ impl<'a> Registry<'a> {
         let fail = |why: String| Error::new(Phase::Image, format!("the manifest {url} {why}"));
         let mut answer = self.ask(&url)?;
         if let Answer::Other(refusal) = &answer
-            && refusal.status() == StatusCode::UNAUTHORIZED
+            && self.authorize(refusal)?
         {
-            self.authorization = Some(token::token(self.client, &self.reference.repository, refusal, self.pace)?);
             answer = self.ask(&url)?;
         }
         let bytes = match answer {
@@ -64,6 +64,31 @@ impl<'a> Registry<'a> {
             Some(expected) if *expected != digest => Err(fail(format!("has the digest {digest}"))),
             _ => Ok(Manifest { bytes, digest }),
         }
+    }
+
+    /// Whether a blob is there, and how large it is. Some registries show their manifests to all, and want a token only here.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn blob(&mut self, url: &Url) -> Result<Look> {
+        let mut seen = see(self.client, url, self.authorization.as_deref(), self.pace)?;
+        if let Seen::Refused(refusal) = &seen
+            && self.authorize(refusal)?
+        {
+            seen = see(self.client, url, self.authorization.as_deref(), self.pace)?;
+        }
+        seen.there(url)
+    }
+
+    /// Gets a token where the registry wants one; then it is worth while to ask again. What another host wants, that a
+    /// request was led on to, is nothing that a token for the registry would help with: it goes to the registry alone.
+    fn authorize(&mut self, refusal: &Response) -> Result<bool> {
+        let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
+        if !own || refusal.status() != StatusCode::UNAUTHORIZED {
+            return Ok(false);
+        }
+        self.authorization = Some(token::token(self.client, &self.reference.repository, refusal, self.pace)?);
+        Ok(true)
     }
 
     fn ask(&self, url: &str) -> Result<Answer> {

@@ -373,6 +373,73 @@ fn a_blob_that_lies_elsewhere_is_fetched_there_without_the_token() {
     assert!(requests.iter().all(|request| request.authorization.is_none()), "{requests:?}");
 }
 
+/// Shows its manifests to all, and answers for blobs as `blob` says.
+fn open_manifests(contents: Contents, blob: impl Fn(&Request) -> Option<Act> + Send + Sync + 'static) -> Server {
+    Server::start(Vec::new(), move |request| match request.path.contains("/blobs/") {
+        true => blob(request).unwrap_or_else(|| contents.act(request)),
+        false => contents.act(request),
+    })
+}
+
+#[test]
+fn a_token_is_asked_for_where_only_the_blobs_want_one() {
+    let (mut contents, _) = image();
+    let layers =
+        ["lower", "upper"].map(|name| contents.layer(LAYER, &compress("zstd", &Tar::new().file(name, b"").end())));
+    contents.manifest("12", &json!({"mediaType": MANIFEST, "layers": layers}));
+    // Refused by HEAD, or by the GET that follows where there is no HEAD.
+    for head in [true, false] {
+        let (tokens, last) = tokens("token");
+        let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
+        let server = open_manifests(contents.clone(), move |request| match &request.authorization {
+            _ if !head && request.method == "HEAD" => Some(Act::status(405)),
+            Some(token) if *token == *last.lock().unwrap() => None,
+            _ => Some(unauthorized(&challenge)),
+        });
+        let reached = reach_at(url(&server, ":12"), None).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        Incoming::at_pace(reached, Plain::Tar, pace())
+            .unwrap()
+            .burn(root.path(), &Default::default(), &|_| ())
+            .unwrap();
+        assert!(root.path().join("lower").exists() && root.path().join("upper").exists());
+        let asked: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
+        assert_eq!(asked, ["/token?scope=repository%3Aos%2Fdebian%3Apull"]);
+        // The first manifest came without.
+        assert_eq!(server.requests()[0].authorization, None);
+    }
+}
+
+#[test]
+fn a_registry_that_refuses_every_token_for_a_blob_is_asked_twice() {
+    let (tokens, _) = tokens("token");
+    let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
+    let server = open_manifests(image().0, move |_| Some(unauthorized(&challenge)));
+    let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
+    assert!(error.contains("/blobs/sha256:") && error.contains("the server answers 401"), "{error}");
+    assert_eq!((server.requests().len(), tokens.requests().len()), (3, 1));
+
+    let closed = open_manifests(image().0, |_| Some(unauthorized("Basic realm=\"r\"")));
+    let error = reach_at(url(&closed, ":12"), None).unwrap_err().to_string();
+    assert!(error.contains("wants a user and a password (Basic)"), "{error}");
+}
+
+#[test]
+fn what_another_host_wants_is_no_reason_for_a_token() {
+    let (tokens, _) = tokens("token");
+    let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
+    let storage = Server::start(Vec::new(), move |_| unauthorized(&challenge));
+    let elsewhere = storage.url("blob");
+    let lead_on = move || Act { headers: vec![("Location", elsewhere.clone())], ..Act::status(307) };
+    let whole = lead_on.clone();
+    for server in [open_manifests(image().0, move |_| Some(lead_on())), Server::start(Vec::new(), move |_| whole())] {
+        let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
+        assert!(error.contains("cannot be had: the") && error.contains("answers 401"), "{error}");
+    }
+    assert_eq!((storage.requests().len(), tokens.requests().len()), (2, 0));
+    assert!(storage.requests().iter().all(|request| request.authorization.is_none()));
+}
+
 #[test]
 fn a_registry_that_is_down_has_others_beside_it() {
     let (contents, descriptor) = image();

@@ -1,6 +1,9 @@
 //! Archives that lie about sizes, or are made to fill whatever they are unpacked to.
 
 use super::*;
+use crate::command::Command;
+use crate::storage::loopdev::LoopDevice;
+use crate::storage::vmdisks::Disks;
 use nix::mount::{MsFlags, mount};
 
 fn refused(tar: &[u8], root: &Path) -> String {
@@ -113,4 +116,81 @@ fn what_a_writer_cannot_set_is_named() {
     let tar = (0..2000).fold(tar, |tar, number| tar.file(&format!("after{number}"), b"x"));
     let error = refused(&tar.end(), root.path());
     assert!(error.starts_with("etc/bad: set its nonsense: "), "{error}");
+}
+
+/// Unpacks below a root that is 4 MiB of memory, with another filesystem mounted at `srv`; looks at it, and unmounts both.
+fn beside_another<T>(mount_srv: impl Fn(&Path), tar: Tar, look: impl Fn(&Path) -> T) -> (String, T) {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    mount(Some("tmpfs"), root, Some("tmpfs"), MsFlags::empty(), Some("size=4m")).unwrap();
+    fs::create_dir(root.join("srv")).unwrap();
+    mount_srv(&root.join("srv"));
+    let error = unpack_into(root, &tar.end(), 1 << 16, false).map_or_else(|error| error.to_string(), |_| String::new());
+    let seen = look(root);
+    [root.join("srv"), root.to_owned()].iter().for_each(|path| unmount(path).unwrap());
+    (error, seen)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_hard_links_that_become_copies_count_as_the_tar_does() {
+    let memory = |size: &'static str| {
+        move |path: &Path| mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some(size)).unwrap()
+    };
+    let links = |size: usize, count: usize| {
+        let tar = Tar::new().file("big", &noise(size)).directory("srv");
+        (0..count).fold(tar, |tar, _| tar.hard_link("srv/x", "big"))
+    };
+    let length = |root: &Path| fs::metadata(root.join("srv/x")).map_or(0, |metadata| metadata.len());
+    // 80 MiB: twice the two filesystems, and what headers may take.
+    assert_eq!(beside_another(memory("size=4m"), links(2 << 20, 30), length), (String::new(), 2 << 20));
+    let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
+    let text =
+        "srv/x: hard link to big: the tar, with the copies that its hard links between filesystems become, has more";
+    assert_eq!(error, format!("{text} than 83886080 bytes, twice what its filesystems can hold"));
+    // Members that follow count too.
+    let more = noise(1 << 20);
+    let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
+    let (error, _) = beside_another(memory("size=4m"), last, length);
+    assert!(error.starts_with("last: the tar, with the copies that"), "{error}");
+    // Refused before anything of it is copied.
+    let (error, seen) = beside_another(memory("size=1m"), links(2 << 20, 1), length);
+    let text = "srv/x: hard link to big: it has 2097152 bytes, and its filesystem has room for 1048576";
+    assert_eq!((error.as_str(), seen), (text, 0));
+}
+
+/// Mounts a new filesystem of this disk.
+fn new_filesystem(kind: &str, options: &[&str], disk: &str, path: &Path) {
+    Command::new(format!("mkfs.{kind}")).args(options).arg(disk).run().unwrap();
+    mount(Some(disk), path, Some(kind), MsFlags::empty(), None::<&str>).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_hard_link_becomes_a_copy_where_a_file_can_have_no_more_names() {
+    let disk = LoopDevice::new(64 << 20, 512);
+    let ext4 = |path: &Path| new_filesystem("ext4", &["-q", "-F"], disk.path(), path);
+    // 65,000 names and no more.
+    let first = Tar::new().file("srv/a", b"content");
+    let tar = (1..65_000).fold(first, |tar, number| tar.hard_link(&format!("srv/d/{number}"), "srv/a"));
+    let names =
+        |root: &Path| ["a", "b"].map(|name| fs::metadata(root.join("srv").join(name)).map_or(0, |is| is.nlink()));
+    assert_eq!(beside_another(ext4, tar.hard_link("srv/b", "srv/a"), names), (String::new(), [65_000, 1]));
+    // What is refused for another reason is not copied.
+    let (error, there) = beside_another(ext4, Tar::new().directory("srv/a").hard_link("srv/b", "srv/a"), names);
+    assert_eq!((error.as_str(), there[1]), ("srv/b: hard link to srv/a: Operation not permitted (os error 1)", 0));
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: scripts/test vm runs it in a machine"]
+fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
+    let disks = Disks::take("vda");
+    let fat = |path: &Path| new_filesystem("vfat", &[], &disks.all()[0], path);
+    let tar = Tar::new().file("srv/a", b"content").hard_link("srv/b", "srv/a").hard_link("srv/b", "srv/a");
+    let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());
+    assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));
+    let tar = Tar::new().directory("srv/a").hard_link("srv/b", "srv/a");
+    let error =
+        "srv/b: hard link to srv/a: it cannot have this name too, and is no file or symlink that could be copied";
+    assert_eq!(beside_another(fat, tar, |_| ()).0, error);
 }

@@ -1,5 +1,6 @@
 //! Each format whole, in parts, cut, damaged and followed by something; by one thread and by several.
 
+mod barren;
 mod cli;
 mod forge;
 mod fuzz;
@@ -48,11 +49,15 @@ pub(super) fn source(bytes: &[u8], buffer_bytes: usize, end: io::Result<()>) -> 
 
 /// Decodes while `read` reads what comes out.
 pub(super) fn through<T>(source: Reader, how: How, read: impl FnOnce(Reader) -> T) -> T {
+    through_input(Input::new(source), how, read)
+}
+
+fn through_input<T>(input: Input, how: How, read: impl FnOnce(Reader) -> T) -> T {
     let (sender, receiver) = pipe(4);
     let pool = Pool::new(4, how.buffer_bytes.max(100));
     let stages = Stages::start();
     thread::scope(|scope| {
-        scope.spawn(|| decode_with(how.threads, source, how.plain, &pool, &stages, sender));
+        scope.spawn(|| decode_with(how.threads, input, how.plain, &pool, &stages, sender));
         read(Reader::new(receiver, std::sync::Arc::default()))
     })
 }
@@ -62,10 +67,12 @@ pub(super) fn decoded(bytes: &[u8], how: How) -> io::Result<Vec<u8>> {
 }
 
 fn decoded_from(source: Reader, how: How) -> io::Result<Vec<u8>> {
-    through(source, how, |mut reader| {
-        let mut out = Vec::new();
-        reader.read_to_end(&mut out).map(|_| out)
-    })
+    through(source, how, all)
+}
+
+fn all(mut reader: Reader) -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    reader.read_to_end(&mut out).map(|_| out)
 }
 
 #[track_caller]
