@@ -22,6 +22,7 @@ mod room;
 mod simulator;
 mod stacks;
 mod table;
+mod unknown;
 mod whole;
 
 const MIB: u64 = 1 << 20;
