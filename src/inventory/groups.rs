@@ -167,6 +167,12 @@ pub(super) struct Volume {
     /// `partial` when a physical volume is missing.
     #[serde(default)]
     lv_health_status: String,
+    /// `public,origin,thickorigin`.
+    #[serde(default)]
+    lv_role: String,
+    /// Not empty while pvmove(8) has it.
+    #[serde(default)]
+    lv_allocation_locked: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -191,7 +197,7 @@ fn report() -> Result<Report, String> {
     let fields = [
         ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags"],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
-        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status"],
+        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status,lv_role,lv_allocation_locked"],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
         ["--configreport", "pvseg", "-o", "pv_uuid"],
     ];
@@ -224,6 +230,7 @@ fn groups(
             LogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
                 health: health(&row, volume, kind, whole),
+                entangled: entangled(volume).to_owned(),
                 name: volume.lv_name.clone(),
                 uuid: volume.lv_uuid.clone(),
                 size_bytes: number(&volume.lv_size),
@@ -249,6 +256,17 @@ fn groups(
     }
     groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
+}
+
+/// An origin is activated together with its snapshots, and a merge that is due begins. Both look linear otherwise.
+fn entangled(volume: &Volume) -> &'static str {
+    match () {
+        () if volume.lv_role.split(',').any(|role| role == "origin") => {
+            "has a snapshot, which would be activated with it"
+        }
+        () if !volume.lv_allocation_locked.is_empty() => "is being moved, which would go on",
+        () => "",
+    }
 }
 
 /// The superblocks of a raid1 say which of its copies count; of others lvm tells what is missing.

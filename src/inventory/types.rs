@@ -254,6 +254,9 @@ pub struct LogicalVolume {
     pub running: Option<String>,
     #[serde(default, skip_serializing_if = "Health::is_whole")]
     pub health: Health,
+    /// What its activation would do to others: `is being moved, which would go on`; empty for nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub entangled: String,
 }
 
 /// Are all the data of a volume there?

@@ -46,7 +46,12 @@ pub enum ArrayFate {
 
 pub enum GroupFate {
     Made(CreateGroup),
-    Kept { name: String, devices: Vec<String> },
+    /// `volumes` are the layout's.
+    Kept {
+        name: String,
+        devices: Vec<String>,
+        volumes: Vec<String>,
+    },
 }
 
 /// Where a filesystem lives and whether it is made.

@@ -217,6 +217,23 @@ fn health_by_what_is_missing() {
 }
 
 #[test]
+fn volumes_that_are_not_activated_alone() {
+    let volume = |role: &str, locked: &str| {
+        let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_role": role, "lv_allocation_locked": locked});
+        entangled(&serde_json::from_value(volume).unwrap())
+    };
+    for (role, locked, expected) in [
+        ("", "", ""),
+        ("public", "", ""),
+        ("public,snapshot,thicksnapshot", "", ""),
+        ("public,origin,thickorigin,multithickorigin", "", "has a snapshot, which would be activated with it"),
+        ("public", "allocation locked", "is being moved, which would go on"),
+    ] {
+        assert_eq!(volume(role, locked), expected, "{role} {locked}");
+    }
+}
+
+#[test]
 fn copies_of_a_recorded_group() {
     let path = format!("{}/testdata/tools/lvm-fullreport-partial.json", env!("CARGO_MANIFEST_DIR"));
     let report: Report = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
