@@ -37,12 +37,13 @@ pub struct Command {
     root: Option<PathBuf>,
     before: Option<Before>,
     deadline: Duration,
+    whole: Option<usize>,
 }
 
 /// What a tool said when it succeeded.
 #[derive(Debug)]
 pub struct Output {
-    /// The first MiB of it.
+    /// The first MiB of it, or all of it with [`Command::whole`].
     pub stdout: String,
 }
 
@@ -61,6 +62,8 @@ pub enum End {
     Exited(i32),
     Killed(i32),
     Deadline(Duration),
+    /// It ended well, but what it said is longer than this, or goes on after its end.
+    NotWhole(usize),
 }
 
 impl Command {
@@ -72,6 +75,7 @@ impl Command {
             root: None,
             before: None,
             deadline: DEFAULT_DEADLINE,
+            whole: None,
         }
     }
 
@@ -112,10 +116,16 @@ impl Command {
         self
     }
 
+    /// All of its output is needed, and it is not longer than this: a part of a list looks like a list.
+    pub fn whole(mut self, limit: usize) -> Self {
+        self.whole = Some(limit);
+        self
+    }
+
     /// Runs it to its end.
     ///
     /// # Errors
-    /// The program is missing, exits with another code than 0, is killed, or does not end in time.
+    /// The program is missing, exits with another code than 0, is killed, does not end in time, or says more than it may.
     pub fn run(self) -> Result<Output, CommandError> {
         self.run_watched(|_| {})
     }
@@ -132,21 +142,25 @@ impl Command {
 
         let watch: Watch = Arc::new(watch);
         let tail = Arc::new(Mutex::new(VecDeque::new()));
-        let stdout = child.stdout.take().map(|pipe| read_lines(pipe, watch.clone(), tail.clone()));
-        let stderr = child.stderr.take().map(|pipe| read_lines(pipe, watch, tail.clone()));
+        let limit = self.whole.unwrap_or(OUTPUT_BYTES);
+        let stdout = child.stdout.take().map(|pipe| read_lines(pipe, limit, watch.clone(), tail.clone()));
+        let stderr = child.stderr.take().map(|pipe| read_lines(pipe, OUTPUT_BYTES, watch, tail.clone()));
         let ended = wait(&mut child, self.deadline);
         if ended.is_none() {
             kill_group(&mut child);
         }
         // A daemon that the tool left behind may hold the pipes open: give the readers a moment, not for ever.
-        let text = stdout.map(|reader| reader.finish(Duration::from_secs(2))).unwrap_or_default();
+        let Text { text, whole } = stdout.map(|reader| reader.finish(Duration::from_secs(2))).unwrap_or_default();
         if let Some(reader) = stderr {
             reader.finish(Duration::from_secs(2));
         }
         let tail = || tail.lock().map(|lines| lines.iter().cloned().collect()).unwrap_or_default();
         match ended {
             None => Err(fail(End::Deadline(self.deadline), tail())),
-            Some(status) if status.success() => Ok(Output { stdout: text }),
+            Some(status) if status.success() => match self.whole {
+                Some(limit) if !whole => Err(fail(End::NotWhole(limit), Vec::new())),
+                _ => Ok(Output { stdout: text }),
+            },
             Some(status) => Err(fail(End::of(status), tail())),
         }
     }
@@ -202,6 +216,13 @@ impl fmt::Display for CommandError {
             End::Deadline(limit) => {
                 write!(f, "`{}` did not end within {} s and was killed", self.argv, limit.as_secs_f32())?;
             }
+            End::NotWhole(limit) => {
+                write!(
+                    f,
+                    "`{}` said more than the {limit} bytes that are read of it, or left somebody who goes on",
+                    self.argv
+                )?;
+            }
         }
         if !self.tail.is_empty() {
             write!(f, ", saying: {}", self.tail.join(" | "))?;
@@ -228,13 +249,21 @@ fn quoted(word: &str) -> String {
 
 type Watch = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// What was read of a pipe.
+#[derive(Default)]
+struct Text {
+    text: String,
+    /// To its end, and nothing of it was too much.
+    whole: bool,
+}
+
 struct LineReader {
     handle: thread::JoinHandle<()>,
-    text: Arc<Mutex<String>>,
+    text: Arc<Mutex<Text>>,
 }
 
 impl LineReader {
-    fn finish(self, patience: Duration) -> String {
+    fn finish(self, patience: Duration) -> Text {
         let end = Instant::now() + patience;
         while !self.handle.is_finished() && Instant::now() < end {
             thread::sleep(Duration::from_millis(5));
@@ -243,23 +272,37 @@ impl LineReader {
     }
 }
 
-fn read_lines(pipe: impl Read + Send + 'static, watch: Watch, tail: Arc<Mutex<VecDeque<String>>>) -> LineReader {
-    let text = Arc::new(Mutex::new(String::new()));
+fn read_lines(
+    pipe: impl Read + Send + 'static,
+    limit: usize,
+    watch: Watch,
+    tail: Arc<Mutex<VecDeque<String>>>,
+) -> LineReader {
+    let text = Arc::new(Mutex::new(Text::default()));
     let collected = text.clone();
     let handle = thread::spawn(move || {
         let mut pipe = BufReader::new(pipe);
         let mut line = Vec::new();
+        let mut dropped = false;
         loop {
             line.clear();
             match pipe.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return,
+                Ok(0) => {
+                    if let Ok(mut text) = collected.lock() {
+                        text.whole = !dropped;
+                    }
+                    return;
+                }
+                Err(_) => return,
                 Ok(_) => {}
             }
             let raw = String::from_utf8_lossy(&line);
-            if let Ok(mut text) = collected.lock()
-                && text.len() + raw.len() <= OUTPUT_BYTES
-            {
-                text.push_str(&raw);
+            if let Ok(mut collected) = collected.lock() {
+                // Nothing after the first line that is too much: a hole in the middle would not be seen.
+                dropped |= collected.text.len() + raw.len() > limit;
+                if !dropped {
+                    collected.text.push_str(&raw);
+                }
             }
             let shown = raw.trim_end();
             if shown.trim().is_empty() {
@@ -369,6 +412,19 @@ mod tests {
     fn what_is_kept_of_the_output_is_bounded() {
         let output = Command::new("sh").args(["-c", "yes | head -c 4000000"]).run().unwrap();
         assert!((OUTPUT_BYTES - 4096..=OUTPUT_BYTES).contains(&output.stdout.len()), "{}", output.stdout.len());
+    }
+
+    #[test]
+    fn what_must_be_whole_is_whole_or_an_error() {
+        let said = |limit: usize| Command::new("sh").args(["-c", "yes | head -c 4000000"]).whole(limit).run();
+        assert_eq!(said(4_000_000).unwrap().stdout.len(), 4_000_000);
+        let error = said(3_999_999).unwrap_err();
+        assert!(matches!(error.end, End::NotWhole(3_999_999)), "{error}");
+        let expected = "` said more than the 3999999 bytes that are read of it, or left somebody who goes on";
+        assert!(error.to_string().ends_with(expected), "{error}");
+        // Somebody who is left behind and may go on.
+        let error = Command::new("sh").args(["-c", "echo one; sleep 9 &"]).whole(100).run().unwrap_err();
+        assert!(matches!(error.end, End::NotWhole(100)), "{error}");
     }
 
     #[test]

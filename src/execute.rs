@@ -156,7 +156,8 @@ impl<'a> Run<'a> {
             Operation::CreateArray(CreateArray { device, .. }) | Operation::AssembleArray { device, .. } => {
                 self.running.push(Operation::StopArray { device: device.clone() });
             }
-            Operation::CreateGroup(CreateGroup { name, devices, .. }) | Operation::ActivateGroup { name, devices } => {
+            Operation::CreateGroup(CreateGroup { name, devices, .. })
+            | Operation::ActivateGroup { name, devices, .. } => {
                 self.running.push(Operation::DeactivateGroup { name: name.clone(), devices: devices.clone() });
             }
             Operation::DeactivateGroup { .. } | Operation::StopArray { .. } => {
@@ -359,7 +360,7 @@ fn on_device(operation: &Operation, installation: &Installation) -> Result<Optio
         Operation::CreateGroup(group) => lvm::create_group(group)?,
         Operation::CreateVolume(volume) => lvm::create_volume(volume)?,
         Operation::AssembleArray { device, uuid, members } => raid::assemble(device, *uuid, members)?,
-        Operation::ActivateGroup { name, devices } => lvm::activate(name, devices)?,
+        Operation::ActivateGroup { name, devices, volumes } => lvm::activate(name, volumes, devices)?,
         Operation::MakeFilesystem(make) => filesystem::make(make)?,
         Operation::DeactivateGroup { name, devices } => lvm::deactivate(name, devices)?,
         Operation::StopArray { device } => raid::stop(device)?,

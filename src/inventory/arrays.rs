@@ -1,8 +1,8 @@
 //! md arrays by what is written on their members: by `mdadm --examine` of every device on which libblkid sees a member.
 //! Nothing has to run for that, and nothing is started.
 
-use super::{Array, ArrayMember, Inventory, MemberRole, Roots, Stacked, StackedKind, attribute};
-use crate::command::{self, Command};
+use super::{Array, ArrayMember, Inventory, MemberRole, Roots, Stacked, StackedKind, Unknown, attribute};
+use crate::command::Command;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -11,6 +11,9 @@ pub const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_rai
 
 /// A disk that is dying answers late.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How much of what mdadm says instead of what was asked is passed on.
+const SAID_LINES: usize = 5;
 
 /// What one member says.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,35 +30,44 @@ struct Superblock {
     empty: Vec<u32>,
 }
 
-/// All arrays of which a member is there. A member that mdadm cannot read is left out and named in the log.
-pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<Array> {
-    let devices = inventory.devices_with(&MEMBERS);
-    if !devices.is_empty() && !command::missing(&["mdadm"]).is_empty() {
-        tracing::warn!("there is no mdadm here: what the RAID members {} belong to is not known", devices.join(", "));
-        return Vec::new();
-    }
-    let found = devices.into_iter().filter_map(|device| Some((device.to_owned(), examine(device)?)));
-    let mut arrays = grouped(found.collect());
+/// All arrays of which a member is there, and the members that mdadm cannot read.
+pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unknown>) {
+    let devices: Vec<&str> =
+        inventory.devices_with(&MEMBERS).into_iter().filter(|device| !inventory.is_inside(device)).collect();
+    let (found, unknown) = examined(&devices, &mdadm_examine);
+    let mut arrays = grouped(found);
     for array in &mut arrays {
         array.running = running(roots, inventory, array);
     }
-    arrays
+    (arrays, unknown)
 }
 
-fn examine(device: &str) -> Option<Superblock> {
-    match Command::new("mdadm").args(["--examine", device]).deadline(DEADLINE).run() {
-        Ok(output) => {
-            let superblock = parse(&output.stdout);
-            if superblock.is_none() {
-                tracing::warn!(device, "mdadm says nothing about an array of this RAID member");
+/// What each of the members says, and those that say nothing, each with the reason.
+fn examined(
+    devices: &[&str],
+    examine: &impl Fn(&str) -> Result<String, String>,
+) -> (Vec<(String, Superblock)>, Vec<Unknown>) {
+    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    for device in devices {
+        let none = |text: &str| {
+            let said: Vec<&str> =
+                text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SAID_LINES).collect();
+            format!("mdadm tells of no array that {device} is a member of: {}", said.join(" | "))
+        };
+        match examine(device).and_then(|text| parse(&text).ok_or_else(|| none(&text))) {
+            Ok(superblock) => found.push(((*device).to_owned(), superblock)),
+            Err(reason) => {
+                tracing::warn!(device, "what the RAID member belongs to is not known: {reason}");
+                unknown.push(Unknown { devices: vec![(*device).to_owned()], reason });
             }
-            superblock
-        }
-        Err(error) => {
-            tracing::warn!(device, "the RAID member cannot be examined: {error}");
-            None
         }
     }
+    (found, unknown)
+}
+
+fn mdadm_examine(device: &str) -> Result<String, String> {
+    let output = Command::new("mdadm").args(["--examine", device]).deadline(DEADLINE).run();
+    output.map(|output| output.stdout).map_err(|error| error.to_string())
 }
 
 /// The text of `mdadm --examine`: lines like `Raid Level : raid1`. `--export` would be easier to read, but knows neither

@@ -2,10 +2,14 @@
 //! that, and nothing is activated.
 
 use super::legs::{self, Piece};
-use super::{Health, Inventory, LogicalVolume, PhysicalVolume, Roots, VolumeGroup, attribute, link_name, names};
-use crate::command::{self, Command};
+use super::{
+    Health, Inventory, LogicalVolume, PhysicalVolume, Roots, StackedKind, Unknown, VolumeGroup, attribute, link_name,
+    names,
+};
+use crate::command::Command;
 use crate::inventory::number_text;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -23,18 +27,20 @@ pub const COPY: &str = "drophammer-";
 /// A disk that is dying answers late.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// All groups; of a machine without a physical volume nothing is asked. What lvm cannot read is named in the log.
-pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<VolumeGroup> {
-    let devices = inventory.devices_with(&[MEMBER]);
+/// All of lvm's report is needed. A linear volume takes about half a KiB of it, a raid1 with its copies two and a half.
+const REPORT_BYTES: usize = 64 << 20;
+
+/// All groups, and the physical volumes of which lvm cannot tell what they belong to. Of a machine without any nothing is
+/// asked.
+pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, Vec<Unknown>) {
+    let devices: Vec<&str> =
+        inventory.devices_with(&[MEMBER]).into_iter().filter(|device| !inventory.is_inside(device)).collect();
     if devices.is_empty() {
-        return Vec::new();
+        return (Vec::new(), Vec::new());
     }
-    if !command::missing(&["lvm"]).is_empty() {
-        tracing::warn!("there is no lvm here: what the physical volumes {} belong to is not known", devices.join(", "));
-        return Vec::new();
-    }
-    match report() {
+    let (groups, unknown) = match report() {
         Ok(report) => {
+            let unknown = unlisted(&devices, inventory, &report, &|path| device_number(roots, path));
             let whole = |row: &Row, name: &str| {
                 let legs = legs::legs(row, name);
                 let superblocks = legs::superblocks(roots, &legs);
@@ -42,13 +48,48 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<VolumeGroup> {
                 let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
                 (if fresh { legs.len() } else { legs::whole(&legs, &superblocks).len() }, legs.len())
             };
-            groups(report, &active(&roots.sys), &|path| known_path(roots, inventory, path), &whole)
+            (groups(report, &active(&roots.sys), &|path| known_path(roots, inventory, path), &whole), unknown)
         }
-        Err(error) => {
-            tracing::warn!("volume groups on {} are not known: {error}", devices.join(", "));
-            Vec::new()
+        Err(reason) => {
+            let devices = devices.into_iter().map(str::to_owned).collect();
+            (Vec::new(), Some(Unknown { devices, reason }))
         }
+    };
+    if let Some(Unknown { devices, reason }) = &unknown {
+        tracing::warn!("what the physical volumes {} belong to is not known: {reason}", devices.join(", "));
     }
+    (groups, unknown.into_iter().collect())
+}
+
+/// What lvm does not speak of, without an error: it leaves out what it takes for a copy of another physical volume, or for a
+/// part of something else. The latter is known where it is true.
+fn unlisted(
+    devices: &[&str],
+    inventory: &Inventory,
+    report: &Report,
+    number: &impl Fn(&str) -> Option<u64>,
+) -> Option<Unknown> {
+    let physical = report.report.iter().flat_map(|row| &row.pv);
+    let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).collect();
+    let is_listed = |device: &str| {
+        number(&super::device_path(&inventory.kernel_name(device))).is_some_and(|number| listed.contains(&number))
+    };
+    let is_part = |device: &str| {
+        let name = inventory.kernel_name(device);
+        let mut others = inventory.stacked.iter().filter(|stacked| stacked.kind != StackedKind::Volume);
+        let mut members = inventory.arrays.iter().flat_map(|array| &array.members);
+        others.any(|stacked| stacked.below.contains(&name)) || members.any(|member| member.device == device)
+    };
+    let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
+    let devices: Vec<String> = left.map(|device| (*device).to_owned()).collect();
+    let reason = "lvm does not list it among the physical volumes: `lvm pvs --all -v` says why".to_owned();
+    (!devices.is_empty()).then_some(Unknown { devices, reason })
+}
+
+/// Which block device is behind a path.
+fn device_number(roots: &Roots, path: &str) -> Option<u64> {
+    let node = std::fs::metadata(roots.dev.join(path.strip_prefix("/dev/")?)).ok()?;
+    Some(node.rdev())
 }
 
 /// What shows the content of a raid1 volume without starting it, which would write to its superblocks.
@@ -126,6 +167,12 @@ pub(super) struct Volume {
     /// `partial` when a physical volume is missing.
     #[serde(default)]
     lv_health_status: String,
+    /// `public,origin,thickorigin`.
+    #[serde(default)]
+    lv_role: String,
+    /// Not empty while pvmove(8) has it.
+    #[serde(default)]
+    lv_allocation_locked: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -150,12 +197,15 @@ fn report() -> Result<Report, String> {
     let fields = [
         ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags"],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
-        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status"],
+        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status,lv_role,lv_allocation_locked"],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
         ["--configreport", "pvseg", "-o", "pv_uuid"],
     ];
-    let output = lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run();
-    let output = output.map_err(|error| error.to_string())?;
+    report_of(lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE))
+}
+
+fn report_of(lvm: Command) -> Result<Report, String> {
+    let output = lvm.whole(REPORT_BYTES).run().map_err(|error| error.to_string())?;
     serde_json::from_str(&output.stdout).map_err(|error| format!("the report of lvm cannot be read: {error}"))
 }
 
@@ -180,6 +230,7 @@ fn groups(
             LogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
                 health: health(&row, volume, kind, whole),
+                entangled: entangled(volume).to_owned(),
                 name: volume.lv_name.clone(),
                 uuid: volume.lv_uuid.clone(),
                 size_bytes: number(&volume.lv_size),
@@ -205,6 +256,17 @@ fn groups(
     }
     groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
+}
+
+/// An origin is activated together with its snapshots, and a merge that is due begins. Both look linear otherwise.
+fn entangled(volume: &Volume) -> &'static str {
+    match () {
+        () if volume.lv_role.split(',').any(|role| role == "origin") => {
+            "has a snapshot, which would be activated with it"
+        }
+        () if !volume.lv_allocation_locked.is_empty() => "is being moved, which would go on",
+        () => "",
+    }
 }
 
 /// The superblocks of a raid1 say which of its copies count; of others lvm tells what is missing.

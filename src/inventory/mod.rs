@@ -76,8 +76,11 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
         stacked: stacked::read(roots, &users)?,
         ..Inventory::default()
     };
-    inventory.arrays = arrays::read(roots, &inventory);
-    inventory.groups = groups::read(roots, &inventory);
+    let (arrays, unexamined) = arrays::read(roots, &inventory);
+    inventory.arrays = arrays;
+    let (groups, unlisted) = groups::read(roots, &inventory);
+    inventory.groups = groups;
+    inventory.unknown = [unexamined, unlisted].concat();
     inventory.filesystems = inside::read(&users, &inventory);
     Ok(inventory)
 }

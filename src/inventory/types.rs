@@ -24,6 +24,9 @@ pub struct Inventory {
     /// LVM volume groups by what their physical volumes say, active or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<VolumeGroup>,
+    /// Members of arrays and physical volumes that belong to something, and nobody could tell to what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Unknown>,
     /// Filesystems whose inside was seen, because they are mounted or were mounted read-only to look.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<Filesystem>,
@@ -45,6 +48,15 @@ pub enum Tried {
     Array(Uuid),
     /// On this device, as [`Filesystem::device`].
     Filesystem(String),
+}
+
+/// Parts of something that is not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unknown {
+    /// `/dev/sda1`, `/dev/md127`: as the disk, partition or stacked device spells it.
+    pub devices: Vec<String>,
+    /// In the words of mdadm or lvm where it has any.
+    pub reason: String,
 }
 
 /// What the inside of a filesystem tells.
@@ -260,6 +272,9 @@ pub struct LogicalVolume {
     pub running: Option<String>,
     #[serde(default, skip_serializing_if = "Health::is_whole")]
     pub health: Health,
+    /// What its activation would do to others: `is being moved, which would go on`; empty for nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub entangled: String,
 }
 
 /// Are all the data of a volume there?
@@ -354,6 +369,16 @@ impl Inventory {
             Some(stacked) => stacked.name.clone(),
             None => device.strip_prefix("/dev/").unwrap_or(device).replace('/', "!"),
         }
+    }
+
+    /// Is it a partition inside a volume, as virtual machines' disks have them? It has no device of its own, so that no tool can
+    /// ask it, and what it belongs to is the business of that machine.
+    pub fn is_inside(&self, device: &str) -> bool {
+        use StackedKind::{Crypt, Other, Volume};
+        let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
+        let mut parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
+        // kpartx makes devices of them.
+        parts.any(|part| part.device == device) && !self.stacked.iter().any(|stacked| stacked.device == device)
     }
 
     /// Paths of all disks, partitions and stacked devices with a signature of one of these kinds.

@@ -121,7 +121,9 @@ impl<'a> Deciding<'a> {
             return;
         }
         let physical = below.paths();
-        self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone() });
+        let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
+        let volumes = volumes.map(|volume| volume.name.clone()).collect();
+        self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone(), volumes });
         let sector_bytes = below.sector_bytes();
         let fate = below.fate;
         self.groups.insert(&group.name, Group { physical, free: None, sector_bytes, fate, kept: Some(kept) });
@@ -228,6 +230,10 @@ impl<'a> Deciding<'a> {
             };
             return self.refuse(place, format!("{path} is to be kept as {}{size}, but {there}", volume.lvmtype));
         };
+        if !found.entangled.is_empty() {
+            let message = format!("{path} is to be kept, but it {}: end that in the installed system", found.entangled);
+            return self.refuse(place, message);
+        }
         let running = found.running.as_deref().and_then(|name| self.stack.stacked(name));
         let not_running = || "the volume is not active, so that nothing is known of what is on it".to_owned();
         let device = Device {

@@ -22,6 +22,7 @@ mod stack;
 mod staying;
 mod steps;
 mod types;
+mod unknown;
 mod verdict;
 mod whole;
 mod wipe;

@@ -75,8 +75,9 @@ impl<'a> Returning<'a> {
             _ => None,
         });
         let groups = self.decided.groups.iter().filter_map(|group| match group {
-            GroupFate::Kept { name, devices } if is_now(name) => {
-                Some(Operation::ActivateGroup { name: name.clone(), devices: devices.clone() })
+            GroupFate::Kept { name, devices, volumes } if is_now(name) && !volumes.is_empty() => {
+                let (name, devices, volumes) = (name.clone(), devices.clone(), volumes.clone());
+                Some(Operation::ActivateGroup { name, devices, volumes })
             }
             _ => None,
         });

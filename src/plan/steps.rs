@@ -144,12 +144,14 @@ fn groups_and_volumes_to_make(decided: &Decided) -> Vec<Operation> {
 
 /// The reverse of how it was put together.
 fn unmount(decided: &Decided) -> Vec<Operation> {
-    let groups = decided.groups.iter().rev().map(|group| {
+    let groups = decided.groups.iter().rev().filter_map(|group| {
         let (name, devices) = match group {
             GroupFate::Made(group) => (&group.name, &group.devices),
-            GroupFate::Kept { name, devices } => (name, devices),
+            // Of one without a volume of the layout nothing was activated.
+            GroupFate::Kept { volumes, .. } if volumes.is_empty() => return None,
+            GroupFate::Kept { name, devices, .. } => (name, devices),
         };
-        Operation::DeactivateGroup { name: name.clone(), devices: devices.clone() }
+        Some(Operation::DeactivateGroup { name: name.clone(), devices: devices.clone() })
     });
     let arrays = decided.arrays.iter().rev().map(|array| match array {
         ArrayFate::Made(array) => Operation::StopArray { device: array.device.clone() },

@@ -111,10 +111,11 @@ pub enum Operation {
         uuid: Uuid,
         members: Vec<String>,
     },
-    /// Activate all volumes of a kept group, writable.
+    /// Activate these volumes of a kept group, writable. Others of the group stay as they are.
     ActivateGroup {
         name: String,
         devices: Vec<String>,
+        volumes: Vec<String>,
     },
     MakeFilesystem(MakeFilesystem),
     Mount(MountFilesystem),

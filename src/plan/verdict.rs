@@ -46,7 +46,12 @@ pub enum ArrayFate {
 
 pub enum GroupFate {
     Made(CreateGroup),
-    Kept { name: String, devices: Vec<String> },
+    /// `volumes` are the layout's.
+    Kept {
+        name: String,
+        devices: Vec<String>,
+        volumes: Vec<String>,
+    },
 }
 
 /// Where a filesystem lives and whether it is made.
@@ -104,6 +109,7 @@ pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &m
     };
     deciding.decide_disks();
     deciding.decide_reaching();
+    deciding.refuse_unknown();
     deciding.decide_releases();
     deciding.decide_arrays();
     deciding.decide_groups();

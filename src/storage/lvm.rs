@@ -64,15 +64,18 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_ends(&volume.device)
 }
 
-/// Activates all volumes of a kept group, writable. What was assembled of it to look inside starts anew, since that was on
-/// read-only disks. Physical volumes may be missing as long as every volume can do without.
+/// Activates these volumes of a kept group, writable, and no other: what belongs to somebody else is written as soon as it
+/// starts (superblocks, a merge that is due), or cannot start here at all. What was assembled of the group to look inside is
+/// taken down first, since that was on read-only disks. Physical volumes may be missing as long as these volumes can do without.
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
-pub fn activate(name: &str, devices: &[String]) -> Result<()> {
+pub fn activate(name: &str, volumes: &[String], devices: &[String]) -> Result<()> {
     devices.iter().try_for_each(|device| release::release_above(device))?;
-    let activated = lvm("vgchange", devices, ["--activate", "y", "--activationmode", "degraded", name]);
-    activated.map(drop).context(Phase::Storage, || format!("activate volume group {name}"))
+    let args = ["--activate", "y", "--activationmode", "degraded"].map(str::to_owned);
+    let paths = volumes.iter().map(|volume| format!("{name}/{volume}"));
+    let activated = lvm("lvchange", devices, args.into_iter().chain(paths));
+    activated.map(drop).context(Phase::Storage, || format!("activate {} of volume group {name}", volumes.join(", ")))
 }
 
 /// Deactivates all volumes of a group.

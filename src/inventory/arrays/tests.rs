@@ -55,6 +55,25 @@ fn texts_without_an_array_are_none() {
 }
 
 #[test]
+fn members_that_cannot_be_read_are_named_and_the_others_are_known() {
+    let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", env!("CARGO_MANIFEST_DIR"));
+    let good = std::fs::read_to_string(path).unwrap();
+    let examine = |device: &str| match device {
+        "/dev/sda1" | "/dev/sdd1" => Ok(good.clone()),
+        "/dev/sdb1" => Err("`mdadm` exited with 1, saying: No md superblock".to_owned()),
+        _ => Ok("/dev/sdc1:\n   MBR Magic : aa55\n\n".to_owned()),
+    };
+    let (found, unknown) = examined(&["/dev/sda1", "/dev/sdb1", "/dev/sdc1", "/dev/sdd1"], &examine);
+    let found: Vec<&str> = found.iter().map(|(device, _)| device.as_str()).collect();
+    assert_eq!(found, ["/dev/sda1", "/dev/sdd1"]);
+    let unknown: Vec<(String, &str)> = unknown.iter().map(|it| (it.devices.join(" "), it.reason.as_str())).collect();
+    let none = "mdadm tells of no array that /dev/sdc1 is a member of: /dev/sdc1: | MBR Magic : aa55";
+    let expected =
+        [("/dev/sdb1".to_owned(), "`mdadm` exited with 1, saying: No md superblock"), ("/dev/sdc1".to_owned(), none)];
+    assert_eq!(unknown, expected);
+}
+
+#[test]
 fn names_and_roles() {
     let names = [
         ("any:root", "root"),

@@ -66,6 +66,94 @@ fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
 }
 
 #[test]
+fn physical_volumes_that_lvm_leaves_out_are_named() {
+    let report = serde_json::json!({"report": [
+        {"vg": [{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "1", "vg_tags": ""}],
+         "pv": [{"pv_uuid": "1", "pv_name": "/dev/disk/by-id/a", "pv_size": "1"},
+                {"pv_uuid": "2", "pv_name": "[unknown]", "pv_size": "1"},
+                {"pv_uuid": "3", "pv_name": "/dev/mapper/v-guest", "pv_size": "1"}]},
+        // Of no group.
+        {"pv": [{"pv_uuid": "4", "pv_name": "/dev/sdb", "pv_size": "1"}]},
+    ]});
+    let report: Report = serde_json::from_value(report).unwrap();
+    let number = |path: &str| {
+        let nodes = ["/dev/sda1", "/dev/sdb", "/dev/sdc", "/dev/sdd", "/dev/sde", "/dev/dm-1"];
+        let path = if path == "/dev/disk/by-id/a" { "/dev/sda1" } else { path };
+        let path = if path == "/dev/mapper/v-guest" { "/dev/dm-1" } else { path };
+        nodes.iter().position(|node| *node == path).map(|number| number as u64)
+    };
+    let stacked = |name: &str, device: &str, kind, below: &str| Stacked {
+        name: name.to_owned(),
+        device: device.to_owned(),
+        kind,
+        below: vec![below.to_owned()],
+        ..Stacked::default()
+    };
+    let member = super::super::ArrayMember { device: "/dev/sde".to_owned(), ..Default::default() };
+    let inventory = Inventory {
+        stacked: vec![
+            stacked("dm-1", "/dev/mapper/v-guest", StackedKind::Volume, "sda1"),
+            // Another path to the same disk, and a volume of what is not known.
+            stacked("dm-2", "/dev/mapper/multi", StackedKind::Other, "sdd"),
+            stacked("dm-3", "/dev/mapper/v-a", StackedKind::Volume, "sdc"),
+        ],
+        arrays: vec![super::super::Array { members: vec![member], ..Default::default() }],
+        ..Inventory::default()
+    };
+    let unlisted = |devices: &[&str]| unlisted(devices, &inventory, &report, &number);
+    assert_eq!(unlisted(&["/dev/sda1", "/dev/mapper/v-guest", "/dev/sdb", "/dev/sdd", "/dev/sde"]), None);
+    let found = unlisted(&["/dev/sda1", "/dev/sdc", "/dev/gone"]).unwrap();
+    assert_eq!(found.devices, ["/dev/sdc", "/dev/gone"]);
+}
+
+#[test]
+fn partitions_inside_volumes_are_not_asked() {
+    let part = |device: &str| super::super::Partition { device: device.to_owned(), ..Default::default() };
+    let stacked = |device: &str, kind, parts: &[&str]| Stacked {
+        device: device.to_owned(),
+        kind,
+        table: Some(super::super::Table {
+            partitions: parts.iter().map(|device| part(device)).collect(),
+            ..Default::default()
+        }),
+        ..Stacked::default()
+    };
+    let inventory = Inventory {
+        stacked: vec![
+            stacked("/dev/mapper/v-guest", StackedKind::Volume, &["/dev/mapper/v-guest1", "/dev/mapper/v-guest2"]),
+            stacked("/dev/mapper/v-guest2", StackedKind::Other, &[]),
+            stacked("/dev/md127", StackedKind::Array, &["/dev/md127p1"]),
+        ],
+        ..Inventory::default()
+    };
+    let devices = ["/dev/mapper/v-guest", "/dev/mapper/v-guest1", "/dev/mapper/v-guest2", "/dev/md127p1", "/dev/sda1"];
+    assert_eq!(devices.map(|device| inventory.is_inside(device)), [false, true, false, false, false]);
+}
+
+#[test]
+fn a_report_of_thousands_of_volumes_is_read() {
+    let row = |number: usize| serde_json::json!({"lv_uuid": format!("{number:038}"), "lv_name": format!("v{number}"), "lv_size": "4194304", "origin": "", "lv_health_status": ""});
+    let segment = |number: usize| serde_json::json!({"lv_uuid": format!("{number:038}"), "segtype": "linear", "stripes": "1", "seg_start_pe": "0", "seg_size_pe": "1", "devices": "/dev/sda(0)"});
+    let (volumes, segments): (Vec<_>, Vec<_>) = (0..6000).map(|number| (row(number), segment(number))).unzip();
+    let group = serde_json::json!([{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "4194304", "vg_tags": ""}]);
+    let text =
+        serde_json::to_string_pretty(&serde_json::json!({"report": [{"vg": group, "lv": volumes, "seg": segments}]}))
+            .unwrap();
+    assert!(text.len() > 2 << 20, "{}", text.len());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let report = report_of(Command::new("cat").arg(file.path())).unwrap();
+    assert_eq!(groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (0, 0))[0].volumes.len(), 6000);
+    let error = |command: Command| report_of(command).unwrap_err();
+    assert!(
+        error(Command::new("sh").args(["-c", "echo bad disk >&2; exit 5"]))
+            .ends_with("exited with 5, saying: bad disk")
+    );
+    assert!(error(Command::new("echo").arg("{\"report\": [")).starts_with("the report of lvm cannot be read: "));
+    assert!(error(Command::new("sleep").arg("9").deadline(Duration::from_millis(10))).contains("did not end within"));
+}
+
+#[test]
 fn machines_without_groups_and_strange_reports() {
     let none = |text: &str| {
         let report: Report = serde_json::from_str(text).unwrap();
@@ -125,6 +213,23 @@ fn health_by_what_is_missing() {
         ("raid10", "partial", 2, Health::Lost),
     ] {
         assert_eq!(row(kind, status, missing), expected, "{kind} {status} {missing}");
+    }
+}
+
+#[test]
+fn volumes_that_are_not_activated_alone() {
+    let volume = |role: &str, locked: &str| {
+        let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_role": role, "lv_allocation_locked": locked});
+        entangled(&serde_json::from_value(volume).unwrap())
+    };
+    for (role, locked, expected) in [
+        ("", "", ""),
+        ("public", "", ""),
+        ("public,snapshot,thicksnapshot", "", ""),
+        ("public,origin,thickorigin,multithickorigin", "", "has a snapshot, which would be activated with it"),
+        ("public", "allocation locked", "is being moved, which would go on"),
+    ] {
+        assert_eq!(volume(role, locked), expected, "{role} {locked}");
     }
 }
 

@@ -65,7 +65,9 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::AssembleArray { device, members, .. } => {
             alone(format!("assemble {} ({})", short(device), listed(members)))
         }
-        Operation::ActivateGroup { name, devices } => alone(format!("activate {name} ({})", listed(devices))),
+        Operation::ActivateGroup { name, devices, volumes } => {
+            alone(format!("activate {} of {name} ({})", volumes.join(", "), listed(devices)))
+        }
         Operation::MakeFilesystem(make) => alone(make_filesystem(make)),
         Operation::Mount(filesystem) => alone(mount(filesystem)),
         Operation::BurnDisk(disk) => (None, burn_disk(disk)),

@@ -267,7 +267,11 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
     let plan = make(&layout, &inventory, Mode::Reinstall).unwrap();
     let said = "vg:vg00 is kept DEGRADED: varlib, srv without a copy: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv)";
     assert!(plan.warnings.iter().any(|warning| warning == said), "{:#?}", plan.warnings);
-    let activate = Operation::ActivateGroup { name: "vg00".to_owned(), devices: vec!["/dev/sdc".to_owned()] };
+    let activate = Operation::ActivateGroup {
+        name: "vg00".to_owned(),
+        devices: vec!["/dev/sdc".to_owned()],
+        volumes: vec!["varlib".to_owned(), "srv".to_owned()],
+    };
     assert!(operations(&plan, StepName::StorageMountKept).contains(&activate));
     // Also when it is somebody else's volume.
     let other = inventory::LogicalVolume { name: "pvc-1".to_owned(), health: Health::Lost, ..Default::default() };

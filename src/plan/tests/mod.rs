@@ -25,6 +25,7 @@ mod simulator;
 mod spanning;
 mod stacks;
 mod table;
+mod unknown;
 mod whole;
 
 const MIB: u64 = 1 << 20;

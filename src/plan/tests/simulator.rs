@@ -43,8 +43,11 @@ impl Machine {
             Operation::AssembleArray { uuid, .. } => {
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
-            Operation::ActivateGroup { name, .. } => {
-                assert!(self.0.groups.iter().any(|group| group.name == *name), "{operation:?}");
+            Operation::ActivateGroup { name, volumes, .. } => {
+                let found = self.0.groups.iter().find(|is| is.name == *name);
+                let found = found.unwrap_or_else(|| panic!("{operation:?}"));
+                let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
+                assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
             Operation::Mount(mount) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();

@@ -140,7 +140,7 @@ type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]
 fn a_kept_stack_that_differs_is_refused_with_both_sides() {
-    let cases: [Case; 11] = [
+    let cases: [Case; 14] = [
         (
             "other level",
             |inventory| inventory.arrays[2].level = "raid0".to_owned(),
@@ -168,6 +168,21 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
             "a physical volume is missing",
             |inventory| inventory.groups[0].physical.push(PhysicalVolume::default()),
             "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, a missing device (volumes: varlib, srv)",
+        ),
+        (
+            "a snapshot, merged or not",
+            |inventory| inventory.groups[0].volumes[1].entangled = "has a snapshot".to_owned(),
+            "logicalvolumes[1]: /dev/vg00/srv is to be kept, but it has a snapshot: end that in the installed system",
+        ),
+        (
+            "a cache",
+            |inventory| inventory.groups[0].volumes[0].kind = "cache".to_owned(),
+            "logicalvolumes[0]: /dev/vg00/varlib is to be kept as linear 400 MiB, but is cache 400 MiB",
+        ),
+        (
+            "a thin volume",
+            |inventory| inventory.groups[0].volumes[1].kind = "thin".to_owned(),
+            "logicalvolumes[1]: /dev/vg00/srv is to be kept as linear, but is thin 4 MiB",
         ),
         (
             "another name",
@@ -211,9 +226,39 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
 #[test]
 fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
     let mut inventory = installed();
-    let other = FoundVolume { name: "pvc-1".to_owned(), kind: "linear".to_owned(), ..FoundVolume::default() };
-    inventory.groups[0].volumes.push(other);
-    assert!(make(&layout(), &inventory, Mode::Reinstall).is_ok());
+    for (name, kind) in
+        [("pvc-1", "linear"), ("pvc-2", "raid1"), ("pvc-3", "cache"), ("pool", "thin-pool"), ("old", "snapshot")]
+    {
+        let (name, kind, entangled) = (name.to_owned(), kind.to_owned(), "has a snapshot".to_owned());
+        inventory.groups[0].volumes.push(FoundVolume { name, kind, entangled, ..FoundVolume::default() });
+    }
+    let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
+    let activate = Operation::ActivateGroup {
+        name: "vg00".to_owned(),
+        devices: vec!["/dev/md/data".to_owned()],
+        volumes: vec!["varlib".to_owned(), "srv".to_owned()],
+    };
+    assert!(operations(&plan, StepName::StorageMountKept).contains(&activate), "{plan}");
+    after(&plan, inventory);
+}
+
+#[test]
+fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
+    let mut layout = layout();
+    layout.logicalvolumes.clear();
+    layout.filesystems.retain(|filesystem| !filesystem.device.starts_with("/dev/vg00/"));
+    let plan = make(&layout, &installed(), Mode::Reinstall).unwrap();
+    let all = || plan.steps.iter().flat_map(|step| &step.operations);
+    let group = |is: &Operation| matches!(is, Operation::ActivateGroup { .. } | Operation::DeactivateGroup { .. });
+    assert!(!all().any(group), "{plan}");
+    // It is proven all the same, and what it lies on is stopped.
+    let KeptObject::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
+    assert!(all().any(|is| matches!(is, Operation::StopArray { device } if device == "/dev/md/data")), "{plan}");
+}
+
+fn proven(plan: &Plan) -> Vec<KeptObject> {
+    let [Operation::ProveKept(kept)] = operations(plan, StepName::StorageProveKept) else { panic!("{plan}") };
+    kept.iter().map(|kept| kept.object.clone()).collect()
 }
 
 #[test]

@@ -1,0 +1,47 @@
+//! Parts of nobody knows what: refused where a reinstall could tear it apart, and nowhere else.
+
+use super::*;
+use crate::inventory::Unknown;
+
+const SAID: &str = "`lvm fullreport` exited with 5, saying: bad checksum";
+
+fn with(devices: &[&str], mut inventory: Inventory) -> Inventory {
+    let devices = devices.iter().map(|device| (*device).to_owned()).collect();
+    inventory.unknown.push(Unknown { devices, reason: SAID.to_owned() });
+    inventory
+}
+
+#[test]
+fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unknown() {
+    // sda is wiped, sdb kept, sdc not ours.
+    for (devices, named) in [
+        (&["/dev/sda2"][..], "/dev/sda2"),
+        (&["/dev/sdb1"], "/dev/sdb1"),
+        (&["/dev/sda2", "/dev/sdb1", "/dev/sdc"], "/dev/sda2, /dev/sdb1"),
+    ] {
+        let reasons = reasons(make(&layout(), &with(devices, installed()), Mode::Reinstall));
+        let expected = format!(
+            "disks: nobody can tell what {named} belongs to, and whether that lies on other disks too: {SAID}; repair it, or erase it where nobody needs it"
+        );
+        assert_eq!(reasons, [expected]);
+    }
+}
+
+#[test]
+fn on_an_array_of_its_disks_too() {
+    let inventory = with(&["/dev/md125"], stacks::installed());
+    let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
+    assert!(reasons.iter().any(|reason| reason.contains("what /dev/md125 belongs to")), "{reasons:?}");
+}
+
+#[test]
+fn what_is_unknown_on_other_disks_is_nobodys_business() {
+    let plan = make(&layout(), &with(&["/dev/sdc", "/dev/sdc1"], installed()), Mode::Reinstall).unwrap();
+    assert_eq!(plan, make(&layout(), &installed(), Mode::Reinstall).unwrap());
+}
+
+#[test]
+fn an_installation_wipes_it() {
+    let inventory = with(&["/dev/sda2", "/dev/sdb1", "/dev/sdc"], installed());
+    assert_eq!(make(&layout(), &inventory, Mode::Install), make(&layout(), &installed(), Mode::Install));
+}

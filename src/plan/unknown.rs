@@ -1,0 +1,29 @@
+//! Members of arrays and physical volumes of which nobody could tell what they belong to: the rest of it may lie anywhere.
+
+use super::verdict::Deciding;
+use super::{Mode, Verdict};
+
+impl Deciding<'_> {
+    /// An installation wipes what it is given. A reinstall refuses while one of its disks has such a part: of what is kept
+    /// elsewhere it may be the half.
+    pub fn refuse_unknown(&mut self) {
+        if self.request.mode == Mode::Install {
+            return;
+        }
+        for unknown in &self.inventory.unknown {
+            let is_ours = |device: &&String| {
+                self.verdicts_below(self.stack.name(device)).iter().any(|verdict| *verdict != Verdict::NotOurs)
+            };
+            let ours: Vec<&str> = unknown.devices.iter().filter(is_ours).map(String::as_str).collect();
+            if ours.is_empty() {
+                continue;
+            }
+            let message = format!(
+                "nobody can tell what {} belongs to, and whether that lies on other disks too: {}; repair it, or erase it where nobody needs it",
+                ours.join(", "),
+                unknown.reason
+            );
+            self.refuse("disks", message);
+        }
+    }
+}
