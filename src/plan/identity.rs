@@ -87,7 +87,7 @@ impl<'a> Deciding<'a> {
                 .collect();
             if !wiped.is_empty() {
                 let message = format!(
-                    "{} on {}, which is to be wiped, holds the installation of {}, but this is the reinstall of {}: put the disks of this machine back, or install instead of reinstalling",
+                    "{} on {}, which is to be wiped, holds the installation of {}, but this is the reinstall of {}: put the disks of this machine back; if nobody needs what is there, erase it",
                     found.device,
                     wiped.join(", "),
                     whose(&found.marker.machine, &found.marker.allocation),

@@ -1,5 +1,6 @@
 //! Parts of nobody knows what: refused where a reinstall could tear it apart, and nowhere else.
 
+use super::identity::{claim, reinstall};
 use super::*;
 use crate::inventory::Unknown;
 
@@ -25,6 +26,16 @@ fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unk
         );
         assert_eq!(reasons, [expected]);
     }
+}
+
+#[test]
+fn what_an_attempt_that_has_begun_left_half_made_is_its_own() {
+    let begun = |device| {
+        let claim = Claim { waiver: Some(Waiver::Begun), ..claim() };
+        reinstall(&layout(), &with(&[device], installed()), claim)
+    };
+    begun("/dev/sda2").unwrap();
+    assert!(reasons(begun("/dev/sdb1"))[0].contains("what /dev/sdb1 belongs to"));
 }
 
 #[test]
