@@ -71,7 +71,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         (
             "another allocation",
             |_, claim| claim.allocation = "a-2".to_owned(),
-            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-1, allocation a-2: put the disks of this machine back, or install instead of reinstalling",
+            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-1, allocation a-2: put the disks of this machine back; if nobody needs what is there, erase it",
         ),
         (
             "another machine, and the marker waived",
@@ -79,7 +79,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.machine = "m-2".to_owned();
                 claim.waiver = Some(Waiver::Operator);
             },
-            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: put the disks of this machine back, or install instead of reinstalling",
+            "disks: /dev/sda2 on sda, which is to be wiped, holds the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: put the disks of this machine back; if nobody needs what is there, erase it",
         ),
         (
             "names swapped",
