@@ -1,8 +1,10 @@
 //! What is there, as data. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
 mod hardware;
+mod unclear;
 
 pub use hardware::{Cpu, Firmware, Nic, System};
+pub use unclear::{Failed, Tried, Unknown};
 
 use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
@@ -33,30 +35,6 @@ pub struct Inventory {
     /// What the agent tried to start or to mount, to look inside, and could not. Empty where nothing was tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Failed>,
-}
-
-/// Something that does not come up, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
-    pub tried: Tried,
-    pub why: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tried {
-    Array(Uuid),
-    /// On this device, as [`Filesystem::device`].
-    Filesystem(String),
-}
-
-/// Parts of something that is not known.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unknown {
-    /// `/dev/sda1`, `/dev/md127`: as the disk, partition or stacked device spells it.
-    pub devices: Vec<String>,
-    /// In the words of mdadm or lvm where it has any.
-    pub reason: String,
 }
 
 /// What the inside of a filesystem tells.

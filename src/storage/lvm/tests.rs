@@ -6,6 +6,8 @@ use crate::storage::{filesystem, kernel, raid};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+mod others;
+
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
@@ -385,85 +387,4 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
     deactivate("vg00", &physical).unwrap();
     raid::stop("/dev/md/below").unwrap();
     assert_free(all).unwrap();
-}
-
-/// What runs of the group.
-fn mapped(group: &str) -> Vec<String> {
-    let names = Command::new("dmsetup").args(["info", "-c", "--noheadings", "-o", "name"]).run().unwrap().stdout;
-    words(&names).into_iter().filter(|name| name.starts_with(&format!("{group}-"))).collect()
-}
-
-/// A group with volumes of ours and of others; a merge of one of theirs is due, and one of ours has been snapshot.
-#[test]
-#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
-    // Ours lie on the first, theirs on the others, where no byte may change.
-    let disks = Disks::take("vda vdb vdc");
-    let all = disks.all();
-    create_group(&group("vg00", all, "")).unwrap();
-    let make = |line: &str| drop(lvm("lvcreate", all, words(line)).unwrap());
-    make("--type linear --size 100m --name ours vg00 /dev/vda");
-    make("--type linear --size 64m --name both vg00 /dev/vda");
-    make("--type raid1 --mirrors 1 --size 100m --name theirs vg00 /dev/vdb /dev/vdc");
-    make("--type thin-pool --zero n --size 64m --name pool vg00 /dev/vdb");
-    make("--type thin --virtualsize 100m --thinpool vg00/pool --name thin");
-    make("--type linear --size 64m --name origin vg00 /dev/vdb");
-    make("--snapshot --size 32m --name back vg00/origin /dev/vdc");
-    make("--snapshot --size 32m --name copy vg00/both /dev/vdc");
-    put("/dev/vg00/ours", 8 << 20, &[7; 4096]);
-    put("/dev/vg00/origin", 8 << 20, &[8; 4096]);
-    // Not begun while the origin is open, but with its next activation.
-    let open = File::open("/dev/vg00/origin").unwrap();
-    lvm("lvconvert", all, words("--merge vg00/back")).unwrap();
-    drop(open);
-    deactivate("vg00", all).unwrap();
-    let others = [all[1].as_str(), all[2].as_str()];
-    let sums = || {
-        others.iter().for_each(|disk| kernel::flush_buffers(&File::open(disk).unwrap()).unwrap());
-        // As far as volumes reach, since this takes its time.
-        let sums = others.map(|disk| format!("head -c 320M {disk} | md5sum")).join("; ");
-        Command::new("sh").args(["-c", &sums]).run().unwrap().stdout
-    };
-    let before = sums();
-
-    let mut looked = crate::storage::assemble::assemble(all).unwrap();
-    looked.unlock().unwrap();
-    let found = crate::inventory::read().unwrap();
-    let kept = found.groups.iter().find(|group| group.volumes.iter().any(|volume| volume.name == "ours")).unwrap();
-    let mut entangled: Vec<_> = kept.volumes.iter().filter(|volume| !volume.entangled.is_empty()).collect();
-    entangled.sort_by_key(|volume| &volume.name);
-    let names: Vec<&str> = entangled.iter().map(|volume| volume.name.as_str()).collect();
-    assert_eq!(names, ["both", "origin"], "{kept:?}");
-    activate("vg00", &words("ours"), all).unwrap();
-    assert_eq!(mapped("vg00"), ["vg00-ours"]);
-    assert_eq!(get("/dev/vg00/ours", 8 << 20, 4096), [7; 4096]);
-    put("/dev/vg00/ours", 16 << 20, &[9; 4096]);
-    std::thread::sleep(Duration::from_secs(2));
-    deactivate("vg00", all).unwrap();
-    assert_free(all).unwrap();
-    assert_eq!(sums(), before);
-}
-
-/// What is known of physical volumes, of no group too, and what is not.
-#[test]
-#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-fn vm_lvm_physical_volumes_that_lvm_does_not_tell_of_are_unknown() {
-    let disks = Disks::take("vda vdb vdc nvme0n1");
-    let [first, second, alone, copy] = disks.all() else { unreachable!() };
-    create_group(&group("vg00", &[first.clone(), second.clone()], "")).unwrap();
-    lvm("pvcreate", std::slice::from_ref(alone), [alone]).unwrap();
-    let unknown = || crate::inventory::read().unwrap().unknown;
-    assert_eq!(unknown(), []);
-    // Its own metadata are damaged: those of the other tell of it.
-    let good = get(second, 0, 1 << 20);
-    put(second, 4096, &[0xaa; 8192]);
-    assert_eq!(unknown(), []);
-    assert_eq!(crate::inventory::read().unwrap().groups[0].physical.len(), 2);
-    put(second, 0, &good);
-    // Of one that is there twice lvm chooses one.
-    put(copy, 0, &get(second, 0, 1 << 20));
-    let found = unknown();
-    assert!(found.len() == 1 && found[0].devices.len() == 1, "{found:?}");
-    assert!([second, copy].contains(&&found[0].devices[0]), "{found:?}");
-    wipe::wipe_ends(copy).unwrap();
 }

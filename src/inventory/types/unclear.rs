@@ -1,0 +1,28 @@
+//! What could not be found out, and why: a reinstall refuses where that may cost data.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Something that does not come up, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    pub tried: Tried,
+    pub why: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tried {
+    Array(Uuid),
+    /// On this device, as [`super::Filesystem::device`].
+    Filesystem(String),
+}
+
+/// Parts of something that is not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unknown {
+    /// `/dev/sda1`, `/dev/md127`: as the disk, partition or stacked device spells it.
+    pub devices: Vec<String>,
+    /// In the words of mdadm or lvm where it has any.
+    pub reason: String,
+}
