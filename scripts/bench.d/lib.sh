@@ -74,8 +74,12 @@ attach() {
 	loop=$(losetup --show -f --direct-io=on $file)
 }
 
-# soil BYTES: what is there before is neither the image nor zeros.
-soil() { dd if=<(yes drophammer) of="$loop" bs=4M count="$1" iflag=fullblock,count_bytes oflag=direct status=none; }
+# soil BYTES CONTENDER: what is there before is neither the image nor zeros; but bmaptool does not write the image's holes.
+soil() {
+	local what=(yes drophammer)
+	[ "$2" != bmaptool-copy ] || what=(cat /dev/zero)
+	dd if=<("${what[@]}") of="$loop" bs=4M count="$1" iflag=fullblock,count_bytes oflag=direct status=none
+}
 
 # Without lazy initialisation: the kernel must not write by itself while something is measured.
 fresh_filesystem() {
