@@ -85,6 +85,12 @@ pub struct Allocation {
     /// The machine has reported a finished installation of this allocation.
     #[serde(default)]
     pub succeeded: bool,
+    /// Disks of a first installation that has passed its point of no return and is not finished: it goes on with these only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub begun_on: Vec<MarkedDisk>,
+    /// Ids that this machine had before it was renamed. A marker with one of them is this machine's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former_machines: Vec<String>,
 }
 
 /// A reinstall that an operator has ordered.
@@ -101,6 +107,12 @@ pub struct Order {
     /// The operator knows that the disk with the marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
+    /// The operator knows that the layout promises other things of some disk than the marker does, and wants the layout's.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data the operator gives up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub give_up: Vec<String>,
     /// Those that the last attempt had which has begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,

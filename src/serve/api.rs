@@ -241,11 +241,15 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
             attempts: ATTEMPTS,
             begun: order.begun,
             without_marker: order.without_marker,
+            change_promise: false,
+            give_up: Vec::new(),
             disks: order.disks,
         }),
         installed: standing.marker,
         erase: allocation.erase,
         succeeded: standing.succeeded,
+        begun_on: Vec::new(),
+        former_machines: Vec::new(),
     }
 }
 
