@@ -4,7 +4,7 @@ use crate::check::Seen;
 use crate::expect::Outcome;
 use crate::facts::{Facts, matches};
 use crate::host::{Result, write};
-use crate::machine::{Boot, Vm};
+use crate::machine::{POLL, Vm};
 use crate::proxy::{Proxy, Trap};
 use crate::run::Stage;
 use crate::scenario::{Act, Answer, BootFrom, Event, Moment};
@@ -13,7 +13,6 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const POLL: Duration = Duration::from_millis(200);
 /// What the ramdisk says when the agent has ended, and how long a report may take from there to here.
 pub const GAVE_UP: &str = "the agent ended without booting the machine";
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
@@ -161,7 +160,10 @@ impl<'a> Drama<'a> {
     fn boot_again(&mut self, how: &str) -> Result<()> {
         (self.gave_up, self.others) = (None, 0);
         let label = format!("{}-network-{how}", self.stage.label);
-        self.vm.power_cycle(self.stage.chassis, &label, &Boot::Network(&self.tftp))
+        // The disks belong to the machine until it is off.
+        self.vm.end();
+        self.vm = self.stage.over_network(&label, &self.tftp, self.proxy.port)?;
+        Ok(())
     }
 
     /// An agent that ends without a report would otherwise cost the whole deadline.

@@ -3,16 +3,17 @@
 use crate::expect::Inspect;
 use crate::facts::Facts;
 use crate::host::{Context, Result, tool, write};
-use crate::machine::{Boot, Chassis, Vm};
+use crate::machine::{Boot, Chassis, POLL, SPARED, Vm};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
-const POLL: Duration = Duration::from_millis(200);
-const CMDLINE: &str = "console=ttyS0 panic=-1 no_timer_check";
 /// What the ramdisk says after the script, with its exit code.
 const PREPARED: &str = "drophammer-prepare: status ";
+
+fn cmdline() -> String {
+    format!("console=ttyS0 panic=-1 {SPARED}")
+}
 
 /// What the disks hold, told by a machine that only has a copy of them: even looking replays journals.
 ///
@@ -22,8 +23,8 @@ pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect)
     let mounts: Vec<String> = inspect.mount.iter().map(|mount| format!("/dev/{mount}")).collect();
     let files: Vec<&str> = inspect.files.keys().map(String::as_str).collect();
     let [mounts, files, checks] = [mounts.join(","), files.join(","), inspect.fsck_clean.join(",")];
-    let cmdline = format!("{CMDLINE} inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}");
-    let (kernel, initrd) = (artifacts.join("ramdisk/vmlinuz"), artifacts.join("ramdisk/inspect"));
+    let cmdline = format!("{} inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}", cmdline());
+    let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), artifacts.join("ramdisk/inspect"));
     let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline, on_copy: true, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     until(&mut vm, |vm| vm.facts("inspect"))
@@ -36,8 +37,8 @@ pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect)
 pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
     let initrd = chassis.folder.join("prepare.initrd");
     write(&initrd, with_script(chassis.folder, &artifacts.join("ramdisk/inspect"), script)?)?;
-    let kernel = artifacts.join("ramdisk/vmlinuz");
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: CMDLINE, on_copy: false, network: false };
+    let kernel = artifacts.join("ramdisk/vmlinux");
+    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     let code = until(&mut vm, |vm| status(&vm.console())).context("prepare")?;
     // The disks belong to the machine until it is off.

@@ -3,12 +3,21 @@
 use crate::facts::Facts;
 use crate::host::{Context, Result, child, write};
 use crate::scenario::{Bus, Disk, Firmware, Machine};
+use crate::times;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// How often a machine is looked at that is waited for. Ten waits or so are in a scenario: each costs half of this.
+pub const POLL: Duration = Duration::from_millis(50);
+
+/// What an emulated kernel need not do: wait for a timer that a busy host is late with (it panics then), test its own
+/// ciphers, walk all page tables, defend itself against processors that are not there, let readers take their time (RCU).
+/// It takes half of the seconds until `/init`.
+pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
 /// Debian's `ovmf`: the 4M build is the one that is kept current.
 const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
@@ -67,6 +76,8 @@ pub struct Vm {
     facts: PathBuf,
     deadline: Instant,
     seconds: u64,
+    /// Only where somebody measures.
+    _watch: Option<times::Watch>,
 }
 
 impl Vm {
@@ -86,7 +97,7 @@ impl Vm {
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The neutral look is at the disks alone: the quicker firmware will do.
-        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { .. }) {
+        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
             uefi(&mut command, chassis.folder)?;
         }
         add_disks(&mut command, chassis, boot);
@@ -118,7 +129,13 @@ impl Vm {
         std::thread::spawn(move || drain(answers));
         let seconds = chassis.machine.deadline_seconds;
         let deadline = Instant::now() + Duration::from_secs(seconds);
-        Ok(Vm { process, monitor, console, facts, deadline, seconds })
+        let parts = match boot {
+            Boot::Network(_) | Boot::Direct { network: true, .. } => times::NETWORK,
+            Boot::Disk | Boot::DiskThen(_) | Boot::DiskWithout(_) => times::DISK,
+            Boot::Direct { .. } => times::DIRECT,
+        };
+        let _watch = times::watch(&console, parts);
+        Ok(Vm { process, monitor, console, facts, deadline, seconds, _watch })
     }
 
     pub fn console(&self) -> String {
@@ -189,16 +206,6 @@ impl Vm {
         Ok(())
     }
 
-    /// Takes the power away and switches the machine on again, with a full deadline.
-    ///
-    /// # Errors
-    /// As [`Vm::start`].
-    pub fn power_cycle(&mut self, chassis: &Chassis, label: &str, boot: &Boot) -> Result<()> {
-        self.end();
-        *self = Vm::start(chassis, label, boot)?;
-        Ok(())
-    }
-
     /// Takes the power away.
     pub fn end(&mut self) {
         // Either fails only when QEMU has ended already.
@@ -214,6 +221,13 @@ impl Vm {
         let qemu = read(&self.console.with_extension("").with_extension("qemu.log"));
         format!("; the console's last lines:\n    {tail}\n    {}", qemu.trim())
     }
+}
+
+/// Kernel and agent's ramdisk that start quickest under emulation, where firmware and iPXE are left out. OVMF takes no kernel
+/// without its EFI stub.
+pub fn quick_ramdisk(artifacts: &Path, firmware: Firmware) -> (PathBuf, PathBuf) {
+    let kernel = if firmware == Firmware::Uefi { "ramdisk/vmlinuz" } else { "ramdisk/vmlinux" };
+    (artifacts.join(kernel), artifacts.join("ramdisk/quick"))
 }
 
 impl Drop for Vm {

@@ -23,6 +23,7 @@ mod scenario;
 mod server;
 mod stack;
 mod survivors;
+mod times;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
         Trial::test("harness::registry", || quiet(registry::self_test)),
         Trial::test("harness::reinstall", || quiet(reinstall::self_test)),
         Trial::test("harness::powercut", || quiet(powercut::self_test)),
+        Trial::test("harness::server", || quiet(server::self_test)),
+        Trial::test("harness::times", || quiet(times::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
@@ -62,10 +65,12 @@ fn main() -> ExitCode {
         trials.push(Trial::test("powercut", cuts).with_ignored_flag(!wanted));
     }
     match scenario_files(&folder) {
-        Ok(files) => trials.extend(files.iter().map(|file| trial(file, wanted, arguments.filter.as_deref()))),
+        Ok(files) => trials.extend(longest_first(files).iter().map(|file| trial(file, wanted, arguments.filter.as_deref()))),
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    times::print();
+    conclusion.exit_code()
 }
 
 /// `--scenarios DIR` is ours, the rest is the test harness's.
@@ -107,6 +112,13 @@ fn scenario_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
         return Err(format!("{}: there is no scenario (*.yaml)", folder.display()));
     }
     Ok(files)
+}
+
+/// With the longest at the end, one machine would stand idle while the other finishes it. Runs tell best how long it takes.
+fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let runs = |file: &PathBuf| reader::read(file).map_or(0, |scenario| scenario.runs.len());
+    files.sort_by_cached_key(|file| std::cmp::Reverse(runs(file)));
+    files
 }
 
 /// A file that cannot be read as a scenario is a failure in every `cargo test`, not only where VMs run.

@@ -6,7 +6,7 @@
 use crate::drama::GAVE_UP;
 use crate::host::{Context, Result, tool};
 use crate::looker;
-use crate::machine::{Boot, Chassis, Vm};
+use crate::machine::{Boot, Chassis, SPARED, Vm, quick_ramdisk};
 use crate::proxy::Proxy;
 use crate::reinstall;
 use crate::run::{self, Stage};
@@ -138,7 +138,7 @@ fn install_and_order<'a>(scenario: &'a Scenario, artifacts: &'a Path, chassis: &
     reinstall::press(&mut server, &proxy, &state, &chassis.uuid, &second.image(), false)?;
     server.kill();
     let promise = Promise::read(&said, first.image(), second.image())?;
-    let cmdline = format!("no_timer_check {}", scenario.machine.kernel_arguments).trim().to_owned();
+    let cmdline = format!("{SPARED} {}", scenario.machine.kernel_arguments).trim().to_owned();
     Ok(Start { artifacts, chassis, state, cmdline, promise })
 }
 
@@ -251,7 +251,7 @@ impl Start<'_> {
         cmdline: Option<&str>,
         cut: Option<&Cut>,
     ) -> Result<End> {
-        let (kernel, initrd) = (self.artifacts.join("ramdisk/vmlinuz"), self.artifacts.join("ramdisk/initrd"));
+        let (kernel, initrd) = quick_ramdisk(self.artifacts, chassis.machine.firmware);
         let boot = match cmdline {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,

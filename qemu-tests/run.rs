@@ -8,20 +8,19 @@ use crate::facts::Facts;
 use crate::host::{Context, Result, write};
 use crate::image::{self, TINY};
 use crate::looker;
-use crate::machine::{Boot, Chassis, Vm, in_order};
+use crate::machine::{Boot, Chassis, POLL, SPARED, Vm, in_order, quick_ramdisk};
 use crate::proxy::Proxy;
 use crate::registry::Registry;
 use crate::reinstall;
 use crate::scenario::{BootFrom, Firmware, Run, Scenario};
 use crate::server::{self, Server};
+use crate::times;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use uuid::Uuid;
 
-const POLL: Duration = Duration::from_millis(200);
 /// What OVMF says when no disk can be booted, without and with its shell.
 const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
 
@@ -52,6 +51,8 @@ pub fn need(artifacts: &Path) -> Result<()> {
     let needed = [
         ("ramdisk/vmlinuz", "build-ramdisk"),
         ("ramdisk/initrd", "build-ramdisk"),
+        ("ramdisk/vmlinux", "build-ramdisk"),
+        ("ramdisk/quick", "build-ramdisk"),
         ("ramdisk/inspect", "build-ramdisk"),
         (TINY, "build-tiny"),
     ];
@@ -185,7 +186,7 @@ impl Stage<'_> {
 
     fn fingerprints(&self) -> Result<Vec<String>> {
         let disks = self.scenario.machine.disks.iter();
-        disks.map(|disk| disks::fingerprint(&self.chassis.file(disk))).collect()
+        times::timed("harness: digests of the disks", || disks.map(|disk| disks::fingerprint(&self.chassis.file(disk))).collect())
     }
 
     /// Id of the image that this run offers.
@@ -251,8 +252,7 @@ impl Stage<'_> {
         if let Some(registry) = self.write_state(state, &format!("http://10.0.2.2:{}", proxy.port))? {
             proxy.set_registry(registry);
         }
-        // On a busy host an emulated timer can be too late for the kernel, which panics then.
-        let cmdline = format!("no_timer_check {}", self.scenario.machine.kernel_arguments);
+        let cmdline = format!("{SPARED} {}", self.scenario.machine.kernel_arguments);
         let server = Server::start(state, &self.artifacts.join("ramdisk"), cmdline.trim())?;
         server.connect(&proxy)?;
         Ok((server, proxy))
@@ -261,7 +261,7 @@ impl Stage<'_> {
     /// The button if it is to be pressed, power on, and what happens until the outcome shows.
     fn network_boot(&self) -> Result<Seen> {
         let state = self.chassis.folder.join("serve");
-        let (mut server, proxy) = self.serve(&state)?;
+        let (mut server, proxy) = times::timed("harness: image, server", || self.serve(&state))?;
         proxy.set_traps(drama::traps(&self.run.events));
         proxy.set_holds(drama::holds(&self.run.events));
         let tftp = self.chassis.folder.join("tftp");
@@ -277,18 +277,19 @@ impl Stage<'_> {
             return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
         }
         pressed?;
-        let script = self.chassis.folder.join("script");
-        let boot = match self.run.boot {
-            BootFrom::Pxe => Boot::Network(&tftp),
+        let label = format!("{}-network", self.label);
+        let vm = match self.run.boot {
+            BootFrom::Pxe | BootFrom::Direct => self.over_network(&label, &tftp, proxy.port)?,
             BootFrom::Kexec => {
+                let script = self.chassis.folder.join("script");
                 write(&script, reinstall::script(proxy.port))?;
-                Boot::DiskThen(&script)
+                Vm::start(self.chassis, &label, &Boot::DiskThen(&script))?
             }
         };
-        let vm = Vm::start(self.chassis, &format!("{}-network", self.label), &boot)?;
         let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
         let over_network = drama.watch()?;
         let mut seen = drama.seen();
+        seen.report.iter().for_each(times::stages);
         if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
             seen.report = server::kept_report(&state, &self.chassis.uuid)?;
         }
@@ -298,6 +299,22 @@ impl Stage<'_> {
         }
         seen.image = reinstall::expected_image(self.run, &self.image(), self.installed.as_deref());
         Ok(seen)
+    }
+
+    /// Switches the machine on, to boot over the network: through firmware and iPXE, or with the harness in their place.
+    ///
+    /// # Errors
+    /// QEMU does not start; the server has no boot script.
+    pub fn over_network(&self, label: &str, tftp: &Path, port: u16) -> Result<Vm> {
+        if self.run.boot != BootFrom::Direct {
+            return Vm::start(self.chassis, label, &Boot::Network(tftp));
+        }
+        let (kernel, initrd) = quick_ramdisk(self.artifacts, self.chassis.machine.firmware);
+        let boot = match &server::boot_script(port, &self.chassis.uuid, &self.chassis.mac)? {
+            Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
+            None => Boot::Disk,
+        };
+        Vm::start(self.chassis, label, &boot)
     }
 
     /// After a power cut, without any network card: the installed system must come up by itself.

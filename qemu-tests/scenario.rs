@@ -200,6 +200,8 @@ pub struct Reinstall {
 pub enum BootFrom {
     #[default]
     Pxe,
+    /// The harness asks the server in iPXE's place, and hands kernel and ramdisk to QEMU: the same without the minutes of the firmware.
+    Direct,
     /// The installed system is started from disk, fetches `drophammer` and runs `drophammer reinstall`.
     Kexec,
 }

@@ -177,6 +177,35 @@ pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
     }
 }
 
+/// What iPXE is told to start: the kernel's command line, or nothing, and then it is the machine's own disk. The server
+/// counts it as an attempt where one is ordered.
+///
+/// # Errors
+/// The server refuses.
+pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
+    match get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}"))? {
+        (200, script) => cmdline_of(&script),
+        (status, body) => Err(format!("GET /boot.ipxe: {status} {body}")),
+    }
+}
+
+fn cmdline_of(script: &str) -> Result<Option<String>> {
+    let kernel = script.lines().find_map(|line| line.strip_prefix("kernel "));
+    match kernel.and_then(|line| line.split_once(" initrd=initrd ")) {
+        Some((_, arguments)) => Ok(Some(arguments.to_owned())),
+        None if script.contains("sanboot") => Ok(None),
+        None => Err(format!("neither kernel nor disk in the boot script: {script}")),
+    }
+}
+
+/// A boot script is understood as iPXE does.
+pub fn self_test() {
+    let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1\ninitrd --name initrd http://h/boot/initrd\nboot\n";
+    assert_eq!(cmdline_of(ramdisk), Ok(Some("a.b=c panic=-1".to_owned())));
+    assert_eq!(cmdline_of("#!ipxe\necho x\nsanboot --no-describe --drive 0x80 || exit\n"), Ok(None));
+    assert!(cmdline_of("#!ipxe\nshell\n").is_err());
+}
+
 /// Whether the server in this folder has an order left. Nobody is asked: to ask for the next boot is an attempt.
 ///
 /// # Errors

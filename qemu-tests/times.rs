@@ -1,0 +1,148 @@
+//! Where the seconds of the scenarios go: what each machine has reached by when, told by its console, and what the harness
+//! itself takes. `DROPHAMMER_TIMES=1` prints the table when all is over.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Console files are read so often while somebody measures.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What ends each part of a boot, in the order in which it comes. A part that does not come is left out, and its seconds
+/// count for the next one.
+pub const NETWORK: &[(&str, &str)] = &[
+    ("firmware", "iPXE"),
+    ("iPXE, loading kernel and ramdisk", "Linux version"),
+    ("kernel of the ramdisk", "Run /init as init process"),
+    ("ramdisk: hardware", "drophammer: hardware is up"),
+    ("ramdisk: network", "drophammer: ready after"),
+    ("agent: asks, looks, plans", "report.final"),
+    ("agent: installs (by stage below), kexec", "Linux version"),
+    ("kernel of the installed system", "Run /init as init process"),
+    ("installed system until it is up", "drophammer-facts: tiny"),
+];
+pub const DISK: &[(&str, &str)] = &[
+    ("disk boot: firmware, GRUB", "Linux version"),
+    ("disk boot: kernel", "Run /init as init process"),
+    ("disk boot: system until it is up", "drophammer-facts: tiny"),
+];
+pub const DIRECT: &[(&str, &str)] = &[
+    ("neutral look: until the kernel runs", "Linux version"),
+    ("neutral look: kernel", "Run /init as init process"),
+    ("neutral look: ramdisk", "drophammer-facts: inspect"),
+];
+
+/// Seconds and how often, by part.
+static PARTS: Mutex<BTreeMap<String, (f64, u32)>> = Mutex::new(BTreeMap::new());
+
+fn is_wanted() -> bool {
+    std::env::var_os("DROPHAMMER_TIMES").is_some()
+}
+
+/// Notes that a part took so long.
+pub fn add(part: &str, seconds: f64) {
+    if is_wanted() {
+        let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = parts.entry(part.to_owned()).or_default();
+        entry.0 += seconds;
+        entry.1 += 1;
+    }
+}
+
+/// Runs it, and notes how long that took.
+pub fn timed<T>(part: &str, work: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = work();
+    add(part, began.elapsed().as_secs_f64());
+    result
+}
+
+/// Notes the stages of an installation, as its report has them.
+pub fn stages(report: &serde_json::Value) {
+    for time in report["timings"].as_array().into_iter().flatten() {
+        if let (Some(step), Some(seconds)) = (time["step"].as_str(), time["seconds"].as_f64()) {
+            add(&format!("stage {step}"), seconds);
+        }
+    }
+}
+
+/// Prints all parts, the longest first.
+pub fn print() {
+    if !is_wanted() {
+        return;
+    }
+    let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rows: Vec<_> = parts.iter().collect();
+    rows.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
+    println!("{:48} {:>8} {:>6} {:>8}", "where the seconds go", "seconds", "times", "each");
+    for (part, (seconds, times)) in rows {
+        println!("{part:48} {seconds:8.1} {times:6} {:8.2}", seconds / f64::from(*times));
+    }
+}
+
+/// Watches a console until it is dropped.
+pub struct Watch {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Notes when the console shows what ends each part; none where nobody measures.
+pub fn watch(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<Watch> {
+    if !is_wanted() {
+        return None;
+    }
+    let ended = Arc::new(AtomicBool::new(false));
+    let (console, stop) = (console.to_owned(), Arc::clone(&ended));
+    let thread = std::thread::spawn(move || follow(console, parts, &stop));
+    Some(Watch { ended, thread: Some(thread) })
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It only reads: a panic there changes nothing here.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn follow(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
+    let Ok(mut file) = File::open(console) else { return };
+    let (mut text, mut parts, mut began) = (String::new(), parts, Instant::now());
+    let mut bytes = Vec::new();
+    while !parts.is_empty() && !stop.load(Ordering::Relaxed) {
+        bytes.clear();
+        if file.read_to_end(&mut bytes).is_err() {
+            return;
+        }
+        text.push_str(&String::from_utf8_lossy(&bytes));
+        while let Some((index, end)) = reached(parts, &text) {
+            add(parts[index].0, began.elapsed().as_secs_f64());
+            began = Instant::now();
+            text.drain(..end);
+            parts = &parts[index + 1..];
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The part whose end is the first to be seen, and where that is.
+fn reached(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> {
+    let seen = parts.iter().enumerate().filter_map(|(index, (_, end))| Some((text.find(end)? + end.len(), index)));
+    seen.min().map(|(end, index)| (index, end))
+}
+
+/// Parts are told apart in their order, and one that does not come is passed over.
+pub fn self_test() {
+    let parts = [("a", "one"), ("b", "two"), ("c", "one")];
+    assert_eq!(reached(&parts, "x one two"), Some((0, 5)));
+    assert_eq!(reached(&parts[1..], " two one"), Some((0, 4)));
+    assert_eq!(reached(&parts[1..], "one"), Some((1, 3)));
+    assert_eq!(reached(&parts, "nothing"), None);
+}
