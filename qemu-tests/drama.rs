@@ -132,13 +132,14 @@ impl<'a> Drama<'a> {
     /// Those of the system that counts, once it is up.
     fn facts(&mut self) -> Result<Option<Facts>> {
         let expect = &self.stage.run.expect;
-        if self.others == 1 && self.vm.facts_after(1, "tiny").is_none() {
-            if self.vm.facts("tiny").is_none() {
+        let system = self.stage.run.image.system.name();
+        if self.others == 1 && self.vm.facts_after(1, system).is_none() {
+            if self.vm.facts(system).is_none() {
                 self.began = Instant::now();
             }
             return Ok(None);
         }
-        let Some(facts) = self.vm.facts_after(self.others, "tiny") else { return Ok(None) };
+        let Some(facts) = self.vm.facts_after(self.others, system) else { return Ok(None) };
         if !expect.outcome.comes_up() {
             return Err("it installed and booted".to_owned());
         }

@@ -2,7 +2,7 @@
 
 use crate::host::{Context, Result, tool, write};
 use crate::registry::{self, Registry};
-use crate::scenario::{Digest, Image, Signer};
+use crate::scenario::{Digest, Image, Signer, System};
 use crate::server;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -10,8 +10,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// The image that scenarios install when they name none.
-pub const TINY: &str = "tiny/tiny.tar.zst";
+/// The image with that system, below what was built. Scenarios that name none install the tiny one.
+pub fn of(system: System) -> String {
+    format!("{0}/{0}.tar.zst", system.name())
+}
 
 /// Makes the image `id` and its description in the server's folder: a file there, or the registry that has it. `base` is the
 /// server as the machine sees it.

@@ -6,13 +6,13 @@ use crate::drama::{self, Drama};
 use crate::expect::Outcome;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
-use crate::image::{self, TINY};
+use crate::image;
 use crate::looker;
 use crate::machine::{Boot, Chassis, POLL, SPARED, Vm, in_order, quick_ramdisk};
 use crate::proxy::Proxy;
 use crate::registry::Registry;
 use crate::reinstall;
-use crate::scenario::{BootFrom, Firmware, Run, Scenario};
+use crate::scenario::{BootFrom, Firmware, Run, Scenario, System};
 use crate::server::{self, Server};
 use crate::times;
 use serde_json::json;
@@ -49,14 +49,14 @@ pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
 /// Which script is to be run.
 pub fn need(artifacts: &Path) -> Result<()> {
     let needed = [
-        ("ramdisk/vmlinuz", "build-ramdisk"),
-        ("ramdisk/initrd", "build-ramdisk"),
-        ("ramdisk/vmlinux", "build-ramdisk"),
-        ("ramdisk/quick", "build-ramdisk"),
-        ("ramdisk/inspect", "build-ramdisk"),
-        (TINY, "build-tiny"),
+        ("ramdisk/vmlinuz".to_owned(), "build-ramdisk"),
+        ("ramdisk/initrd".to_owned(), "build-ramdisk"),
+        ("ramdisk/vmlinux".to_owned(), "build-ramdisk"),
+        ("ramdisk/quick".to_owned(), "build-ramdisk"),
+        ("ramdisk/inspect".to_owned(), "build-ramdisk"),
+        (image::of(System::Tiny), "build-tiny"),
     ];
-    for (file, script) in needed {
+    for (file, script) in &needed {
         let path = artifacts.join(file);
         if !path.exists() {
             return Err(format!("{} is missing: run scripts/{script}", path.display()));
@@ -211,7 +211,7 @@ impl Stage<'_> {
         let image = self.image();
         let original = match &self.run.image.file {
             Some(file) => self.find(file, self.artifacts),
-            None => self.artifacts.join(TINY),
+            None => self.artifacts.join(image::of(self.run.image.system)),
         };
         let registry = image::offer(&self.run.image, &original, &image, state, base)?;
         if self.run.reinstall.is_some() {
@@ -310,7 +310,8 @@ impl Stage<'_> {
             return Vm::start(self.chassis, label, &Boot::Network(tftp));
         }
         let (kernel, initrd) = quick_ramdisk(self.artifacts, self.chassis.machine.firmware);
-        let boot = match &server::boot_script(port, &self.chassis.uuid, &self.chassis.mac)? {
+        let script = server::boot_script(port, &self.chassis.uuid, &self.chassis.mac)?;
+        let boot = match &script {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,
         };
@@ -324,7 +325,7 @@ impl Stage<'_> {
     pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<Facts> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
-            if let Some(facts) = vm.facts("tiny") {
+            if let Some(facts) = vm.facts(self.run.image.system.name()) {
                 return Ok(facts);
             }
             vm.check_alive().context("boot from disk")?;

@@ -210,6 +210,9 @@ pub enum BootFrom {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
+    /// What it brings, and who tells the facts when it is up.
+    #[serde(default)]
+    pub system: System,
     /// Beside the scenario, or among the built artifacts; the tiny OS without it.
     pub file: Option<PathBuf>,
     /// The tar is cut after so many bytes, then compressed as if nothing had happened.
@@ -235,6 +238,26 @@ pub struct Image {
     /// It is in a registry: the tar is its lowest layer, and these lie on it, by path what a file has in it.
     #[serde(default)]
     pub layers: Vec<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum System {
+    /// busybox: up in seconds.
+    #[default]
+    Tiny,
+    /// Debian with systemd and udev: what they do to arrays and groups at the first boot is seen with it alone.
+    Debian,
+}
+
+impl System {
+    /// Its name in the facts, and where it is among what was built.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Tiny => "tiny",
+            System::Debian => "debian",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
