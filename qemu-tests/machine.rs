@@ -127,7 +127,7 @@ impl Vm {
         let monitor = process.stdin.take().ok_or("QEMU has no monitor")?;
         let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
         std::thread::spawn(move || drain(answers));
-        let seconds = chassis.machine.deadline_seconds;
+        let seconds = chassis.machine.deadline_seconds * patience();
         let deadline = Instant::now() + Duration::from_secs(seconds);
         let parts = match boot {
             Boot::Network(_) | Boot::Direct { network: true, .. } => times::NETWORK,
@@ -239,6 +239,12 @@ impl Drop for Vm {
 fn read(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\r', "")
+}
+
+/// How much slower this host may be than those for which the deadlines were made: `DROPHAMMER_PATIENCE`, a whole number.
+fn patience() -> u64 {
+    let said = std::env::var("DROPHAMMER_PATIENCE").ok();
+    said.and_then(|said| said.parse().ok()).unwrap_or(1)
 }
 
 fn drain(mut pipe: impl Read) {
