@@ -4,22 +4,31 @@
 //! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
 //! long ones), or `--ignored`, or `--scenarios`. What the harness itself decides with is tested in every `cargo test`.
 
+mod bystanders;
 mod check;
 mod disks;
 mod drama;
+mod earlier;
 mod expect;
 mod facts;
+mod fits;
 mod host;
 mod image;
+mod lies;
 mod looker;
 mod machine;
+mod members;
+mod monitor;
+mod plugs;
 mod powercut;
 mod proxy;
+mod ramdisk;
 mod reader;
 mod registry;
 mod reinstall;
 mod run;
 mod scenario;
+mod served;
 mod server;
 mod stack;
 mod survivors;
@@ -51,6 +60,16 @@ fn main() -> ExitCode {
         Trial::test("harness::reinstall", || quiet(reinstall::self_test)),
         Trial::test("harness::powercut", || quiet(powercut::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
+        Trial::test("harness::fits", || quiet(fits::self_test)),
+        Trial::test("harness::plugs", || quiet(plugs::self_test)),
+        Trial::test("harness::monitor", || quiet(monitor::self_test)),
+        Trial::test("harness::ramdisk", || quiet(ramdisk::self_test)),
+        Trial::test("harness::looker", || quiet(looker::self_test)),
+        Trial::test("harness::drama", || quiet(drama::self_test)),
+        Trial::test("harness::lies", || quiet(lies::self_test)),
+        Trial::test("harness::members", || quiet(members::self_test)),
+        Trial::test("harness::earlier", || quiet(earlier::self_test)),
+        Trial::test("harness::bystanders", || quiet(bystanders::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     // First, for it takes the longest.
