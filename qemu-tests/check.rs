@@ -1,5 +1,6 @@
 //! Compares what was seen with what a run expects. Pure, and all failures at once.
 
+use crate::bystanders;
 use crate::disks::kind_guid;
 use crate::expect::{Expect, File, Inspect, Outcome, Tiny};
 use crate::facts::{Facts, fields_match, matches};
@@ -38,6 +39,12 @@ pub struct Seen {
     pub order_is_open: Option<bool>,
     /// The image whose system must have come up, where that counts.
     pub image: Option<String>,
+    /// The consoles of earlier boots over the network.
+    pub earlier_consoles: String,
+    /// The power was cut when success was reported: what came up then came from disk.
+    pub died_reported: bool,
+    /// The disks have the kernel names that the machine lists.
+    pub named_as_listed: bool,
 }
 
 /// Everything that is not as it should be.
@@ -48,6 +55,12 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
     for text in &expect.console_contains {
         if !matches(&format!("*{text}*"), &seen.console) {
             failures.push(format!("the console does not show {text:?}"));
+        }
+    }
+    for text in &expect.console_lacks {
+        let pattern = format!("*{text}*");
+        if matches(&pattern, &seen.console) || matches(&pattern, &seen.earlier_consoles) {
+            failures.push(format!("the console shows {text:?}"));
         }
     }
     for pattern in &expect.requests {
@@ -66,7 +79,8 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
         failures.push(format!("disk {disk} still holds {text:?}"));
     }
     // Who could not find the way back by kexec has rebooted.
-    let by_disk = expect.outcome == Outcome::Local || (expect.outcome == Outcome::OldSystem && expect.boots > 1);
+    let rebooted = expect.outcome == Outcome::OldSystem && expect.boots > 1;
+    let by_disk = expect.outcome == Outcome::Local || rebooted || seen.died_reported;
     let via = if by_disk { "disk" } else { "kexec" };
     for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
         if let Some(facts) = facts {
@@ -142,11 +156,16 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
     }
 }
 
-/// Who does not install leaves every disk alone, whether the scenario says it or not.
+/// Who does not install leaves every disk alone, whether the scenario says it or not. The old system writes to its own disks
+/// when it is back, so then it is about the others.
 fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
+    let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
+    let facts = seen.over_network.as_ref().filter(|_| is_back);
+    let unused = facts.map(|facts| bystanders::unused(machine, facts)).unwrap_or_default();
     for disk in &machine.disks {
-        if (all || expect.untouched_disks.contains(&disk.name)) && seen.changed_disks.contains(&disk.name) {
+        let must_not = all || expect.untouched_disks.contains(&disk.name) || unused.contains(&disk.name.as_str());
+        if must_not && seen.changed_disks.contains(&disk.name) {
             failures.push(format!("disk {} was written to", disk.name));
         }
     }
@@ -156,6 +175,7 @@ fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     has_lines(facts, "boot", &[via.to_owned()], failures);
     has_lines(facts, "mounts", &expect.mounts, failures);
     has_lines(facts, "fstab", &expect.fstab, failures);
+    stack::these_lines(facts, "fstab", expect.fstab_is.as_deref(), failures);
     has_lines(facts, "swaps", &expect.swaps, failures);
     for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
         stack::all_lines(facts, section, lines.as_deref(), failures);
@@ -254,7 +274,7 @@ fn compare_partition(disk: &str, wanted: &Partition, entry: &Value, table: &Valu
 
 fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("stat").unwrap_or_default();
-    let stat = lines.iter().find_map(|line| line.strip_prefix(path)?.strip_prefix(' ')).unwrap_or("not looked at");
+    let stat = lines.iter().find_map(|line| stat_of(path, line)).unwrap_or("not looked at");
     if wanted.missing != (stat == "missing") {
         return failures.push(format!("{path}: {stat}"));
     }
@@ -284,6 +304,15 @@ fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<String>) {
     }
 }
 
+/// What a line tells of this path, and not of one that begins with it and goes on with a blank.
+fn stat_of<'a>(path: &str, line: &'a str) -> Option<&'a str> {
+    let told = line.strip_prefix(path)?.strip_prefix(' ')?;
+    let fields: Vec<&str> = told.splitn(6, ' ').collect();
+    let is_number = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit());
+    let is_whole = fields.len() == 6 && fields[..5].iter().all(is_number) && !is_number(&&fields[5][..1]);
+    (is_whole || told == "missing").then_some(told)
+}
+
 /// Every kind of expectation once met and once not.
 pub fn self_test() {
     let text = r#"=== facts begin inspect
@@ -296,6 +325,8 @@ code 0
 clean
 --- stat
 /etc/metal/install.yaml 600 0 0 7 1700000000 regular file
+/with b, c 600 0 0 7 1700000000 regular file
+/with 755 0 0 7 1700000000 directory
 /gone missing
 --- cat /etc/metal/install.yaml
 a: text
@@ -312,6 +343,8 @@ a: text
             "erased": [{"device": "/dev/sda", "method": "discard"}]})),
         events: ["Preparing", "Installing"].map(str::to_owned).to_vec(),
         requests: vec!["GET /images/a bytes=5-".to_owned()],
+        console: "a panic".to_owned(),
+        earlier_consoles: "oops".to_owned(),
         inspect: Facts::read(text, "inspect"),
         changed_disks: vec!["sda".to_owned()],
         traces: vec!["sda".to_owned()],
@@ -320,7 +353,8 @@ a: text
     let good = "  outcome: failed\n  erased: [sda disc*]\n  failed_step: image.burn\n  report_contains: [digest]\n  events_in_order: [Installing]\n  \
                 requests: ['GET * bytes=*']\n  inspect:\n    fsck_clean: [sda2]\n    partitions:\n      sda:\n      \
                 - {number: 1, label: efi, type: efi, start_mib: 1, size_mib: 500}\n      - {number: 2, to_end: true}\n    \
-                files:\n      /etc/metal/install.yaml: {mode: '0600', uid: '0', contains: ['a: t*t']}\n      /gone: {missing: true}\n";
+                files:\n      /etc/metal/install.yaml: {mode: '0600', uid: '0', contains: ['a: t*t']}\n      /gone: {missing: true}\n      \
+                '/with b, c': {mode: '600'}\n      /with: {mode: '755', type: directory}\n";
     assert_eq!(found(good, &seen), Vec::<String>::new());
     for (bad, words) in [
         ("  outcome: installed\n", "success"),
@@ -331,7 +365,9 @@ a: text
         ("  outcome: failed\n  report_contains: [404]\n", "does not contain"),
         ("  outcome: failed\n  failed_step: image.reach\n", "failed step"),
         ("  outcome: failed\n  requests: ['GET * bytes=7*']\n", "no request"),
-        ("  outcome: failed\n  console_contains: [kernel]\n", "console"),
+        ("  outcome: failed\n  console_contains: [kernel]\n", "the console does not show"),
+        ("  outcome: failed\n  console_lacks: [pan*c]\n", "the console shows"),
+        ("  outcome: failed\n  console_lacks: [oops]\n", "the console shows"),
         ("  outcome: failed\n  erased: [sda zeros]\n", "no erased disk"),
         ("  outcome: failed\n  no_trace_of: {sda: secret}\n", "still holds \"secret\""),
         ("  outcome: failed\n  inspect: {arrays: [], signatures: {sda: [gpt]}}\n", "no section signatures"),
@@ -349,4 +385,25 @@ a: text
         let failures = found(bad, &seen);
         assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
     }
+    beside_the_old_system(&found);
+}
+
+/// Its own disks may change, all others not; where the names of the disks have moved, only what the scenario names counts.
+fn beside_the_old_system(found: &dyn Fn(&str, &Seen) -> Vec<String>) {
+    let words = "disk sda was written to";
+    let seen = |mounts: &str, named_as_listed| Seen {
+        over_network: Facts::read(&format!("=== facts begin tiny\n--- mounts\n{mounts}\n=== facts end tiny\n"), "tiny"),
+        changed_disks: vec!["sda".to_owned()],
+        named_as_listed,
+        ..Seen::default()
+    };
+    let says = |expect: &str, seen: &Seen| found(expect, seen).iter().any(|failure| failure.contains(words));
+    let (own, other) = ("/dev/sda2 / ext4 rw 0 0", "/dev/sdb1 / ext4 rw 0 0");
+    assert!(!says("  outcome: old_system\n", &seen(own, true)));
+    assert!(says("  outcome: old_system\n", &seen(other, true)));
+    assert!(!says("  outcome: old_system\n", &seen(other, false)));
+    assert!(says("  {outcome: old_system, untouched_disks: [sda]}\n", &seen(other, false)));
+    let died = Seen { died_reported: true, ..seen(own, true) };
+    let by = |seen: &Seen| found("  outcome: installed\n", seen).join("\n");
+    assert!(by(&seen(own, true)).contains("boot by kexec") && by(&died).contains("boot by disk"));
 }

@@ -1,6 +1,7 @@
 //! Disks of the machine: sparse raw files, what is on them before the first run, and whether they have changed.
 
-use crate::host::{Context, Result, tool};
+use crate::host::{Context, Result, tool, write};
+use crate::plugs;
 use crate::scenario::{Before, Bus, Disk, Mkfs, Partition, Pattern, Random};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
@@ -22,7 +23,13 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
     if disk.bus == Bus::Sata && disk.sector != 512 {
         return Err(format!("disk {}: QEMU's SATA disks have sectors of 512 bytes", disk.name));
     }
+    if disk.path_of.is_some() {
+        return Ok(());
+    }
     make_empty(folder, disk)?;
+    if !disk.errors_at_mib.is_empty() {
+        write(&plugs::errors_file(folder, disk), plugs::error_rules(disk))?;
+    }
     let path = path(folder, disk);
     for before in &disk.before {
         match before {
@@ -136,6 +143,18 @@ pub fn fingerprint(path: &Path) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
+/// Digest of a part of the disk, as it reads.
+pub fn part_digest(path: &Path, at_mib: u64, mib: u64) -> Result<String> {
+    let mut file = File::open(path).context(path.display())?;
+    file.seek(SeekFrom::Start(at_mib * MIB)).context(path.display())?;
+    let (mut digest, mut block) = (Sha256::new(), vec![0; MIB as usize]);
+    for _ in 0..mib {
+        file.read_exact(&mut block).context(path.display())?;
+        digest.update(&block);
+    }
+    Ok(format!("{:x}", digest.finalize()))
+}
+
 /// Whether the text is anywhere on the disk, as long as no block's end cuts all of its copies.
 pub fn holds(path: &Path, text: &str) -> Result<bool> {
     let mut found = false;
@@ -179,6 +198,10 @@ pub fn self_test() {
     assert_eq!(fingerprint(&path).expect("a fingerprint"), empty);
     fill_pattern(&path, &Pattern { text: "secret ".to_owned(), at_mib: 2, mib: 1 }).expect("written");
     assert_ne!(fingerprint(&path).expect("a fingerprint"), empty);
+    let part = |at_mib| part_digest(&path, at_mib, 1).expect("a digest");
+    assert_eq!(part(0), part(1));
+    assert_ne!(part(1), part(2));
+    assert!(part_digest(&path, 3, 2).is_err());
     assert!(holds(&path, "secret").expect("read") && !holds(&path, "secrets").expect("read"));
     fs::remove_dir_all(&folder).expect("removed");
 }

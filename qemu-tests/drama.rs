@@ -19,6 +19,9 @@ const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// What the tiny OS says when the script that it was handed has ended.
 const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
 
+/// What the agent's ramdisk says when it was given one to run before the agent.
+const SCRIPT_BEFORE: &str = "before-agent: status ";
+
 /// Server, wire and machine, and what is still to happen.
 pub struct Drama<'a> {
     stage: &'a Stage<'a>,
@@ -27,6 +30,10 @@ pub struct Drama<'a> {
     tftp: PathBuf,
     vm: Vm,
     pending: Vec<Event>,
+    /// Their moment has come, and they are due later.
+    due: Vec<(Instant, Event)>,
+    /// What the consoles showed before the machine was switched off and on.
+    earlier_consoles: String,
     /// What is broken now and when it gets well.
     repairs: Vec<(Instant, Act)>,
     /// When the agent was seen to have ended.
@@ -35,16 +42,19 @@ pub struct Drama<'a> {
     boots: u32,
     /// Systems that come up in this life of the machine before the one that counts.
     others: usize,
+    /// The power was cut when success was reported.
+    died_reported: bool,
     /// When the machine was switched on, or the system that reinstalls itself was up.
     began: Instant,
 }
 
-/// Kills at a request are the wire's to do: it alone knows when the answer is through.
+/// What happens at an answer is the wire's to do: it alone knows when the answer is through.
 pub fn traps(events: &[Event]) -> Vec<Trap> {
-    let trap = |event: &Event| match (&event.at, event.act) {
-        (Moment::Request(request), Act::ServerKill) => Some(Trap {
+    let trap = |event: &Event| match &event.at {
+        Moment::Request(request) if event.is_at_answer() => Some(Trap {
             request: request.clone(),
             swallow: event.answer == Answer::Lost,
+            power: event.act == Act::PowerCut,
             time: Duration::from_secs(event.seconds),
         }),
         _ => None,
@@ -58,13 +68,34 @@ pub fn holds(events: &[Event]) -> Vec<u64> {
     events.iter().filter_map(hold).collect()
 }
 
+/// What the ramdisk says of a script that was to run before the agent, if it failed.
+fn script_failure(console: &str) -> Option<String> {
+    let code = console.split(SCRIPT_BEFORE).nth(1)?.lines().next().filter(|code| *code != "0")?;
+    Some(format!("the script of `before_agent` ended with {code}"))
+}
+
 impl<'a> Drama<'a> {
     pub fn new(stage: &'a Stage<'a>, server: Server, proxy: Proxy, tftp: PathBuf, vm: Vm) -> Drama<'a> {
-        let is_trap = |event: &&Event| matches!(event.at, Moment::Request(_)) && event.act == Act::ServerKill;
-        let pending = stage.run.events.iter().filter(|event| !is_trap(event)).cloned().collect();
+        let pending = stage.run.events.iter().filter(|event| !event.is_at_answer()).cloned().collect();
         let others = usize::from(stage.run.boot == BootFrom::Kexec);
         let (repairs, gave_up, began) = (vec![], None, Instant::now());
-        Drama { stage, server, proxy, tftp, vm, pending, repairs, gave_up, boots: 1, others, began }
+        let (due, earlier_consoles) = (vec![], String::new());
+        Drama {
+            stage,
+            server,
+            proxy,
+            tftp,
+            vm,
+            pending,
+            due,
+            earlier_consoles,
+            repairs,
+            gave_up,
+            boots: 1,
+            others,
+            died_reported: false,
+            began,
+        }
     }
 
     /// What server and machine have said.
@@ -74,6 +105,8 @@ impl<'a> Drama<'a> {
             report: said.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
             events: said.iter().filter_map(|line| line["event"].as_str().map(str::to_owned)).collect(),
             console: self.vm.console(),
+            earlier_consoles: self.earlier_consoles.clone(),
+            died_reported: self.died_reported,
             requests: self.proxy.requests(),
             problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
             ..Seen::default()
@@ -120,6 +153,7 @@ impl<'a> Drama<'a> {
         let is_last = failures.len() >= expect.boots as usize;
         match expect.outcome {
             Outcome::Failed | Outcome::Refused if is_last => return Ok(true),
+            Outcome::InstalledOrRefused if is_last && last["untouched"] == true => return Ok(true),
             Outcome::OldSystem if last["untouched"] == true => return Ok(false),
             _ if !is_last => return Ok(false),
             _ => {}
@@ -160,6 +194,7 @@ impl<'a> Drama<'a> {
     /// Over the network, whatever it was before.
     fn boot_again(&mut self, how: &str) -> Result<()> {
         (self.gave_up, self.others) = (None, 0);
+        self.earlier_consoles += &self.vm.console();
         let label = format!("{}-network-{how}", self.stage.label);
         // The disks belong to the machine until it is off.
         self.vm.end();
@@ -174,6 +209,9 @@ impl<'a> Drama<'a> {
         let code = console.split(SCRIPT_ENDED).nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
         if self.others == 1 && code != "0" {
             return Err(format!("`drophammer reinstall` ended with {code}{}", self.vm.last_lines()));
+        }
+        if let Some(words) = script_failure(&console) {
+            return Err(format!("{words}{}", self.vm.last_lines()));
         }
         if self.gave_up.is_none() && console.contains(GAVE_UP) {
             self.gave_up = Some(Instant::now());
@@ -196,13 +234,25 @@ impl<'a> Drama<'a> {
         };
         let (now, later) = std::mem::take(&mut self.pending).into_iter().partition(is_now);
         self.pending = later;
-        for event in now {
+        let now: Vec<Event> = now;
+        self.due.extend(now.into_iter().map(|event| (Instant::now() + Duration::from_secs(event.after), event)));
+        let (now, later) = self.due.drain(..).partition(|(when, _)| *when <= Instant::now());
+        self.due = later;
+        let now: Vec<(Instant, Event)> = now;
+        for (_, event) in now {
             self.act(&event)?;
             if let Moment::ImageBytes(bytes) = event.at {
                 self.proxy.let_go(bytes);
             }
         }
         for trap in self.proxy.sprung() {
+            if trap.power {
+                self.boot_again("again")?;
+                self.proxy.blackout();
+                // The server may print a little later than it answers.
+                self.died_reported |= self.server.said().iter().any(|line| line["report"]["success"] == true);
+                continue;
+            }
             self.server.kill();
             self.repairs.push((Instant::now() + trap.time, Act::ServerKill));
         }
@@ -217,6 +267,7 @@ impl<'a> Drama<'a> {
             Act::ServerStop => self.server.freeze(true)?,
             Act::ServerKill => self.server.kill(),
             Act::ServerErrors => self.proxy.break_for(time),
+            Act::Replug => self.vm.replug(self.stage.chassis, &event.disks)?,
         }
         self.repairs.push((Instant::now() + time, event.act));
         Ok(())
@@ -234,9 +285,36 @@ impl<'a> Drama<'a> {
                     self.server.restart()?;
                     self.server.connect(&self.proxy)?;
                 }
-                Act::PowerCut | Act::ServerErrors => {}
+                Act::PowerCut | Act::ServerErrors | Act::Replug => {}
             }
         }
         Ok(())
     }
+}
+
+/// What waits on the wire and what does not, and a script that failed.
+pub fn self_test() {
+    let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect: {}\nevents:\n\
+                - {at: {request: 'POST */report'}, do: power_cut, answer: lost}\n\
+                - {at: {request: 'GET */wait*'}, do: server_kill, seconds: 3}\n\
+                - {at: {request: 'GET /a'}, do: server_stop, seconds: 3}\n\
+                - {at: {image_bytes: 7}, do: power_cut, after: 2}\n";
+    let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
+    let events = &scenario.runs[0].events;
+    let trap = |request: &str, swallow, power, seconds| Trap {
+        request: request.to_owned(),
+        swallow,
+        power,
+        time: Duration::from_secs(seconds),
+    };
+    assert_eq!(traps(events), [trap("POST */report", true, true, 0), trap("GET */wait*", false, false, 3)]);
+    assert_eq!(holds(events), [7]);
+    assert_eq!(events[3].after, 2);
+    let failed = "+ swapon /dev/vdb\ndrophammer: before-agent: status 1\nmore\n";
+    assert!(script_failure(failed).is_some_and(|words| words.ends_with("ended with 1")));
+    assert_eq!(script_failure(&failed.replace("status 1", "status 0")), None);
+    assert_eq!(
+        script_failure("drophammer: before-agent: status 1"),
+        Some("the script of `before_agent` ended with 1".into())
+    );
 }

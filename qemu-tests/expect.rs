@@ -4,7 +4,7 @@ use crate::scenario::Partition;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
     #[serde(default)]
@@ -19,6 +19,8 @@ pub struct Expect {
     pub events_in_order: Vec<String>,
     #[serde(default)]
     pub console_contains: Vec<String>,
+    #[serde(default)]
+    pub console_lacks: Vec<String>,
     /// Lines `METHOD PATH RANGE` as the server's network card would see them.
     #[serde(default)]
     pub requests: Vec<String>,
@@ -27,6 +29,8 @@ pub struct Expect {
     pub server_says: Vec<String>,
     #[serde(default)]
     pub untouched_disks: Vec<String>,
+    /// What is still as an earlier run has left it.
+    pub unchanged: Option<Unchanged>,
     /// Disk to a text that is nowhere on it any more.
     #[serde(default)]
     pub no_trace_of: BTreeMap<String, String>,
@@ -82,23 +86,74 @@ pub enum Outcome {
     Stopped,
     /// The button is refused; the machine is not even switched on.
     Denied,
+    /// One of the two, and either is right.
+    InstalledOrRefused,
 }
 
 impl Outcome {
     /// A system comes up at the end, over the network or from disk.
     pub fn comes_up(self) -> bool {
-        matches!(self, Outcome::Installed | Outcome::Local | Outcome::OldSystem | Outcome::Already)
+        use Outcome::{Already, Installed, InstalledOrRefused, Local, OldSystem};
+        matches!(self, Installed | InstalledOrRefused | Local | OldSystem | Already)
     }
 }
 
+impl Expect {
+    /// What counts when a run that may end in the one or the other has ended. A refusal has its words, an installation
+    /// all the rest.
+    pub fn settled(&self, came_up: bool) -> Expect {
+        let whole = self.clone();
+        match (self.outcome, came_up) {
+            (Outcome::InstalledOrRefused, true) => {
+                Expect { outcome: Outcome::Installed, report_contains: vec![], failed_step: None, ..whole }
+            }
+            (Outcome::InstalledOrRefused, false) => Expect {
+                outcome: Outcome::Refused,
+                events_in_order: vec![],
+                no_trace_of: BTreeMap::new(),
+                erased: vec![],
+                boots_without: vec![],
+                tiny: Tiny::default(),
+                inspect: Inspect::default(),
+                ..whole
+            },
+            _ => whole,
+        }
+    }
+}
+
+/// Compared at the end of both runs, when the machine is off.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unchanged {
+    /// The number of the earlier run, from 1.
+    pub since_run: usize,
+    /// Devices: all UUIDs that blkid sees there, of table, partition, filesystem and member.
+    #[serde(default)]
+    pub uuids: Vec<String>,
+    /// Their bytes.
+    #[serde(default)]
+    pub regions: Vec<Region>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Region {
+    pub disk: String,
+    pub at_mib: u64,
+    pub mib: u64,
+}
+
 /// What the installed system says, both times.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tiny {
     #[serde(default)]
     pub mounts: Vec<String>,
     #[serde(default)]
     pub fstab: Vec<String>,
+    /// All of it, line by line and field by field.
+    pub fstab_is: Option<Vec<String>>,
     #[serde(default)]
     pub swaps: Vec<String>,
     /// All of them, one line each: `NAME LEVEL METADATA PLACES MEMBERS SPARES`.
@@ -113,7 +168,7 @@ pub struct Tiny {
 }
 
 /// What a neutral ramdisk finds on the disks afterwards.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inspect {
     /// Mounted read-only, in this order: `sda2:/`.
@@ -150,7 +205,7 @@ impl Inspect {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     #[serde(default)]

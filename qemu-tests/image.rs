@@ -1,8 +1,9 @@
 //! The image that a run offers: a file below the server's folder, as good or as damaged as the scenario wants it.
 
 use crate::host::{Context, Result, tool, write};
+use crate::members;
 use crate::registry::{self, Registry};
-use crate::scenario::{Digest, Image, Signer, System};
+use crate::served::{Digest, Image, Signer, System};
 use crate::server;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -139,8 +140,11 @@ fn describe(folder: &Path, id: &str, place: (&str, &str), sha256: Option<String>
 /// The file as it is served, and as it was before it was damaged.
 fn make(image: &Image, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = fs::read(original).context(original.display())?;
-    if image.cut_tar_at.is_some() || image.compress.is_some() {
+    if image.cut_tar_at.is_some() || image.compress.is_some() || !image.members.is_empty() {
         let mut tar = filter(&["zstd", "-dcq"], &bytes, scratch)?;
+        if !image.members.is_empty() {
+            tar = members::append(tar, &image.members)?;
+        }
         tar.truncate(image.cut_tar_at.map_or(usize::MAX, |length| length as usize));
         let program = image.compress.as_deref().unwrap_or("zstd");
         bytes = filter(&[program, "-cq"], &tar, scratch)?;

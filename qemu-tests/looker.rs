@@ -2,11 +2,10 @@
 
 use crate::expect::Inspect;
 use crate::facts::Facts;
-use crate::host::{Context, Result, tool, write};
+use crate::host::{Context, Result, write};
 use crate::machine::{Boot, Chassis, POLL, SPARED, Vm};
-use std::fs::{self, File};
+use crate::ramdisk::{lines, with_files};
 use std::path::Path;
-use std::process::Stdio;
 
 /// What the ramdisk says after the script, with its exit code.
 const PREPARED: &str = "drophammer-prepare: status ";
@@ -20,14 +19,21 @@ fn cmdline() -> String {
 /// # Errors
 /// The ramdisk does not come to an end.
 pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect) -> Result<Facts> {
-    let mounts: Vec<String> = inspect.mount.iter().map(|mount| format!("/dev/{mount}")).collect();
-    let files: Vec<&str> = inspect.files.keys().map(String::as_str).collect();
-    let [mounts, files, checks] = [mounts.join(","), files.join(","), inspect.fsck_clean.join(",")];
-    let cmdline = format!("{} inspect.mount={mounts} inspect.files={files} inspect.fsck={checks}", cmdline());
-    let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), artifacts.join("ramdisk/inspect"));
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline, on_copy: true, network: false };
+    let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), chassis.folder.join("inspect.initrd"));
+    write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &questions(inspect))?)?;
+    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: true, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     until(&mut vm, |vm| vm.facts("inspect"))
+}
+
+/// What is asked for, a line each: paths may have blanks and commas, which a kernel command line has no way to say.
+fn questions(inspect: &Inspect) -> [(&'static str, String); 3] {
+    let files = inspect.files.keys().map(String::as_str);
+    [
+        ("inspect.mount", lines(inspect.mount.iter().map(String::as_str))),
+        ("inspect.files", lines(files)),
+        ("inspect.fsck", lines(inspect.fsck_clean.iter().map(String::as_str))),
+    ]
 }
 
 /// Runs the script of a scenario as root, with all disks; what the console showed.
@@ -36,7 +42,8 @@ pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect)
 /// The script fails, with what it said.
 pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
     let initrd = chassis.folder.join("prepare.initrd");
-    write(&initrd, with_script(chassis.folder, &artifacts.join("ramdisk/inspect"), script)?)?;
+    let files = [("prepare", script.to_owned())];
+    write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &files)?)?;
     let kernel = artifacts.join("ramdisk/vmlinux");
     let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
@@ -50,20 +57,6 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -
     } else {
         Err(format!("the script of `prepare` ended with {code}{}", vm.last_lines()))
     }
-}
-
-/// The ramdisk with one more file, `/prepare`.
-fn with_script(scratch: &Path, ramdisk: &Path, script: &str) -> Result<Vec<u8>> {
-    let list = scratch.join("prepare.list");
-    write(&scratch.join("prepare"), script)?;
-    write(&list, "prepare\n")?;
-    let stdin = Stdio::from(File::open(&list).context(list.display())?);
-    let archive = tool(&["cpio", "--quiet", "-o", "-H", "newc", "-D", &scratch.to_string_lossy()], stdin)?;
-    let mut whole = fs::read(ramdisk).context(ramdisk.display())?;
-    // The kernel wants an archive that is not compressed to begin at a multiple of four (init/initramfs.c).
-    whole.resize(whole.len().next_multiple_of(4), 0);
-    whole.extend(archive);
-    Ok(whole)
 }
 
 fn status(console: &str) -> Option<String> {
@@ -81,4 +74,15 @@ fn until<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
         alive.context("the neutral ramdisk")?;
         std::thread::sleep(POLL);
     }
+}
+
+/// Paths reach the ramdisk as they are.
+pub fn self_test() {
+    let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect:\n  inspect:\n    mount: ['vda1:/a b', 'vg/lv:/']\n    \
+                files: {'/with blank, and comma': {}, '/b': {}}\n    fsck_clean: [vda1]\n";
+    let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
+    let [mounts, files, checks] = questions(&scenario.runs[0].expect.inspect);
+    assert_eq!(mounts, ("inspect.mount", "vda1:/a b\nvg/lv:/\n".to_owned()));
+    assert_eq!(files, ("inspect.files", "/b\n/with blank, and comma\n".to_owned()));
+    assert_eq!(checks, ("inspect.fsck", "vda1\n".to_owned()));
 }

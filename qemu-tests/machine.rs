@@ -2,13 +2,15 @@
 
 use crate::facts::Facts;
 use crate::host::{Context, Result, child, write};
-use crate::scenario::{Bus, Disk, Firmware, Machine};
+use crate::monitor::Monitor;
+use crate::plugs::{self, add_disks};
+use crate::scenario::{Disk, Firmware, Machine};
 use crate::times;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How often a machine is looked at that is waited for. Ten waits or so are in a scenario: each costs half of this.
@@ -23,11 +25,18 @@ pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigati
 const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
+/// The kernel names disks in the order in which it finds them, also if it is slow.
+const PLUG_PAUSE: Duration = Duration::from_secs(2);
+
 /// What does not change while the machine exists.
 pub struct Chassis<'a> {
     pub machine: &'a Machine,
+    /// As the server's file has them.
     pub uuid: String,
     pub mac: String,
+    /// What the firmware says instead, and the network cards in their order, from a run on that says so.
+    pub shown_uuid: Option<String>,
+    pub shown_macs: Vec<String>,
     /// Holds the disks, the firmware's variables and all logs.
     pub folder: &'a Path,
     /// In the order in which they are plugged in; see [`in_order`].
@@ -38,12 +47,32 @@ pub struct Chassis<'a> {
     pub replaced: BTreeMap<String, u32>,
     /// The disks are overlays in qcow2 over saved ones.
     pub overlays: bool,
+    /// Disks can be pulled while the machine runs.
+    pub hotplug: bool,
 }
 
-impl Chassis<'_> {
-    /// The file behind a disk.
+impl<'a> Chassis<'a> {
+    /// A machine with all its disks, and without a name.
+    pub fn new(machine: &'a Machine, folder: &'a Path) -> Chassis<'a> {
+        Chassis {
+            machine,
+            uuid: String::new(),
+            mac: String::new(),
+            shown_uuid: None,
+            shown_macs: vec![],
+            folder,
+            disks: in_order(&machine.disks, &[]),
+            absent: vec![],
+            replaced: BTreeMap::new(),
+            overlays: false,
+            hotplug: false,
+        }
+    }
+
+    /// The file behind a disk; a second path leads to the same one.
     pub fn file(&self, disk: &Disk) -> PathBuf {
-        self.folder.join(format!("{}.{}", disk.name, if self.overlays { "qcow2" } else { "raw" }))
+        let name = disk.path_of.as_ref().unwrap_or(&disk.name);
+        self.folder.join(format!("{name}.{}", if self.overlays { "qcow2" } else { "raw" }))
     }
 }
 
@@ -71,7 +100,7 @@ pub enum Boot<'a> {
 /// A running machine. Dropping it ends it.
 pub struct Vm {
     process: Child,
-    monitor: ChildStdin,
+    monitor: Monitor,
     console: PathBuf,
     facts: PathBuf,
     deadline: Instant,
@@ -93,7 +122,10 @@ impl Vm {
         write(&facts, "")?;
         let mut command = child("qemu-system-x86_64");
         base(&mut command, chassis.machine);
-        command.args(["-uuid", &chassis.uuid]).arg("-pidfile").arg(chassis.folder.join("qemu.pid"));
+        command
+            .args(["-uuid", chassis.shown_uuid.as_ref().unwrap_or(&chassis.uuid)])
+            .arg("-pidfile")
+            .arg(chassis.folder.join("qemu.pid"));
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The neutral look is at the disks alone: the quicker firmware will do.
@@ -124,9 +156,9 @@ impl Vm {
             .stderr(log)
             .spawn()
             .context("qemu-system-x86_64 does not start")?;
-        let monitor = process.stdin.take().ok_or("QEMU has no monitor")?;
+        let orders = process.stdin.take().ok_or("QEMU has no monitor")?;
         let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
-        std::thread::spawn(move || drain(answers));
+        let monitor = Monitor::new(orders, answers);
         let seconds = chassis.machine.deadline_seconds * patience();
         let deadline = Instant::now() + Duration::from_secs(seconds);
         let parts = match boot {
@@ -182,12 +214,29 @@ impl Vm {
     /// # Errors
     /// QEMU is gone.
     pub fn link(&mut self, up: bool) -> Result<()> {
-        self.order(&format!(r#"{{"execute":"set_link","arguments":{{"name":"nic0","up":{up}}}}}"#))
+        self.monitor.order(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
     }
 
-    fn order(&mut self, order: &str) -> Result<()> {
-        let order = format!(r#"{{"execute":"qmp_capabilities"}}{order}"#);
-        writeln!(self.monitor, "{order}").and_then(|()| self.monitor.flush()).context("QEMU's monitor")
+    /// Pulls these disks, and plugs them in again in the places of each other: the last in the first one's, and so on. The
+    /// kernel gives the first name to what comes back first.
+    ///
+    /// # Errors
+    /// The machine does not let them go.
+    pub fn replug(&mut self, chassis: &Chassis, names: &[String]) -> Result<()> {
+        let named = |name: &String| chassis.disks.iter().copied().find(|disk| disk.name == *name);
+        let disks: Vec<&Disk> = names.iter().filter_map(named).collect();
+        for disk in &disks {
+            let id = plugs::device_id(disk);
+            self.monitor.ask("device_del", &json!({"id": id}))?;
+            self.monitor.wait_until_gone(&id)?;
+        }
+        for (disk, place) in disks.iter().rev().zip(&disks) {
+            std::thread::sleep(PLUG_PAUSE);
+            for (command, arguments) in plugs::plug_in(chassis, disk, place) {
+                self.monitor.ask(command, &arguments)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes the power away, but lets QEMU finish its files: an overlay then shows all that was written to it.
@@ -195,7 +244,7 @@ impl Vm {
     /// # Errors
     /// QEMU does not end.
     pub fn quit(&mut self) -> Result<()> {
-        self.order(r#"{"execute":"quit"}"#)?;
+        self.monitor.order(&json!({"execute": "quit"}))?;
         let patience = Instant::now() + Duration::from_secs(30);
         while !self.is_off()? {
             if Instant::now() > patience {
@@ -225,9 +274,9 @@ impl Vm {
 
 /// Kernel and agent's ramdisk that start quickest under emulation, where firmware and iPXE are left out. OVMF takes no kernel
 /// without its EFI stub.
-pub fn quick_ramdisk(artifacts: &Path, firmware: Firmware) -> (PathBuf, PathBuf) {
-    let kernel = if firmware == Firmware::Uefi { "ramdisk/vmlinuz" } else { "ramdisk/vmlinux" };
-    (artifacts.join(kernel), artifacts.join("ramdisk/quick"))
+pub fn quick_ramdisk(folder: &Path, firmware: Firmware) -> (PathBuf, PathBuf) {
+    let kernel = if firmware == Firmware::Uefi { "vmlinuz" } else { "vmlinux" };
+    (folder.join(kernel), folder.join("quick"))
 }
 
 impl Drop for Vm {
@@ -245,11 +294,6 @@ fn read(path: &Path) -> String {
 fn patience() -> u64 {
     let said = std::env::var("DROPHAMMER_PATIENCE").ok();
     said.and_then(|said| said.parse().ok()).unwrap_or(1)
-}
-
-fn drain(mut pipe: impl Read) {
-    let mut buffer = [0; 4096];
-    while matches!(pipe.read(&mut buffer), Ok(count) if count > 0) {}
 }
 
 /// That `/dev/kvm` exists proves nothing; the processor must have it. QEMU takes the first one that works. Its plain
@@ -282,67 +326,15 @@ fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
-    let on_copy = matches!(boot, Boot::DiskWithout(_) | Boot::Direct { on_copy: true, .. });
-    let snapshot = if on_copy { "on" } else { "off" };
-    let first = chassis.disks.iter().position(|disk| disk.boot).unwrap_or(0);
-    if chassis.disks.iter().any(|disk| disk.bus == Bus::Scsi) {
-        command.args(["-device", "virtio-scsi-pci,id=scsi"]);
-    }
-    let mut sata_ports = 0..6;
-    for (index, disk) in chassis.disks.iter().enumerate() {
-        let model = model(disk, &serial(chassis, disk), &mut sata_ports);
-        // Its port stays empty.
-        if chassis.absent.contains(&disk.name) || matches!(boot, Boot::DiskWithout(name) if *name == disk.name) {
-            continue;
-        }
-        let file = chassis.file(disk);
-        // What the machine has flushed must outlive QEMU; a raw file keeps all that was written, an overlay's tables lie
-        // in QEMU's memory until a flush comes.
-        let kind = if chassis.overlays { "format=qcow2,cache=writeback" } else { "format=raw,cache=unsafe" };
-        let mut drive = format!("if=none,id=drive{index},{kind},discard=unmap,snapshot={snapshot}");
-        if let Some(mib) = disk.throttle_mib {
-            drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
-        }
-        command.arg("-drive").arg(format!("{drive},file={}", file.display()));
-        let mut device = format!("{model},drive=drive{index}");
-        // OVMF takes no order at all, network first, when it cannot read one place of it; it has no words for these.
-        if !model.starts_with("nvme-ns") {
-            let boot_place = if index == first { 1 } else { index + 2 };
-            device += &format!(",bootindex={boot_place}");
-        }
-        command.arg("-device").arg(device);
-    }
-}
-
-/// A new disk in an old one's place has another number.
-fn serial(chassis: &Chassis, disk: &Disk) -> String {
-    let first = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
-    chassis.replaced.get(&disk.name).map_or(first.clone(), |count| format!("{first}-{}", count + 1))
-}
-
-fn model(disk: &Disk, serial: &str, sata_ports: &mut std::ops::Range<u32>) -> String {
-    let sectors = format!("logical_block_size={0},physical_block_size={0}", disk.sector);
-    match disk.bus {
-        Bus::Virtio => format!("virtio-blk-pci,{sectors},serial={serial}"),
-        Bus::Nvme => match disk.name.rsplit_once('n') {
-            // A further namespace has its controller's serial number.
-            Some((controller, number)) if number != "1" => format!("nvme-ns,bus={controller},nsid={number},{sectors}"),
-            Some((controller, _)) => format!("nvme,id={controller},{sectors},serial={serial}"),
-            None => format!("nvme,{sectors},serial={serial}"),
-        },
-        Bus::Scsi => format!("scsi-hd,bus=scsi.0,{sectors},serial={serial}"),
-        Bus::Sata => format!("ide-hd,bus=ide.{},serial={serial}", sata_ports.next().unwrap_or(6)),
-    }
-}
-
 /// With a folder for TFTP the machine boots from the first card.
 fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) {
     for (index, model) in chassis.machine.nics.iter().enumerate() {
         // The stock option ROMs are iPXE, so the boot file is the script itself.
         let boot = tftp.map(|tftp| format!(",tftp={},bootfile=start.ipxe", tftp.display())).unwrap_or_default();
         command.arg("-netdev").arg(format!("user,id=net{index}{boot}"));
-        let mut identity = if index == 0 { format!(",mac={}", chassis.mac) } else { String::new() };
+        let known = (index == 0).then_some(&chassis.mac);
+        let mac = chassis.shown_macs.get(index).or(known);
+        let mut identity = mac.map(|mac| format!(",mac={mac}")).unwrap_or_default();
         if index == 0 && tftp.is_some() {
             identity += ",bootindex=0";
         }
@@ -364,14 +356,10 @@ pub fn self_test() {
         let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
         let disks = in_order(&machine.disks, &order);
         let chassis = Chassis {
-            machine,
-            uuid: String::new(),
-            mac: String::new(),
-            folder: Path::new("/f"),
             disks,
             absent: absent.iter().map(|name| (*name).to_owned()).collect(),
             replaced: BTreeMap::from([("nvme0n1".to_owned(), 1)]),
-            overlays: false,
+            ..Chassis::new(machine, Path::new("/f"))
         };
         let mut command = Command::new("qemu");
         add_disks(&mut command, &chassis, boot);
@@ -395,4 +383,18 @@ pub fn self_test() {
     let absent = with(&[], &["sda"], &Boot::Disk);
     assert!(!absent.contains("SDA") && absent.contains("bus=ide.1,serial=DH-SDB"), "{absent}");
     assert!(pulled.contains("snapshot=on") && !pulled.contains("snapshot=off"), "{pulled}");
+
+    let nics = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks: []\nnics: [e1000, virtio-net-pci]\n";
+    let scenario = crate::reader::parse(nics, "x".into(), ".".into()).expect("a scenario");
+    let cards = |shown: &[&str]| {
+        let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
+        (chassis.mac, chassis.shown_macs) = ("m0".to_owned(), shown.iter().map(|mac| (*mac).to_owned()).collect());
+        let mut command = Command::new("qemu");
+        add_nics(&mut command, &chassis, None);
+        command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
+    };
+    let known = cards(&[]);
+    assert!(known.contains("e1000,id=nic0,netdev=net0,mac=m0,") && known.contains("netdev=net1,romfile="), "{known}");
+    let other = cards(&["m1", "m2"]);
+    assert!(!other.contains("m0") && other.contains("net0,mac=m1,") && other.contains("net1,mac=m2,"), "{other}");
 }

@@ -4,22 +4,31 @@
 //! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
 //! long ones), or `--ignored`, or `--scenarios`. What the harness itself decides with is tested in every `cargo test`.
 
+mod bystanders;
 mod check;
 mod disks;
 mod drama;
+mod earlier;
 mod expect;
 mod facts;
+mod fits;
 mod host;
 mod image;
+mod lies;
 mod looker;
 mod machine;
+mod members;
+mod monitor;
+mod plugs;
 mod powercut;
 mod proxy;
+mod ramdisk;
 mod reader;
 mod registry;
 mod reinstall;
 mod run;
 mod scenario;
+mod served;
 mod server;
 mod stack;
 mod survivors;
@@ -54,6 +63,16 @@ fn main() -> ExitCode {
         Trial::test("harness::server", || quiet(server::self_test)),
         Trial::test("harness::times", || quiet(times::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
+        Trial::test("harness::fits", || quiet(fits::self_test)),
+        Trial::test("harness::plugs", || quiet(plugs::self_test)),
+        Trial::test("harness::monitor", || quiet(monitor::self_test)),
+        Trial::test("harness::ramdisk", || quiet(ramdisk::self_test)),
+        Trial::test("harness::looker", || quiet(looker::self_test)),
+        Trial::test("harness::drama", || quiet(drama::self_test)),
+        Trial::test("harness::lies", || quiet(lies::self_test)),
+        Trial::test("harness::members", || quiet(members::self_test)),
+        Trial::test("harness::earlier", || quiet(earlier::self_test)),
+        Trial::test("harness::bystanders", || quiet(bystanders::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     // First, for it takes the longest.
@@ -65,7 +84,9 @@ fn main() -> ExitCode {
         trials.push(Trial::test("powercut", cuts).with_ignored_flag(!wanted));
     }
     match scenario_files(&folder) {
-        Ok(files) => trials.extend(longest_first(files).iter().map(|file| trial(file, wanted, arguments.filter.as_deref()))),
+        Ok(files) => {
+            trials.extend(longest_first(files).iter().map(|file| trial(file, wanted, arguments.filter.as_deref())))
+        }
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -14,7 +14,7 @@ use crate::scenario::Scenario;
 use crate::server::{self, Server};
 use crate::survivors::{self, Promise, Verdict};
 use serde_json::Value;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -124,9 +124,10 @@ fn install_and_order<'a>(scenario: &'a Scenario, artifacts: &'a Path, chassis: &
         allocation: &allocation,
         label: label.to_owned(),
         installed: &None,
+        earlier: &[],
     };
     let first = stage(install, "run1");
-    let failures = first.play()?;
+    let failures = first.play()?.failures;
     if !failures.is_empty() {
         return Err(format!("the first installation: {}", failures.join("\n")));
     }
@@ -224,14 +225,10 @@ impl Start<'_> {
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder).context(folder.display())?;
         let chassis = Chassis {
-            machine: self.chassis.machine,
             uuid: self.chassis.uuid.clone(),
             mac: self.chassis.mac.clone(),
-            folder,
-            disks: self.chassis.disks.clone(),
-            absent: vec![],
-            replaced: BTreeMap::new(),
             overlays: true,
+            ..Chassis::new(self.chassis.machine, folder)
         };
         for disk in &chassis.disks {
             let (base, overlay) = (self.chassis.file(disk), chassis.file(disk));
@@ -251,7 +248,7 @@ impl Start<'_> {
         cmdline: Option<&str>,
         cut: Option<&Cut>,
     ) -> Result<End> {
-        let (kernel, initrd) = quick_ramdisk(self.artifacts, chassis.machine.firmware);
+        let (kernel, initrd) = quick_ramdisk(&self.artifacts.join("ramdisk"), chassis.machine.firmware);
         let boot = match cmdline {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,

@@ -2,13 +2,15 @@
 
 use crate::facts::matches;
 use crate::host::{Context, Result};
+use crate::lies::{self, Told};
 use crate::registry::Registry;
+use crate::served::Lie;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,9 @@ struct Wire {
     /// A trap has killed the server, and it is not back yet.
     away: AtomicBool,
     closed: AtomicBool,
+    /// How many lies were told, and how often the machine has lost its power.
+    lies: AtomicU32,
+    blackouts: AtomicU32,
     broken: Mutex<Broken>,
     requests: Mutex<Vec<String>>,
     registry: OnceLock<Registry>,
@@ -37,6 +42,9 @@ struct Wire {
 struct Broken {
     errors_until: Option<Instant>,
     cuts: VecDeque<u64>,
+    /// The last cut is for every answer.
+    cut_for_ever: bool,
+    lie: Option<Lie>,
     traps: Vec<Trap>,
     sprung: Vec<Trap>,
     /// Bytes of an image after which the rest waits to be let go.
@@ -45,13 +53,15 @@ struct Broken {
     held: Vec<u64>,
 }
 
-/// The server is killed when it has answered such a request.
+/// The server is killed, or the machine loses its power, when such a request is answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trap {
     /// `METHOD PATH`.
     pub request: String,
     /// The answer does not reach who has asked.
     pub swallow: bool,
+    /// It is the machine's power that goes.
+    pub power: bool,
     /// How long the server stays away.
     pub time: Duration,
 }
@@ -100,6 +110,17 @@ impl Proxy {
     /// Holds an answer with an image back after so many bytes, until it is let go.
     pub fn set_holds(&self, holds: Vec<u64>) {
         lock(&self.wire.broken).holds = holds;
+    }
+
+    /// What every answer with an image has wrong from now on; and whether the last cut never ends.
+    pub fn set_lie(&self, lie: Option<Lie>, cut_for_ever: bool) {
+        let mut broken = lock(&self.wire.broken);
+        (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
+    }
+
+    /// The machine has lost its power: who waited for that can go.
+    pub fn blackout(&self) {
+        self.wire.blackouts.fetch_add(1, Ordering::Release);
     }
 
     pub fn is_held_at(&self, bytes: u64) -> bool {
@@ -155,22 +176,26 @@ impl Wire {
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
             return write!(client, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
-        let image = method == "GET" && (path.starts_with("/images/") || path.contains("/blobs/"));
-        if let Some(answer) = self.registry.get().and_then(|registry| registry.answer(&head)) {
-            return self.answer(&mut &answer[..], &mut client, image);
+        let about_image = path.starts_with("/images/") || path.contains("/blobs/");
+        let lie = lock(&self.broken).lie.filter(|_| about_image);
+        let image = about_image && method == "GET";
+        let heard = lies::heard(lie, &head);
+        if let Some(answer) = self.registry.get().and_then(|registry| registry.answer(&heard)) {
+            return self.tell(lie, image, &mut &answer[..], &mut client);
         }
         self.wait_for_server();
         let mut server = TcpStream::connect(("127.0.0.1", self.server.load(Ordering::Relaxed)))?;
         server.set_read_timeout(Some(SILENCE))?;
-        for line in head.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
+        for line in heard.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
             write!(server, "{line}\r\n")?;
         }
         write!(server, "Connection: close\r\n\r\n")?;
         let mut to_server = server.try_clone()?;
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
         let result = match self.trap(&format!("{method} {path}")) {
+            Some(trap) if trap.power => self.darken(&trap, &mut server, &mut client),
             Some(trap) => self.spring(&trap, &mut server, &mut client),
-            None => self.answer(&mut server, &mut client, image),
+            None => self.tell(lie, image, &mut server, &mut client),
         };
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
@@ -205,12 +230,39 @@ impl Wire {
         whole.and(passed)
     }
 
+    /// The machine hears no more than it should until it is dark: a connection that ends makes it ask again.
+    fn darken(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+        let before = self.blackouts.load(Ordering::Acquire);
+        let mut answer = Vec::new();
+        let whole = server.read_to_end(&mut answer);
+        let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
+        lock(&self.broken).sprung.push(trap.clone());
+        let patience = Instant::now() + Duration::from_secs(60);
+        while self.blackouts.load(Ordering::Acquire) == before && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        whole.and(passed)
+    }
+
+    /// The answer, and what is wrong with it.
+    fn tell(&self, lie: Option<Lie>, image: bool, from: &mut impl Read, client: &mut TcpStream) -> std::io::Result<()> {
+        match lie {
+            None => self.answer(from, client, image),
+            Some(lie) => {
+                let number = self.lies.fetch_add(1, Ordering::Relaxed);
+                self.answer(&mut Told::new(lie, from, image, number), client, image)
+            }
+        }
+    }
+
     /// A cut counts as used when it has hurt: a short answer leaves it for the next one.
     fn answer(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
         let mut sent = 0;
         let mut buffer = [0; 16 * 1024];
+        let most = self.most(image);
         loop {
-            let count = server.read(&mut buffer)?;
+            let room = most.map_or(buffer.len(), |most| buffer.len().min((most - sent) as usize));
+            let count = server.read(&mut buffer[..room])?;
             if count == 0 {
                 return Ok(());
             }
@@ -220,11 +272,18 @@ impl Wire {
                 self.hold(sent);
             }
             let mut broken = lock(&self.broken);
-            if image && broken.cuts.front().is_some_and(|cut| sent >= *cut) {
+            if most.is_none() && image && broken.cuts.front().is_some_and(|cut| sent >= *cut) {
                 broken.cuts.pop_front();
                 return Ok(());
             }
         }
+    }
+
+    /// No answer gets any further, when the cut that is left is for ever.
+    fn most(&self, image: bool) -> Option<u64> {
+        let broken = lock(&self.broken);
+        let last = (broken.cuts.len() == 1).then(|| broken.cuts.front().copied()).flatten();
+        last.filter(|_| broken.cut_for_ever && image)
     }
 
     /// Returns when nothing holds an answer of this length back, or nobody has come to let it go.
@@ -246,7 +305,7 @@ impl Wire {
 }
 
 /// The lines up to the empty one, without their ends.
-fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
+pub fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -270,7 +329,7 @@ pub fn self_test() {
     let mut victim = crate::host::child("sleep").arg("60").spawn().expect("a process");
     proxy.set_server(server.local_addr().expect("an address").port(), victim.id() as i32);
     let answers = std::thread::spawn(move || {
-        for _ in 0..4 {
+        for _ in 0..7 {
             let (mut client, _) = server.accept().expect("a client");
             let head = read_head(&mut BufReader::new(client.try_clone().expect("a socket"))).expect("a request");
             assert!(head.contains(&"Connection: close".to_owned()), "{head:?}");
@@ -300,7 +359,27 @@ pub fn self_test() {
         answer.join().expect("an answer").len()
     });
     assert!(held > 100_000 && !proxy.is_held_at(60_000), "{held}");
-    let trap = Trap { request: "GET /im*".to_owned(), swallow: true, time: Duration::ZERO };
+    let dark = |swallow| {
+        let trap = Trap { request: "GET /im*".to_owned(), swallow, power: true, time: Duration::ZERO };
+        proxy.set_traps(vec![trap.clone()]);
+        std::thread::scope(|scope| {
+            let answer = scope.spawn(|| get(""));
+            while proxy.sprung() != [trap.clone()] {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!answer.is_finished());
+            proxy.blackout();
+            answer.join().expect("an answer").len()
+        })
+    };
+    assert_eq!(dark(true), 0);
+    assert!(dark(false) > 100_000);
+    proxy.set_lie(Some(Lie::Chunked), false);
+    let told = get("");
+    assert!(told.ends_with(b"\r\n0\r\n\r\n") && told.len() > 100_000);
+    proxy.set_lie(None, false);
+    let trap = Trap { request: "GET /im*".to_owned(), swallow: true, power: false, time: Duration::ZERO };
     proxy.set_traps(vec![trap.clone()]);
     assert!(get("").is_empty() && proxy.sprung() == [trap] && proxy.sprung().is_empty());
     assert!(!victim.wait().expect("a process").success());
@@ -309,7 +388,31 @@ pub fn self_test() {
     assert!(!proxy.wire.away.load(Ordering::Acquire));
     proxy.break_for(Duration::from_secs(60));
     assert!(get("").starts_with(b"HTTP/1.1 500 "));
-    let all = ["GET /images/a", "GET /images/a bytes=5-", "GET /images/a", "GET /images/a", "GET /images/a"];
+    let all = [&["GET /images/a", "GET /images/a bytes=5-"], &["GET /images/a"; 6][..]].concat();
     assert_eq!(proxy.requests(), all);
     answers.join().expect("the server is content");
+    cut_for_ever();
+}
+
+/// Two cuts, and the second holds for all that follow, to the byte.
+fn cut_for_ever() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let proxy = Proxy::start(&[100, 60_000]).expect("a port");
+    proxy.set_server(server.local_addr().expect("an address").port(), 0);
+    proxy.set_lie(None, true);
+    std::thread::spawn(move || {
+        for mut client in server.incoming().flatten() {
+            let _ = read_head(&mut BufReader::new(client.try_clone().expect("a socket")));
+            let _ = client.write_all(&[b"HTTP/1.1 200 OK\r\n\r\n", &[b'x'; 100_000][..]].concat());
+        }
+    });
+    let lengths = [(); 4].map(|()| {
+        let mut stream = TcpStream::connect(("127.0.0.1", proxy.port)).expect("a connection");
+        write!(stream, "GET /images/a HTTP/1.1\r\n\r\n").expect("sent");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer.len()
+    });
+    assert!((100..60_000).contains(&lengths[0]), "{lengths:?}");
+    assert_eq!(lengths[1..], [60_000; 3]);
 }

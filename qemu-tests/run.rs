@@ -3,19 +3,22 @@
 use crate::check::{self, Seen};
 use crate::disks;
 use crate::drama::{self, Drama};
-use crate::expect::Outcome;
+use crate::earlier::{self, Memory};
+use crate::expect::{Expect, Outcome};
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
 use crate::image;
 use crate::looker;
 use crate::machine::{Boot, Chassis, POLL, SPARED, Vm, in_order, quick_ramdisk};
 use crate::proxy::Proxy;
+use crate::ramdisk;
 use crate::registry::Registry;
 use crate::reinstall;
-use crate::scenario::{BootFrom, Firmware, Run, Scenario, System};
+use crate::scenario::{Act, BootFrom, Firmware, Run, Scenario};
+use crate::served::System;
 use crate::server::{self, Server};
 use crate::times;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,15 +78,13 @@ pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) 
     }
     let uuid = Uuid::new_v4();
     let [a, b, c, ..] = *uuid.as_bytes();
+    let mac = format!("52:54:00:{a:02x}:{b:02x}:{c:02x}");
+    // The server's file is written of what the machine is at first.
+    let first = scenario.runs.first();
     let chassis = Chassis {
-        machine: &scenario.machine,
-        uuid: uuid.to_string(),
-        mac: format!("52:54:00:{a:02x}:{b:02x}:{c:02x}"),
-        folder,
-        disks: in_order(&scenario.machine.disks, &[]),
-        absent: vec![],
-        replaced: BTreeMap::new(),
-        overlays: false,
+        uuid: first.and_then(|run| run.uuid.clone()).unwrap_or(uuid.to_string()),
+        mac: first.and_then(|run| run.macs.first().cloned()).unwrap_or(mac),
+        ..Chassis::new(&scenario.machine, folder)
     };
     if let Some(script) = &scenario.machine.prepare {
         looker::prepare(&chassis, artifacts, "prepare", script)?;
@@ -95,6 +96,7 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
     let mut chassis = assemble(scenario, artifacts, folder)?;
     let mut allocation = String::new();
     let mut installed = None;
+    let mut earlier = Vec::new();
     for (index, run) in scenario.runs.iter().enumerate() {
         let goes_on = run.same_allocation || run.reinstall.is_some();
         if !goes_on || allocation.is_empty() {
@@ -113,16 +115,18 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
             allocation: &allocation,
             label,
             installed: &installed,
+            earlier: &earlier,
         };
-        let failures = stage.play().unwrap_or_else(|failure| vec![failure]);
+        let Played { outcome, failures, memory } = stage.play().unwrap_or_else(Played::broken);
         let image = stage.image();
         if !failures.is_empty() {
             let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
             return Err(format!("run {} of {}:\n{}", index + 1, scenario.runs.len(), list.join("\n")));
         }
-        if run.expect.outcome == Outcome::Installed {
+        if outcome == Outcome::Installed {
             installed = Some(image);
         }
+        earlier.push(memory);
     }
     Ok(())
 }
@@ -131,6 +135,13 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
 fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
     chassis.disks = in_order(&chassis.machine.disks, &run.disks_order);
     chassis.absent.clone_from(&run.absent);
+    chassis.hotplug = run.events.iter().any(|event| event.act == Act::Replug);
+    if run.uuid.is_some() {
+        chassis.shown_uuid.clone_from(&run.uuid);
+    }
+    if !run.macs.is_empty() {
+        chassis.shown_macs.clone_from(&run.macs);
+    }
     for disk in chassis.machine.disks.iter().filter(|disk| run.replaced.contains(&disk.name)) {
         disks::make_empty(chassis.folder, disk)?;
         *chassis.replaced.entry(disk.name.clone()).or_default() += 1;
@@ -148,45 +159,73 @@ pub struct Stage<'a> {
     pub label: String,
     /// The image of the last run that installed one.
     pub installed: &'a Option<String>,
+    /// What the runs before have left, the first one first.
+    pub earlier: &'a [Memory],
+}
+
+/// How a run went.
+pub struct Played {
+    /// One of the two, where the scenario leaves it open.
+    pub outcome: Outcome,
+    /// What is not as expected.
+    pub failures: Vec<String>,
+    pub memory: Memory,
+}
+
+impl Played {
+    fn broken(failure: String) -> Played {
+        Played { outcome: Outcome::Failed, failures: vec![failure], memory: Memory::default() }
+    }
 }
 
 impl Stage<'_> {
-    /// The whole run; what is not as expected.
+    /// The whole run.
     ///
     /// # Errors
     /// It cannot go on.
-    pub fn play(&self) -> Result<Vec<String>> {
+    pub fn play(&self) -> Result<Played> {
         let before = self.fingerprints()?;
         let mut seen = self.network_boot()?;
         let after = self.fingerprints()?;
         let names = self.scenario.machine.disks.iter().map(|disk| disk.name.clone());
         let changed = names.zip(before.iter().zip(&after)).filter(|(_, (before, after))| before != after);
         seen.changed_disks = changed.map(|(name, _)| name).collect();
-        for (name, text) in &self.run.expect.no_trace_of {
+        let expect = self.run.expect.settled(seen.over_network.is_some());
+        seen.named_as_listed = self.run.disks_order.is_empty() && self.run.absent.is_empty();
+        for (name, text) in &expect.no_trace_of {
             if disks::holds(&self.chassis.folder.join(format!("{name}.raw")), text)? {
                 seen.traces.push(name.clone());
             }
         }
-        if self.run.expect.outcome.comes_up() && self.run.expect.outcome != Outcome::Local {
+        if expect.outcome.comes_up() && expect.outcome != Outcome::Local {
             seen.from_disk = Some(self.disk_boot("disk", &Boot::Disk)?);
         }
-        for name in &self.run.expect.boots_without {
+        for name in &expect.boots_without {
             let facts = self.disk_boot(&format!("without-{name}"), &Boot::DiskWithout(name));
             seen.without.push((name.clone(), facts.context(format!("without {name}"))?));
         }
-        if self.run.expect.nothing_bootable {
+        if expect.nothing_bootable {
             self.nothing_boots()?;
         }
-        if !self.run.expect.inspect.asks_nothing() {
+        if !expect.inspect.asks_nothing() || earlier::needs_look(&self.scenario.runs, self.earlier.len() + 1) {
             let label = format!("{}-inspect", self.label);
-            seen.inspect = Some(looker::look(self.chassis, self.artifacts, &label, &self.run.expect.inspect)?);
+            seen.inspect = Some(looker::look(self.chassis, self.artifacts, &label, &expect.inspect)?);
         }
-        Ok(check::failures(&self.scenario.machine, &self.run.expect, &seen))
+        self.judge(&expect, &seen)
+    }
+
+    fn judge(&self, expect: &Expect, seen: &Seen) -> Result<Played> {
+        let memory = Memory::take(self.chassis, &self.scenario.runs, seen.inspect.as_ref())?;
+        let mut failures = check::failures(&self.scenario.machine, expect, seen);
+        failures.extend(earlier::failures(expect, &memory, self.earlier));
+        Ok(Played { outcome: expect.outcome, failures, memory })
     }
 
     fn fingerprints(&self) -> Result<Vec<String>> {
         let disks = self.scenario.machine.disks.iter();
-        times::timed("harness: digests of the disks", || disks.map(|disk| disks::fingerprint(&self.chassis.file(disk))).collect())
+        times::timed("harness: digests of the disks", || {
+            disks.map(|disk| disks::fingerprint(&self.chassis.file(disk))).collect()
+        })
     }
 
     /// Id of the image that this run offers.
@@ -215,6 +254,7 @@ impl Stage<'_> {
         };
         let registry = image::offer(&self.run.image, &original, &image, state, base)?;
         if self.run.reinstall.is_some() {
+            self.change_machine_file(state)?;
             return Ok(registry);
         }
         let mut allocation = json!({
@@ -224,13 +264,62 @@ impl Stage<'_> {
         for (key, value) in &self.run.allocation {
             allocation[key] = value.clone();
         }
-        let machine = json!({
-            "id": self.chassis.uuid, "name": self.scenario.name, "macs": [self.chassis.mac], "size": "c1-large-x86",
-            "allocation": allocation,
+        let macs = self.scenario.runs.first().map(|run| run.macs.clone()).filter(|macs| !macs.is_empty());
+        let mut machine = json!({
+            "id": self.chassis.uuid, "name": self.scenario.name, "macs": macs.unwrap_or(vec![self.chassis.mac.clone()]),
+            "size": "c1-large-x86", "allocation": allocation,
         });
+        for (key, value) in &self.run.machine_file {
+            machine[key] = value.clone();
+        }
         // JSON is YAML too.
         server::put(state, "machines", "machine", format!("{machine:#}\n"))?;
         Ok(registry)
+    }
+
+    /// What the operator changes in the machine's file beside an order: nothing but what the run says.
+    fn change_machine_file(&self, state: &Path) -> Result<()> {
+        if self.run.machine_file.is_empty() {
+            return Ok(());
+        }
+        let path = state.join("machines/machine.yaml");
+        let text = fs::read_to_string(&path).context(path.display())?;
+        let mut machine: Value = serde_json::from_str(&text).context(path.display())?;
+        for (key, value) in &self.run.machine_file {
+            machine[key] = value.clone();
+        }
+        server::put(state, "machines", "machine", format!("{machine:#}\n"))
+    }
+
+    /// What the server calls the machine.
+    fn machine_id(&self) -> &str {
+        self.run.machine_file.get("id").and_then(Value::as_str).unwrap_or(&self.chassis.uuid)
+    }
+
+    /// Where kernel and ramdisk lie that this run boots.
+    fn boot_files(&self) -> PathBuf {
+        match self.run.before_agent {
+            None => self.artifacts.join("ramdisk"),
+            Some(_) => self.chassis.folder.join(format!("{}-boot", self.label)),
+        }
+    }
+
+    /// The same, made where the ramdisk has a script of this run in it.
+    fn boot_folder(&self) -> Result<PathBuf> {
+        let folder = self.boot_files();
+        let Some(script) = &self.run.before_agent else { return Ok(folder) };
+        let built = self.artifacts.join("ramdisk");
+        fs::create_dir_all(&folder).context(folder.display())?;
+        for name in ["vmlinuz", "vmlinux", "drophammer"] {
+            let from = built.join(name);
+            fs::copy(&from, folder.join(name)).context(from.display())?;
+        }
+        let files = [("before-agent", script.clone())];
+        for name in ["initrd", "quick"] {
+            let whole = ramdisk::with_files(self.chassis.folder, &built.join(name), &files)?;
+            write(&folder.join(name), whole)?;
+        }
+        Ok(folder)
     }
 
     /// Beside the scenario, else in `or`.
@@ -245,6 +334,7 @@ impl Stage<'_> {
     /// It does not start.
     pub fn serve(&self, state: &Path) -> Result<(Server, Proxy)> {
         let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
+        proxy.set_lie(self.run.image.lie, self.run.image.cut_for_ever);
         fs::create_dir_all(state).context(state.display())?;
         if self.run.forget {
             server::forget(state)?;
@@ -253,7 +343,7 @@ impl Stage<'_> {
             proxy.set_registry(registry);
         }
         let cmdline = format!("{SPARED} {}", self.scenario.machine.kernel_arguments);
-        let server = Server::start(state, &self.artifacts.join("ramdisk"), cmdline.trim())?;
+        let server = Server::start(state, &self.boot_folder()?, cmdline.trim())?;
         server.connect(&proxy)?;
         Ok((server, proxy))
     }
@@ -270,7 +360,7 @@ impl Stage<'_> {
         let pressed = match &self.run.reinstall {
             None => Ok(()),
             Some(button) => {
-                reinstall::press(&mut server, &proxy, &state, &self.chassis.uuid, &self.image(), button.without_marker)
+                reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.image(), button.without_marker)
             }
         };
         if self.run.expect.outcome == Outcome::Denied {
@@ -291,11 +381,11 @@ impl Stage<'_> {
         let mut seen = drama.seen();
         seen.report.iter().for_each(times::stages);
         if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
-            seen.report = server::kept_report(&state, &self.chassis.uuid)?;
+            seen.report = server::kept_report(&state, self.machine_id())?;
         }
         seen.over_network = over_network;
         if reinstall::asks_for_order(self.run) {
-            seen.order_is_open = Some(server::order_is_open(&state, &self.chassis.uuid)?);
+            seen.order_is_open = Some(server::order_is_open(&state, self.machine_id())?);
         }
         seen.image = reinstall::expected_image(self.run, &self.image(), self.installed.as_deref());
         Ok(seen)
@@ -309,7 +399,7 @@ impl Stage<'_> {
         if self.run.boot != BootFrom::Direct {
             return Vm::start(self.chassis, label, &Boot::Network(tftp));
         }
-        let (kernel, initrd) = quick_ramdisk(self.artifacts, self.chassis.machine.firmware);
+        let (kernel, initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine.firmware);
         let script = server::boot_script(port, &self.chassis.uuid, &self.chassis.mac)?;
         let boot = match &script {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },

@@ -1,8 +1,8 @@
 //! A scenario as it is written. `docs/scenarios.md` explains each field; `reader.rs` reads it.
 
 use crate::expect::Expect;
+use crate::served::Image;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One file: a machine and what is done with it, run after run.
@@ -68,10 +68,24 @@ pub struct Disk {
     /// As the kernel of the machine will name it.
     pub name: String,
     pub bus: Bus,
+    /// None for a second path, which has its disk's.
+    #[serde(default)]
     pub size_mib: u64,
     #[serde(default = "default_sector")]
     pub sector: u32,
+    /// An empty one: the disk has none.
     pub serial: Option<String>,
+    /// Write-protected.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Not a disk but a second way to this one.
+    pub path_of: Option<String>,
+    /// The SCSI disk is a stick behind USB.
+    #[serde(default)]
+    pub usb: bool,
+    /// Nothing in these MiB can be read or written.
+    #[serde(default)]
+    pub errors_at_mib: Vec<u64>,
     /// The firmware boots from this one; without any, from the first.
     #[serde(default)]
     pub boot: bool,
@@ -169,6 +183,13 @@ pub struct Run {
     pub boot: BootFrom,
     /// As the machine's `prepare`, before this run.
     pub prepare: Option<String>,
+    /// A shell script that the agent's ramdisk runs before the agent.
+    pub before_agent: Option<String>,
+    /// What the firmware says from this run on; the server's file keeps what it has.
+    pub uuid: Option<String>,
+    /// Of the network cards, in their order, from this run on.
+    #[serde(default)]
+    pub macs: Vec<String>,
     /// Disks that are not plugged in during this run.
     #[serde(default)]
     pub absent: Vec<String>,
@@ -184,6 +205,9 @@ pub struct Run {
     /// Anything that the server's machine file takes; read apart because its types are not ours to know.
     #[serde(skip)]
     pub allocation: serde_json::Map<String, serde_json::Value>,
+    /// The same of what is around the allocation in that file.
+    #[serde(skip)]
+    pub machine_file: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The button, as the operator presses it.
@@ -206,83 +230,6 @@ pub enum BootFrom {
     Kexec,
 }
 
-/// The image that is offered: a file, and what was done to it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Image {
-    /// What it brings, and who tells the facts when it is up.
-    #[serde(default)]
-    pub system: System,
-    /// Beside the scenario, or among the built artifacts; the tiny OS without it.
-    pub file: Option<PathBuf>,
-    /// The tar is cut after so many bytes, then compressed as if nothing had happened.
-    pub cut_tar_at: Option<u64>,
-    /// `zstd`, `lz4`, `gzip` or `bzip2`: compress the tar anew.
-    pub compress: Option<String>,
-    pub truncate_at: Option<u64>,
-    pub flip_byte_at: Option<u64>,
-    pub append: Option<String>,
-    /// The allocation names it, the server has no such file.
-    #[serde(default)]
-    pub missing: bool,
-    #[serde(default)]
-    pub digest: Digest,
-    /// The first answer with the image breaks after so many bytes, the next one after the second number, …
-    #[serde(default)]
-    pub cut_connection_at: Vec<u64>,
-    /// `drophammer image pack` makes it anew of the raw disk image in `file`, with its manifest.
-    #[serde(default)]
-    pub packed: bool,
-    /// Who has signed what lies beside it.
-    pub signed: Option<Signer>,
-    /// It is in a registry: the tar is its lowest layer, and these lie on it, by path what a file has in it.
-    #[serde(default)]
-    pub layers: Vec<BTreeMap<String, String>>,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum System {
-    /// busybox: up in seconds.
-    #[default]
-    Tiny,
-    /// Debian with systemd and udev: what they do to arrays and groups at the first boot is seen with it alone.
-    Debian,
-}
-
-impl System {
-    /// Its name in the facts, and where it is among what was built.
-    pub fn name(self) -> &'static str {
-        match self {
-            System::Tiny => "tiny",
-            System::Debian => "debian",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Signer {
-    /// `testdata/trust/one.key`.
-    One,
-    /// A key that is made for this run.
-    Stranger,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Digest {
-    /// Of the file as it is served.
-    #[default]
-    Right,
-    /// Of the file before it was damaged.
-    Original,
-    Wrong,
-    None,
-    /// No digest in the allocation, a metal-stack `.md5` beside the image.
-    Md5,
-}
-
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
@@ -291,12 +238,25 @@ pub struct Event {
     pub act: Act,
     #[serde(default)]
     pub seconds: u64,
-    /// Of a server that is killed at a request.
+    /// So many seconds later.
+    #[serde(default)]
+    pub after: u64,
+    /// Of a server that is killed, or a machine that loses power, at a request.
     #[serde(default)]
     pub answer: Answer,
+    /// Of disks that are plugged anew.
+    #[serde(default)]
+    pub disks: Vec<String>,
 }
 
-/// What becomes of the answer to the request at which the server is killed; the server has done what was asked.
+impl Event {
+    /// It waits on the wire for the answer to a request.
+    pub fn is_at_answer(&self) -> bool {
+        matches!(self.at, Moment::Request(_)) && matches!(self.act, Act::ServerKill | Act::PowerCut)
+    }
+}
+
+/// What becomes of the answer to such a request; the server has done what was asked.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
@@ -331,6 +291,8 @@ pub enum Act {
     ServerKill,
     /// The server answers 500 to everything.
     ServerErrors,
+    /// Disks are pulled while the machine runs, and plugged in again in each other's places.
+    Replug,
 }
 
 /// Two machines run at once, on the two cores that the host may have.

@@ -22,6 +22,17 @@ pub fn all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, fail
     }
 }
 
+/// The section is these lines in this order, with all their fields.
+pub fn these_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
+    let Some(patterns) = patterns else { return };
+    let lines = facts.section(section).unwrap_or_default();
+    let fields = |line: &str| line.split_whitespace().count();
+    let is_line = |(pattern, line): (&String, &String)| fields(pattern) == fields(line) && fields_match(pattern, line);
+    if patterns.len() != lines.len() || !patterns.iter().zip(lines).all(is_line) {
+        failures.push(format!("{section} is not exactly {patterns:?} but\n      {}", lines.join("\n      ")));
+    }
+}
+
 /// All kinds of signatures on a device, each once: a GPT has three places, a vfat up to three.
 pub fn signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut Vec<String>) {
     let Some(lines) = facts.section("signatures") else {
@@ -72,6 +83,17 @@ pub fn self_test() {
     assert!(lines("arrays", Some(&["root raid5"])).contains("no line fits"));
     assert!(lines("arrays", Some(&["root", "root"])).contains("1 lines, expected 2"));
     assert!(lines("volumes", Some(&[])).contains("no section"));
+
+    let exactly = |patterns: &[&str]| {
+        let patterns: Vec<String> = patterns.iter().map(|text| (*text).to_owned()).collect();
+        let mut failures = Vec::new();
+        these_lines(&facts, "mounts", Some(&patterns), &mut failures);
+        failures.is_empty()
+    };
+    assert!(exactly(&["/dev/md* / ext4 rw 0 0"]));
+    for wrong in [&["/dev/md* / ext4 rw 0"][..], &["/dev/md* / ext4 rw 0 1"], &[], &["* / * * * *", "* / * * * *"]] {
+        assert!(!exactly(wrong), "{wrong:?}");
+    }
 
     let kinds = |device: &str, wanted: &[&str]| {
         let mut failures = Vec::new();

@@ -1,0 +1,69 @@
+//! Disks that a system has come up beside: nothing of them is mounted, in an array, or swapped on, so nobody may have written.
+
+use crate::facts::Facts;
+use crate::scenario::Machine;
+use std::collections::BTreeSet;
+
+/// Names of the disks that the system which tells this does not use. They are the kernel's names: the disks must be plugged
+/// in as the machine lists them.
+pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
+    let lines = |section: &str| facts.section(section).unwrap_or_default().iter();
+    let mut devices = BTreeSet::new();
+    for line in lines("mounts").chain(lines("swaps")) {
+        let device = line.split_whitespace().next().unwrap_or_default();
+        match device.strip_prefix("/dev/mapper/") {
+            Some(volume) => devices.extend(volumes_of(group(volume), facts)),
+            None => devices.extend(device.strip_prefix("/dev/").map(str::to_owned)),
+        }
+    }
+    // Starting an array writes to its members.
+    for line in lines("arrays") {
+        devices.extend(line.split_whitespace().skip(4).flat_map(|members| members.split(',')).map(str::to_owned));
+    }
+    let is_on = |disk: &str| devices.iter().any(|device| is_of(device, disk));
+    let disks = machine.disks.iter().filter(|disk| disk.path_of.is_none());
+    disks.map(|disk| disk.name.as_str()).filter(|disk| !is_on(disk)).collect()
+}
+
+/// Whether it is the disk or one of its partitions: `sda` is not `sdaa`, `nvme0n1` has its partitions behind a `p`.
+fn is_of(device: &str, disk: &str) -> bool {
+    let Some(rest) = device.strip_prefix(disk) else { return false };
+    let digits = rest.strip_prefix('p').filter(|_| disk.ends_with(|c: char| c.is_ascii_digit())).unwrap_or(rest);
+    let ends_well = disk.ends_with(|c: char| c.is_ascii_alphabetic()) || rest.starts_with('p');
+    rest.is_empty() || (ends_well && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The group in a name of the device mapper, where `-` stands between the names and `--` for one.
+fn group(volume: &str) -> String {
+    let name = volume.replace("--", "\n");
+    name.split('-').next().unwrap_or_default().replace('\n', "-")
+}
+
+fn volumes_of(group: String, facts: &Facts) -> Vec<String> {
+    let lines = facts.section("groups").unwrap_or_default().iter();
+    let found = lines.filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [name, _, volumes] if name == group => Some(volumes.split(',').map(str::to_owned)),
+        _ => None,
+    });
+    found.flatten().collect()
+}
+
+/// Partitions, volumes, arrays and swap are use; a group of which nothing is mounted is not.
+pub fn self_test() {
+    let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n\
+                /dev/mapper/csi--lvm-var--lib /var/lib ext4 rw 0 0\n--- swaps\nFilename Type\n/dev/nvme0n1p2 partition 1 0 -2\n\
+                --- arrays\ndata raid1 1.2 2 sda2,missing sdb2\n--- groups\ncsi-lvm - vdb,vdc\nother - vdd\n=== facts end tiny\n";
+    let facts = Facts::read(text, "tiny").expect("facts");
+    let names = ["vda", "vdb", "vdc", "vdd", "vde", "sda", "sdb", "sdc", "nvme0n1", "nvme1n1"];
+    let disks: String = names.iter().map(|name| format!("- {{name: {name}, bus: scsi, size_mib: 1}}\n")).collect();
+    let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
+    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    assert_eq!(unused(&scenario.machine, &facts), ["vdd", "vde", "sdc", "nvme1n1"]);
+    for (device, disk) in [("sda", "sda"), ("sda12", "sda"), ("nvme0n1p2", "nvme0n1"), ("nvme0n1", "nvme0n1")] {
+        assert!(is_of(device, disk), "{device} {disk}");
+    }
+    for (device, disk) in [("sdaa", "sda"), ("sdaa1", "sda"), ("nvme0n12", "nvme0n1"), ("md127", "md1"), ("vdb", "vda")]
+    {
+        assert!(!is_of(device, disk), "{device} {disk}");
+    }
+}

@@ -1,0 +1,122 @@
+//! What a run leaves for later ones to compare with: UUIDs that blkid sees, and digests of places on the disks.
+
+use crate::disks;
+use crate::expect::{Expect, Region, Unchanged};
+use crate::facts::Facts;
+use crate::host::Result;
+use crate::machine::Chassis;
+use crate::scenario::Run;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What blkid calls them: of a filesystem or member, of a member among the others, of a table, of a partition.
+const UUIDS: [&str; 4] = ["UUID", "UUID_SUB", "PTUUID", "PART_ENTRY_UUID"];
+
+/// The end of a run.
+#[derive(Debug, Default)]
+pub struct Memory {
+    uuids: BTreeMap<String, BTreeMap<String, String>>,
+    digests: BTreeMap<Region, String>,
+}
+
+/// Whether the neutral ramdisk must look after the run of this number: it compares UUIDs, or one that follows does.
+pub fn needs_look(runs: &[Run], number: usize) -> bool {
+    let asks = |unchanged: &Unchanged, own: usize| own == number || unchanged.since_run == number;
+    let mut wanted = unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
+    wanted.any(|(own, unchanged)| asks(unchanged, own))
+}
+
+fn unchanged(runs: &[Run]) -> impl Iterator<Item = (usize, &Unchanged)> {
+    runs.iter().zip(1..).filter_map(|(run, number)| Some((number, run.expect.unchanged.as_ref()?)))
+}
+
+impl Memory {
+    /// All that any of the runs asks about, as it is now.
+    ///
+    /// # Errors
+    /// A disk cannot be read.
+    pub fn take(chassis: &Chassis, runs: &[Run], facts: Option<&Facts>) -> Result<Memory> {
+        let mut memory = Memory::default();
+        let regions: BTreeSet<&Region> = unchanged(runs).flat_map(|(_, unchanged)| &unchanged.regions).collect();
+        for region in regions {
+            let disk = chassis.disks.iter().find(|disk| disk.name == region.disk);
+            let disk = disk.ok_or(format!("unchanged: the machine has no disk {}", region.disk))?;
+            let digest = disks::part_digest(&chassis.file(disk), region.at_mib, region.mib)?;
+            memory.digests.insert(region.clone(), digest);
+        }
+        for device in unchanged(runs).flat_map(|(_, unchanged)| &unchanged.uuids) {
+            let told = facts.and_then(|facts| facts.blkid(device)).unwrap_or_default();
+            let uuids = UUIDS.iter().filter_map(|key| Some(((*key).to_owned(), (*told.get(key)?).to_owned())));
+            memory.uuids.insert(device.clone(), uuids.collect());
+        }
+        Ok(memory)
+    }
+}
+
+/// What is no longer as the earlier run has left it.
+pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String> {
+    let Some(unchanged) = &expect.unchanged else { return vec![] };
+    let since = unchanged.since_run;
+    let Some(then) = earlier.get(since.wrapping_sub(1)) else {
+        return vec![format!("there was no run {since} before")];
+    };
+    let mut failures = Vec::new();
+    for device in &unchanged.uuids {
+        let of = |memory: &Memory| memory.uuids.get(device).cloned().unwrap_or_default();
+        let (then, now) = (of(then), of(now));
+        if then.is_empty() {
+            failures.push(format!("blkid saw no UUID on {device} after run {since}"));
+        } else if then != now {
+            failures.push(format!("UUIDs of {device}: {now:?}, after run {since} they were {then:?}"));
+        }
+    }
+    for region in &unchanged.regions {
+        if then.digests.get(region) != now.digests.get(region) {
+            let Region { disk, at_mib, mib } = region;
+            failures.push(format!("{mib} MiB at {at_mib} MiB of disk {disk} are not as run {since} has left them"));
+        }
+    }
+    failures
+}
+
+/// The same, another UUID, one that is not there, other bytes, and who must be looked at.
+pub fn self_test() {
+    let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nruns:\n- expect: {}\n- expect: {}\n- expect:\n    unchanged:\n      \
+                since_run: 1\n      uuids: [vda1, vdb]\n      regions: [{disk: vdb, at_mib: 1, mib: 2}]\n";
+    let scenario =
+        crate::reader::parse(&text.replace("[]", "[{name: vdb, bus: virtio, size_mib: 4}]"), "x".into(), ".".into());
+    let scenario = scenario.expect("a scenario");
+    assert_eq!([1, 2, 3].map(|number| needs_look(&scenario.runs, number)), [true, false, true]);
+
+    let folder = std::env::temp_dir().join(format!("drophammer-earlier-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let chassis = Chassis::new(&scenario.machine, &folder);
+    disks::make(&folder, chassis.disks[0]).expect("a disk");
+    let memory = |uuid: &str| {
+        let text = format!(
+            "=== facts begin inspect\n--- blkid\nDEVNAME=/dev/vda1\nUUID={uuid}\nLABEL={uuid}\nPART_ENTRY_UUID=p\n\nDEVNAME=/dev/vdb\n\
+             PTUUID=t\n=== facts end inspect\n"
+        );
+        let facts = Facts::read(&text, "inspect").expect("facts");
+        Memory::take(&chassis, &scenario.runs, Some(&facts)).expect("a memory")
+    };
+    let expect = &scenario.runs[2].expect;
+    let then = [memory("a"), memory("b")];
+    assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
+    let found = failures(expect, &memory("c"), &then).join("\n");
+    assert!(found.contains("UUIDs of vda1") && found.contains("after run 1") && !found.contains("vdb"), "{found}");
+    let nothing = Memory::take(&chassis, &scenario.runs, None).expect("a memory");
+    let found = failures(expect, &memory("a"), &[nothing]).join("\n");
+    assert!(found.contains("no UUID on vda1") && found.contains("no UUID on vdb"), "{found}");
+    let path = disks::path(&folder, chassis.disks[0]);
+    let change = |at: u64| {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a disk");
+        file.write_all_at(b"x", at).expect("written");
+    };
+    change(0);
+    assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
+    change(3 * 1024 * 1024 - 1);
+    let found = failures(expect, &memory("a"), &then);
+    assert_eq!(found, ["2 MiB at 1 MiB of disk vdb are not as run 1 has left them"]);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}

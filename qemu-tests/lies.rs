@@ -1,0 +1,145 @@
+//! An image server that lies on the wire: the file is as it should be, what is said of it or what comes is not.
+
+use crate::proxy::read_head;
+use crate::served::Lie;
+use std::io::{BufReader, Read};
+
+/// An answer with an image as the machine gets it, in place of the one that the server gives.
+pub struct Told<R> {
+    lie: Lie,
+    from: BufReader<R>,
+    /// What was altered and is still to be read.
+    ready: Vec<u8>,
+    begun: bool,
+    has_body: bool,
+    /// How many answers were told before.
+    number: u32,
+    /// Where in the image the next byte of the body is, and which one has a wrong bit.
+    place: u64,
+    wrong: Option<u64>,
+    /// Bytes of the body that are still to come.
+    left: u64,
+}
+
+/// The request as the server gets it: where it knows no ranges, it hears of none.
+pub fn heard(lie: Option<Lie>, head: &[String]) -> Vec<String> {
+    let is_range = |line: &String| {
+        let line = line.to_lowercase();
+        line.starts_with("range:") || line.starts_with("if-range:")
+    };
+    head.iter().filter(|line| lie != Some(Lie::NoRange) || !is_range(line)).cloned().collect()
+}
+
+impl<R: Read> Told<R> {
+    pub fn new(lie: Lie, answer: R, has_body: bool, number: u32) -> Told<R> {
+        let from = BufReader::new(answer);
+        Told { lie, from, ready: vec![], begun: false, has_body, number, place: 0, wrong: None, left: 0 }
+    }
+
+    /// The altered head; an error's stays as it is.
+    fn head(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut head = read_head(&mut self.from)?;
+        let status = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
+        let field = |name: &str| {
+            let lines = head.iter().filter_map(|line| line.split_once(':'));
+            lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned()).next()
+        };
+        self.left = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
+        let range = field("content-range").unwrap_or_default();
+        let bounds = range.trim_start_matches("bytes ").split_once('/');
+        let total = bounds.map_or(Some(self.left), |(_, total)| total.parse().ok());
+        self.place = bounds.and_then(|(bounds, _)| bounds.split('-').next()?.parse().ok()).unwrap_or_default();
+        let good = status == "200" || status == "206";
+        let mut drop_field = |name: &str| {
+            head.retain(|line| !line.split_once(':').is_some_and(|(key, _)| key.eq_ignore_ascii_case(name)));
+        };
+        match self.lie {
+            Lie::Chunked if good => {
+                drop_field("content-length");
+                head.push("Transfer-Encoding: chunked".to_owned());
+            }
+            Lie::OneBit if good => self.wrong = total.map(|total| total / 2),
+            Lie::ChangingEtag if good => {
+                drop_field("etag");
+                drop_field("last-modified");
+                head.push(format!("ETag: \"told-{}\"", self.number));
+            }
+            Lie::NoRange => drop_field("accept-ranges"),
+            _ => self.has_body &= self.lie != Lie::Chunked,
+        }
+        Ok(head.iter().map(|line| format!("{line}\r\n")).chain(["\r\n".to_owned()]).collect::<String>().into_bytes())
+    }
+
+    /// The next piece of the altered body; nothing at its end.
+    fn body(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut piece = vec![0; 16 * 1024];
+        let count = self.from.read(&mut piece)?;
+        piece.truncate(count);
+        let (began, end) = (self.place, self.place + count as u64);
+        if let Some(wrong) = self.wrong.filter(|wrong| (began..end).contains(wrong)) {
+            piece[(wrong - began) as usize] ^= 1;
+        }
+        self.place = end;
+        let was_whole = self.left == 0;
+        self.left = self.left.saturating_sub(count as u64);
+        if self.lie != Lie::Chunked || !self.has_body {
+            return Ok(piece);
+        }
+        Ok(match count {
+            // Only what is whole has an end.
+            0 if was_whole => {
+                self.has_body = false;
+                b"0\r\n\r\n".to_vec()
+            }
+            0 => vec![],
+            _ => [format!("{count:x}\r\n").as_bytes(), &piece, b"\r\n"].concat(),
+        })
+    }
+}
+
+impl<R: Read> Read for Told<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.ready.is_empty() {
+            self.ready = if self.begun { self.body()? } else { self.head()? };
+            self.begun = true;
+        }
+        let count = self.ready.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.ready[..count]);
+        self.ready.drain(..count);
+        Ok(count)
+    }
+}
+
+/// Each lie about a whole image, and about its rest.
+pub fn self_test() {
+    let whole = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: \"true\"\r\nAccept-Ranges: bytes\r\n\r\n0123456789";
+    let rest = "HTTP/1.1 206 Partial Content\r\nContent-Length: 7\r\nContent-Range: bytes 3-9/10\r\n\r\n3456789";
+    let error = "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone";
+    let told = |lie: Lie, answer: &str, number: u32| {
+        let mut text = String::new();
+        let has_body = answer.split_once("\r\n\r\n").is_some_and(|(_, body)| !body.is_empty());
+        Told::new(lie, answer.as_bytes(), has_body, number).read_to_string(&mut text).expect("an answer");
+        text
+    };
+    let chunked = told(Lie::Chunked, whole, 0);
+    assert!(chunked.ends_with("Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n"), "{chunked}");
+    assert!(!chunked.contains("Content-Length"), "{chunked}");
+    let cut = told(Lie::Chunked, &whole[..whole.len() - 4], 0);
+    assert!(cut.ends_with("\r\n\r\n6\r\n012345\r\n"), "{cut}");
+    let head = told(Lie::Chunked, whole.split_once("0123").expect("a body").0, 0);
+    assert!(head.ends_with("chunked\r\n\r\n"), "{head}");
+    assert!(told(Lie::OneBit, whole, 0).ends_with("\r\n\r\n0123446789"));
+    assert!(told(Lie::OneBit, rest, 0).ends_with("\r\n\r\n3446789"));
+    let (first, second) = (told(Lie::ChangingEtag, whole, 1), told(Lie::ChangingEtag, rest, 2));
+    assert!(first.contains("ETag: \"told-1\"\r\n") && !first.contains("true"), "{first}");
+    assert!(second.contains("ETag: \"told-2\"\r\n") && second.ends_with("\r\n\r\n3456789"), "{second}");
+    assert!(!told(Lie::NoRange, whole, 0).contains("Accept-Ranges"));
+    for lie in [Lie::Chunked, Lie::OneBit, Lie::ChangingEtag, Lie::NoRange] {
+        assert_eq!(told(lie, error, 0), error, "{lie:?}");
+    }
+
+    let asked = ["GET /images/a HTTP/1.1", "Range: bytes=3-", "if-range: \"true\""].map(str::to_owned).to_vec();
+    assert_eq!(heard(Some(Lie::NoRange), &asked), asked[..1]);
+    assert_eq!(heard(Some(Lie::Chunked), &asked), asked);
+    assert_eq!(heard(None, &asked), asked);
+}

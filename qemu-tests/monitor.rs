@@ -1,0 +1,108 @@
+//! QEMU's monitor (QMP): orders that need no answer, and orders that must have been carried out.
+
+use crate::host::{Context, Result};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The machine must agree before a disk of its PCI bus is gone, and an emulated one is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+pub struct Monitor {
+    orders: Box<dyn Write + Send>,
+    /// All that QEMU has said, in order.
+    heard: Arc<Mutex<Vec<Value>>>,
+    asked: u64,
+}
+
+impl Monitor {
+    pub fn new(orders: impl Write + Send + 'static, answers: impl Read + Send + 'static) -> Monitor {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for line in BufReader::new(answers).lines().map_while(|line| line.ok()) {
+                if let Ok(value) = serde_json::from_str(&line) {
+                    listener.lock().unwrap_or_else(PoisonError::into_inner).push(value);
+                }
+            }
+        });
+        Monitor { orders: Box::new(orders), heard, asked: 0 }
+    }
+
+    /// Gives an order and does not wait.
+    ///
+    /// # Errors
+    /// QEMU is gone.
+    pub fn order(&mut self, order: &Value) -> Result<()> {
+        // Said a second time it is an error that hurts nobody.
+        let hello = json!({"execute": "qmp_capabilities"});
+        writeln!(self.orders, "{hello}{order}").and_then(|()| self.orders.flush()).context("QEMU's monitor")
+    }
+
+    /// Gives an order and waits until QEMU says that it is done.
+    ///
+    /// # Errors
+    /// QEMU refuses, with its words, or does not answer.
+    pub fn ask(&mut self, command: &str, arguments: &Value) -> Result<()> {
+        self.asked += 1;
+        let id = json!(format!("ask-{}", self.asked));
+        self.order(&json!({"execute": command, "arguments": arguments, "id": id}))?;
+        let answer = self.wait_for(command, |said| said["id"] == id)?;
+        match answer["error"]["desc"].as_str() {
+            Some(words) => Err(format!("QEMU refuses {command} {arguments}: {words}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until it says that a device has gone.
+    ///
+    /// # Errors
+    /// The device stays.
+    pub fn wait_until_gone(&self, device: &str) -> Result<()> {
+        let gone = |said: &Value| said["event"] == "DEVICE_DELETED" && said["data"]["device"] == device;
+        self.wait_for(&format!("the end of {device}"), gone).map(drop)
+    }
+
+    fn wait_for(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
+        let patience = Instant::now() + PATIENCE;
+        while Instant::now() < patience {
+            let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(said) = heard.iter().rev().find(|said| is_it(said)) {
+                return Ok(said.clone());
+            }
+            drop(heard);
+            std::thread::sleep(POLL);
+        }
+        Err(format!("QEMU does not tell of {what}"))
+    }
+}
+
+/// An order that is carried out, one that is refused, and a device that goes.
+pub fn self_test() {
+    let (here, there) = std::os::unix::net::UnixStream::pair().expect("a socket");
+    let mut monitor = Monitor::new(here.try_clone().expect("a socket"), here);
+    let qemu = std::thread::spawn(move || {
+        let mut answers = there.try_clone().expect("a socket");
+        for line in BufReader::new(there).lines().map_while(|line| line.ok()) {
+            let (_, order) = line.split_at(line.find("}{").expect("two orders") + 1);
+            let order: Value = serde_json::from_str(order).expect("an order");
+            let id = &order["id"];
+            writeln!(answers, "{}", json!({"error": {"desc": "negotiated already"}})).expect("said");
+            let answer = match order["execute"].as_str() {
+                Some("device_del") => json!({"return": {}, "id": id}),
+                _ => json!({"error": {"desc": "no such command"}, "id": id}),
+            };
+            writeln!(answers, "{answer}").expect("said");
+            let gone = json!({"event": "DEVICE_DELETED", "data": {"device": order["arguments"]["id"]}});
+            writeln!(answers, "{gone}").expect("said");
+        }
+    });
+    monitor.ask("device_del", &json!({"id": "disk-vdb"})).expect("done");
+    monitor.wait_until_gone("disk-vdb").expect("gone");
+    let refused = monitor.ask("dance", &json!({})).expect_err("refused");
+    assert!(refused.contains("dance") && refused.contains("no such command"), "{refused}");
+    // The thread that listens holds the socket open too.
+    drop((monitor, qemu));
+}

@@ -1,0 +1,265 @@
+//! How the disks of a machine are plugged into QEMU: buses and serial numbers, second paths, bad places, and disks that are
+//! plugged anew while the machine runs.
+
+use crate::machine::{Boot, Chassis};
+use crate::scenario::{Bus, Disk};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// All disks of this boot. The neutral ramdisk gets plain ones, each once: whoever prepares them or looks must be able to
+/// read and write everything.
+pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
+    let plain = matches!(boot, Boot::Direct { network: false, .. });
+    let on_copy = matches!(boot, Boot::DiskWithout(_) | Boot::Direct { on_copy: true, .. });
+    let snapshot = if on_copy { "on" } else { "off" };
+    let first = chassis.disks.iter().position(|disk| disk.boot).unwrap_or(0);
+    let is_stick = |disk: &Disk| disk.usb && !plain;
+    if chassis.disks.iter().any(|disk| disk.bus == Bus::Scsi && !is_stick(disk)) {
+        command.args(["-device", "virtio-scsi-pci,id=scsi"]);
+    }
+    if chassis.disks.iter().any(|disk| is_stick(disk)) {
+        command.args(["-device", "qemu-xhci,id=usb"]);
+    }
+    let mut sata_ports = 0..6;
+    for (index, disk) in chassis.disks.iter().enumerate() {
+        let port = (chassis.hotplug && disk.bus == Bus::Virtio).then(|| port(disk));
+        let model = match disk.usb && plain {
+            true => scsi(chassis, disk),
+            false => model(chassis, disk, port.as_deref(), &mut sata_ports),
+        };
+        if let Some(port) = &port {
+            let number = index + 1;
+            command.arg("-device").arg(format!("pcie-root-port,id={port},chassis={number},slot={number}"));
+        }
+        // Its port stays empty.
+        if chassis.absent.contains(&disk.name) || is_pulled(disk, boot) || (plain && disk.path_of.is_some()) {
+            continue;
+        }
+        // What the machine has flushed must outlive QEMU; a raw file keeps all that was written, an overlay's tables lie
+        // in QEMU's memory until a flush comes.
+        let kind = if chassis.overlays { "format=qcow2,cache=writeback" } else { "format=raw,cache=unsafe" };
+        let mut drive = format!("if=none,id=drive{index},{kind},discard=unmap,snapshot={snapshot}");
+        if let Some(mib) = disk.throttle_mib {
+            drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
+        }
+        if disk.read_only && !plain {
+            drive += ",readonly=on";
+        }
+        command.arg("-drive").arg(format!("{drive},{}", file(chassis, disk, plain)));
+        let mut device = format!("{model},drive=drive{index}");
+        if chassis.hotplug {
+            device += &format!(",id={}", device_id(disk));
+        }
+        // OVMF takes no order at all, network first, when it cannot read one place of it; it has no words for these.
+        if !model.starts_with("nvme-ns") {
+            let boot_place = if index == first { 1 } else { index + 2 };
+            device += &format!(",bootindex={boot_place}");
+        }
+        command.arg("-device").arg(device);
+    }
+}
+
+/// A disk that is pulled takes all its paths with it.
+fn is_pulled(disk: &Disk, boot: &Boot) -> bool {
+    matches!(boot, Boot::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
+}
+
+/// What QEMU reads and writes: the file, where wanted through a filter that fails, where wanted without QEMU's lock, which is
+/// against two paths.
+fn file(chassis: &Chassis, disk: &Disk, plain: bool) -> String {
+    let file = chassis.file(disk).display().to_string();
+    let lock = if has_two_paths(chassis, disk) { "locking=off" } else { "" };
+    if !disk.errors_at_mib.is_empty() && !plain {
+        let rules = errors_file(chassis.folder, disk).display().to_string();
+        let lock = if lock.is_empty() { String::new() } else { format!(",file.image.{lock}") };
+        return format!(
+            "file.driver=blkdebug,file.config={rules},file.image.driver=file{lock},file.image.filename={file}"
+        );
+    }
+    if lock.is_empty() { format!("file={file}") } else { format!("file.driver=file,file.{lock},file.filename={file}") }
+}
+
+/// Where the rules of QEMU's filter lie.
+pub fn errors_file(folder: &Path, disk: &Disk) -> PathBuf {
+    folder.join(format!("{}.errors", disk.name))
+}
+
+/// Reads and writes that touch one of these MiB fail; a discard does not, as on disks that are really bad. A rule is about one
+/// sector: one in each 4 KiB, which is the least that a page cache asks for.
+pub fn error_rules(disk: &Disk) -> String {
+    const SECTORS_OF_MIB: u64 = 2048;
+    let sectors =
+        disk.errors_at_mib.iter().flat_map(|mib| (mib * SECTORS_OF_MIB..(mib + 1) * SECTORS_OF_MIB).step_by(8));
+    let rule = |sector: u64, what: &str| {
+        format!("[inject-error]\nevent = \"none\"\niotype = \"{what}\"\nerrno = \"5\"\nsector = \"{sector}\"\n")
+    };
+    sectors.flat_map(|sector| ["read", "write", "write-zeroes"].map(|what| rule(sector, what))).collect()
+}
+
+/// The disk behind a path; a disk itself.
+fn real<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
+    let named = |name: &String| chassis.machine.disks.iter().find(|other| other.name == *name);
+    disk.path_of.as_ref().and_then(named).unwrap_or(disk)
+}
+
+fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
+    let of = |other: &Disk| other.path_of.as_deref() == Some(disk.name.as_str());
+    disk.path_of.is_some() || chassis.machine.disks.iter().any(of)
+}
+
+/// A new disk in an old one's place has another number, unless disks there have none.
+fn serial(chassis: &Chassis, disk: &Disk) -> String {
+    let disk = real(chassis, disk);
+    let first = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
+    match chassis.replaced.get(&disk.name) {
+        Some(count) if !first.is_empty() => format!("{first}-{}", count + 1),
+        _ => first,
+    }
+}
+
+/// The property. Without it QEMU thinks of a number for some, and shows the name of its own drive for a SCSI disk.
+fn serial_property(chassis: &Chassis, disk: &Disk) -> String {
+    let serial = serial(chassis, disk);
+    match (serial.is_empty(), disk.bus) {
+        (true, Bus::Virtio) => String::new(),
+        (true, Bus::Scsi) if !disk.usb => ",device_id=".to_owned(),
+        _ => format!(",serial={serial}"),
+    }
+}
+
+fn model(chassis: &Chassis, disk: &Disk, port: Option<&str>, sata_ports: &mut std::ops::Range<u32>) -> String {
+    let (sectors, serial) = (sectors(disk), serial_property(chassis, disk));
+    let bus = port.map(|port| format!("bus={port},")).unwrap_or_default();
+    match disk.bus {
+        Bus::Virtio => format!("virtio-blk-pci,{bus}{sectors}{serial}"),
+        Bus::Nvme => match disk.name.rsplit_once('n') {
+            // A further namespace has its controller's serial number.
+            Some((controller, number)) if number != "1" => format!("nvme-ns,bus={controller},nsid={number},{sectors}"),
+            Some((controller, _)) => format!("nvme,id={controller},{sectors}{serial}"),
+            None => format!("nvme,{sectors}{serial}"),
+        },
+        Bus::Scsi if disk.usb => format!("usb-storage,bus=usb.0,removable=on,{sectors}{serial}"),
+        Bus::Scsi => scsi(chassis, disk),
+        Bus::Sata => format!("ide-hd,bus=ide.{}{serial}", sata_ports.next().unwrap_or(6)),
+    }
+}
+
+fn sectors(disk: &Disk) -> String {
+    format!("logical_block_size={0},physical_block_size={0}", disk.sector)
+}
+
+/// Two paths show the same number and the same name for the whole world; a new disk has another one.
+fn scsi(chassis: &Chassis, disk: &Disk) -> String {
+    let mut paths = String::new();
+    if has_two_paths(chassis, disk) {
+        let real = real(chassis, disk);
+        let place = chassis.machine.disks.iter().position(|other| other.name == real.name).unwrap_or_default();
+        let count = chassis.replaced.get(&real.name).copied().unwrap_or_default();
+        paths = format!(",wwn=0x5000c500{place:04x}{count:04x},share-rw=on");
+    }
+    format!("scsi-hd,bus=scsi.0,{}{}{paths}", sectors(disk), serial_property(chassis, disk))
+}
+
+fn port(disk: &Disk) -> String {
+    format!("port-{}", disk.name)
+}
+
+pub fn device_id(disk: &Disk) -> String {
+    format!("disk-{}", disk.name)
+}
+
+/// The orders that plug `disk` in, in the place of `place`.
+pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk) -> [(&'static str, Value); 2] {
+    let node = format!("again-{}", disk.name);
+    let kind = if chassis.overlays { "qcow2" } else { "raw" };
+    let file = json!({"driver": "file", "filename": chassis.file(disk)});
+    let drive =
+        json!({"node-name": node, "driver": kind, "discard": "unmap", "cache": {"no-flush": true}, "file": file});
+    // A SATA disk's ports are not for this: there is none among them.
+    let model = model(chassis, disk, Some(&port(place)), &mut (0..0));
+    let (driver, properties) = model.split_once(',').unwrap_or((&model, ""));
+    let mut device: serde_json::Map<String, Value> = properties
+        .split(',')
+        .filter_map(|property| property.split_once('='))
+        .map(|(k, v)| (k.into(), v.into()))
+        .collect();
+    device.extend([("driver", driver), ("id", &device_id(disk)), ("drive", &node)].map(|(k, v)| (k.into(), v.into())));
+    [("blockdev-add", drive), ("device_add", device.into())]
+}
+
+/// The arguments of a machine with these disks, line by line; `change` is done to it before.
+fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String {
+    let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
+    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
+    change(&mut chassis);
+    let mut command = Command::new("qemu");
+    add_disks(&mut command, &chassis, boot);
+    command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Each kind of disk as QEMU gets it, and as plain as the neutral ramdisk gets it.
+pub fn self_test() {
+    let neutral =
+        Boot::Direct { kernel: Path::new("k"), initrd: Path::new("i"), cmdline: "", on_copy: false, network: false };
+    let none = "- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: vda, bus: virtio, size_mib: 1, serial: ''}\n\
+                - {name: sdb, bus: sata, size_mib: 1, serial: ''}\n- {name: nvme0n1, bus: nvme, size_mib: 1, serial: ''}\n";
+    let found = arguments(none, &Boot::Disk, |chassis| {
+        chassis.replaced.insert("vda".to_owned(), 1);
+    });
+    for words in [
+        "scsi-hd,bus=scsi.0,logical_block_size=512,physical_block_size=512,device_id=,drive=drive0",
+        "virtio-blk-pci,logical_block_size=512,physical_block_size=512,drive=drive1",
+        "ide-hd,bus=ide.0,serial=,drive=drive2",
+        "nvme,id=nvme0,logical_block_size=512,physical_block_size=512,serial=,drive=drive3",
+    ] {
+        assert!(found.contains(words), "{words}: {found}");
+    }
+
+    let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n\
+               - {name: sdc, bus: scsi, usb: true, size_mib: 1}\n- {name: vda, bus: virtio, size_mib: 1, read_only: true}\n";
+    let found = arguments(odd, &Boot::Disk, |_| {});
+    for words in [
+        "file.driver=blkdebug,file.config=/f/sda.errors,file.image.driver=file,file.image.locking=off,file.image.filename=/f/sda.raw\n",
+        "snapshot=off,file.driver=file,file.locking=off,file.filename=/f/sda.raw\n",
+        "qemu-xhci,id=usb\n",
+        "usb-storage,bus=usb.0,removable=on,logical_block_size=512,physical_block_size=512,serial=DH-SDC,drive=drive2",
+        "snapshot=off,readonly=on,file=/f/vda.raw\n",
+    ] {
+        assert!(found.contains(words), "{words}: {found}");
+    }
+    assert_eq!(found.matches("serial=S,wwn=0x5000c50000000000,share-rw=on").count(), 2, "{found}");
+    let looked_at = arguments(odd, &neutral, |_| {});
+    for words in ["blkdebug", "usb-", "xhci", "readonly", "drive1"] {
+        assert!(!looked_at.contains(words), "{words}: {looked_at}");
+    }
+    assert!(looked_at.contains("serial=DH-SDC,drive=drive2"), "{looked_at}");
+    let pulled = arguments(odd, &Boot::DiskWithout("sda"), |_| {});
+    assert!(!pulled.contains("sda.raw") && pulled.contains("sdc.raw"), "{pulled}");
+    let one_path = arguments(odd, &Boot::Disk, |chassis| chassis.absent.push("sdb".to_owned()));
+    assert!(one_path.contains("sda.raw") && !one_path.contains("drive1"), "{one_path}");
+
+    let two = "- {name: vda, bus: virtio, size_mib: 1}\n- {name: vdb, bus: virtio, size_mib: 1, serial: B}\n";
+    let found = arguments(two, &Boot::Disk, |chassis| chassis.hotplug = true);
+    assert!(found.contains("pcie-root-port,id=port-vdb,chassis=2,slot=2\n"), "{found}");
+    assert!(found.contains("virtio-blk-pci,bus=port-vdb,"), "{found}");
+    assert!(found.contains("serial=B,drive=drive1,id=disk-vdb,bootindex=3"), "{found}");
+    let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{two}");
+    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let chassis = Chassis::new(&scenario.machine, Path::new("/f"));
+    let [(_, drive), (_, device)] = plug_in(&chassis, chassis.disks[1], chassis.disks[0]);
+    assert_eq!(drive["file"]["filename"], "/f/vdb.raw");
+    let (bus, serial, id) = (&device["bus"], &device["serial"], &device["id"]);
+    assert_eq!((bus, serial, id), (&json!("port-vda"), &json!("B"), &json!("disk-vdb")));
+    assert_eq!(device["drive"], drive["node-name"]);
+
+    let rules = error_rules(chassis.disks[0]);
+    assert_eq!(rules, "");
+    let mut scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    scenario.machine.disks[0].errors_at_mib.push(3);
+    let rules = error_rules(&scenario.machine.disks[0]);
+    assert!(rules.contains("\"read\"\nerrno = \"5\"\nsector = \"6144\"\n") && rules.contains("\"8184\""), "{rules}");
+    assert!(!rules.contains("\"8192\"") && !rules.contains("\"6143\""));
+    assert_eq!(rules.matches("[inject-error]").count(), 3 * 256);
+}

@@ -1,0 +1,49 @@
+//! Files that the tests add to a ramdisk: the kernel unpacks one archive after the other.
+
+use crate::host::{Context, Result, tool, write};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Stdio;
+
+/// The ramdisk with more files in its root folder, name and content.
+///
+/// # Errors
+/// The ramdisk is not there or `cpio` fails.
+pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> Result<Vec<u8>> {
+    let folder = scratch.join("ramdisk-files");
+    fs::create_dir_all(&folder).context(folder.display())?;
+    for (name, content) in files {
+        write(&folder.join(name), content)?;
+    }
+    let list = scratch.join("ramdisk-files.list");
+    write(&list, files.iter().map(|(name, _)| format!("{name}\n")).collect::<String>())?;
+    let stdin = Stdio::from(File::open(&list).context(list.display())?);
+    let archive = tool(&["cpio", "--quiet", "-o", "-H", "newc", "-D", &folder.to_string_lossy()], stdin)?;
+    let mut whole = fs::read(ramdisk).context(ramdisk.display())?;
+    // The kernel wants an archive that is not compressed to begin at a multiple of four (init/initramfs.c).
+    whole.resize(whole.len().next_multiple_of(4), 0);
+    whole.extend(archive);
+    Ok(whole)
+}
+
+/// Lines of a file, each ended.
+pub fn lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+    lines.into_iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// What was there comes first and as it was; what is added can be unpacked again.
+pub fn self_test() {
+    let folder = std::env::temp_dir().join(format!("drophammer-ramdisk-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let ramdisk = folder.join("initrd");
+    write(&ramdisk, "first").expect("written");
+    let files = [("before-agent", "swapon /dev/vdb\n".to_owned()), ("inspect.files", lines(["/a b", "/c,d"]))];
+    let whole = with_files(&folder, &ramdisk, &files).expect("a ramdisk");
+    assert!(whole.starts_with(b"first\0\0\0070701"));
+    let archive = folder.join("archive");
+    write(&archive, &whole[8..]).expect("written");
+    let stdin = Stdio::from(File::open(&archive).expect("a file"));
+    let told = tool(&["cpio", "--quiet", "-i", "--to-stdout", "inspect.files"], stdin).expect("unpacked");
+    assert_eq!(String::from_utf8_lossy(&told), "/a b\n/c,d\n");
+    fs::remove_dir_all(&folder).expect("removed");
+}
