@@ -19,7 +19,6 @@ use crate::served::System;
 use crate::server::{self, Server};
 use crate::times;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -400,7 +399,10 @@ impl Stage<'_> {
             return Vm::start(self.chassis, label, &Boot::Network(tftp));
         }
         let (kernel, initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine.firmware);
-        let script = server::boot_script(port, &self.chassis.uuid, &self.chassis.mac)?;
+        // The firmware says what the machine shows, whatever the server's file has.
+        let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
+        let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
+        let script = server::boot_script(port, uuid, mac)?;
         let boot = match &script {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,
