@@ -4,6 +4,7 @@
 //! nothing half-written can boot.
 
 mod ending;
+mod still;
 
 use crate::allocation::{Allocation, Machine, Order};
 use crate::control::wire::{EventName, Register};
@@ -13,6 +14,7 @@ use crate::execute::{self, Installation};
 use crate::image::{self, Keys};
 use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
+use crate::marker::MarkedDisk;
 use crate::plan::{self, Claim, Mode, Plan, Request, StepName, Subject, Waiver};
 use crate::report::Reporter;
 use crate::settings::Settings;
@@ -23,13 +25,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use still::Stillness;
 use uuid::Uuid;
 
 /// One long poll for the allocation. Proxies cut connections that are silent for longer.
 const WAIT: Duration = Duration::from_secs(60);
-
-/// Disks behind slow controllers spin up late; a layout that names one is given this long.
-const LATE_DISKS: Duration = Duration::from_secs(30);
 
 /// Why this program returns at all: the machine is to boot again at once, over PXE first.
 #[derive(Debug)]
@@ -190,19 +190,33 @@ fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
         allocation: allocation.id.clone(),
         order: allocation.order_id().to_owned(),
         installed: allocation.installed.clone(),
+        succeeded: allocation.succeeded,
+        former_machines: allocation.former_machines.clone(),
         waiver: allocation.order.as_ref().and_then(waiver),
-        begun_on: allocation.order.iter().filter(|order| order.begun).flat_map(|order| order.disks.clone()).collect(),
+        begun_on: begun_on(allocation),
+        change_promise: allocation.order.as_ref().is_some_and(|order| order.change_promise),
+        give_up: allocation.order.iter().flat_map(|order| order.give_up.clone()).collect(),
     };
     let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
     Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
+}
+
+/// The disks of an attempt that has passed its point of no return: a reinstall, or the first installation.
+fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
+    match &allocation.order {
+        Some(order) if order.begun => order.disks.clone(),
+        Some(_) => Vec::new(),
+        None => allocation.begun_on.clone(),
+    }
 }
 
 /// The control plane has heard that an earlier attempt begins, and that attempt perhaps not the answer. Where everything is still
 /// there, nothing was begun.
 fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) {
     let (machine, id) = (machine.to_owned(), allocation.id.clone());
+    let former_machines = allocation.former_machines.clone();
     let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return };
-    let claim = Claim { machine, allocation: id, order: order.id.clone(), ..Claim::default() };
+    let claim = Claim { machine, former_machines, allocation: id, order: order.id.clone(), ..Claim::default() };
     if plan::is_whole(layout, inventory, &claim) {
         println!("an earlier attempt was to begin, and has written nothing: the installed system is whole");
         order.begun = false;
@@ -228,13 +242,14 @@ fn require_tools() -> Result<()> {
     Err(Error::new(Phase::Settings, message))
 }
 
-/// Waits until the layout's disks are there or have had their time.
+/// Waits until the layout's disks are there and no other one comes, or until all have had their time.
 fn late_disks(layout: &Layout) -> Result<()> {
-    let end = Instant::now() + LATE_DISKS;
+    let began = Instant::now();
+    let mut still = Stillness::default();
     loop {
         let inventory = inventory::read()?;
         let complete = layout.disks.iter().all(|disk| plan::find::disk(disk, &inventory).is_ok());
-        if complete || Instant::now() >= end {
+        if still.is_over(&inventory.disks, complete, began.elapsed()) {
             return Ok(());
         }
         thread::sleep(Duration::from_secs(1));

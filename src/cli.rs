@@ -39,7 +39,12 @@ pub enum Command {
     Image(Image),
     /// Be the control plane of a desk or a rack.
     #[cfg(feature = "serve")]
-    #[command(after_help = "Example:\n  drophammer serve /srv/drophammer --listen 10.0.0.1:8080")]
+    #[command(after_help = format!(
+        "Examples: serve, copy its database while it runs, put a copy back\n  \
+        drophammer serve /srv/drophammer --listen 10.0.0.1:8080\n  \
+        drophammer serve backup /srv/drophammer /backup/drophammer-$(date +%F)\n  \
+        drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22\n\n{EXIT_CODES}"
+    ))]
     Serve(Serve),
     /// List the machines of a server, and order reinstalls.
     #[cfg(feature = "serve")]
@@ -47,7 +52,9 @@ pub enum Command {
         "Examples: what there is, renew the image and keep the data, take it back\n  \
         drophammer machine list --server http://10.0.0.1:8080\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
-        drophammer machine reinstall storage-7 --cancel\n\n{EXIT_CODES}"
+        drophammer machine reinstall storage-7 --cancel\n\n\
+        A new mainboard: the same machine with another id\n  \
+        drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
     Machine(Machine),
     /// Print this machine as JSON. Reads only.
@@ -158,7 +165,53 @@ pub struct Burn {
 
 #[cfg(feature = "serve")]
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Serve {
+    #[command(subcommand)]
+    pub command: Option<ServeCommand>,
+    #[command(flatten)]
+    pub options: Option<ServeOptions>,
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Subcommand)]
+pub enum ServeCommand {
+    /// Copy the database into a new file, whole and consistent, while the server runs.
+    Backup(Backup),
+    /// Put a backup in the place of the database. The server must not run.
+    Restore(Restore),
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub struct Backup {
+    /// The server's directory.
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// The copy, which must not be there yet.
+    #[arg(required = true)]
+    pub file: PathBuf,
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub struct Restore {
+    /// The server's directory.
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// What `drophammer serve backup` made.
+    #[arg(required = true)]
+    pub file: PathBuf,
+    /// Also when the directory knows of more than the backup does.
+    #[arg(long)]
+    pub older: bool,
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+pub struct ServeOptions {
     /// Directory with machines/, layouts/, images/ and boot/.
     pub dir: PathBuf,
     /// Address and port; port 0 takes a free one and prints it.
@@ -179,9 +232,9 @@ pub struct Serve {
 }
 
 #[cfg(feature = "serve")]
-impl From<Serve> for crate::serve::Options {
-    fn from(serve: Serve) -> Self {
-        let Serve { dir, listen, url, boot, cmdline, json } = serve;
+impl From<ServeOptions> for crate::serve::Options {
+    fn from(serve: ServeOptions) -> Self {
+        let ServeOptions { dir, listen, url, boot, cmdline, json } = serve;
         crate::serve::Options { dir, listen, url, boot, cmdline, json }
     }
 }
@@ -209,6 +262,19 @@ pub enum MachineCommand {
     List,
     /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
     Reinstall(Order),
+    /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
+    Rename(Rename),
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+pub struct Rename {
+    /// The id that it had.
+    #[arg(value_name = "OLD")]
+    pub old: String,
+    /// The id that it has.
+    #[arg(value_name = "NEW")]
+    pub new: String,
 }
 
 #[cfg(feature = "serve")]
@@ -223,6 +289,13 @@ pub struct Order {
     /// Also when the disk that carries / has no marker of this machine, because it was replaced.
     #[arg(long, conflicts_with = "cancel")]
     pub without_marker: bool,
+    /// With the layout of its file, also where that promises other things than what is installed: a disk that was kept so far
+    /// may be wiped.
+    #[arg(long, conflicts_with = "cancel")]
+    pub change_promise: bool,
+    /// Give up the data of the disk with this serial number; may be given several times.
+    #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
+    pub give_up: Vec<String>,
     /// Take the order back, as long as it has not begun.
     #[arg(long)]
     pub cancel: bool,

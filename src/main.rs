@@ -42,7 +42,7 @@ fn run(command: Command) -> Result<Outcome> {
         #[cfg(all(feature = "agent", feature = "desk"))]
         Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
         #[cfg(feature = "serve")]
-        Command::Serve(options) => drophammer::serve::run(options.into()).map(|()| Outcome::Good),
+        Command::Serve(serve) => drophammer::serve::command(serve),
         #[cfg(feature = "serve")]
         Command::Machine(options) => drophammer::operator::run(&options),
         Command::Inventory => desk::inventory(),

@@ -21,6 +21,9 @@ pub struct Marker {
     pub image: String,
     /// Id of the layout.
     pub layout: String,
+    /// `sha256:HEX` of the layout in its canonical form; empty in markers of before this was recorded.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub layout_digest: String,
     /// RFC 3339, UTC.
     #[serde(default)]
     pub time: String,
@@ -41,7 +44,52 @@ pub struct MarkedDisk {
     #[serde(default)]
     pub wwn: String,
     pub size_bytes: u64,
+    /// Logical sector; 0 when it was not recorded.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sector_bytes: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
+    /// `/dev/disk/by-path/…`: the place in the machine that the disk had.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by_path: String,
     /// Disk GUID of its GPT, which every table that an installation makes has anew; empty when it has none.
     #[serde(default)]
     pub guid: String,
+    /// The GUID that an attempt which begins has found there: it may not come to write the new one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub guid_before: String,
+    /// What a reinstall may do to it; not known of installations of before this was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<Promise>,
+}
+
+/// What a layout promises for the data of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Promise {
+    /// `wipeonreinstall: true`.
+    Wiped,
+    /// `wipeonreinstall: false`.
+    Kept,
+}
+
+impl Promise {
+    pub fn of(disk: &crate::layout::Disk) -> Promise {
+        if disk.wipeonreinstall { Promise::Wiped } else { Promise::Kept }
+    }
+}
+
+impl std::fmt::Display for Promise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Promise::Wiped => "wiped",
+            Promise::Kept => "kept",
+        })
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

@@ -5,7 +5,7 @@ use crate::control::wire::ErrorBody;
 use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
-use crate::serve::operator::{Listed, Reinstall};
+use crate::serve::operator::{Listed, Reinstall, Rename};
 use crate::text;
 use reqwest::Method;
 use reqwest::blocking::{Client, RequestBuilder};
@@ -33,6 +33,7 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
             desk::print(&table(&all))?;
             Ok(Outcome::Good)
         }
+        MachineCommand::Rename(asked) => rename(&server, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
                 Ok(machine) => machine,
@@ -45,6 +46,8 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
                     id: machine.id.clone(),
                     imageid: image.clone(),
                     without_marker: asked.without_marker,
+                    change_promise: asked.change_promise,
+                    give_up: asked.give_up.clone(),
                 }),
             };
             match server.ask::<Listed>(request)? {
@@ -55,6 +58,26 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
                     Ok(Outcome::Good)
                 }
             }
+        }
+    }
+}
+
+/// The old id may have no file any more, so that only the server knows it.
+fn rename(server: &Server, asked: &cli::Rename, json: bool) -> Result<Outcome> {
+    let (old, new) = (asked.old.to_lowercase(), asked.new.to_lowercase());
+    let is_id = |text: &str| uuid::Uuid::parse_str(text).is_ok();
+    if let Some(bad) = [&old, &new].into_iter().find(|text| !is_id(text)) {
+        return Ok(refused(&format!("{bad:?} is not a machine's id, which is a UUID: a name stays with its file")));
+    }
+    let request = server.request(Method::POST, &format!("/v1/machine/{old}/rename")).json(&Rename { id: new.clone() });
+    match server.ask::<Listed>(request)? {
+        Answer::Refused(why) => Ok(refused(&why)),
+        Answer::Good(listed) if json => print_json(&listed),
+        Answer::Good(_) => {
+            desk::print(&format!(
+                "What was known of {old} is known of {new} now. Its file in machines/ must say `id: {new}`.\n"
+            ))?;
+            Ok(Outcome::Good)
         }
     }
 }
@@ -222,7 +245,18 @@ mod tests {
     fn order() -> Order {
         let text = |text: &str| text.to_owned();
         let (id, image, created) = (text("o1"), text("debian-13"), text("2026-01-01T00:00:00Z"));
-        Order { id, image, created, attempts: 2, begun: true, without_marker: false, disks: vec![], given_up: false }
+        Order {
+            id,
+            image,
+            created,
+            attempts: 2,
+            begun: true,
+            without_marker: false,
+            change_promise: false,
+            give_up: vec![],
+            disks: vec![],
+            given_up: false,
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Failure {
 }
 
 fn begun_before(allocation: &Allocation) -> bool {
-    allocation.order.as_ref().is_some_and(|order| order.begun)
+    allocation.order.as_ref().is_some_and(|order| order.begun) || !allocation.begun_on.is_empty()
 }
 
 impl Agent {
@@ -141,7 +141,9 @@ impl Agent {
         println!(
             "\nThe reinstall ended before its first write: every disk is as it was, and the installed system is booted."
         );
-        let installed = back::load(&assembled_inventory()?, &self.machine, &allocation.id)?;
+        let mut machines = vec![self.machine.clone()];
+        machines.extend(allocation.former_machines.iter().cloned());
+        let installed = back::load(&assembled_inventory()?, &machines, &allocation.id)?;
         let back::Installed { device, marker, boot } = installed;
         println!("{} of {} on {device}: {} {}", marker.image, marker.time, boot.kernel, boot.cmdline);
         self.say_reboot(&format!("back into the installed system, {}", marker.image));

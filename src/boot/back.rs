@@ -24,13 +24,13 @@ pub struct Installed {
     pub boot: BootInfo,
 }
 
-/// Loads the kernel of this allocation's installation; [`kexec::start`] leaves for it. The inventory is one with everything
+/// Loads the kernel of this allocation's installation on the machine with one of these ids; [`kexec::start`] leaves for it. The inventory is one with everything
 /// assembled and looked into.
 ///
 /// # Errors
 /// There is no such installation, or what it takes to boot it cannot be read. Nothing is loaded or mounted then.
-pub fn load(inventory: &Inventory, machine: &str, allocation: &str) -> Result<Installed> {
-    let root = find_root(inventory, machine, allocation)?;
+pub fn load(inventory: &Inventory, machines: &[String], allocation: &str) -> Result<Installed> {
+    let root = find_root(inventory, machines, allocation)?;
     let marker = root.marker.clone().unwrap_or_default();
     let mut mounts = Mounts::new(OLD);
     mount(&mut mounts, &root.device, "/", inventory)?;
@@ -56,8 +56,8 @@ pub fn load(inventory: &Inventory, machine: &str, allocation: &str) -> Result<In
 }
 
 /// The filesystem with the marker of this machine and allocation: another tenant's system is never booted.
-fn find_root<'a>(inventory: &'a Inventory, machine: &str, allocation: &str) -> Result<&'a Filesystem> {
-    let is_ours = |marker: &Marker| marker.machine == machine && marker.allocation == allocation;
+fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str) -> Result<&'a Filesystem> {
+    let is_ours = |marker: &Marker| machines.contains(&marker.machine) && marker.allocation == allocation;
     let found = inventory.filesystems.iter().filter(|filesystem| filesystem.marker.as_ref().is_some_and(is_ours));
     let found: Vec<&Filesystem> = found.collect();
     let message = match found.as_slice() {

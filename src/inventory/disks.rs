@@ -58,6 +58,7 @@ fn read_disk(roots: &Roots, users: &Users, name: &str) -> Result<Option<Disk>> {
         vendor: vendor(&at("device/vendor")),
         serial: serial(&dir),
         wwn: wwn(&dir),
+        diskseq: at("diskseq").parse().unwrap_or_default(),
         rotational: at("queue/rotational") == "1",
         transport: paths::transport(&roots.sys, &place).to_owned(),
         by_path: paths::by_path(&roots.sys, &place),

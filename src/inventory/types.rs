@@ -67,6 +67,9 @@ pub struct Disk {
     pub serial: String,
     #[serde(default)]
     pub wwn: String,
+    /// The kernel's count of disks: no two that are ever shown have the same, whatever their names; 0 when it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub diskseq: u64,
     #[serde(default)]
     pub rotational: bool,
     /// `sata`, `sas`, `nvme`, `virtio`, `usb`, …; empty when unknown.
@@ -326,6 +329,11 @@ impl std::fmt::Display for Use {
             Use::Holder(name) => write!(f, "held by {name}"),
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Inventory {

@@ -4,6 +4,7 @@
 //! YAML 1.1 takes for a number; a layout needs very little of YAML.
 
 use super::{Disk, Filesystem, Layout, LogicalVolume, OnReinstall, Partition, Raid, VolumeGroup};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -25,6 +26,15 @@ pub fn canonical_yaml(layout: &Layout) -> String {
     items(&mut yaml, "logicalvolumes", &layout.logicalvolumes, volume);
     items(&mut yaml, "filesystems", &layout.filesystems, filesystem);
     yaml
+}
+
+/// `sha256:HEX` of [`canonical_yaml`]: tells one layout from another whatever its spelling.
+pub fn digest(layout: &Layout) -> String {
+    let mut text = "sha256:".to_owned();
+    for byte in Sha256::digest(canonical_yaml(layout)) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// The lines of one item, each with its name: what is empty is left out.

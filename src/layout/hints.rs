@@ -2,7 +2,10 @@
 //!
 //! Each hint is an attribute with an expression: a value, or an operator and its values. Numbers of `size` are whole
 //! GiB. What is documented for Ironic and does not work there (ranges, `<or>` on sizes, `<all-in>`) works here, and
-//! `size: smallest` is ours.
+//! `size: smallest` and `removable` are ours.
+//!
+//! Somebody's USB stick and the virtual medium of a management controller are disks as well. No hint means them that does
+//! not say so.
 
 mod expression;
 #[cfg(test)]
@@ -16,8 +19,8 @@ use std::collections::BTreeMap;
 /// Attribute to expression, as the layout has them.
 type Hints = BTreeMap<String, String>;
 
-/// As Ironic lists them.
-const KNOWN: [&str; 12] = [
+/// As Ironic lists them, and `removable`.
+const KNOWN: [&str; 13] = [
     "size",
     "model",
     "vendor",
@@ -30,12 +33,19 @@ const KNOWN: [&str; 12] = [
     "name",
     "rotational",
     "tran",
+    REMOVABLE,
 ];
+const REMOVABLE: &str = "removable";
+const USB: &str = "usb";
+/// Hints that are about one disk and no other.
+const NAMING: [&str; 4] = ["serial", "wwn", "wwn_with_extension", "by_path"];
 const GIB: u128 = 1 << 30;
 /// Hexadecimal digits of a world wide name without the extension that its vendor may add (NAA 6).
 const WWN_DIGITS: usize = 16;
 /// The disk with the fewest bytes among those that match everything else.
 const SMALLEST: &str = "smallest";
+/// Disks of one capacity on paper differ by less than this, by maker and series: none of them is the smallest.
+const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
 /// What is wrong with hints whatever the machine: the hint, and what to say about it.
 pub fn problems(hints: &Hints) -> Vec<(String, String)> {
@@ -54,15 +64,37 @@ pub fn differs(hints: &Hints, disk: &Disk) -> Vec<String> {
         let matches = Condition::read(hint, text).is_ok_and(|condition| condition.holds(hint, disk));
         (!matches).then(|| format!("{hint} {text}: it {}", found(hint, disk)))
     };
-    hints.iter().filter_map(different).collect()
+    let unnamed = is_portable(disk) && !hints.iter().any(|(hint, text)| names_portable(hint, text, disk));
+    let unnamed = unnamed.then(|| {
+        let what = if disk.transport == USB { "is attached by USB" } else { "is removable" };
+        format!("it {what}, which tran: usb or removable: true must say")
+    });
+    hints.iter().filter_map(different).chain(unnamed).collect()
 }
 
-/// The disks that match all hints, in their order; of disks that are equally small, all.
+fn is_portable(disk: &Disk) -> bool {
+    disk.transport == USB || disk.removable
+}
+
+/// Does this hint of a disk that comes and goes mean such a one? A condition that every disk but some fulfils does not.
+fn names_portable(hint: &str, text: &str, disk: &Disk) -> bool {
+    match Condition::read(hint, text) {
+        Ok(Condition::Flag(Flag(wanted))) => hint == REMOVABLE && wanted,
+        Ok(Condition::Text(word)) if hint == "tran" => word.names(USB) && disk.transport == USB,
+        Ok(Condition::Text(word)) if NAMING.contains(&hint) => {
+            attributes(hint, disk).iter().any(|value| word.names(&value.to_lowercase()))
+        }
+        _ => false,
+    }
+}
+
+/// The disks that match all hints, in their order; of disks that are about equally small, all.
 pub fn candidates<'a>(hints: &Hints, disks: &'a [Disk]) -> Vec<&'a Disk> {
     let mut found: Vec<&Disk> = disks.iter().filter(|disk| differs(hints, disk).is_empty()).collect();
     if hints.get("size").is_some_and(|text| expression::smallest(text).is_some()) {
-        let least = found.iter().map(|disk| disk.size_bytes).min();
-        found.retain(|disk| Some(disk.size_bytes) == least);
+        let least = found.iter().map(|disk| u128::from(disk.size_bytes)).min().unwrap_or_default();
+        let about_least = least * (100 + SMALLEST_TOLERANCE_PERCENT);
+        found.retain(|disk| u128::from(disk.size_bytes) * 100 <= about_least);
     }
     found
 }
@@ -76,6 +108,8 @@ fn found(hint: &str, disk: &Disk) -> String {
         }
         "rotational" if disk.rotational => "rotates".to_owned(),
         "rotational" => "does not rotate".to_owned(),
+        REMOVABLE if disk.removable => "is removable".to_owned(),
+        REMOVABLE => "is not removable".to_owned(),
         _ => match attributes(hint, disk).first() {
             Some(value) => format!("has {value}"),
             None => "has none".to_owned(),
@@ -116,7 +150,8 @@ impl Condition {
     fn holds(&self, hint: &str, disk: &Disk) -> bool {
         match self {
             Condition::Size(number) => number.as_ref().is_none_or(|number| size_holds(number, disk.size_bytes)),
-            Condition::Rotational(Flag(wanted)) => disk.rotational == *wanted,
+            Condition::Flag(Flag(wanted)) if hint == REMOVABLE => disk.removable == *wanted,
+            Condition::Flag(Flag(wanted)) => disk.rotational == *wanted,
             Condition::Text(word) => {
                 let values: Vec<String> = attributes(hint, disk).iter().map(|value| value.to_lowercase()).collect();
                 match word {

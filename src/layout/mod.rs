@@ -19,7 +19,7 @@ mod types;
 mod validate;
 
 pub use below::Below;
-pub use canonical::canonical_yaml;
+pub use canonical::{canonical_yaml, digest};
 pub use spellings::{Parsed, read_json, read_yaml};
 pub use types::*;
 pub use validate::validate;

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 /// | reinstall | of this very order | a cut between marker and report |
 pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
     let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
-    let is_it = |marker: &&Marker| is_same(claim, marker) && (request.mode == Mode::Install || is_order(claim, marker));
+    let is_it = |marker: &&Marker| claim.is_ours(marker) && (request.mode == Mode::Install || is_order(claim, marker));
     let found = inventory.filesystems.iter().filter_map(|filesystem| {
         let marker = filesystem.marker.as_ref().filter(is_it)?;
         Some(Marked { device: &filesystem.device, marker })
@@ -34,10 +34,6 @@ pub struct Marked<'a> {
     /// Where it is now.
     device: &'a str,
     marker: &'a Marker,
-}
-
-fn is_same(claim: &Claim, marker: &Marker) -> bool {
-    claim.machine == marker.machine && claim.allocation == marker.allocation
 }
 
 fn is_order(claim: &Claim, marker: &Marker) -> bool {

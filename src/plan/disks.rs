@@ -4,7 +4,7 @@ use super::absent::Absent;
 use super::devices::{Device, Fate};
 use super::sectors::{self, Extent};
 use super::verdict::{Deciding, of_disk};
-use super::{DiskIdentity, Erase, Mode, NewPartition, PartitionTable, Verdict, display, find, wipe};
+use super::{DiskIdentity, Erase, Mode, NewPartition, PartitionTable, Verdict, display, find, multipath, wipe};
 use crate::inventory;
 use crate::layout::{self, Format, PartitionKind, partition_device};
 use crate::problem::Problem;
@@ -19,6 +19,9 @@ impl<'a> Deciding<'a> {
                     self.refuse(format!("{place}.device"), message);
                 }
                 Ok(found) => {
+                    if let Some(other) = multipath::other_path(found, self.inventory) {
+                        self.refuse(format!("{place}.device"), multipath::refusal(found, other));
+                    }
                     self.found.insert(index, found);
                     self.decide_disk(&place, disk, found);
                 }

@@ -1,6 +1,7 @@
 //! Which disk of the machine a disk of the layout is.
 
 use super::display::disk_in_short;
+use super::multipath;
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, hints};
 
@@ -15,7 +16,7 @@ pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a i
     match hints::candidates(&wanted.hints, &inventory.disks).as_slice() {
         [one] => Ok(one),
         [] => Err(none_matches(wanted, inventory)),
-        several => Err(several_match(wanted, several)),
+        several => Err(several_match(wanted, several, inventory)),
     }
 }
 
@@ -42,7 +43,11 @@ fn none_matches(wanted: &layout::Disk, inventory: &Inventory) -> String {
     format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}", wanted.device)
 }
 
-fn several_match(wanted: &layout::Disk, candidates: &[&inventory::Disk]) -> String {
+fn several_match(wanted: &layout::Disk, candidates: &[&inventory::Disk], inventory: &Inventory) -> String {
+    let paths = candidates.iter().find_map(|disk| Some((disk, multipath::other_path(disk, inventory)?)));
+    if let Some((disk, other)) = paths {
+        return format!("device:{}: {}", wanted.device, multipath::refusal(disk, other));
+    }
     let listed: Vec<String> = candidates.iter().map(|disk| attributes(disk)).collect();
     format!(
         "device:{} is ambiguous: its hints match {} disks: {}; add a hint that only one of them matches",

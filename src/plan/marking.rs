@@ -1,24 +1,28 @@
 //! What the marker of this installation will say.
 
-use super::{PartitionTable, Request, find};
+use super::verdict::Decided;
+use super::{Request, find};
 use crate::inventory::{self, Inventory};
-use crate::layout::Layout;
-use crate::marker::{MarkedDisk, Marker};
+use crate::layout::{self, Layout};
+use crate::marker::{MarkedDisk, Marker, Promise};
 
 /// Without the time, which the plan does not know. Nobody's installation leaves no marker.
-pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, tables: &[PartitionTable]) -> Option<Marker> {
+pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided: &Decided) -> Option<Marker> {
     let claim = request.claim.as_ref()?;
     // A disk that is missing keeps its record: it may come back.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
-    let disks = layout.disks.iter().filter_map(|listed| match find::disk(listed, inventory) {
-        Ok(disk) => Some(MarkedDisk {
-            device: listed.device.clone(),
-            serial: disk.serial.clone(),
-            wwn: disk.wwn.clone(),
-            size_bytes: disk.size_bytes,
-            guid: guid(disk, tables),
-        }),
-        Err(_) => known.clone().find(|known| known.device == listed.device).cloned(),
+    let disks = layout.disks.iter().filter_map(|listed| {
+        let promise = Some(Promise::of(listed));
+        match find::disk(listed, inventory) {
+            Ok(disk) => {
+                let guid = guid(listed, disk, decided);
+                Some(MarkedDisk { device: listed.device.clone(), guid, promise, ..of_disk(disk) })
+            }
+            Err(_) => {
+                let known = known.clone().find(|known| known.device == listed.device)?;
+                Some(MarkedDisk { promise, guid_before: String::new(), ..known.clone() })
+            }
+        }
     });
     Some(Marker {
         machine: claim.machine.clone(),
@@ -26,14 +30,44 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, tables:
         order: claim.order.clone(),
         image: request.subject.image.clone(),
         layout: layout.id.clone(),
+        layout_digest: layout::digest(layout),
         time: String::new(),
         disks: disks.collect(),
     })
 }
 
-/// That of the new table, else that of the one which stays.
-fn guid(disk: &inventory::Disk, tables: &[PartitionTable]) -> String {
-    let new = tables.iter().find(|table| table.device == disk.device).map(|table| table.guid);
-    let guid = new.or(disk.table.as_ref().and_then(|table| table.guid));
-    guid.map(|guid| guid.to_string()).unwrap_or_default()
+/// The same disks as the control plane remembers them of an attempt that begins, with the tables that they have still.
+pub fn begun_on(layout: &Layout, inventory: &Inventory, marker: Option<&Marker>) -> Vec<MarkedDisk> {
+    let disks = marker.into_iter().flat_map(|marker| &marker.disks);
+    let before = |device: &str| {
+        let listed = layout.disks.iter().find(|listed| listed.device == device)?;
+        Some(table_guid(find::disk(listed, inventory).ok()?))
+    };
+    disks.map(|disk| MarkedDisk { guid_before: before(&disk.device).unwrap_or_default(), ..disk.clone() }).collect()
+}
+
+/// All that tells the disk from others, its table apart.
+fn of_disk(disk: &inventory::Disk) -> MarkedDisk {
+    MarkedDisk {
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        size_bytes: disk.size_bytes,
+        sector_bytes: disk.sector_bytes,
+        model: disk.model.clone(),
+        by_path: disk.by_path.clone(),
+        ..MarkedDisk::default()
+    }
+}
+
+/// That of the new table, else that of the one which stays. A raw image brings one that nobody knows yet, and that its copies
+/// share.
+fn guid(listed: &layout::Disk, disk: &inventory::Disk, decided: &Decided) -> String {
+    let new = decided.tables.iter().find(|table| table.device == disk.device).map(|table| table.guid.to_string());
+    let loses_its_own = listed.image || decided.wipes.iter().any(|wipe| wipe.device == disk.device);
+    new.unwrap_or_else(|| if loses_its_own { String::new() } else { table_guid(disk) })
+}
+
+/// Of its GPT; empty when it has none.
+pub fn table_guid(disk: &inventory::Disk) -> String {
+    disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use crate::inventory::{Inventory, Signature, StackedKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Filesystems that lie on several devices without anything below them. Each of their devices has the UUID of the whole.
-const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
+pub const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
 /// Something that is made of devices of the machine.
 struct Thing {
@@ -115,7 +115,7 @@ impl Deciding<'_> {
 }
 
 /// Every signature, with the path of the disk, partition or stacked device that it is on.
-fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&str, &Signature)> {
+pub fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&str, &Signature)> {
     let disks = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
     let stacked = inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
     disks.chain(stacked).flat_map(|(device, signatures, table)| {

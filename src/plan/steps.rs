@@ -2,15 +2,15 @@
 
 use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
-use super::{FstabEntry, Kept, MakeFilesystem, Mode, Operation, Plan, Request, Step, StepName, Verdict};
+use super::{FstabEntry, Kept, MakeFilesystem, Operation, Plan, Request, Step, StepName, Verdict};
 use super::{display, image, kept, marking};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
 use crate::marker::MarkedDisk;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
-    let marker = marking::marker(layout, inventory, &request, &decided.tables);
-    let disks = marker.iter().flat_map(|marker| marker.disks.clone()).collect();
+    let marker = marking::marker(layout, inventory, &request, &decided);
+    let begun_on = marking::begun_on(layout, inventory, marker.as_ref());
     let Request { mode, subject, .. } = request;
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(layout, inventory, &mut decided);
@@ -41,7 +41,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StepName::ReportFinal, vec![Operation::Report]),
         (StepName::BootKexec, vec![Operation::Kexec]),
     ];
-    let steps = announced(mode, with_work(steps), disks);
+    let steps = announced(with_work(steps), begun_on);
     let point_of_no_return = steps.iter().position(|step| step.name.is_destructive()).unwrap_or(steps.len());
     Plan {
         mode,
@@ -92,10 +92,10 @@ fn with_work(steps: impl IntoIterator<Item = (StepName, Vec<Operation>)>) -> Vec
     steps.map(|(name, operations)| Step { name, operations }).collect()
 }
 
-/// A reinstall tells the control plane that it begins, right before it destroys.
-fn announced(mode: Mode, mut steps: Vec<Step>, disks: Vec<MarkedDisk>) -> Vec<Step> {
+/// The control plane is told that it begins, right before anything is destroyed.
+fn announced(mut steps: Vec<Step>, disks: Vec<MarkedDisk>) -> Vec<Step> {
     let first = steps.iter().position(|step| step.name.is_destructive());
-    if let Some(first) = first.filter(|_| mode == Mode::Reinstall) {
+    if let Some(first) = first {
         let operations = vec![Operation::TellPointOfNoReturn { disks }];
         steps.insert(first, Step { name: StepName::ReportBegin, operations });
     }

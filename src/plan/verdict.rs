@@ -110,6 +110,7 @@ pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &m
     deciding.decide_disks();
     deciding.decide_reaching();
     deciding.refuse_unknown();
+    deciding.refuse_copies();
     deciding.decide_releases();
     deciding.decide_arrays();
     deciding.decide_groups();

@@ -34,8 +34,7 @@ fn marker_of<'a>(layout: &Layout, inventory: &'a Inventory, claim: &Claim) -> Op
     let mut marked = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = marked.find(|(device, marker)| {
         let disks = stack.disks(stack.name(device));
-        let is_ours = marker.machine == claim.machine && marker.allocation == claim.allocation;
-        is_ours && marker.order != claim.order && !disks.is_empty() && disks.is_subset(&root)
+        claim.is_ours(marker) && marker.order != claim.order && !disks.is_empty() && disks.is_subset(&root)
     });
     ours.map(|(_, marker)| marker)
 }

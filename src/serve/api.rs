@@ -3,7 +3,7 @@
 use super::directory::Directory;
 use super::input::Location;
 use super::resolve::{Assigned, resolve};
-use super::state::{ATTEMPTS, Begun, HandedOut, Reported, Standing};
+use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::{App, ipxe, token};
 use crate::allocation;
 use crate::control::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Report};
@@ -63,7 +63,7 @@ impl IntoResponse for ApiError {
 }
 
 /// The machine in the path, proven by its token. A handler that has one is authorised.
-pub struct Caller(String);
+pub struct Caller(String, token::Hash);
 
 impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = ApiError;
@@ -86,7 +86,7 @@ async fn authorize(app: &App, headers: &HeaderMap, id: &str) -> Result<Caller, A
     let id = id.to_lowercase();
     let known = app.state.token(&id).await?;
     match known.is_some_and(|known| token::same(&known, &given)) {
-        true => Ok(Caller(id)),
+        true => Ok(Caller(id, given)),
         false => Err(refuse()),
     }
 }
@@ -115,8 +115,9 @@ impl FromRequestParts<Arc<App>> for Base {
 
 pub async fn register(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Json<Value>, ApiError> {
     let register: Register = read(body, DOCUMENT_BYTES).await?;
-    let Caller(id) = authorize(&app, &headers, &register.uuid).await?;
+    let Caller(id, _) = authorize(&app, &headers, &register.uuid).await?;
     let directory = app.directory();
+    refuse_other_macs(&app, &directory, &id, &register)?;
     app.state.register(&id, directory.name(&id), &register).await?;
     if directory.machine(&id).is_none() {
         let hardware = &register.hardware;
@@ -132,6 +133,18 @@ pub async fn register(State(app): State<Arc<App>>, headers: HeaderMap, body: Bod
     Ok(Json(json!({})))
 }
 
+/// Two machines with one UUID are told apart by their MACs: the other one must not get this one's allocation.
+fn refuse_other_macs(app: &App, directory: &Directory, id: &str, register: &Register) -> Result<(), ApiError> {
+    let Some(machine) = directory.machine(id).filter(|machine| !machine.macs.is_empty()) else { return Ok(()) };
+    let macs: Vec<String> = register.hardware.nics.iter().filter_map(|nic| ipxe::mac(&nic.mac).ok()).collect();
+    if macs.is_empty() || macs.iter().any(|mac| machine.macs.contains(mac)) {
+        return Ok(());
+    }
+    let message = machine.other_macs(&macs.join(" "));
+    app.watch.problem(message.clone());
+    Err(ApiError::new(StatusCode::CONFLICT, message))
+}
+
 #[derive(Deserialize)]
 pub struct WaitQuery {
     #[serde(default)]
@@ -142,7 +155,7 @@ pub struct WaitQuery {
 /// those to wake, nothing else.
 pub async fn wait(
     State(app): State<Arc<App>>,
-    Caller(id): Caller,
+    Caller(id, _): Caller,
     query: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(WaitQuery { seconds }) = query.map_err(|error| ApiError::bad(error.to_string()))?;
@@ -184,15 +197,21 @@ async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(
 pub async fn machine(
     State(app): State<Arc<App>>,
     Base(base): Base,
-    Caller(id): Caller,
+    Caller(id, _): Caller,
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
     let described = directory.machine(&id);
     let allocation = match assigned(&app, &directory, &id).await? {
         Some((assigned, mut standing)) => {
             let Assigned { layout_id, layout, image, .. } = &assigned;
-            let what = HandedOut { layout_id, layout, image: &image.id };
-            standing.created = app.state.handed_out(&id, &assigned.allocation.id, what).await?;
+            if assigned.installs {
+                let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
+                let what = HandedOut { layout_id, layout, image: &image.id, order };
+                standing.created = app.state.handed_out(&id, &assigned.allocation.id, what).await?;
+            } else {
+                let text = "is installed and nothing is ordered: it is given nothing to install, and boots what it has";
+                app.watch.note(format!("{} {text}", directory.name(&id)));
+            }
             Some(on_the_wire(&assigned, standing, &base))
         }
         None => None,
@@ -205,8 +224,14 @@ pub async fn machine(
     }))
 }
 
+/// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
+/// fetched from, so that nobody can install it.
 fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocation::Allocation {
-    let Assigned { allocation, image, layout, .. } = assigned;
+    let Assigned { allocation, image, layout, installs, .. } = assigned;
+    let place = match &image.at {
+        Location::Url(url) => url.clone(),
+        Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
+    };
     let passed_on = |name: &str| allocation.passed_on.get(name).cloned().unwrap_or_default();
     allocation::Allocation {
         id: allocation.id.to_string(),
@@ -218,12 +243,9 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
         image: allocation::Image {
             id: image.id.clone(),
             name: image.name.clone(),
-            url: match &image.at {
-                Location::Url(url) => url.clone(),
-                Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
-            },
-            mirrors: image.mirrors.clone(),
-            digest: image.digest.clone(),
+            url: if *installs { place } else { String::new() },
+            mirrors: if *installs { image.mirrors.clone() } else { Vec::new() },
+            digest: image.digest.clone().filter(|_| *installs),
         },
         filesystemlayout: layout.clone(),
         networks: passed_on("networks"),
@@ -241,19 +263,19 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
             attempts: ATTEMPTS,
             begun: order.begun,
             without_marker: order.without_marker,
-            change_promise: false,
-            give_up: Vec::new(),
+            change_promise: order.change_promise,
+            give_up: order.give_up,
             disks: order.disks,
         }),
         installed: standing.marker,
         erase: allocation.erase,
         succeeded: standing.succeeded,
-        begun_on: Vec::new(),
-        former_machines: Vec::new(),
+        begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
+        former_machines: standing.former,
     }
 }
 
-pub async fn event(State(app): State<Arc<App>>, Caller(id): Caller, body: Body) -> Result<Json<Value>, ApiError> {
+pub async fn event(State(app): State<Arc<App>>, Caller(id, _): Caller, body: Body) -> Result<Json<Value>, ApiError> {
     let event: Event = read(body, EVENT_BYTES).await?;
     // Progress comes every second and is only of interest now.
     if event.progress.is_none() {
@@ -263,19 +285,36 @@ pub async fn event(State(app): State<Arc<App>>, Caller(id): Caller, body: Body) 
     Ok(Json(json!({})))
 }
 
-/// A reinstall is about to destroy. It may, when this is still what the operator wants.
+/// An installation is about to destroy. It may, when this is still what the operator wants.
 pub async fn point_of_no_return(
     State(app): State<Arc<App>>,
-    Caller(id): Caller,
+    Caller(id, token): Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let PointOfNoReturn { allocationuuid, order, disks } = read(body, EVENT_BYTES).await?;
+    let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
     // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.
     let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
-    if let Some(current) = current.filter(|current| *current.id != allocationuuid) {
-        let message = format!("the machine's allocation is {} now, not {allocationuuid}", *current.id);
-        return Err(ApiError::new(StatusCode::CONFLICT, message));
+    match current {
+        Some(current) if *current.id != allocationuuid => {
+            return changed(format!("the machine's allocation is {} now, not {allocationuuid}", *current.id));
+        }
+        None if order.is_empty() => {
+            return changed(format!("no file gives the machine allocation {allocationuuid} now"));
+        }
+        _ => {}
+    }
+    if order.is_empty() {
+        return match app.state.begin_first(&id, &allocationuuid, token, disks).await? {
+            BegunFirst::Yes(news) => {
+                if news {
+                    app.watch.note(format!("{} begins: what its layout lists is erased", directory.name(&id)));
+                }
+                Ok(Json(json!({})))
+            }
+            BegunFirst::No(why) => changed(why),
+        };
     }
     match app.state.begin(&id, &allocationuuid, &order, disks).await? {
         Begun::Yes(order, news) => {
@@ -285,16 +324,15 @@ pub async fn point_of_no_return(
             }
             Ok(Json(json!({})))
         }
-        Begun::NotInForce => Err(ApiError::new(
-            StatusCode::CONFLICT,
-            format!("order {order:?} is not open any more: it was taken back, replaced, or is done"),
-        )),
+        Begun::NotInForce => {
+            changed(format!("order {order:?} is not open any more: it was taken back, replaced, or is done"))
+        }
     }
 }
 
 pub async fn report(
     State(app): State<Arc<App>>,
-    Caller(id): Caller,
+    Caller(id, _): Caller,
     body: Body,
 ) -> Result<Json<Acknowledged>, ApiError> {
     let mut report: Report = read(body, DOCUMENT_BYTES).await?;

@@ -2,7 +2,7 @@
 //! handed out for an order is counted first.
 
 use super::api::{ApiError, Base};
-use super::state::{ATTEMPTS, NextBoot, Order};
+use super::state::{ATTEMPTS, Files, NextBoot, Order};
 use super::{App, input, ipxe, token};
 use crate::control::wire::{self, Event, EventName};
 use axum::Json;
@@ -33,14 +33,23 @@ pub async fn script(
 ) -> Result<String, ApiError> {
     let asking = asking(&app, &method, query)?;
     let (token, hash) = token::fresh()?;
-    let next = app.state.next_boot(&asking.id, asking.allocation.as_deref(), hash, false).await?;
+    if let Some(why) = asking.withheld {
+        app.watch.problem(why);
+        return Ok(ipxe::local_disk(&asking.id));
+    }
+    let next = app.state.next_boot(&asking.id, asking.files.clone(), hash, false).await?;
     let (message, stop) = match &next {
         NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
         NextBoot::Attempt(order) => (attempt(order), Some(false)),
         NextBoot::Disk => ("is installed, boots its disk".to_owned(), None),
         NextBoot::Dropped(order) => (dropped(order), None),
+        NextBoot::Elsewhere(other) => (elsewhere(&asking.id, other), None),
+        NextBoot::NoFile => (no_file(&asking.id), None),
         NextBoot::Stop(order) => (stopped(order), Some(true)),
     };
+    if matches!(next, NextBoot::Elsewhere(_) | NextBoot::NoFile) {
+        app.watch.problem(format!("{}: it {message}", asking.id));
+    }
     tell(&app, &asking.id, EventName::PxeBooting, &message).await?;
     say_the_end(&app, &asking.id, &next);
     Ok(match stop {
@@ -59,7 +68,11 @@ pub async fn without_firmware(
 ) -> Result<Json<wire::NextBoot>, ApiError> {
     let asking = asking(&app, &method, query)?;
     let (token, hash) = token::fresh()?;
-    let next = app.state.next_boot(&asking.id, asking.allocation.as_deref(), hash, true).await?;
+    if let Some(why) = asking.withheld {
+        app.watch.problem(why.clone());
+        return Err(ApiError::new(StatusCode::CONFLICT, why));
+    }
+    let next = app.state.next_boot(&asking.id, asking.files.clone(), hash, true).await?;
     say_the_end(&app, &asking.id, &next);
     let id = &asking.id;
     let refusal = match &next {
@@ -77,6 +90,8 @@ pub async fn without_firmware(
             "no reinstall of machine {id} is ordered: `drophammer machine reinstall {id} --image IMAGE` orders one"
         ),
         NextBoot::Dropped(order) => dropped(order),
+        NextBoot::Elsewhere(other) => format!("machine {id} {}", elsewhere(id, other)),
+        NextBoot::NoFile => format!("machine {id} {}", no_file(id)),
         NextBoot::Stop(order) => stopped(order),
     };
     Err(ApiError::new(StatusCode::CONFLICT, refusal))
@@ -86,8 +101,9 @@ pub async fn without_firmware(
 struct Asking {
     id: String,
     consoles: Vec<String>,
-    /// Id of its allocation.
-    allocation: Option<String>,
+    files: Files,
+    /// Why it gets nothing.
+    withheld: Option<String>,
 }
 
 impl Asking {
@@ -114,9 +130,17 @@ fn asking(app: &App, method: &Method, query: Result<Query<BootQuery>, QueryRejec
         return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
     };
     // Also while its image is being digested: what is installed stays installed.
-    let allocation = machine.and_then(|machine| Some(machine.allocation.as_ref()?.id.to_string()));
+    let files = match machine.map(|machine| &machine.allocation) {
+        Some(Some(allocation)) => Files::Allocated(allocation.id.to_string()),
+        Some(None) => Files::Free,
+        None => Files::Nothing,
+    };
+    let other = |machine: &&input::Machine| {
+        mac.as_ref().is_some_and(|mac| !machine.macs.is_empty() && !machine.macs.contains(mac))
+    };
+    let withheld = machine.filter(other).map(|machine| machine.other_macs(mac.as_deref().unwrap_or_default()));
     let consoles = machine.map_or_else(input::default_consoles, |machine| machine.consoles.clone());
-    Ok(Asking { id, consoles, allocation })
+    Ok(Asking { id, consoles, files, withheld })
 }
 
 fn attempt(order: &Order) -> String {
@@ -131,6 +155,20 @@ fn dropped(order: &Order) -> String {
         "the reinstall with image {} is given up: {ATTEMPTS} attempts have not reached the point of no return; the machine \
          keeps what it has",
         order.image
+    )
+}
+
+fn elsewhere(id: &str, other: &str) -> String {
+    format!(
+        "boots its disk: its allocation is installed under machine {other}. If this is that machine with another id, \
+         `drophammer machine rename {other} {id}`; else give it an allocation id of its own"
+    )
+}
+
+fn no_file(id: &str) -> String {
+    format!(
+        "boots its disk: machine {id} is installed, and no file in machines/ that can be used is about it. Put the file back; a \
+         file without an allocation frees the machine"
     )
 }
 

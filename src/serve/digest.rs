@@ -8,6 +8,10 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// A file that could not be read is read again after this long.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// A digest that has come to an end, one way or the other.
 pub struct Done {
@@ -20,6 +24,8 @@ pub struct Digests {
     state: State,
     /// `None` while it is being computed.
     known: HashMap<FileStamp, Option<Result<String, String>>>,
+    /// When a file could last not be read.
+    failed: Option<Instant>,
     queue: mpsc::Sender<FileStamp>,
 }
 
@@ -37,7 +43,7 @@ impl Digests {
             }
         };
         std::thread::Builder::new().name("digest".to_owned()).spawn(compute)?;
-        Ok(Digests { state, known: HashMap::new(), queue })
+        Ok(Digests { state, known: HashMap::new(), failed: None, queue })
     }
 
     /// The file's digest; `None` when it has to be computed first.
@@ -64,7 +70,19 @@ impl Digests {
         if let (true, Ok(digest)) = (unchanged, &done.digest) {
             let _ = self.state.keep_digest(&done.file, digest);
         }
+        if done.digest.is_err() {
+            self.failed = Some(Instant::now());
+        }
         self.known.insert(done.file, Some(done.digest));
+    }
+
+    /// Forgets after a while what could not be read: it may have been a passing trouble. True when there was any.
+    pub fn try_again(&mut self) -> bool {
+        let is_due = self.failed.take_if(|since| since.elapsed() >= TRY_AGAIN_AFTER).is_some();
+        if is_due {
+            self.known.retain(|_, digest| !matches!(digest, Some(Err(_))));
+        }
+        is_due
     }
 }
 

@@ -4,13 +4,13 @@
 //! does not exist.
 
 use super::digest::{self, Digests};
+use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
 use super::resolve::{Known, notes, resolve};
 use super::state::{FileStamp, Standing, State};
 use crate::layout::{self, Layout, set::Set};
 use crate::problem;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 /// What an agent looks for beside an image.
@@ -61,72 +61,9 @@ impl Directory {
     }
 }
 
-/// Is there a file of a machine, good or bad?
-pub fn has_machines(dir: &Path) -> bool {
-    let listed = fs::read_dir(dir.join("machines")).into_iter().flatten().flatten();
-    listed.into_iter().any(|entry| is_yaml(&entry.path()))
-}
-
 fn read_layout(text: &str) -> Result<Layout, String> {
     let parsed = layout::read_yaml(text).map_err(|problems| problem::lines(&problems))?;
     Ok(parsed.layout)
-}
-
-/// A YAML file and what it said.
-struct Entry<T> {
-    stamp: FileStamp,
-    newest: Result<T, String>,
-    /// The newest version that could be used.
-    in_force: Option<T>,
-}
-
-struct Folder<T> {
-    path: PathBuf,
-    read: fn(&str) -> Result<T, String>,
-    entries: BTreeMap<PathBuf, Entry<T>>,
-}
-
-impl<T: Clone> Folder<T> {
-    fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> Folder<T> {
-        Folder { path, read, entries: BTreeMap::new() }
-    }
-
-    /// Reads what has changed; true when anything has. A folder that is not there is an empty one.
-    fn look(&mut self) -> bool {
-        let listed = fs::read_dir(&self.path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-        let found: BTreeSet<PathBuf> = listed.filter(|path| is_yaml(path)).collect();
-        let before = self.entries.len();
-        self.entries.retain(|path, _| found.contains(path));
-        let mut changed = self.entries.len() != before;
-        for path in found {
-            let stamp = digest::stamp(&path).unwrap_or(FileStamp {
-                path: path.display().to_string(),
-                size: 0,
-                mtime: "unreadable".to_owned(),
-            });
-            if self.entries.get(&path).is_some_and(|entry| entry.stamp == stamp) {
-                continue;
-            }
-            changed = true;
-            let newest = read_text(&path).and_then(|text| (self.read)(&text));
-            let in_force = self.entries.remove(&path).and_then(|entry| entry.in_force);
-            self.entries.insert(path, Entry { stamp, newest, in_force });
-        }
-        changed
-    }
-
-    /// Uses the newest version of every file that can be read, else the last one that could, and says what is wrong.
-    fn in_force(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
-        let mut all = Vec::new();
-        for (path, entry) in &mut self.entries {
-            match &entry.newest {
-                Ok(newest) => entry.in_force = Some(newest.clone()),
-                Err(why) => problems.push(say(path, why, entry.in_force.is_some())),
-            }
-            all.extend(entry.in_force.clone().map(|value| (path.clone(), value)));
-        }
-        all
-    }
 }
 
 /// The directory as it is on the disk, with what was good before.
@@ -182,6 +119,7 @@ impl Loader {
         changed |= self.machines.look();
         changed |= self.layouts.look();
         changed |= self.images.look();
+        changed |= self.digests.try_again();
         let stamps: Vec<_> = self.image_paths().iter().map(|path| digest::stamp(path).ok()).collect();
         changed |= stamps != self.stamps;
         self.stamps = stamps;
@@ -245,9 +183,10 @@ impl Loader {
             resolve(machine, &standing, known)?;
             Ok(notes(machine, &standing, known))
         };
+        self.machines.say_unread(problems);
         let mut all = Vec::new();
         for (path, entry) in &mut self.machines.entries {
-            let newest = entry.newest.as_ref().map_err(String::clone).and_then(settle);
+            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(settle);
             let machine = match newest {
                 Ok(notes) => {
                     said.extend(notes.iter().map(|note| say(path, note, false)));
@@ -299,29 +238,4 @@ fn unique<T>(
         }
     }
     by_id
-}
-
-fn say(path: &Path, why: &str, has_good: bool) -> String {
-    let consequence = if has_good { " (its last good version stays in force)" } else { "" };
-    let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), spaced(line))).collect();
-    lines.join("\n") + consequence
-}
-
-/// `FILE:LINE:COLUMN: why`, or `FILE: why` where there is no line.
-fn spaced(line: &str) -> String {
-    if line.starts_with(|c: char| c.is_ascii_digit()) { line.to_owned() } else { format!(" {line}") }
-}
-
-fn is_yaml(path: &Path) -> bool {
-    let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
-}
-
-fn read_text(path: &Path) -> Result<String, String> {
-    const LIMIT: i64 = 4 << 20;
-    let size = digest::stamp(path).map_err(|error| error.to_string())?.size;
-    if size > LIMIT {
-        return Err(format!("the file has {size} bytes, more than any description of a machine needs"));
-    }
-    fs::read_to_string(path).map_err(|error| error.to_string())
 }

@@ -21,6 +21,19 @@ pub struct Machine {
     pub allocation: Option<Allocation>,
 }
 
+impl Machine {
+    /// What is said when the machine with this id has other MACs than its file knows.
+    pub fn other_macs(&self, seen: &str) -> String {
+        format!(
+            "a machine with the id {} of {:?} has MAC {seen}, which is not among those of its file ({}): it gets nothing. Two \
+             machines with one UUID need ids of their own; if it is the same machine, add the MAC to its file",
+            self.id,
+            self.name,
+            self.macs.join(" ")
+        )
+    }
+}
+
 /// What a machine is to become. Image and layout are ids that the other folders must know; without a layout, the one
 /// whose constraints take the machine's size and the image.
 #[derive(Debug, Clone, Deserialize)]

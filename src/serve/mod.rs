@@ -1,13 +1,17 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `directory` is what the operator wants, `resolve` what an allocation refers to, `state` what has happened, `boot`, `api`
-//! and `ipxe` what machines ask, `files` what they load, `operator` what the operator asks, `watch` what people see.
+//! `folder` and `directory` are what the operator wants, `resolve` what an allocation refers to, `state` what has happened,
+//! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `files` what they load, `operator` what the operator asks,
+//! `watch` what people see, `descriptors` how many may ask at once.
 
 mod api;
+pub mod backup;
 mod boot;
+mod descriptors;
 mod digest;
 mod directory;
 mod files;
+mod folder;
 mod input;
 mod ipxe;
 pub mod operator;
@@ -16,6 +20,8 @@ mod state;
 mod token;
 mod watch;
 
+use crate::cli::{self, ServeCommand};
+use crate::desk::Outcome;
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::routing::{get, post};
@@ -27,7 +33,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use state::State;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -35,6 +41,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use watch::Watch;
 
 /// What a person gives on the command line.
@@ -89,20 +96,39 @@ impl App {
     }
 }
 
+/// Serves, or copies the database of a server.
+///
+/// # Errors
+/// As [`run`]; a file cannot be read or written.
+pub fn command(serve: cli::Serve) -> Result<Outcome> {
+    let done = match (serve.command, serve.options) {
+        (Some(ServeCommand::Backup(asked)), _) => backup::backup(&asked.dir, &asked.file),
+        (Some(ServeCommand::Restore(asked)), _) => backup::restore(&asked.dir, &asked.file, asked.older),
+        (None, Some(options)) => run(options.into()),
+        (None, None) => Err(Error::new(Phase::Serve, "name the server's directory: `drophammer serve DIR`")),
+    };
+    match done {
+        Err(error) if error.is_refusal() => {
+            eprintln!("drophammer: {error}");
+            Ok(Outcome::Refused)
+        }
+        done => done.map(|()| Outcome::Good),
+    }
+}
+
 /// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
 /// The directory, the address or an option cannot be used.
 pub fn run(options: Options) -> Result<()> {
     let (watch, writer) = Watch::start(options.json).context(Phase::Serve, || "start the output")?;
-    raise_open_files(&watch);
+    let connections = descriptors::connections(&watch);
     let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(32).enable_all().build();
     let runtime = runtime.context(Phase::Serve, || "start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let ended = ended().context(Phase::Serve, || "listen for signals")?;
         let server = Server::bind(&options, watch, LOOK_EVERY).await?;
-        server.serve(ended).await;
-        Ok(())
+        server.serve(ended, connections).await
     });
     runtime.shutdown_timeout(Duration::from_millis(200));
     writer.finish();
@@ -120,16 +146,6 @@ fn ended() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Every waiting machine is a descriptor, and the usual soft limit is 1024.
-fn raise_open_files(watch: &Watch) {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised =
-        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        watch.note(format!("the limit of open files stays as it is: {error}"));
-    }
-}
-
 /// A server that listens already.
 struct Server {
     listener: TcpListener,
@@ -137,6 +153,9 @@ struct Server {
     watch: Watch,
     closing: published::Sender<bool>,
     wake: mpsc::Sender<Wake>,
+    state: State,
+    /// Held as long as the server runs.
+    _lock: Option<File>,
 }
 
 /// What the thread that looks at the directory hears.
@@ -150,6 +169,7 @@ enum Wake {
 impl Server {
     async fn bind(options: &Options, watch: Watch, look_every: Duration) -> Result<Server> {
         check(options)?;
+        let lock = backup::lock(&options.dir)?;
         refuse_lost(&options.dir)?;
         let state = State::open(&options.dir.join(DATABASE))?;
         let operator = token::of_operator(&options.dir)?;
@@ -167,7 +187,14 @@ impl Server {
         let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
         let loader = Loader::new(&options.dir, digests, state.clone());
         let (publish, directory) = published::channel(Arc::default());
-        let keeper = Keeper { loader, watch: watch.clone(), publish, said: BTreeSet::new(), noted: BTreeSet::new() };
+        let keeper = Keeper {
+            state: state.clone(),
+            loader,
+            watch: watch.clone(),
+            publish,
+            said: BTreeSet::new(),
+            noted: BTreeSet::new(),
+        };
         let (ready, first_look) = tokio::sync::oneshot::channel();
         std::thread::Builder::new()
             .name("directory".to_owned())
@@ -182,23 +209,34 @@ impl Server {
             cmdline: options.cmdline.clone(),
             directory,
             closing: is_closing,
-            state,
+            state: state.clone(),
             watch: watch.clone(),
             operator,
             wake: wake.clone(),
         };
-        Ok(Server { listener, router: router(app), watch, closing, wake })
+        Ok(Server { listener, router: router(app), watch, closing, wake, state, _lock: lock })
     }
 
-    /// Accepts until `ended`, then lets running answers go out for a moment.
-    async fn serve(self, ended: impl Future<Output = ()>) {
+    /// Accepts until `ended`, with so many connections at once, then lets running answers go out for a moment.
+    ///
+    /// # Errors
+    /// The database was taken away.
+    async fn serve(self, ended: impl Future<Output = ()>, at_once: usize) -> Result<()> {
         let connections = GracefulShutdown::new();
+        let places = Arc::new(Semaphore::new(at_once));
         let mut ended = std::pin::pin!(ended);
+        let mut result = Ok(());
+        let mut is_full = false;
         loop {
             tokio::select! {
                 () = &mut ended => break,
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => connection(stream, self.router.clone(), &connections),
+                why = self.state.gone() => {
+                    self.watch.problem(why.clone());
+                    result = Err(Error::new(Phase::Serve, why));
+                    break;
+                }
+                (place, accepted) = self.accept(&places, &mut is_full) => match accepted {
+                    Ok((stream, _)) => connection(stream, self.router.clone(), &connections, place),
                     Err(error) => {
                         self.watch.problem(format!("accept a connection: {error}"));
                         // Out of descriptors, most likely: asking again at once would only spin.
@@ -211,6 +249,26 @@ impl Server {
         self.closing.send_replace(true);
         let _ = self.wake.send(Wake::End);
         let _ = tokio::time::timeout(END_PATIENCE, connections.shutdown()).await;
+        self.state.end().await;
+        result
+    }
+
+    /// The next connection, when there is a place for it. Others wait with the kernel.
+    async fn accept(
+        &self,
+        places: &Arc<Semaphore>,
+        is_full: &mut bool,
+    ) -> (Option<OwnedSemaphorePermit>, std::io::Result<(TcpStream, SocketAddr)>) {
+        let place = places.clone().try_acquire_owned().ok();
+        if place.is_none() && !std::mem::replace(is_full, true) {
+            self.watch.problem("as many connections are open as there can be: others wait".to_owned());
+        }
+        *is_full = place.is_none();
+        let place = match place {
+            Some(place) => Some(place),
+            None => places.clone().acquire_owned().await.ok(),
+        };
+        (place, self.listener.accept().await)
     }
 }
 
@@ -228,13 +286,14 @@ fn router(app: App) -> Router {
         .route("/v1/machine/{id}/point-of-no-return", post(api::point_of_no_return))
         .route("/v1/machine/{id}/report", post(api::report))
         .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
+        .route("/v1/machine/{id}/rename", post(operator::rename))
         .route("/v1/machines", get(operator::machines))
         .fallback(api::no_such_call)
         .method_not_allowed_fallback(api::wrong_method)
         .with_state(Arc::new(app))
 }
 
-fn connection(stream: TcpStream, router: Router, connections: &GracefulShutdown) {
+fn connection(stream: TcpStream, router: Router, connections: &GracefulShutdown, place: Option<OwnedSemaphorePermit>) {
     // Answers are small and whole; a failure to say so costs a few milliseconds.
     let _ = stream.set_nodelay(true);
     let connection = http1::Builder::new()
@@ -243,7 +302,10 @@ fn connection(stream: TcpStream, router: Router, connections: &GracefulShutdown)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let connection = connections.watch(connection);
     // Its error is that the client has gone or does not speak HTTP.
-    tokio::spawn(async move { drop(connection.await) });
+    tokio::spawn(async move {
+        drop(connection.await);
+        drop(place);
+    });
 }
 
 fn check(options: &Options) -> Result<()> {
@@ -269,14 +331,14 @@ fn check(options: &Options) -> Result<()> {
 /// its disks would be wiped. The operator's token is made after the database, and so tells that there was one.
 fn refuse_lost(dir: &Path) -> Result<()> {
     let database = dir.join(DATABASE);
-    let is_new = fs::metadata(&database).map_or(true, |is| is.len() == 0);
-    if !is_new || !dir.join(token::OPERATOR_FILE).exists() || !directory::has_machines(dir) {
+    let has_token = dir.join(token::OPERATOR_FILE).exists();
+    if !has_token || !folder::has_machines(dir) || !state::store::is_new(&database)? {
         return Ok(());
     }
     let message = format!(
         "{} is gone or empty, but {} says that there was one. Without it, a machine in the middle of a reinstall is taken for a \
-         new one, and the disks that it keeps are wiped. Put the database back; or, when no machine is in the middle of a \
-         reinstall, remove {1} and start again: both are made anew",
+         new one, and the disks that it keeps are wiped. Put a backup in its place with `drophammer serve restore`; or, when no \
+         machine is in the middle of a reinstall, remove {1} and start again: both are made anew",
         database.display(),
         token::OPERATOR_FILE
     );
@@ -285,6 +347,7 @@ fn refuse_lost(dir: &Path) -> Result<()> {
 
 /// Keeps the published picture of the directory up to date, in a thread of its own.
 struct Keeper {
+    state: State,
     loader: Loader,
     watch: Watch,
     publish: published::Sender<Arc<Directory>>,
@@ -309,6 +372,7 @@ impl Keeper {
     }
 
     fn look(&mut self) {
+        self.state.look();
         let Some(Seen { directory, problems, notes }) = self.loader.look() else { return };
         let problems: BTreeSet<String> = problems.into_iter().collect();
         for new in problems.difference(&self.said) {

@@ -3,8 +3,9 @@
 use super::App;
 use super::api::{ApiError, EVENT_BYTES, bearer, read};
 use super::input::Machine;
+use super::ipxe;
 use super::resolve::resolve;
-use super::state::{ATTEMPTS, Cancelled, Ordered, Standing};
+use super::state::{ATTEMPTS, Cancelled, Ordered, Renamed, Standing, Words};
 pub use super::state::{Order, Outcome};
 use super::token;
 use crate::allocation::Allocation;
@@ -50,6 +51,18 @@ pub struct Reinstall {
     /// The disk with the marker was replaced, and the operator knows.
     #[serde(default)]
     pub without_marker: bool,
+    /// The layout's file counts, also where it promises other things than what is installed.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data are given up.
+    #[serde(default)]
+    pub give_up: Vec<String>,
+}
+
+/// The new id of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rename {
+    pub id: String,
 }
 
 /// Whoever has the operator's token. A handler that has one is authorised.
@@ -140,11 +153,19 @@ pub async fn reinstall(
             return Err(invalid(format!("there is no image {:?} in images/{others}", asked.imageid)));
         }
     }
-    is_reinstallable(&machine, standing, &directory.known)?;
-    match app.state.order(&id, &allocation, &asked.imageid, asked.without_marker).await? {
+    let words = Words {
+        without_marker: asked.without_marker,
+        change_promise: asked.change_promise,
+        give_up: asked.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
+    };
+    if words.give_up.iter().any(String::is_empty) {
+        return Err(ApiError::bad("an empty serial number gives up no disk"));
+    }
+    is_reinstallable(&machine, standing, &directory.known, &words)?;
+    match app.state.order(&id, &allocation, &asked.imageid, words).await? {
         Ordered::Placed(order) => {
-            let waived = if order.without_marker { ", without the marker" } else { "" };
-            app.watch.reinstall(&id, directory.name(&id), format!("ordered: image {}{waived}", order.image));
+            let text = format!("ordered: image {}{}", order.image, in_words(&order));
+            app.watch.reinstall(&id, directory.name(&id), text);
             app.state_has_changed();
             Ok(Json(listed(&app, &machine).await?))
         }
@@ -181,13 +202,62 @@ fn with_allocation(app: &App, id: &str) -> Result<(Machine, String), ApiError> {
     Ok((machine.clone(), allocation))
 }
 
+/// What the operator says beyond the image.
+fn in_words(order: &Order) -> String {
+    let waived = if order.without_marker { ", without the marker" } else { "" };
+    let changed = if order.change_promise { ", with the layout of its file" } else { "" };
+    let given_up: String = order.give_up.iter().map(|serial| format!(", giving up {serial}")).collect();
+    format!("{waived}{changed}{given_up}")
+}
+
+/// `POST /v1/machine/{id}/rename`: the machine has another id now.
+pub async fn rename(
+    State(app): State<Arc<App>>,
+    Path(old): Path<String>,
+    _: Operator,
+    body: Body,
+) -> Result<Json<Listed>, ApiError> {
+    let Rename { id: new } = read(body, EVENT_BYTES).await?;
+    let id = |text: &str| -> Result<String, ApiError> {
+        let made_up = || ApiError::bad(format!("{text} is what firmware without a UUID says"));
+        ipxe::uuid(text).map_err(ApiError::bad)?.ok_or_else(made_up)
+    };
+    let (old, new) = (id(&old)?, id(&new)?);
+    if old == new {
+        return Err(ApiError::bad(format!("the machine has the id {new} already")));
+    }
+    match app.state.rename(&old, &new).await? {
+        Renamed::Done => {
+            let directory = app.directory();
+            app.watch.note(format!("machine {old} is {new} now"));
+            app.state_has_changed();
+            // Its file may follow later.
+            let machine = directory.machine(&new);
+            let named = Listed { id: new.clone(), attempts: ATTEMPTS, ..Listed::default() };
+            Ok(Json(match machine {
+                Some(machine) => listed(&app, machine).await?,
+                None => named,
+            }))
+        }
+        Renamed::Refused(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+    }
+}
+
 /// What is installed has a disk that a reinstall may erase.
-fn is_reinstallable(machine: &Machine, standing: Standing, known: &super::resolve::Known) -> Result<(), ApiError> {
+fn is_reinstallable(
+    machine: &Machine,
+    standing: Standing,
+    known: &super::resolve::Known,
+    words: &Words,
+) -> Result<(), ApiError> {
     // As if nothing were ordered: the image of an order that is replaced may be gone.
-    let standing = Standing { order: None, ..standing };
+    let mut standing = Standing { order: None, ..standing };
+    if words.change_promise {
+        standing.layout = None;
+    }
     let assigned = resolve(machine, &standing, known).map_err(invalid)?;
     let Some(assigned) = assigned else {
-        return Err(invalid("its installed image has no digest yet: try again".to_owned()));
+        return Err(invalid("it has no allocation any more".to_owned()));
     };
     let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
     let layout = allocation

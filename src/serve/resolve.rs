@@ -26,6 +26,8 @@ pub struct Assigned {
     pub layout_id: String,
     /// In metal-api's spelling.
     pub layout: Value,
+    /// It was never installed, or is ordered again. Else it is only told who it is.
+    pub installs: bool,
 }
 
 /// What the machine's allocation comes to. `None` without one, and while its image has no digest yet: it waits.
@@ -34,29 +36,51 @@ pub struct Assigned {
 /// What is not there, with its place in the machine's file.
 pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<Option<Assigned>, String> {
     let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
-    let (layout_id, layout) = match (&standing.layout, standing.succeeded) {
-        // What is installed keeps the layout that it was installed with: another would erase other disks.
-        (Some(installed), true) => (id_of(installed), installed.clone()),
-        _ => {
-            let layout = by_the_files(machine, &allocation, standing, known)?;
-            (layout.id.clone(), serde_json::to_value(layout).map_err(|error| error.to_string())?)
-        }
-    };
+    if let Some(other) = &standing.elsewhere {
+        let message = format!(
+            "allocation {} is installed under machine {other}, and is for no other. If this is that machine with another id, \
+             `drophammer machine rename {other} {}`; else give it an allocation id of its own",
+            *allocation.id, machine.id
+        );
+        return Err(at(&allocation.id, &message));
+    }
+    let (layout_id, layout) = layout(machine, &allocation, standing, known)?;
+    let installs = !standing.succeeded || standing.order.is_some();
     let image = match (standing.succeeded, &standing.order) {
         (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
-            format!(
-                "a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits; put it back, or \
-                 take the order back with `drophammer machine reinstall {} --cancel`",
-                order.image, machine.id
-            )
+            let gone = format!("a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits", order.image);
+            match order.begun {
+                true => format!("{gone}; it has begun, so put the image back"),
+                false => format!(
+                    "{gone}; put it back, or order one that is there with `drophammer machine reinstall {} --image IMAGE`",
+                    machine.id
+                ),
+            }
         }),
-        (true, None) => Ok(installed_image(standing, known, &allocation)),
+        (true, None) => Ok(Some(installed_image(standing, &allocation))),
         (false, _) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
             at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
         }),
     }?;
-    Ok(image.map(|image| Assigned { allocation, image, layout_id, layout }))
+    Ok(image.map(|image| Assigned { allocation, image, layout_id, layout, installs }))
+}
+
+/// What has begun goes on with the layout that it began with; what is installed keeps the one that it was installed with, until
+/// the operator says with an order that the file counts. Another layout would erase other disks.
+fn layout(
+    machine: &Machine,
+    allocation: &Allocation,
+    standing: &Standing,
+    known: &Known,
+) -> Result<(String, Value), String> {
+    let by_the_operator = standing.order.as_ref().is_some_and(|order| order.change_promise);
+    let kept = standing.pinned().or(standing.layout.as_ref().filter(|_| standing.succeeded && !by_the_operator));
+    if let Some(kept) = kept {
+        return Ok((id_of(kept), kept.clone()));
+    }
+    let layout = by_the_files(machine, allocation, standing, known)?;
+    Ok((layout.id.clone(), serde_json::to_value(layout).map_err(|error| error.to_string())?))
 }
 
 /// What the machine's file says and the machine is not, because it is installed already.
@@ -94,13 +118,10 @@ fn is_same(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
-/// The image that the machine runs. It needs none, so one that has gone since is named all the same; to ask this server
-/// for its file gives an answer that says what is the matter.
-fn installed_image(standing: &Standing, known: &Known, allocation: &Allocation) -> Option<Image> {
+/// The image that the machine runs. It needs none, so only its id counts.
+fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
     let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
-    let (name, mirrors) = (String::new(), Vec::new());
-    let gone = || Image { id: id.clone(), name, at: Location::File(id.clone()), mirrors, digest: None };
-    known.images.get(&id).cloned().unwrap_or_else(|| Some(gone()))
+    Image { id: id.clone(), name: String::new(), at: Location::File(id), mirrors: Vec::new(), digest: None }
 }
 
 /// The layout that the machine's file names or that its size and image choose; of what was installed by a version that

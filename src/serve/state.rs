@@ -1,38 +1,48 @@
 //! What the server remembers, in SQLite: one thread owns the connection, everybody else sends it work.
 //!
-//! Here is what all of it rests on, machines and digests; `standing` is how far an allocation is, `orders` what becomes
-//! of an order to reinstall.
+//! Here is what all of it rests on, machines and digests; `store` is the file, `identity` what tells it from others, `standing`
+//! how far an allocation is, `first` a first installation that begins, `orders` what becomes of an order to reinstall, `renamed` a machine with another id.
 
+mod first;
+pub mod identity;
 mod orders;
+mod renamed;
 mod schema;
 mod standing;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
-pub use orders::{ATTEMPTS, Begun, Cancelled, NextBoot, Ordered, Reported};
-pub use standing::{HandedOut, Order, Outcome, Standing};
+pub use first::BegunFirst;
+pub use orders::{ATTEMPTS, Begun, Cancelled, Files, NextBoot, Ordered, Reported};
+pub use renamed::Renamed;
+pub use standing::{HandedOut, Order, Outcome, Standing, Words};
 
 use super::token::Hash;
 use crate::control::wire::{Event, Register};
 use crate::error::{Context, Error, Phase, Result};
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::Path;
 use std::sync::mpsc;
+use store::Store;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// As many events of a machine are kept; a few hundred make one installation.
 const EVENTS_KEPT: u32 = 5000;
 
-type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+enum Job {
+    Work(Box<dyn FnOnce(&mut Store) + Send>),
+    /// The file is closed before it is answered.
+    End(oneshot::Sender<()>),
+}
 
-/// A handle on the database; cheap to clone. The thread ends with the last handle.
+/// A handle on the database; cheap to clone. The thread ends with the last handle, or when it is told to.
 #[derive(Clone)]
 pub struct State {
     jobs: mpsc::Sender<Job>,
+    gone: watch::Receiver<Option<String>>,
 }
 
 /// A file as it was when its digest was computed.
@@ -46,32 +56,64 @@ pub struct FileStamp {
 }
 
 impl State {
-    /// Opens or creates the database at `path`, readable for its owner only: reports hold passwords.
+    /// Opens or creates the database at `path`.
     ///
     /// # Errors
-    /// The file cannot be made or is not a database of ours.
+    /// As [`Store::open`].
     pub fn open(path: &Path) -> Result<State> {
-        let what = || format!("open the state file {}", path.display());
-        OpenOptions::new().create(true).append(true).mode(0o600).open(path).context(Phase::Serve, what)?;
-        let mut connection = Connection::open(path).context(Phase::Serve, what)?;
-        let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
-        connection.execute_batch(settings).context(Phase::Serve, what)?;
-        schema::bring_up_to_date(&mut connection).context(Phase::Serve, what)?;
+        let (say_gone, gone) = watch::channel(None);
+        let mut store = Store::open(path, say_gone)?;
         let (jobs, queue) = mpsc::channel::<Job>();
-        let run = move || queue.into_iter().for_each(|job| job(&mut connection));
+        let run = move || {
+            for job in queue {
+                match job {
+                    Job::Work(work) => work(&mut store),
+                    Job::End(done) => {
+                        drop(store);
+                        let _ = done.send(());
+                        return;
+                    }
+                }
+            }
+        };
+        let what = || "start the state file's thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(State { jobs })
+        Ok(State { jobs, gone })
+    }
+
+    /// Does what is waiting, and closes the file, which is whole then.
+    pub async fn end(&self) {
+        let (done, ended) = oneshot::channel();
+        let _ = self.jobs.send(Job::End(done));
+        // An error says that it has ended already.
+        let _ = ended.await;
+    }
+
+    /// Why the server has to stop, as soon as it has to.
+    pub async fn gone(&self) -> String {
+        let mut gone = self.gone.clone();
+        let why = gone.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
+        match why {
+            Some(why) => why,
+            // It has ended as it should.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Looks whether the file is still at its place; what follows from that is for [`State::gone`].
+    pub fn look(&self) {
+        let _ = self.jobs.send(Job::Work(Box::new(|store| drop(store.must_be_there()))));
     }
 
     fn submit<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> oneshot::Receiver<rusqlite::Result<T>> {
+        work: impl FnOnce(&mut Store) -> Result<T> + Send + 'static,
+    ) -> oneshot::Receiver<Result<T>> {
         let (answer, receiver) = oneshot::channel();
         // Without a receiver, the machine that asked has hung up; the work is done all the same.
-        let job = move |connection: &mut Connection| drop(answer.send(work(connection)));
+        let work = move |store: &mut Store| drop(answer.send(work(store)));
         // A job that cannot be sent drops `answer`, which the receiver sees.
-        let _ = self.jobs.send(Box::new(job));
+        let _ = self.jobs.send(Job::Work(Box::new(work)));
         receiver
     }
 
@@ -79,30 +121,22 @@ impl State {
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        settle(self.submit(work).await)
+        settle(self.submit(|store| in_file(work(&mut store.connection))).await)
     }
 
     fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        settle(self.submit(work).blocking_recv())
+        settle(self.submit(|store| in_file(work(&mut store.connection))).blocking_recv())
     }
 
-    /// One transaction that is on the disk when this returns. With WAL, `synchronous=NORMAL` survives a crash of the
-    /// server but not of its power; what is acknowledged must survive both.
+    /// [`Store::durably`].
     async fn durably<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.run(move |connection| {
-            connection.pragma_update(None, "synchronous", "FULL")?;
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let result = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
-            connection.pragma_update(None, "synchronous", "NORMAL")?;
-            result
-        })
-        .await
+        settle(self.submit(|store| store.durably(work)).await)
     }
 
     /// What that machine last said, and when: of the events that are kept.
@@ -210,11 +244,12 @@ impl State {
     }
 }
 
-fn settle<T>(answer: Result<rusqlite::Result<T>, oneshot::error::RecvError>) -> Result<T> {
-    match answer {
-        Ok(result) => result.context(Phase::Serve, || "the state file"),
-        Err(_) => Err(Error::new(Phase::Serve, "the state file's thread has ended")),
-    }
+fn in_file<T>(result: rusqlite::Result<T>) -> Result<T> {
+    result.context(Phase::Serve, || "the state file")
+}
+
+fn settle<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
+    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the state file's thread has ended")))
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String> {

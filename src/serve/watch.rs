@@ -220,7 +220,7 @@ impl Show for Terminal {
             Said::Listening(url) => self.lines.println(format!("listening on {url}")),
             Said::Note(text) => self.lines.println(format!("{time} {}", clean(&text))),
             Said::Problem(text) => {
-                text.lines().try_for_each(|line| self.lines.println(format!("{time} {}", clean(line))))
+                text.lines().try_for_each(|line| self.lines.println(red(&format!("{time} {}", clean(line)))))
             }
             Said::Event { machine, name, event } => {
                 let bar = self.bar(&machine, &name);
@@ -252,6 +252,11 @@ impl Show for Terminal {
 fn style(with_bar: bool) -> ProgressStyle {
     let template = if with_bar { "{prefix:16} {bar:16} {wide_msg}" } else { "{prefix:16} {wide_msg}" };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// For a terminal.
+fn red(line: &str) -> String {
+    format!("\u{1b}[31m{line}\u{1b}[0m")
 }
 
 fn clock(offset: UtcOffset) -> String {

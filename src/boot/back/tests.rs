@@ -21,12 +21,12 @@ fn only_this_allocation_is_booted_and_only_if_it_is_there_once() {
     let unmarked = Filesystem { device: "/dev/sda3".into(), ..Filesystem::default() };
     let others = [marked("/dev/sdb1", "m-2", "a-1"), marked("/dev/sdc1", "m-1", "a-0"), unmarked];
     let mut inventory = Inventory { filesystems: others.to_vec(), ..Inventory::default() };
-    let error = find_root(&inventory, "m-1", "a-1").unwrap_err().to_string();
+    let error = find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
     assert!(error.contains("no filesystem has the marker /etc/metal/drophammer.json"), "{error}");
     inventory.filesystems.push(marked("/dev/sda2", "m-1", "a-1"));
-    assert_eq!(find_root(&inventory, "m-1", "a-1").unwrap().device, "/dev/sda2");
+    assert_eq!(find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap().device, "/dev/sda2");
     inventory.filesystems.push(marked("/dev/sdd2", "m-1", "a-1"));
-    let error = find_root(&inventory, "m-1", "a-1").unwrap_err().to_string();
+    let error = find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
     assert!(error.ends_with("of this allocation: /dev/sda2, /dev/sdd2"), "{error}");
 }
 
@@ -170,7 +170,7 @@ fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
     ] {
         let (disk, inventory) = installed(fstab, in_boot);
         let before = fs::read(disk.image()).unwrap();
-        let error = load(&inventory, "m-1", "a-1").unwrap_err().to_string();
+        let error = load(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
         assert!(busy::mounts_below(Path::new(OLD)).is_empty());
         assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
@@ -226,7 +226,7 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     let mut inventory = crate::inventory::read().unwrap();
     assembled.mark(&mut inventory);
     assembled.look(&mut inventory).unwrap();
-    let error = load(&inventory, "m-1", "a-1").unwrap_err().to_string();
+    let error = load(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
     assert!(error.starts_with("load /boot/vmlinuz for kexec: "), "{error}");
     assert!(busy::mounts_below(Path::new(OLD)).is_empty());
     assert_eq!(digests(), before);

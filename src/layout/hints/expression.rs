@@ -1,6 +1,6 @@
 //! The expressions of hints: `16`, `>= 16`, `s!= A`, `<in> A`, `<or> A <or> B`, `<range-in> [ 10 20 )`, `smallest`.
 
-use super::{KNOWN, SMALLEST};
+use super::{KNOWN, REMOVABLE, SMALLEST};
 use crate::layout::nearest;
 
 /// Longest first, so that the first that fits is meant.
@@ -35,7 +35,7 @@ const FALSE: [&str; 6] = ["false", "no", "off", "0", "f", "n"];
 pub(super) enum Condition {
     /// `None` is any size, in `smallest` without more.
     Size(Option<Number>),
-    Rotational(Flag),
+    Flag(Flag),
     Text(Word),
 }
 
@@ -91,6 +91,15 @@ impl Word {
             Word::OneOf(words) => words.iter().any(|word| found == word),
         }
     }
+
+    /// Is that what is written there, in full?
+    pub fn names(&self, found: &str) -> bool {
+        match self {
+            Word::Compared(Comparison::Equal, wanted) => found == wanted,
+            Word::OneOf(words) => words.iter().any(|word| found == word),
+            _ => false,
+        }
+    }
 }
 
 impl Condition {
@@ -110,7 +119,7 @@ impl Condition {
         }
         match hint {
             "size" => size(&text).map(Condition::Size),
-            "rotational" => flag(&text).map(Condition::Rotational),
+            "rotational" | REMOVABLE => flag(&text).map(Condition::Flag),
             _ => word(&text).map(Condition::Text),
         }
         .map_err(|why| format!("the hint {hint} cannot be {text:?}: {why}"))

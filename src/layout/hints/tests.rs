@@ -102,6 +102,71 @@ fn the_smallest_of_the_others_is_looked_for_last() {
     assert_eq!(names(&Hints::new(), &disks).len(), disks.len());
 }
 
+/// A stick in the front, and the medium that a management controller shows: smaller than every disk of the machine.
+fn with_portable() -> Vec<Disk> {
+    let mut disks = recorded().disks;
+    let of = |name: &str, transport: &str, removable: bool, size_bytes: u64| Disk {
+        name: name.to_owned(),
+        device: format!("/dev/{name}"),
+        size_bytes,
+        serial: format!("serial of {name}"),
+        model: "Virtual HDisk".to_owned(),
+        transport: transport.to_owned(),
+        by_path: format!("/dev/disk/by-path/{name}"),
+        removable,
+        ..Disk::default()
+    };
+    disks.push(of("sdf", "usb", true, 8 << 30));
+    disks.push(of("sdg", "usb", false, 9 << 30));
+    disks.push(of("sdh", "sata", true, 10 << 30));
+    disks
+}
+
+#[test]
+fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
+    let disks = with_portable();
+    for (pairs, expected) in [
+        (&[("size", "smallest")][..], &["sde"][..]),
+        (&[("size", "< 100")], &["sde"]),
+        (&[("name", "<in> /dev/sd"), ("size", "smallest")], &["sde"]),
+        (&[("name", "/dev/sdf")], &[]),
+        (&[("model", "Virtual HDisk")], &[]),
+        (&[("rotational", "false")], &["sda", "nvme0n1", "sde"]),
+        (&[("removable", "false")], &["sda", "sdb", "sdc", "nvme0n1", "sde"]),
+        (&[("tran", "s!= nvme")], &["sda", "sdb", "sdc", "sde"]),
+        (&[("tran", "<in> s")], &["sda", "sdb", "sdc", "sde"]),
+        (&[("serial", "<in> serial of")], &[]),
+        (&[("tran", "usb")], &["sdf", "sdg"]),
+        (&[("tran", "<or> usb <or> nvme")], &["nvme0n1", "sdf", "sdg"]),
+        (&[("tran", "usb"), ("size", "smallest")], &["sdf"]),
+        (&[("tran", "sata"), ("size", "<= 16")], &["sde"]),
+        (&[("removable", "true")], &["sdf", "sdh"]),
+        (&[("removable", "yes"), ("tran", "sata")], &["sdh"]),
+        (&[("serial", "serial of sdf")], &["sdf"]),
+        (&[("by_path", "<or> /dev/disk/by-path/sdh <or> x")], &["sdh"]),
+    ] {
+        let hints = hints(pairs);
+        assert_eq!(problems(&hints), [], "{pairs:?}");
+        assert_eq!(names(&hints, &disks), expected, "{pairs:?}");
+    }
+    let why = |index: usize| differs(&hints(&[("size", "< 100")]), &disks[index]).join("; ");
+    assert_eq!(why(5), "it is attached by USB, which tran: usb or removable: true must say");
+    assert_eq!(why(7), "it is removable, which tran: usb or removable: true must say");
+}
+
+/// Two hard disks of one capacity on paper, while the boot module is not there yet.
+#[test]
+fn disks_of_about_one_size_are_all_the_smallest() {
+    let mut disks = recorded().disks;
+    let names = |disks: &[Disk]| names(&hints(&[("size", "smallest"), ("rotational", "true")]), disks);
+    disks[2].size_bytes = disks[1].size_bytes / 100 * 99;
+    assert_eq!(names(&disks), ["sdb", "sdc"]);
+    disks[2].size_bytes = disks[1].size_bytes / 100 * 104;
+    assert_eq!(names(&disks), ["sdb", "sdc"]);
+    disks[2].size_bytes += 1;
+    assert_eq!(names(&disks), ["sdb"]);
+}
+
 #[test]
 fn a_disk_says_what_told_it_apart() {
     let disks = recorded().disks;

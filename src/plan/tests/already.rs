@@ -19,6 +19,7 @@ fn marker(order: &str) -> Marker {
         order: order.to_owned(),
         image: "debian-12.0.20261001".to_owned(),
         layout: "data".to_owned(),
+        layout_digest: String::new(),
         time: "2026-10-01T12:00:00Z".to_owned(),
         disks: vec![disk("/dev/sda", "S-A"), disk("/dev/sdb", "S-B")],
     }

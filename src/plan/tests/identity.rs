@@ -12,6 +12,7 @@ pub(super) fn marker(inventory: &Inventory) -> Marker {
         wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
         guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default(),
+        ..MarkedDisk::default()
     });
     Marker {
         machine: "m-1".to_owned(),
@@ -27,12 +28,21 @@ pub(super) fn claim() -> Claim {
 }
 
 pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    let request = Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
+    planned(layout, inventory, Mode::Reinstall, claim)
+}
+
+/// A first installation: without an order.
+pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
+    planned(layout, inventory, Mode::Install, Claim { order: String::new(), ..claim })
+}
+
+pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: Mode, claim: Claim) -> Result<Plan, Box<Refusal>> {
+    let request = Request { mode, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
     super::super::make(layout, inventory, request, &mut counting())
 }
 
 /// System on sda with its marker, data on sdb; all disks with serial numbers.
-fn marked() -> Inventory {
+pub(super) fn marked() -> Inventory {
     let mut inventory = installed();
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
         disk.serial = serial.to_owned();
@@ -336,7 +346,8 @@ fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
 fn an_install_asks_for_no_marker() {
     let mut inventory = marked();
     inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
-    let request = Request { mode: Mode::Install, erase: Erase::Quick, subject: subject(), claim: Some(claim()) };
+    let claim = Some(Claim { order: String::new(), ..claim() });
+    let request = Request { mode: Mode::Install, erase: Erase::Quick, subject: subject(), claim };
     assert!(super::super::make(&layout(), &inventory, request, &mut counting()).is_ok());
 }
 

@@ -222,6 +222,7 @@ fn the_marker_names_machine_order_and_disks() {
         installed: Some(installed),
         waiver: Some(Waiver::Operator),
         begun_on: Vec::new(),
+        ..Claim::default()
     };
     let request = Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
     let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();

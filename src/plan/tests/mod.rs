@@ -6,15 +6,22 @@ use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partitio
 use simulator::after;
 
 mod already;
+mod begun;
+mod copies;
 mod degraded;
 mod drawn;
 mod erasing;
 mod failed;
 mod finding;
+mod foreign;
+mod fuzz;
 mod identity;
 mod image;
+mod installed;
 mod kept;
+mod likeness;
 mod preview;
+mod promises;
 mod properties;
 mod recorded;
 mod refusals;

@@ -42,11 +42,36 @@ pub struct Claim {
     pub allocation: String,
     /// Of a reinstall; empty for an install.
     pub order: String,
+    /// The control plane has heard that an installation of this allocation was finished.
+    pub succeeded: bool,
+    /// Ids that the machine had before it was renamed.
+    pub former_machines: Vec<String>,
     /// The last finished installation, as the control plane remembers it.
     pub installed: Option<Marker>,
     pub waiver: Option<Waiver>,
-    /// The disks of the last attempt that has begun.
+    /// The disks of the last attempt that has begun, be it a reinstall or a first installation.
     pub begun_on: Vec<MarkedDisk>,
+    /// The operator wants what the layout promises, and not what the marker does.
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data the operator gives up.
+    pub give_up: Vec<String>,
+}
+
+impl Claim {
+    /// Is that installation of this machine? It may have had another id then.
+    pub fn is_of_this_machine(&self, marker: &Marker) -> bool {
+        self.machine == marker.machine || self.former_machines.contains(&marker.machine)
+    }
+
+    pub fn is_ours(&self, marker: &Marker) -> bool {
+        self.is_of_this_machine(marker) && self.allocation == marker.allocation
+    }
+
+    /// Was this allocation ever installed, by the control plane's word? What is ordered anew was.
+    pub fn is_installed(&self) -> bool {
+        let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
+        self.succeeded || remembered || !self.order.is_empty()
+    }
 }
 
 /// Why a reinstall may go on without a marker on the disks.

@@ -3,8 +3,8 @@
 //! Each of these is one durable transaction, so that a crash at any moment leaves the order either as it was before or
 //! as it is after, and a repeated call finds out that it was done.
 
-use super::standing::{Order, Outcome, read};
-use super::{Hash, State, json, now};
+use super::standing::{Order, Outcome, Words, read};
+use super::{Hash, State, first, json, now};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::MarkedDisk;
@@ -43,10 +43,21 @@ pub enum Begun {
     NotInForce,
 }
 
+/// What the operator's files say of a machine that boots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Files {
+    /// It has this allocation.
+    Allocated(String),
+    /// Its file gives it none.
+    Free,
+    /// No file that can be used is about it.
+    Nothing,
+}
+
 /// What a machine boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextBoot {
-    /// The ramdisk: nothing is installed.
+    /// The ramdisk: nothing is installed, or it waits for its file.
     Install,
     /// The ramdisk, for an order.
     Attempt(Order),
@@ -54,6 +65,10 @@ pub enum NextBoot {
     Disk,
     /// Its disk: this order never began and is dropped.
     Dropped(Order),
+    /// Its disk: its allocation is installed under this other id.
+    Elsewhere(String),
+    /// Its disk: it is installed, and its file is gone.
+    NoFile,
     /// The ramdisk without the agent: this order began and is not finished, a person has to look.
     Stop(Order),
 }
@@ -74,7 +89,7 @@ impl State {
     ///
     /// # Errors
     /// The database's.
-    pub async fn order(&self, machine: &str, allocation: &str, image: &str, without_marker: bool) -> Result<Ordered> {
+    pub async fn order(&self, machine: &str, allocation: &str, image: &str, words: Words) -> Result<Ordered> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         self.durably(move |transaction| {
             let standing = read(transaction, &machine, &allocation)?;
@@ -86,6 +101,7 @@ impl State {
             }
             // What an order that was given up has begun is still not whole.
             let earlier = standing.order.filter(|open| open.begun);
+            let Words { without_marker, change_promise, give_up } = words;
             let order = Order {
                 id: uuid::Uuid::new_v4().to_string(),
                 image,
@@ -93,6 +109,8 @@ impl State {
                 attempts: 0,
                 begun: earlier.is_some(),
                 without_marker,
+                change_promise,
+                give_up,
                 disks: earlier.map(|open| open.disks).unwrap_or_default(),
                 given_up: false,
             };
@@ -122,25 +140,22 @@ impl State {
     /// Decides what the machine boots, counts the attempt, and makes `token` its only one when it gets the ramdisk. With
     /// `ordered_only`, the ramdisk is for an order that may still be tried, and for nothing else.
     ///
+    /// A machine that has no file is not new because of that: see [`Files`].
+    ///
     /// # Errors
     /// The database's.
-    pub async fn next_boot(
-        &self,
-        machine: &str,
-        allocation: Option<&str>,
-        token: Hash,
-        ordered_only: bool,
-    ) -> Result<NextBoot> {
-        let (machine, allocation) = (machine.to_owned(), allocation.map(str::to_owned));
+    pub async fn next_boot(&self, machine: &str, files: Files, token: Hash, ordered_only: bool) -> Result<NextBoot> {
+        let machine = machine.to_owned();
         self.durably(move |transaction| {
-            let next = match &allocation {
-                Some(allocation) => decide(transaction, &machine, allocation)?,
-                None => NextBoot::Install,
+            let next = match &files {
+                Files::Allocated(allocation) => decide(transaction, &machine, allocation)?,
+                Files::Free => NextBoot::Install,
+                Files::Nothing => without_file(transaction, &machine)?,
             };
             let ramdisk = match next {
                 NextBoot::Attempt(_) => true,
                 NextBoot::Install | NextBoot::Stop(_) => !ordered_only,
-                NextBoot::Disk | NextBoot::Dropped(_) => false,
+                NextBoot::Disk | NextBoot::Dropped(_) | NextBoot::Elsewhere(_) | NextBoot::NoFile => false,
             };
             if ramdisk {
                 transaction.execute(
@@ -189,8 +204,11 @@ impl State {
                 Some(order) if report.success => finish(transaction, &machine, &allocation, &order, &report)?,
                 Some(order) => reported = failed(transaction, &machine, &allocation, order, &report)?,
                 // Whatever else is open, it is not what this report is about.
-                None if report.success && !before.succeeded => {
+                None if report.success && !before.succeeded && before.elsewhere.is_none() => {
                     installed(transaction, &machine, &allocation, &report, None)?
+                }
+                None if report.order.is_empty() && !report.success => {
+                    first::failed(transaction, &machine, &allocation, before.first.clone(), &report)?
                 }
                 None => {}
             }
@@ -206,6 +224,9 @@ impl State {
 
 fn decide(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<NextBoot> {
     let standing = read(transaction, machine, allocation)?;
+    if let Some(other) = standing.elsewhere {
+        return Ok(NextBoot::Elsewhere(other));
+    }
     if !standing.succeeded {
         return Ok(NextBoot::Install);
     }
@@ -225,6 +246,18 @@ fn decide(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlit
     let message = format!("given up after {ATTEMPTS} attempts, none of which reached the point of no return");
     end(transaction, machine, allocation, &Outcome::of(&order, false, message))?;
     Ok(NextBoot::Dropped(order))
+}
+
+/// What was installed once boots its disk until the file is back. What has begun to be reinstalled has no system there: it gets
+/// the ramdisk, where it waits for the file, and nothing is counted.
+fn without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<NextBoot> {
+    let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
+         WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";
+    let installed = transaction.query_row(select, [machine], |row| row.get::<_, Option<u32>>(0)).optional()?;
+    Ok(match installed {
+        Some(begun) if begun.unwrap_or_default() == 0 => NextBoot::NoFile,
+        Some(_) | None => NextBoot::Install,
+    })
 }
 
 fn finish(
@@ -254,7 +287,7 @@ fn installed(
     let image = ordered.map(str::to_owned).or(marked).or(handed_out);
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
     transaction.execute(
-        "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5
+        "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5, begun = NULL
          WHERE machine = ?1 AND id = ?2",
         params![machine, allocation, image, layout, marker],
     )?;
@@ -286,13 +319,14 @@ fn failed(
 }
 
 fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
-    let Order { id, image, created, attempts, begun, without_marker, disks, given_up } = order;
-    let disks = serde_json::to_string(disks).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    let Order { id, image, created, attempts, begun, without_marker, change_promise, give_up, disks, given_up } = order;
+    let words = Words { without_marker: *without_marker, change_promise: *change_promise, give_up: give_up.clone() };
+    let (disks, words) = (column(disks)?, column(&words)?);
     transaction.execute(
         "INSERT OR REPLACE INTO orders
-         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        params![machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks],
+         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        params![machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words],
     )?;
     Ok(())
 }
@@ -303,10 +337,15 @@ fn forget(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlit
 }
 
 fn end(transaction: &Transaction, machine: &str, allocation: &str, outcome: &Outcome) -> rusqlite::Result<()> {
-    let text = serde_json::to_string(outcome).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    let text = column(outcome)?;
     transaction.execute(
         "UPDATE allocations SET outcome = ?3 WHERE machine = ?1 AND id = ?2",
         params![machine, allocation, text],
     )?;
     Ok(())
+}
+
+/// JSON for a column.
+pub fn column(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }

@@ -21,18 +21,24 @@ const TABLES: &str = "
     CREATE INDEX IF NOT EXISTS events_of_machine ON events (machine, id);
     CREATE TABLE IF NOT EXISTS digests (
         path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS identity (
+        one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, transactions INTEGER NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS former (former TEXT PRIMARY KEY, machine TEXT NOT NULL) STRICT;
 ";
 
-/// Columns that came later. Of `allocations`: what is installed; of `layouts`: what was handed out last; of `orders`: what
-/// it has begun on.
-const LATER: [(&str, &str); 7] = [
+/// Columns that came later. Of `allocations`: what is installed, and what a first installation has begun on; of `layouts`: what
+/// was handed out last, and for which order; of `orders`: what it has begun on, and the operator's words.
+const LATER: [(&str, &str); 10] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
     ("allocations", "outcome"),
+    ("allocations", "begun"),
     ("layouts", "document"),
     ("layouts", "image"),
+    ("layouts", "for_order"),
     ("orders", "disks"),
+    ("orders", "words"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.

@@ -1,6 +1,6 @@
-//! How far an allocation is: what is installed, what is ordered, how the last reinstall ended.
+//! How far an allocation is: what is begun, what is installed, what is ordered, how the last reinstall ended.
 
-use super::{State, now};
+use super::{Hash, State, now};
 use crate::error::Result;
 use crate::marker::{MarkedDisk, Marker};
 use rusqlite::types::Type;
@@ -21,9 +21,60 @@ pub struct Standing {
     pub layout: Option<Value>,
     /// Id of the layout that was handed out last.
     pub layout_id: Option<String>,
+    /// What was handed out last.
+    pub handed_out: Option<Given>,
     pub marker: Option<Marker>,
     pub order: Option<Order>,
     pub outcome: Option<Outcome>,
+    /// A first installation that has passed its point of no return and is not finished.
+    pub first: Option<First>,
+    /// The other machine id under which this allocation is installed; then it is not for this one.
+    pub elsewhere: Option<String>,
+    /// Ids that the machine had before.
+    pub former: Vec<String>,
+}
+
+impl Standing {
+    /// What has begun and may be finished, its report lost, goes on with the layout that it began with, whatever the files say.
+    pub fn pinned(&self) -> Option<&Value> {
+        let given = self.handed_out.as_ref()?;
+        let begun = match &self.order {
+            Some(order) => order.begun && given.order == order.id,
+            None => !self.succeeded && self.first.as_ref().is_some_and(|first| !first.heard),
+        };
+        begun.then_some(&given.layout)
+    }
+}
+
+/// A layout as a machine was given it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Given {
+    pub layout: Value,
+    /// Id of the order that it was given for; empty for a first installation.
+    pub order: String,
+}
+
+/// A first installation that has begun.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct First {
+    pub disks: Vec<MarkedDisk>,
+    /// Token of the boot that has begun last, as a hash.
+    pub by: Hash,
+    /// No earlier boot has begun.
+    pub only: bool,
+    /// That boot has said that it has failed.
+    pub heard: bool,
+}
+
+/// What the operator says beyond the image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Words {
+    #[serde(default)]
+    pub without_marker: bool,
+    #[serde(default)]
+    pub change_promise: bool,
+    #[serde(default)]
+    pub give_up: Vec<String>,
 }
 
 /// An order to reinstall that is open.
@@ -38,6 +89,12 @@ pub struct Order {
     /// The point of no return has been passed; or was to be, and the machine never heard the answer.
     pub begun: bool,
     pub without_marker: bool,
+    /// The layout's file counts, also where it promises other things than what is installed.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data are given up.
+    #[serde(default)]
+    pub give_up: Vec<String>,
     /// Those of the last attempt that has begun; not for people.
     #[serde(skip)]
     pub disks: Vec<MarkedDisk>,
@@ -71,6 +128,8 @@ pub struct HandedOut<'a> {
     pub layout: &'a Value,
     /// Id of the image.
     pub image: &'a str,
+    /// Id of the order; empty for a first installation.
+    pub order: &'a str,
 }
 
 impl State {
@@ -99,12 +158,13 @@ impl State {
     pub async fn handed_out(&self, machine: &str, allocation: &str, what: HandedOut<'_>) -> Result<String> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
+        let order = what.order.to_owned();
         // The report that makes this the installed layout must find it, also when the server's power fails in between.
         self.durably(move |transaction| {
             transaction.execute(
-                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![machine, allocation, id, document, image],
+                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![machine, allocation, id, document, image, order],
             )?;
             transaction.execute(
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
@@ -120,7 +180,7 @@ impl State {
 /// As one picture: the caller holds the connection.
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
-    let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome
+    let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
@@ -132,13 +192,25 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             layout_id: row.get(4)?,
             marker: parsed(row, 5)?,
             outcome: parsed(row, 6)?,
-            order: None,
+            first: parsed(row, 7)?,
+            handed_out: match parsed(row, 8)? {
+                Some(layout) => Some(Given { layout, order: row.get::<_, Option<_>>(9)?.unwrap_or_default() }),
+                None => None,
+            },
+            ..Standing::default()
         })
     });
     let mut standing = standing.optional()?.unwrap_or_default();
-    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks FROM orders
+    if !standing.succeeded {
+        let select = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
+        standing.elsewhere = connection.query_row(select, key, |row| row.get(0)).optional()?;
+    }
+    let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
+    standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words FROM orders
          WHERE machine = ?1 AND allocation = ?2";
     let order = connection.query_row(select, key, |row| {
+        let Words { change_promise, give_up, .. } = parsed(row, 8)?.unwrap_or_default();
         Ok(Order {
             id: row.get(0)?,
             image: row.get(1)?,
@@ -149,6 +221,8 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             without_marker: row.get(5)?,
             given_up: row.get(6)?,
             disks: parsed(row, 7)?.unwrap_or_default(),
+            change_promise,
+            give_up,
         })
     });
     standing.order = order.optional()?;

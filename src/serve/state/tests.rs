@@ -21,7 +21,7 @@ fn open(dir: &TempDir) -> State {
 /// As `kill -9` leaves it: what is on the disk now, with whatever is still in the log.
 fn copy(dir: &TempDir) -> TempDir {
     let copy = tempfile::tempdir().unwrap();
-    for name in ["state.sqlite", "state.sqlite-wal"] {
+    for name in ["state.sqlite", "state.sqlite-wal", "state.id"] {
         let _ = fs::copy(dir.path().join(name), copy.path().join(name));
     }
     copy
@@ -38,7 +38,7 @@ fn standing(state: &State, machine: &str) -> Standing {
 /// Installs the machine for the first time, with image `i0`.
 fn install(state: &State, machine: &str) {
     let layout = serde_json::json!({"id": "default"});
-    wait(state.handed_out(machine, "a", HandedOut { layout_id: "default", layout: &layout, image: "i0" }));
+    wait(state.handed_out(machine, "a", HandedOut { layout_id: "default", layout: &layout, image: "i0", order: "" }));
     wait(state.report(machine, "a", &report(true, "")));
 }
 
@@ -47,8 +47,8 @@ fn what_was_acknowledged_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
     let state = open(&dir);
-    assert_eq!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Install);
-    assert_eq!(wait(state.next_boot("m", None, [2; 32], false)), NextBoot::Install);
+    assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)), NextBoot::Install);
+    assert_eq!(wait(state.next_boot("m", Files::Free, [2; 32], false)), NextBoot::Install);
     install(&state, "m");
     state.keep_digest(&stamp, "sha256:00").unwrap();
     drop(state);
@@ -95,14 +95,17 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
         let now = standing(&state, "m");
         assert_eq!((now.created.as_str(), now.succeeded), ("2026-01-01T00:00:00Z", true));
         assert_eq!((now.layout_id.as_deref(), now.layout, now.image), (Some("default"), None, None));
-        assert_eq!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Disk);
+        assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)), NextBoot::Disk);
     }
     // Its first reinstall is one like any other.
     let state = open(&dir);
-    let Ordered::Placed(order) = wait(state.order("m", "a", "i1", false)) else { panic!() };
-    assert!(matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Attempt(_)));
+    let Ordered::Placed(order) = wait(state.order("m", "a", "i1", Words::default())) else { panic!() };
+    assert!(matches!(
+        wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)),
+        NextBoot::Attempt(_)
+    ));
     let layout = serde_json::json!({"id": "default", "disks": []});
-    wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "i1" }));
+    wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "i1", order: "" }));
     wait(state.report("m", "a", &report(true, &order.id)));
     let now = standing(&state, "m");
     assert_eq!((now.image.as_deref(), now.layout, now.order), (Some("i1"), Some(layout), None));
@@ -116,7 +119,7 @@ fn a_marker_says_what_a_first_installation_is() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let layout = serde_json::json!({"id": "default"});
-    wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "newer" }));
+    wait(state.handed_out("m", "a", HandedOut { layout_id: "default", layout: &layout, image: "newer", order: "" }));
     // The machine was installed before its server lost its memory, and boots what it has.
     let marker = marker::Marker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.report("m", "a", &Report { marker: Some(marker.clone()), ..report(true, "") }));
@@ -248,12 +251,12 @@ impl Actor {
         match step {
             Step::Order => {
                 let image = format!("i{}", self.orders + 1);
-                if let Ordered::Placed(order) = wait(state.order(machine, "a", &image, false)) {
+                if let Ordered::Placed(order) = wait(state.order(machine, "a", &image, Words::default())) {
                     self.orders += 1;
                     self.stale = std::mem::replace(&mut self.seen, order.id);
                 }
             }
-            Step::Boot => drop(wait(state.next_boot(machine, Some("a"), [1; 32], false))),
+            Step::Boot => drop(wait(state.next_boot(machine, Files::Allocated("a".to_owned()), [1; 32], false))),
             Step::Begin => drop(wait(state.begin(machine, "a", &self.seen, vec![]))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
@@ -348,9 +351,15 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install(&state, "m");
-    let Ordered::Placed(order) = wait(state.order("m", "a", "i1", true)) else { panic!() };
+    let Ordered::Placed(order) = wait(state.order("m", "a", "i1", Words { without_marker: true, ..Words::default() }))
+    else {
+        panic!()
+    };
     for attempt in 1..=3 {
-        assert!(matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Attempt(_)));
+        assert!(matches!(
+            wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)),
+            NextBoot::Attempt(_)
+        ));
         let begun = wait(state.begin("m", "a", &order.id, vec![]));
         assert!(matches!(begun, Begun::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
         let failed = Report { message: format!("attempt {attempt}"), ..report(false, &order.id) };
@@ -360,7 +369,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
         assert_eq!((first.retry, second.retry), (attempt < 3, attempt < 3));
     }
     assert!(
-        matches!(wait(state.next_boot("m", Some("a"), [1; 32], false)), NextBoot::Stop(order) if order.without_marker)
+        matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)), NextBoot::Stop(order) if order.without_marker)
     );
     let success = wait(state.report("m", "a", &report(true, &order.id)));
     assert!(success.news && !success.retry, "a person may have finished it by hand");
@@ -376,8 +385,8 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
     let state = open(&dir);
     for (machine, succeeds) in [("m", true), ("n", false)] {
         install(&state, machine);
-        let Ordered::Placed(order) = wait(state.order(machine, "a", "i1", false)) else { panic!() };
-        let boot = || wait(state.next_boot(machine, Some("a"), [1; 32], false));
+        let Ordered::Placed(order) = wait(state.order(machine, "a", "i1", Words::default())) else { panic!() };
+        let boot = || wait(state.next_boot(machine, Files::Allocated("a".to_owned()), [1; 32], false));
         for attempt in [1, 2, 3, 3] {
             assert!(matches!(boot(), NextBoot::Attempt(order) if order.attempts == attempt), "{attempt}");
             assert!(matches!(wait(state.begin(machine, "a", &order.id, vec![])), Begun::Yes(..)));
@@ -395,11 +404,12 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
 fn the_token_is_only_for_who_gets_the_ramdisk() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
-    let boot = |token, ordered_only| wait(state.next_boot("m", Some("a"), [token; 32], ordered_only));
+    let boot =
+        |token, ordered_only| wait(state.next_boot("m", Files::Allocated("a".to_owned()), [token; 32], ordered_only));
     assert_eq!((boot(1, true), wait(state.token("m"))), (NextBoot::Install, None));
     install(&state, "m");
     assert_eq!((boot(2, true), boot(3, false), wait(state.token("m"))), (NextBoot::Disk, NextBoot::Disk, None));
-    wait(state.order("m", "a", "i1", false));
+    wait(state.order("m", "a", "i1", Words::default()));
     for token in 4..=6 {
         assert!(matches!(boot(token, token % 2 == 0), NextBoot::Attempt(_)));
         assert_eq!(wait(state.token("m")), Some([token; 32]));

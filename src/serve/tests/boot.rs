@@ -8,7 +8,7 @@ async fn boot_scripts() {
     let token = |script: &str| script.split("drophammer.token=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     let base = format!("http://{}", server.address);
     let cases = [
-        (format!("uuid={}&mac=aa:bb:cc:dd:ee:ff", TWO.to_uppercase()), TWO, "console=ttyS1"),
+        (format!("uuid={}&mac=52:54:00:00:00:02", TWO.to_uppercase()), TWO, "console=ttyS1"),
         (format!("uuid={STRANGER}&mac=52-54-00-00-00-02"), TWO, "console=ttyS1"),
         ("uuid=&mac=52:54:00:00:00:02".to_owned(), TWO, "console=ttyS1"),
         ("uuid=00000000-0000-0000-0000-000000000000&mac=52:54:00:00:00:02".to_owned(), TWO, "console=ttyS1"),

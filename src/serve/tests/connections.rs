@@ -91,6 +91,25 @@ async fn a_thousand_machines_wait() {
     }
 }
 
+/// Whoever opens connections and says nothing does not take the descriptors for our own files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_connections_are_taken_than_there_are_places() {
+    let server = Running::start_with(directory(), 4).await;
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        idle.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    server.heard("as many connections are open as there can be: others wait").await;
+    let (_, script) = tokio::join!(
+        async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            idle.clear();
+        },
+        server.boot(&format!("uuid={ONE}"))
+    );
+    assert_eq!(script.status, 200);
+}
+
 #[test]
 fn options_that_cannot_be_used() {
     let dir = tempfile::tempdir().unwrap();

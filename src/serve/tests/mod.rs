@@ -1,13 +1,18 @@
 //! A whole server on the loopback, asked over TCP.
 
+mod begun;
 mod boot;
 mod choice;
 mod connections;
+mod database;
 mod files;
+mod given;
 mod lost;
 mod machines;
 mod operator;
 mod reinstall;
+mod renamed;
+mod unread;
 
 use super::*;
 use crate::allocation;
@@ -52,7 +57,7 @@ struct Running {
     address: SocketAddr,
     heard: Heard,
     end: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<()>>,
 }
 
 struct Answer {
@@ -122,18 +127,23 @@ impl Running {
     }
 
     async fn start_in(dir: TempDir) -> Running {
+        Running::start_with(dir, 10_000).await
+    }
+
+    /// With so many connections at once.
+    async fn start_with(dir: TempDir, at_once: usize) -> Running {
         let heard = Heard::default();
         let server = bind(&dir, &heard).await.unwrap();
         let address = server.listener.local_addr().unwrap();
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(server.serve(async move { drop(ended.await) }));
+        let task = tokio::spawn(server.serve(async move { drop(ended.await) }, at_once));
         Running { dir, address, heard, end, task }
     }
 
     /// Ends the server and gives the directory back.
     async fn stop(self) -> TempDir {
         drop(self.end);
-        self.task.await.unwrap();
+        self.task.await.unwrap().unwrap();
         self.dir
     }
 

@@ -37,6 +37,12 @@ async fn the_command_line() {
     server.heard("taken back: image debian-12").await;
     assert!(good(&["reinstall", "one", "--image", "debian-12", "--without-marker", "--json"]).await);
     server.heard("ordered: image debian-12, without the marker").await;
+    let words = ["reinstall", "one", "--image", "debian-12", "--change-promise", "--give-up", "S1", "--give-up", "S2"];
+    assert!(good(&words).await);
+    server.heard("ordered: image debian-12, with the layout of its file, giving up S1, giving up S2").await;
+    assert!(!good(&["rename", "one", STRANGER]).await, "a name is no id");
+    assert!(!good(&["rename", TWO, STRANGER]).await, "nothing is known of it");
+    assert!(good(&["rename", ONE, STRANGER]).await && good(&["rename", STRANGER, ONE]).await);
     assert!(!good(&["reinstall", "nobody", "--image", "debian-12"]).await);
     assert!(!good(&["reinstall", "one", "--image", "debian-21"]).await);
 
@@ -58,8 +64,36 @@ fn wrong_usage() {
         &["reinstall", "--image", "i"],
         &["reinstall", "one", "--image", "i", "--cancel"],
         &["reinstall", "one", "--cancel", "--without-marker"],
+        &["reinstall", "one", "--cancel", "--change-promise"],
+        &["reinstall", "one", "--cancel", "--give-up", "S1"],
+        &["rename", "one"],
         &[],
     ] {
         assert!(!parses(bad), "{bad:?}");
+    }
+}
+
+#[test]
+fn serve_is_a_directory_or_one_of_two_words() {
+    let serve = |arguments: &[&str]| {
+        let all = ["drophammer", "serve"].iter().chain(arguments);
+        Cli::try_parse_from(all).ok().map(|cli| match cli.command {
+            Command::Serve(serve) => serve,
+            other => panic!("{other:?}"),
+        })
+    };
+    let dir = serve(&["/srv/d", "--listen", "127.0.0.1:0", "--json"]).unwrap();
+    assert!(dir.command.is_none() && dir.options.unwrap().dir == Path::new("/srv/d"));
+    use crate::cli::ServeCommand::{Backup, Restore};
+    for (arguments, dir) in [(&["backup", "/srv/d", "/b"][..], "/srv/d"), (&["backup", "/b"], ".")] {
+        let Some(Backup(asked)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
+        assert_eq!((asked.dir.as_path(), asked.file.as_path()), (Path::new(dir), Path::new("/b")));
+    }
+    for (arguments, older) in [(&["restore", "/b", "--older"][..], true), (&["restore", "/srv/d", "/b"], false)] {
+        let Some(Restore(asked)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
+        assert_eq!((asked.older, asked.file.as_path()), (older, Path::new("/b")));
+    }
+    for bad in [&[][..], &["--json"], &["backup"], &["restore"], &["/srv/d", "backup", "/b"]] {
+        assert!(serve(bad).is_none_or(|serve| serve.command.is_none() && serve.options.is_none()), "{bad:?}");
     }
 }

@@ -3,18 +3,18 @@
 use super::*;
 use crate::control::wire::NextBoot;
 
-fn with_images() -> TempDir {
+pub(super) fn with_images() -> TempDir {
     let dir = directory();
     std::fs::write(dir.path().join("images/13.yaml"), "id: debian-13\nfile: deb/debian 12.tar.zst\n").unwrap();
     dir
 }
 
 impl Running {
-    fn operator(&self) -> String {
+    pub(super) fn operator(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("operator.token")).unwrap().trim().to_owned()
     }
 
-    async fn press(&self, id: &str, image: &str, more: Value) -> Answer {
+    pub(super) async fn press(&self, id: &str, image: &str, more: Value) -> Answer {
         let mut body = json!({ "id": id, "imageid": image });
         body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
         self.call(&self.operator(), "POST", &format!("/v1/machine/{id}/reinstall"), &body).await
@@ -27,46 +27,46 @@ impl Running {
         answer.json()["order"]["id"].as_str().unwrap().to_owned()
     }
 
-    async fn listed(&self) -> Value {
+    pub(super) async fn listed(&self) -> Value {
         let answer = self.call(&self.operator(), "GET", "/v1/machines", &Value::Null).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json().as_array().unwrap().iter().find(|machine| machine["id"] == ONE).unwrap().clone()
     }
 
-    async fn installed(&self) {
+    pub(super) async fn installed(&self) {
         let token = self.token(ONE).await;
         self.allocated(ONE, &token).await;
         self.report(ONE, &token, "a1", true).await;
     }
 
-    async fn begin(&self, token: &str, order: &str) -> u16 {
+    pub(super) async fn begin(&self, token: &str, order: &str) -> u16 {
         let disks = json!([{ "device": "os", "serial": "A0", "size_bytes": 1 }]);
         let body = json!({ "allocationuuid": "a1", "order": order, "disks": disks });
         self.call(token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await.status
     }
 
-    async fn report_of(&self, token: &str, body: Value) -> bool {
+    pub(super) async fn report_of(&self, token: &str, body: Value) -> bool {
         let answer = self.call(token, "POST", &format!("/v1/machine/{ONE}/report"), &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()["retry"].as_bool().unwrap()
     }
 
-    async fn boots_disk(&self) -> bool {
+    pub(super) async fn boots_disk(&self) -> bool {
         self.boot(&format!("uuid={ONE}")).await.text().contains("sanboot")
     }
 
-    async fn restarted(self) -> Running {
+    pub(super) async fn restarted(self) -> Running {
         Running::start_in(self.stop().await).await
     }
 }
 
-fn success(order: &str) -> Value {
+pub(super) fn success(order: &str) -> Value {
     let marker =
         json!({ "machine": ONE, "allocation": "a1", "order": order, "image": "debian-13", "layout": "default" });
     json!({ "success": true, "message": "m", "allocationuuid": "a1", "order": order, "marker": marker })
 }
 
-fn failure(order: &str, untouched: bool) -> Value {
+pub(super) fn failure(order: &str, untouched: bool) -> Value {
     json!({ "success": false, "message": "why", "allocationuuid": "a1", "order": order, "untouched": untouched,
             "step": "image.burn" })
 }

@@ -1,0 +1,29 @@
+//! Disks and records in a few words, for refusals and warnings.
+
+use super::marking::table_guid;
+use crate::inventory;
+use crate::layout;
+use crate::marker::MarkedDisk;
+
+/// A name of the kernel is no name of the layout where hints have found the disk.
+pub fn is_now(listed: &layout::Disk, found: &inventory::Disk) -> String {
+    let by_hints = format!(" (by the hints of {})", listed.device);
+    let by_hints = if listed.hints.is_empty() { "" } else { &by_hints };
+    format!("{}{by_hints} is {}", found.device, disk_in_words(found))
+}
+
+pub fn disk_in_words(disk: &inventory::Disk) -> String {
+    in_words(&disk.serial, &disk.wwn, &table_guid(disk), disk.size_bytes)
+}
+
+pub fn record_in_words(record: &MarkedDisk) -> String {
+    in_words(&record.serial, &record.wwn, &record.guid, record.size_bytes)
+}
+
+fn in_words(serial: &str, wwn: &str, guid: &str, size_bytes: u64) -> String {
+    let names = [("serial", serial), ("wwn", wwn), ("GPT", guid)];
+    let name =
+        names.iter().find(|(_, name)| !name.is_empty()).map(|(kind, name)| format!("the disk with {kind} {name}"));
+    let name = name.unwrap_or_else(|| "a disk without serial number and GPT".to_owned());
+    format!("{name} ({})", crate::text::bytes(size_bytes))
+}

@@ -1,0 +1,47 @@
+//! What the layout promised for each disk when the machine was installed holds until an operator changes it.
+
+use super::verdict::Deciding;
+use crate::layout;
+use crate::marker::{Marker, Promise};
+
+impl Deciding<'_> {
+    /// A layout that promises something else than the marker did not come from the installation: a file that was edited, a
+    /// database that was lost.
+    pub fn decide_promises(&mut self, finished: Option<&Marker>) {
+        let Some(marker) = finished else { return };
+        let layout = self.layout;
+        let digest = layout::digest(layout);
+        let then = in_words(&marker.layout, &marker.layout_digest);
+        let now = in_words(&layout.id, &digest);
+        let may_change = self.request.claim.as_ref().is_some_and(|claim| claim.change_promise);
+        let mut changes = false;
+        for (index, listed) in layout.disks.iter().enumerate() {
+            let record = marker.disks.iter().find(|record| record.device == listed.device);
+            let Some(promised) = record.and_then(|record| record.promise) else { continue };
+            let wanted = Promise::of(listed);
+            if promised == wanted {
+                continue;
+            }
+            changes = true;
+            let message = format!(
+                "{} is to be {wanted} by the {now}, but the machine was installed with the promise that a reinstall leaves it {promised}, by the {then}",
+                listed.device
+            );
+            match may_change {
+                true => self.warn(format!("{message}: the operator changes the promise")),
+                false => self.refuse(
+                    format!("disks[{index}].wipeonreinstall"),
+                    format!("{message}: correct the layout; or, to change the promise, order the reinstall again with --change-promise"),
+                ),
+            }
+        }
+        if !changes && !marker.layout_digest.is_empty() && marker.layout_digest != digest {
+            self.warn(format!("the {now} is not the one that the machine was installed with, {then}"));
+        }
+    }
+}
+
+fn in_words(id: &str, digest: &str) -> String {
+    let digest = if digest.is_empty() { String::new() } else { format!(" ({digest})") };
+    format!("layout {id}{digest}")
+}

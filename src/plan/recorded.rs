@@ -1,0 +1,291 @@
+//! Are these the disks that the machine was installed on? Each listed disk is compared with what is recorded of it.
+
+use super::identity_words::{disk_in_words, is_now, record_in_words};
+use super::same::{self, Likeness, Shared};
+use super::verdict::Deciding;
+use super::{Verdict, display};
+use crate::inventory::{self, Inventory};
+use crate::layout;
+use crate::marker::MarkedDisk;
+use std::collections::BTreeSet;
+
+/// What is known of the disks of this installation.
+pub struct Known<'a> {
+    /// Of the last finished installation.
+    finished: &'a [MarkedDisk],
+    /// Of the last attempt that has begun: it knows of disks that were replaced before.
+    begun_on: &'a [MarkedDisk],
+    /// Kernel names of the disks that carry the marker itself.
+    proven: BTreeSet<String>,
+    shared: Shared<'a>,
+}
+
+impl<'a> Known<'a> {
+    pub fn new(
+        inventory: &'a Inventory,
+        finished: &'a [MarkedDisk],
+        begun_on: &'a [MarkedDisk],
+        proven: BTreeSet<String>,
+    ) -> Known<'a> {
+        let shared = Shared::new(inventory, if begun_on.is_empty() { finished } else { begun_on });
+        Known { finished, begun_on, proven, shared }
+    }
+
+    fn disks(&self) -> &'a [MarkedDisk] {
+        if self.begun_on.is_empty() { self.finished } else { self.begun_on }
+    }
+
+    fn of(&self, device: &str) -> Option<&'a MarkedDisk> {
+        self.disks().iter().find(|record| record.device == device)
+    }
+
+    fn likeness(&self, record: &MarkedDisk, disk: &inventory::Disk) -> Likeness {
+        // The attempt may have come to write its table, or not.
+        let finished = self.finished.iter().filter(|finished| finished.device == record.device);
+        let finished = finished.map(|finished| finished.guid.as_str());
+        let guids: Vec<&str> =
+            [record.guid.as_str(), record.guid_before.as_str()].into_iter().chain(finished).collect();
+        same::compare(record, &guids, disk, &self.shared)
+    }
+
+    fn is(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
+        self.likeness(record, disk) == Likeness::Equal
+    }
+}
+
+impl Deciding<'_> {
+    /// | the disk that the layout's name means now, or its hints | |
+    /// |---|---|
+    /// | the recorded one | ours, whatever the kernel calls it |
+    /// | the recorded one, to be kept, and it reads blank | refused |
+    /// | not proven to be it, and one of both is recorded or found elsewhere | refused: names or hints point elsewhere |
+    /// | not proven to be it, kept | must be as the layout says, and said |
+    /// | not proven to be it, blank or with the marker | a replacement |
+    /// | not proven to be it, to be wiped, not blank | refused, unless its data were given up |
+    ///
+    /// Hints find a disk again whatever its name is; they find another one just as well when it is gone.
+    pub fn compare_disks(&mut self, known: &Known) {
+        let layout = self.layout;
+        for (index, listed) in layout.disks.iter().enumerate() {
+            let place = format!("disks[{index}].device");
+            let found = self.found.get(&index).copied();
+            if let Some(found) = found {
+                self.refuse_blanked(&place, listed, found, known);
+            }
+            let Some(record) = known.of(&listed.device) else {
+                if let Some(found) = found.filter(|_| !known.disks().is_empty()) {
+                    self.decide_unrecorded(place, listed, found, known);
+                }
+                continue;
+            };
+            let likeness = found.map(|found| known.likeness(record, found));
+            if likeness == Some(Likeness::Equal) {
+                continue;
+            }
+            if let Some(message) = self.elsewhere(listed, record, found, known) {
+                self.refuse(place, message);
+            } else if let (Some(found), Some(likeness)) = (found, likeness) {
+                self.decide_unproven(place, listed, record, found, (likeness, known));
+            }
+        }
+    }
+
+    /// A first installation that was cut off has nothing to keep. But what it has begun on is all that is known to be its own.
+    pub fn compare_begun(&mut self, begun_on: &[MarkedDisk]) {
+        if begun_on.is_empty() {
+            return;
+        }
+        let known = Known::new(self.inventory, &[], begun_on, BTreeSet::new());
+        let layout = self.layout;
+        for (index, listed) in layout.disks.iter().enumerate() {
+            let Some(found) = self.found.get(&index).copied() else { continue };
+            let record = known.of(&listed.device);
+            if record.is_some_and(|record| known.is_still(record, found)) {
+                continue;
+            }
+            let then = match record {
+                Some(record) => format!("with {}", same::record_in_full(record)),
+                None => "without it".to_owned(),
+            };
+            let message = format!(
+                "{}, and this installation has begun {then}; now it has {}. It goes on only with the disks that it has begun on: put the old disk back; or give the allocation a new id, to begin anew with this one",
+                is_now(listed, found),
+                same::disk_in_full(found)
+            );
+            self.refuse(format!("disks[{index}].device"), message);
+        }
+    }
+
+    /// Does the operator give up what is on the disk of that kernel name? A serial number that two disks have names neither.
+    pub fn is_given_up(&self, name: &str) -> bool {
+        let Some(claim) = &self.request.claim else { return false };
+        let Some(disk) = self.inventory.disks.iter().find(|disk| disk.name == name) else { return false };
+        let same = self.inventory.disks.iter().filter(|other| other.serial == disk.serial).count();
+        same == 1 && !disk.serial.is_empty() && claim.give_up.contains(&disk.serial)
+    }
+
+    /// A disk that was replaced is blank. The recorded one is not, unless it has lost what it had.
+    fn refuse_blanked(&mut self, place: &str, listed: &layout::Disk, found: &inventory::Disk, known: &Known) {
+        let mut recorded = known.finished.iter().filter(|record| record.device == listed.device);
+        let is_it = recorded.any(|record| known.is(record, found));
+        if self.verdict(&found.name) != Verdict::Make || !is_it {
+            return;
+        }
+        let said = format!(
+            "{}, the very disk that the machine was installed with, and it is to be kept, but it reads as if there were nothing on it",
+            is_now(listed, found)
+        );
+        if self.is_given_up(&found.name) {
+            return self.warn(format!("{said}: the operator gives up what was there"));
+        }
+        let remedy = match found.serial.is_empty() {
+            true => "if its data are lost, erase it whole".to_owned(),
+            false => {
+                format!("if its data are lost, order the reinstall again with --give-up {}", found.serial)
+            }
+        };
+        self.refuse(
+            place,
+            format!("{said}: was it erased, or does its controller fail? Look before it is written; {remedy}"),
+        );
+    }
+
+    /// The layout lists a disk that the installation did not have.
+    fn decide_unrecorded(&mut self, place: String, listed: &layout::Disk, found: &inventory::Disk, known: &Known) {
+        let claim = self.request.claim.as_ref();
+        let is_wanted = claim.is_some_and(|claim| claim.change_promise) || self.is_given_up(&found.name);
+        let is_lost = self.verdict(&found.name) == Verdict::Wipe && !found.blank && !known.proven.contains(&found.name);
+        if !is_lost {
+            return;
+        }
+        let said = format!(
+            "{}, and no disk of that name was recorded when the machine was installed; it is to be wiped and is not blank: there is {}",
+            is_now(listed, found),
+            there(found)
+        );
+        match is_wanted {
+            true => self.warn(format!("{said}: the operator gives it up")),
+            false => self.refuse(place, format!("{said}. {}", remedy(found, "Correct the layout"))),
+        }
+    }
+
+    /// The recorded disk is another one of the machine now, or this one was another one of the layout then.
+    fn elsewhere(
+        &self,
+        listed: &layout::Disk,
+        record: &MarkedDisk,
+        found: Option<&inventory::Disk>,
+        known: &Known,
+    ) -> Option<String> {
+        let now = self.inventory.disks.iter().find(|disk| known.is(record, disk));
+        let then = found.and_then(|found| {
+            let mut others = known.disks().iter().filter(|record| known.is(record, found));
+            others.find(|other| !self.is_harmless_copy(other, found, known))
+        });
+        if now.is_none() && then.is_none() {
+            return None;
+        }
+        let is = match found {
+            Some(found) => format!("{} now", is_now(listed, found)),
+            None => format!("{} is not there now", record.device),
+        };
+        let then = then.map(|record| format!(" (then {})", record.device)).unwrap_or_default();
+        let now = now.map(|disk| format!(" (now {})", disk.device)).unwrap_or_default();
+        let remedy = match listed.hints.is_empty() {
+            true => {
+                "the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back"
+            }
+            false => {
+                "the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added"
+            }
+        };
+        Some(format!("{is}{then}, and was {}{now} when the machine was installed: {remedy}", record_in_words(record)))
+    }
+
+    /// Who repairs a mirror copies the table, GUID and all. With the recorded one in its place as well, that costs no data
+    /// where nothing is wiped that may be kept: which of the two is the copy, nobody can tell.
+    fn is_harmless_copy(&self, record: &MarkedDisk, found: &inventory::Disk, known: &Known) -> bool {
+        let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
+        listed.any(|(index, listed)| {
+            let is_in_place = self.found.get(&index).is_some_and(|is| known.is(record, is));
+            is_in_place && (listed.wipeonreinstall || self.verdict(&found.name) != Verdict::Wipe)
+        })
+    }
+
+    /// Another disk, or one of which nobody can tell.
+    fn decide_unproven(
+        &mut self,
+        place: String,
+        listed: &layout::Disk,
+        record: &MarkedDisk,
+        found: &inventory::Disk,
+        (likeness, known): (Likeness, &Known),
+    ) {
+        let other = not_it(listed, record, found, likeness);
+        // What is kept was compared with the layout, and is not written.
+        let has_nothing_to_lose =
+            self.verdict(&found.name) != Verdict::Wipe || found.blank || known.proven.contains(&found.name);
+        if has_nothing_to_lose {
+            if likeness == Likeness::Contradicting {
+                self.warn(other);
+            }
+        } else if self.is_given_up(&found.name) {
+            self.warn(format!("{other}; the operator gives up what is on it"));
+        } else if !known.begun_on.is_empty() && known.is_still(record, found) {
+            self.warn(format!(
+                "{other}; an earlier attempt has begun to wipe the disk in its place, which looked the same"
+            ));
+        } else {
+            let message = format!(
+                "{other}; it is to be wiped and is not blank: there is {}. {} (recorded: {}; found: {})",
+                there(found),
+                remedy(found, "Put the old disk back"),
+                same::record_in_full(record),
+                same::disk_in_full(found)
+            );
+            self.refuse(place, message);
+        }
+    }
+}
+
+impl Known<'_> {
+    /// Is that the disk of an attempt that was cut off? It may have lost its table, which is all that told it from others.
+    fn is_still(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
+        match self.likeness(record, disk) {
+            Likeness::Equal => true,
+            Likeness::Contradicting => false,
+            Likeness::TooLittle => same::looks_like(record, disk),
+        }
+    }
+}
+
+/// `/dev/sda is the disk with serial Z9, but was the disk with serial A0 when the machine was installed`.
+fn not_it(listed: &layout::Disk, record: &MarkedDisk, found: &inventory::Disk, likeness: Likeness) -> String {
+    let (is, was) = (is_now(listed, found), record_in_words(record));
+    match likeness {
+        Likeness::TooLittle => {
+            format!(
+                "{is}, and was {was} when the machine was installed: nothing that identifies a disk is known of both"
+            )
+        }
+        _ if disk_in_words(found) == was => {
+            format!("{is}, as when the machine was installed, but it is not what it was")
+        }
+        _ => format!("{is}, but was {was} when the machine was installed, which is not in the machine any more"),
+    }
+}
+
+fn there(found: &inventory::Disk) -> String {
+    match display::contents(found) {
+        there if there == "blank" => "data of no known kind".to_owned(),
+        there => there,
+    }
+}
+
+/// What the operator can do about a disk that is not proven to be the recorded one.
+fn remedy(found: &inventory::Disk, first: &str) -> String {
+    match found.serial.is_empty() {
+        true => format!("{first}, or erase the new one"),
+        false => format!("{first}, or erase the new one, or give up what is on it: --give-up {}", found.serial),
+    }
+}

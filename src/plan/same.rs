@@ -1,0 +1,118 @@
+//! Is that the recorded disk? All that is known of both is compared as a whole.
+
+use super::marking::table_guid;
+use crate::inventory::{Disk, Inventory};
+use crate::marker::MarkedDisk;
+use std::collections::BTreeSet;
+
+/// What the comparison of a record with a disk tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Likeness {
+    /// An identifier of both is the same, and nothing speaks against it.
+    Equal,
+    /// Something that is known of both differs: the disk is another one, or not what it was.
+    Contradicting,
+    /// Nothing that identifies a disk is known of both.
+    TooLittle,
+}
+
+/// Identifiers that two present disks have, or two recorded ones: they identify nothing.
+#[derive(Debug, Default)]
+pub struct Shared<'a> {
+    serials: BTreeSet<&'a str>,
+    wwns: BTreeSet<&'a str>,
+    guids: BTreeSet<String>,
+}
+
+impl<'a> Shared<'a> {
+    pub fn new(inventory: &'a Inventory, recorded: &'a [MarkedDisk]) -> Shared<'a> {
+        let disks = &inventory.disks;
+        let mut serials = twice(disks.iter().map(|disk| disk.serial.as_str()));
+        serials.extend(twice(recorded.iter().map(|record| record.serial.as_str())));
+        let mut wwns = twice(disks.iter().map(|disk| disk.wwn.as_str()));
+        wwns.extend(twice(recorded.iter().map(|record| record.wwn.as_str())));
+        let mut guids = twice(disks.iter().map(table_guid));
+        guids.extend(twice(recorded.iter().map(|record| record.guid.clone())));
+        Shared { serials, wwns, guids }
+    }
+}
+
+/// Those that come more than once.
+fn twice<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
+    let mut seen = BTreeSet::new();
+    all.filter(|one| !seen.insert(one.clone())).collect()
+}
+
+/// `guids` are all that the table of the recorded disk may have: that of the finished installation, and those of an attempt that
+/// was cut off.
+///
+/// A disk without a table says nothing by that, since it may have been wiped. Nor does another place in the machine: disks are
+/// moved. A model is told with more or fewer characters by one kernel than by another.
+pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared) -> Likeness {
+    let guid = table_guid(disk);
+    let guids: Vec<&str> = guids.iter().copied().filter(|guid| !guid.is_empty()).collect();
+    let same_guid = (!guid.is_empty() && !guids.is_empty()).then(|| guids.contains(&guid.as_str()));
+    let identifiers = [
+        (same_text(&record.serial, &disk.serial), shared.serials.contains(disk.serial.as_str())),
+        (same_text(&record.wwn, &disk.wwn), shared.wwns.contains(disk.wwn.as_str())),
+        (same_guid, shared.guids.contains(&guid)),
+    ];
+    if identifiers.iter().any(|(same, _)| *same == Some(false)) || !has_its_shape(record, disk) {
+        return Likeness::Contradicting;
+    }
+    match identifiers.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared) {
+        true => Likeness::Equal,
+        false => Likeness::TooLittle,
+    }
+}
+
+/// Does it look like the recorded disk, in the very place that this one had? That identifies no disk, but it is all there is
+/// where disks have no identifiers.
+pub fn looks_like(record: &MarkedDisk, disk: &Disk) -> bool {
+    let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
+    let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;
+    in_its_place && of_its_size && record.model == disk.model
+}
+
+/// `None` where one of both is not known.
+fn same_text(recorded: &str, found: &str) -> Option<bool> {
+    (!recorded.is_empty() && !found.is_empty()).then_some(recorded == found)
+}
+
+/// Size, sectors and model, as far as they are known.
+fn has_its_shape(record: &MarkedDisk, disk: &Disk) -> bool {
+    let model = record.model.starts_with(&disk.model) || disk.model.starts_with(&record.model);
+    let same = |recorded: u64, found: u64| recorded == 0 || found == 0 || recorded == found;
+    model && same(record.size_bytes, disk.size_bytes) && same(record.sector_bytes.into(), disk.sector_bytes.into())
+}
+
+/// `serial A0, wwn 0x5, GPT …, 480 GB, SAMSUNG …`: all that is recorded, for a person.
+pub fn record_in_full(record: &MarkedDisk) -> String {
+    in_full(
+        &record.serial,
+        &record.wwn,
+        &record.guid,
+        record.size_bytes,
+        record.sector_bytes,
+        &record.model,
+        &record.by_path,
+    )
+}
+
+pub fn disk_in_full(disk: &Disk) -> String {
+    let guid = table_guid(disk);
+    in_full(&disk.serial, &disk.wwn, &guid, disk.size_bytes, disk.sector_bytes, &disk.model, &disk.by_path)
+}
+
+fn in_full(serial: &str, wwn: &str, guid: &str, size: u64, sector_bytes: u32, model: &str, by_path: &str) -> String {
+    let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+    let sectors = if sector_bytes == 0 { String::new() } else { format!(" with sectors of {sector_bytes}") };
+    let mut all =
+        format!("serial {}, wwn {}, GPT {}, {size} bytes{sectors}", or_none(serial), or_none(wwn), or_none(guid));
+    for (what, text) in [("model", model), ("at", by_path)] {
+        if !text.is_empty() {
+            all += &format!(", {what} {text}");
+        }
+    }
+    all
+}

@@ -1,0 +1,131 @@
+//! Copies that were left plugged in, and disks with two paths.
+
+use super::identity::{claim, marked, reinstall};
+use super::*;
+use crate::inventory::{Array, ArrayMember, MemberRole};
+
+fn refused(inventory: &Inventory) -> Vec<String> {
+    reasons(reinstall(&layout(), inventory, claim()))
+}
+
+/// What is on sdb, byte for byte on sdc, which is not ours.
+fn with_copy() -> Inventory {
+    let mut inventory = marked();
+    let mut table = inventory.disks[1].table.clone().unwrap();
+    table.partitions[0].device = "/dev/sdc1".to_owned();
+    inventory.disks[2].table = Some(table);
+    inventory
+}
+
+#[test]
+fn the_copy_of_a_kept_disk_is_refused_with_both() {
+    let inventory = with_copy();
+    let uuid = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
+    let expected = format!(
+        "disks: /dev/sdb1 on sdb (ext4 \"srv\") and /dev/sdc1 on sdc (ext4 \"srv\") have one UUID, {uuid}, and /dev/sdb1 is to be kept: one of them is a copy, and nobody can tell which one will be used. Take the copy out, or give it a UUID of its own"
+    );
+    assert_eq!(refused(&inventory), [expected]);
+}
+
+type Case = (&'static str, fn(&mut Inventory));
+
+#[test]
+fn only_copies_of_what_is_kept_matter() {
+    let cases: [Case; 5] = [
+        ("a UUID of its own", |inventory| {
+            inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid = "other".to_owned();
+        }),
+        ("no UUID", |inventory| {
+            for disk in &mut inventory.disks[1..] {
+                disk.table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
+            }
+        }),
+        ("a copy of the root, which is wiped", |inventory| {
+            let root = inventory.disks[0].table.as_ref().unwrap().partitions[1].signatures.clone();
+            inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures = root;
+        }),
+        ("two copies of something of others", |inventory| {
+            let part = &mut inventory.disks[2].table.as_mut().unwrap().partitions[0];
+            part.signatures[0].uuid = "theirs".to_owned();
+            let second = inventory::Partition { device: "/dev/sdc2".to_owned(), number: 2, ..part.clone() };
+            inventory.disks[2].table.as_mut().unwrap().partitions.push(second);
+        }),
+        ("members of one array, and the filesystem in it shows on each", |inventory| {
+            let member = Signature {
+                kind: "linux_raid_member".into(),
+                usage: "raid".into(),
+                uuid: "a".into(),
+                ..Signature::default()
+            };
+            let part = &mut inventory.disks[2].table.as_mut().unwrap().partitions[0];
+            part.signatures.insert(0, member);
+        }),
+    ];
+    for (name, change) in cases {
+        let mut inventory = with_copy();
+        change(&mut inventory);
+        reinstall(&layout(), &inventory, claim()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+    }
+    // An installation keeps nothing.
+    let claim = Claim { allocation: "a-2".to_owned(), ..claim() };
+    super::identity::install(&layout(), &with_copy(), claim).unwrap();
+}
+
+#[test]
+fn a_copy_of_a_member_is_refused() {
+    let mut inventory = super::stacks::installed();
+    let data = inventory.arrays.iter().position(|array| array.name == "data").unwrap();
+    let Array { members, .. } = &mut inventory.arrays[data];
+    let first = members.iter().find(|member| matches!(member.role, MemberRole::Active(0))).unwrap().clone();
+    members.push(ArrayMember { device: "/dev/sdf".to_owned(), role: first.role });
+    let reasons = reasons(make(&super::stacks::layout(), &inventory, Mode::Reinstall));
+    assert!(
+        reasons.iter().any(|reason| reason.contains(&format!("{} on ", first.device))
+            && reason.contains("/dev/sdf on sdf both say to be member 0 of the array")),
+        "{reasons:?}"
+    );
+}
+
+/// Two paths to the disk with the data: two names, all else the same.
+fn two_paths(to: usize) -> Inventory {
+    let mut inventory = marked();
+    inventory.disks.iter_mut().enumerate().for_each(|(index, disk)| disk.wwn = format!("0x5000{index}"));
+    let mut other = inventory.disks[to].clone();
+    (other.name, other.device) = ("sdx".to_owned(), "/dev/sdx".to_owned());
+    (other.table, other.signatures) = (None, Vec::new());
+    inventory.disks.push(other);
+    inventory
+}
+
+#[test]
+fn a_disk_with_two_paths_is_refused_by_name() {
+    for to in [0, 1] {
+        let inventory = two_paths(to);
+        let device = &inventory.disks[to].device;
+        let serial = &inventory.disks[to].serial;
+        let expected = format!(
+            "disks[{to}].device: {device} and /dev/sdx are two paths to one disk (serial {serial}, wwn 0x5000{to}): multipath is not supported. Leave one path connected, or take the other one away (zoning, cabling)"
+        );
+        assert!(refused(&inventory).contains(&expected), "{:?}", refused(&inventory));
+        let mut blank = inventory.clone();
+        blank.filesystems.clear();
+        assert!(reasons(make(&layout(), &blank, Mode::Install)).contains(&expected));
+    }
+    // One that is not ours.
+    make(&layout(), &two_paths(2), Mode::Install).unwrap();
+    // Two disks to which their bridges give one serial number.
+    let mut bridges = two_paths(1);
+    bridges.disks[3].wwn = "0x77".to_owned();
+    make(&layout(), &bridges, Mode::Install).unwrap();
+}
+
+#[test]
+fn hints_that_match_both_paths_say_so() {
+    let mut layout = layout();
+    layout.disks[1].hints = [("wwn".to_owned(), "0x50001".to_owned())].into();
+    let reasons = reasons(make(&layout, &two_paths(1), Mode::Install));
+    assert!(
+        reasons[0].starts_with("disks[1].device: device:/dev/sdb: /dev/sdb and /dev/sdx are two paths to one disk"),
+        "{reasons:?}"
+    );
+}

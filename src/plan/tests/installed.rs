@@ -1,0 +1,154 @@
+//! What was installed once is only ever touched by an order.
+
+use super::identity::{claim, install, marked, marker, planned};
+use super::*;
+use crate::marker::Marker;
+
+/// What the control plane says of the installation, what lies on the disks, and what is asked.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    succeeded: bool,
+    remembers: bool,
+    ordered: bool,
+    mode: Mode,
+    there: There,
+    waiver: Option<Waiver>,
+    begun: Begun,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum There {
+    Nothing,
+    Ours,
+    FormerName,
+    OtherAllocation,
+    OtherMachine,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Begun {
+    Never,
+    OnTheseDisks,
+    OnOthers,
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (succeeded, remembers) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (ordered, mode) in
+            [(false, Mode::Install), (true, Mode::Install), (false, Mode::Reinstall), (true, Mode::Reinstall)]
+        {
+            for there in [There::Nothing, There::Ours, There::FormerName, There::OtherAllocation, There::OtherMachine] {
+                for waiver in [None, Some(Waiver::Operator), Some(Waiver::Begun)] {
+                    for begun in [Begun::Never, Begun::OnTheseDisks, Begun::OnOthers] {
+                        cases.push(Case { succeeded, remembers, ordered, mode, there, waiver, begun });
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+impl Case {
+    fn machine(self) -> (Inventory, Claim) {
+        let mut inventory = marked();
+        let ours = inventory.filesystems.pop().unwrap();
+        let recorded = ours.marker.clone().unwrap();
+        let found = match self.there {
+            There::Nothing => None,
+            There::Ours => Some(recorded.clone()),
+            There::FormerName => Some(Marker { machine: "m-0".to_owned(), ..recorded.clone() }),
+            There::OtherAllocation => Some(Marker { allocation: "a-0".to_owned(), ..recorded.clone() }),
+            There::OtherMachine => Some(Marker { machine: "m-9".to_owned(), ..recorded.clone() }),
+        };
+        inventory.filesystems.push(inventory::Filesystem { marker: found, ..ours });
+        let mut begun_on = marker(&inventory).disks;
+        match self.begun {
+            Begun::Never => begun_on.clear(),
+            Begun::OnTheseDisks => {}
+            Begun::OnOthers => begun_on[0].serial = "Z9".to_owned(),
+        }
+        let claim = Claim {
+            order: if self.ordered { "o-1".to_owned() } else { String::new() },
+            succeeded: self.succeeded,
+            installed: self.remembers.then_some(recorded),
+            former_machines: vec!["m-0".to_owned()],
+            waiver: self.waiver,
+            begun_on,
+            ..claim()
+        };
+        (inventory, claim)
+    }
+}
+
+/// The data disk is kept whatever was said, and by whom. Before this, an order that was taken back handed out an installation.
+#[test]
+fn no_plan_destroys_what_an_installed_allocation_keeps() {
+    let (mut judged, mut planned_for) = (0, 0);
+    for case in cases() {
+        let (inventory, claim) = case.machine();
+        let is_installed =
+            claim.is_installed() || claim.is_ours(&inventory.filesystems[0].marker.clone().unwrap_or_default());
+        if !is_installed {
+            continue;
+        }
+        judged += 1;
+        let Ok(plan) = planned(&layout(), &inventory, case.mode, claim) else { continue };
+        planned_for += 1;
+        assert_eq!(plan.disks[1].verdict, Verdict::Keep, "{case:?}");
+        let after = after(&plan, inventory.clone());
+        assert_eq!(after.disks[1], inventory.disks[1], "{case:?}");
+        assert!(case.mode == Mode::Reinstall || plan.already.is_some(), "{case:?}");
+        assert!(plan.already.is_some() || case.there != There::OtherMachine, "{case:?}");
+    }
+    assert!(judged > 600 && planned_for > 150, "{judged} judged, {planned_for} of them planned");
+}
+
+#[test]
+fn an_installation_of_what_was_never_installed_is_made() {
+    for case in cases().into_iter().filter(|case| {
+        case.mode == Mode::Install && !case.ordered && !case.succeeded && !case.remembers && case.waiver.is_none()
+    }) {
+        let (inventory, claim) = case.machine();
+        let plan = planned(&layout(), &inventory, case.mode, claim);
+        let is_refused = case.there == There::OtherMachine || case.begun == Begun::OnOthers;
+        let is_booted = matches!(case.there, There::Ours | There::FormerName);
+        match plan {
+            Ok(plan) => {
+                assert!(is_booted || !is_refused, "{case:?}");
+                assert_eq!(plan.already.is_some(), is_booted, "{case:?}");
+            }
+            Err(refusal) => assert!(is_refused && !is_booted, "{case:?}: {refusal}"),
+        }
+    }
+}
+
+#[test]
+fn the_refusal_says_what_to_do() {
+    let mut inventory = marked();
+    inventory.filesystems.clear();
+    let claim = Claim { succeeded: true, ..claim() };
+    let reasons = reasons(install(&layout(), &inventory, claim));
+    let expected = "disks: allocation a-1 is installed on this machine, by the word of the control plane, but no filesystem has its marker (/etc/metal/drophammer.json): no filesystem of the machine has one. An installation would wipe every listed disk, the kept ones too. Put the disk with the installation back; or order a reinstall, with --without-marker where that disk was replaced; or, to give up all data of the machine, give the allocation a new id";
+    assert_eq!(reasons, [expected]);
+}
+
+/// The machine's allocation is over, and it gets the next one.
+#[test]
+fn a_new_allocation_of_the_same_machine_is_installed() {
+    let inventory = marked();
+    let remembered = inventory.filesystems[0].marker.clone();
+    let claim = Claim { allocation: "a-2".to_owned(), installed: remembered, ..claim() };
+    let plan = install(&layout(), &inventory, claim).unwrap();
+    assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Wipe, Verdict::NotOurs]);
+}
+
+#[test]
+fn first_installations_are_announced_too() {
+    let plan = install(&layout(), &machine(), claim()).unwrap();
+    let begin = plan.steps.iter().position(|step| step.name == StepName::ReportBegin).unwrap();
+    assert_eq!(begin + 1, plan.point_of_no_return);
+    let [Operation::TellPointOfNoReturn { disks }] = plan.steps[begin].operations.as_slice() else { panic!("{plan}") };
+    assert_eq!(disks.iter().map(|disk| disk.device.as_str()).collect::<Vec<_>>(), ["/dev/sda", "/dev/sdb"]);
+}

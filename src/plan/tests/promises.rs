@@ -1,0 +1,154 @@
+//! What was promised for a disk holds until an operator changes it.
+
+use super::identity::{claim, forget_marker, install, marked, reinstall};
+use super::*;
+use crate::inventory::Filesystem;
+use crate::marker::{Marker, Promise};
+
+/// Installed with a marker as it is written today.
+fn installed_now() -> Inventory {
+    let mut machine = machine();
+    for (disk, serial) in machine.disks.iter_mut().zip(["A0", "B0", "C0"]) {
+        disk.serial = serial.to_owned();
+    }
+    let plan = install(&layout(), &machine, claim()).unwrap();
+    let mut inventory = after(&plan, machine);
+    let [Operation::WriteMarker(marker)] = super::stacks::operations(&plan, StepName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    let device = "/dev/sda2".to_owned();
+    inventory.filesystems.push(Filesystem { device, marker: Some(marker.clone()), ..Filesystem::default() });
+    inventory
+}
+
+/// The file of the layout was edited, and the database that had the installed one is gone.
+fn edited() -> Layout {
+    let mut layout = layout();
+    layout.disks[1].wipeonreinstall = true;
+    layout
+}
+
+#[test]
+fn the_marker_says_what_each_disk_was_promised() {
+    let inventory = installed_now();
+    let marker = inventory.filesystems[0].marker.as_ref().unwrap();
+    let promises: Vec<Option<Promise>> = marker.disks.iter().map(|disk| disk.promise).collect();
+    assert_eq!(promises, [Some(Promise::Wiped), Some(Promise::Kept)]);
+    assert_eq!(marker.layout_digest, crate::layout::digest(&layout()));
+    let json = serde_json::to_value(marker).unwrap();
+    assert_eq!((&json["disks"][1]["promise"], &json["disks"][1]["sector_bytes"]), (&"kept".into(), &512.into()));
+    assert_eq!(serde_json::from_value::<Marker>(json).unwrap(), *marker);
+    let plan = reinstall(&layout(), &inventory, claim()).unwrap();
+    assert_eq!(plan.warnings, [""; 0]);
+}
+
+#[test]
+fn a_disk_that_was_promised_to_be_kept_is_not_wiped() {
+    let digests = (crate::layout::digest(&layout()), crate::layout::digest(&edited()));
+    let expected = format!(
+        "disks[1].wipeonreinstall: /dev/sdb is to be wiped by the layout data ({}), but the machine was installed with the promise that a reinstall leaves it kept, by the layout data ({}): correct the layout; or, to change the promise, order the reinstall again with --change-promise",
+        digests.1, digests.0
+    );
+    assert_eq!(reasons(reinstall(&edited(), &installed_now(), claim())), [expected.as_str()]);
+    // The marker is gone with its disk, and the control plane remembers it.
+    for waiver in [Waiver::Operator, Waiver::Begun] {
+        let (mut inventory, mut claim) = (installed_now(), claim());
+        forget_marker(&mut inventory, &mut claim);
+        claim.waiver = Some(waiver);
+        assert_eq!(reasons(reinstall(&edited(), &inventory, claim)), [expected.as_str()]);
+    }
+    // On a desk as well.
+    assert_eq!(reasons(make(&edited(), &installed_now(), Mode::Reinstall)), [expected.as_str()]);
+}
+
+#[test]
+fn an_operator_changes_a_promise_by_saying_so() {
+    let claim = Claim { change_promise: true, ..claim() };
+    let plan = reinstall(&edited(), &installed_now(), claim).unwrap();
+    assert_eq!(plan.disks[1].verdict, Verdict::Wipe);
+    assert!(plan.to_string().contains(": the operator changes the promise\n"), "{plan}");
+    let [Operation::WriteMarker(marker)] = super::stacks::operations(&plan, StepName::TargetMarker) else {
+        panic!("{plan}")
+    };
+    assert_eq!(marker.disks[1].promise, Some(Promise::Wiped));
+}
+
+#[test]
+fn the_promise_is_not_changed_to_kept_by_an_edit_either() {
+    let (mut inventory, mut wiped) = (installed_now(), layout());
+    inventory.filesystems[0].marker.as_mut().unwrap().disks[1].promise = Some(Promise::Wiped);
+    let reasons = reasons(reinstall(&wiped, &inventory, claim()));
+    assert!(reasons[0].contains("/dev/sdb is to be kept by the layout"), "{reasons:?}");
+    wiped.disks[1].wipeonreinstall = true;
+    reinstall(&wiped, &inventory, claim()).unwrap();
+}
+
+#[test]
+fn another_layout_with_the_same_promises_is_said() {
+    let mut other = layout();
+    other.filesystems[0].mountoptions.push("noatime".to_owned());
+    let plan = reinstall(&other, &installed_now(), claim()).unwrap();
+    assert_eq!(plan.warnings.len(), 1);
+    assert!(plan.warnings[0].contains("is not the one that the machine was installed with"), "{plan}");
+}
+
+#[test]
+fn a_marker_of_before_promises_were_recorded_promises_nothing() {
+    let plan = reinstall(&edited(), &marked(), claim()).unwrap();
+    assert_eq!(plan.disks[1].verdict, Verdict::Wipe);
+    let old =
+        r#"{"machine":"m","allocation":"a","image":"i","layout":"l","disks":[{"device":"/dev/sda","size_bytes":7}]}"#;
+    let old: Marker = serde_json::from_str(old).unwrap();
+    assert_eq!((old.disks[0].promise, old.layout_digest.as_str()), (None, ""));
+}
+
+/// A disk that the layout did not have when the machine was installed.
+#[test]
+fn a_disk_that_was_not_listed_then_is_not_wiped() {
+    let mut more = layout();
+    more.disks.push(Disk {
+        device: "/dev/sdc".to_owned(),
+        wipeonreinstall: true,
+        partitions: vec![],
+        ..more.disks[1].clone()
+    });
+    let mut inventory = installed_now();
+    inventory.disks[2].signatures.push(Signature {
+        kind: "xfs".into(),
+        usage: "filesystem".into(),
+        ..Signature::default()
+    });
+    let refused = reasons(reinstall(&more, &inventory, claim()));
+    let expected = "disks[2].device: /dev/sdc is the disk with serial C0 (9.44 GB), and no disk of that name was recorded when the machine was installed; it is to be wiped and is not blank: there is xfs. Correct the layout, or erase the new one, or give up what is on it: --give-up C0";
+    assert_eq!(refused, [expected]);
+    for claim in [Claim { change_promise: true, ..claim() }, Claim { give_up: vec!["C0".to_owned()], ..claim() }] {
+        assert_eq!(reinstall(&more, &inventory, claim).unwrap().disks[2].verdict, Verdict::Wipe);
+    }
+    inventory.disks[2].signatures.clear();
+    inventory.disks[2].blank = true;
+    reinstall(&more, &inventory, claim()).unwrap();
+}
+
+#[test]
+fn the_recorded_kept_disk_that_reads_blank_is_refused() {
+    let blanked = |serial: &str| {
+        let mut inventory = installed_now();
+        super::identity::empty(&mut inventory.disks[1], serial);
+        inventory
+    };
+    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), the very disk that the machine was installed with, and it is to be kept, but it reads as if there were nothing on it: was it erased, or does its controller fail? Look before it is written; if its data are lost, order the reinstall again with --give-up B0";
+    assert_eq!(reasons(reinstall(&layout(), &blanked("B0"), claim())), [expected]);
+    let given = Claim { give_up: vec!["B0".to_owned()], ..claim() };
+    let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();
+    assert_eq!(plan.disks[1].verdict, Verdict::Make);
+    assert!(plan.to_string().contains("the operator gives up what was there"), "{plan}");
+    // One that was replaced is made anew, also by the attempt after the one that has begun with it.
+    let inventory = blanked("Z9");
+    let plan = reinstall(&layout(), &inventory, claim()).unwrap();
+    assert_eq!(plan.disks[1].verdict, Verdict::Make);
+    let [Operation::TellPointOfNoReturn { disks }] = super::stacks::operations(&plan, StepName::ReportBegin) else {
+        panic!("{plan}")
+    };
+    let again = Claim { begun_on: disks.clone(), waiver: Some(Waiver::Begun), ..claim() };
+    assert_eq!(reinstall(&layout(), &inventory, again).unwrap().disks[1].verdict, Verdict::Make);
+}

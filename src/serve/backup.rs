@@ -1,0 +1,151 @@
+//! Copies of the database: a consistent one while the server runs, and a way back that knows when a copy is too old.
+
+use super::DATABASE;
+use super::state::identity::{self, Identity};
+use super::state::store;
+use crate::error::{Context, Error, Phase, Result};
+use rusqlite::{Connection, OpenFlags};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Held by the server as long as it runs.
+const LOCK: &str = "drophammer.lock";
+
+/// Nobody else serves or restores this directory as long as the file is open; `None` where the filesystem has no locks.
+///
+/// # Errors
+/// Somebody does.
+pub fn lock(dir: &Path) -> Result<Option<File>> {
+    let path = dir.join(LOCK);
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = opened.context(Phase::Serve, || format!("open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::Error(_)) => Ok(None),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!("another `drophammer serve` is running in {}: end it first", dir.display());
+            Err(Error::new(Phase::Serve, message))
+        }
+    }
+}
+
+/// Copies the database of `dir` into a new file, readable for its owner only. The server may run.
+///
+/// # Errors
+/// There is no database, it is damaged, or the copy cannot be made.
+pub fn backup(dir: &Path, to: &Path) -> Result<()> {
+    let database = dir.join(DATABASE);
+    if to.exists() {
+        let message = format!("{} is there already: name another file, no backup is written over", to.display());
+        return Err(Error::refusal(Phase::Serve, message));
+    }
+    let made = copy(&database, to)?;
+    println!("{} holds the database {} after {} transactions", to.display(), made.id, made.transactions);
+    Ok(())
+}
+
+/// Puts a backup in the place of the database. The server must not run.
+///
+/// # Errors
+/// The backup is damaged, of another directory, or older than what the directory knows and nobody has said that this is meant.
+pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
+    let refuse = |what: String| Err(Error::refusal(Phase::Serve, what));
+    let _lock = lock(dir)?;
+    let database = dir.join(DATABASE);
+    let beside = identity::path(&database);
+    let new = database.with_extension("sqlite.new");
+    remove(&new)?;
+    let mut restored = copy(from, &new)?;
+    let known = identity::read(&beside).or_else(|error| if older { Ok(None) } else { Err(error) })?;
+    if let Some(known) = known.filter(|known| known.transactions > 0) {
+        if known.id != restored.id {
+            remove(&new)?;
+            return refuse(format!(
+                "{} is of another directory: its id is {}, that of {} is {}. Nothing was changed",
+                from.display(),
+                restored.id,
+                dir.display(),
+                known.id
+            ));
+        }
+        let missing = known.transactions.saturating_sub(restored.transactions);
+        if missing > 0 && !older {
+            remove(&new)?;
+            return refuse(format!(
+                "{} is older than what {} knows: {missing} durable transactions came later, among them perhaps orders and \
+                 installations. A machine that it takes for new is installed, and the disks that it keeps are wiped. Nothing was \
+                 changed; --older restores it all the same",
+                from.display(),
+                dir.display()
+            ));
+        }
+        if missing > 0 {
+            // What was backed up before now is older than this, whatever it counts.
+            restored.transactions = known.transactions + 1;
+            let what = || format!("write {}", new.display());
+            let connection = Connection::open(&new).context(Phase::Serve, what)?;
+            store::keep(&connection, &restored).context(Phase::Serve, what)?;
+        }
+    }
+    put(&new, &database)?;
+    identity::make(&beside, &restored)?;
+    println!("{} is {} after {} transactions", database.display(), restored.id, restored.transactions);
+    Ok(())
+}
+
+/// A whole copy, on the disk, and what it is.
+fn copy(database: &Path, to: &Path) -> Result<Identity> {
+    let what = || format!("copy {} to {}", database.display(), to.display());
+    let part = to.with_extension("part");
+    OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&part).context(Phase::Serve, what)?;
+    let made = copy_into(database, &part).and_then(|identity| {
+        let synced = File::open(&part).and_then(|file| file.sync_all()).and_then(|()| fs::rename(&part, to));
+        synced.context(Phase::Serve, what)?;
+        identity::sync_folder(to)?;
+        Ok(identity)
+    });
+    if made.is_err() {
+        remove(&part)?;
+    }
+    made
+}
+
+fn copy_into(database: &Path, part: &Path) -> Result<Identity> {
+    let what = || format!("read {}", database.display());
+    let connection =
+        Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+    connection.execute_batch("PRAGMA busy_timeout=5000").context(Phase::Serve, what)?;
+    store::check(&connection, database)?;
+    // One transaction of reading: what the server writes meanwhile is not in it, or all of it is.
+    connection.execute("VACUUM INTO ?1", [part.to_string_lossy()]).context(Phase::Serve, what)?;
+    let copy = Connection::open(part).context(Phase::Serve, what)?;
+    store::check(&copy, part)?;
+    match store::of_database(&copy).context(Phase::Serve, what)? {
+        Some(identity) => Ok(identity),
+        None => Err(Error::refusal(
+            Phase::Serve,
+            format!("{} is no database of `drophammer serve`, or of a version that gave it no id", database.display()),
+        )),
+    }
+}
+
+/// The log of the old database must not be taken for that of the new one.
+fn put(new: &Path, database: &Path) -> Result<()> {
+    for ending in ["-wal", "-shm"] {
+        let mut log = database.as_os_str().to_owned();
+        log.push(ending);
+        remove(&PathBuf::from(log))?;
+    }
+    fs::rename(new, database).context(Phase::Serve, || format!("rename {}", new.display()))?;
+    identity::sync_folder(database)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(Phase::Serve, || format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,225 @@
+//! A folder of the operator's files as they are on the disk, with what was good before: of a file that is wrong, and of a file or
+//! folder that cannot be read now, the last good version stays in force.
+
+use super::digest;
+use super::state::FileStamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+/// Why there is no newer version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bad {
+    /// It cannot be used, with line and column.
+    Wrong(String),
+    /// It cannot be read: it is tried again at every look.
+    Unread(Unread),
+}
+
+/// What could not be read, and since when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    since: String,
+    why: String,
+}
+
+impl Unread {
+    /// The same trouble, or another one, goes on since it began.
+    fn after(before: Option<&Unread>, why: String) -> Unread {
+        let since = before.map(|before| before.since.clone()).unwrap_or_else(|| {
+            let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
+            OffsetDateTime::now_utc().format(format).unwrap_or_default()
+        });
+        Unread { since, why }
+    }
+}
+
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot be read since {}: {}", self.since, self.why)
+    }
+}
+
+impl std::fmt::Display for Bad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bad::Wrong(why) => f.write_str(why),
+            Bad::Unread(unread) => unread.fmt(f),
+        }
+    }
+}
+
+/// A YAML file and what it said.
+pub struct Entry<T> {
+    stamp: Option<FileStamp>,
+    pub newest: Result<T, Bad>,
+    /// The newest version that could be used.
+    pub in_force: Option<T>,
+}
+
+pub struct Folder<T> {
+    path: PathBuf,
+    read: fn(&str) -> Result<T, String>,
+    pub entries: BTreeMap<PathBuf, Entry<T>>,
+    unread: Option<Unread>,
+}
+
+impl<T: Clone> Folder<T> {
+    pub fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> Folder<T> {
+        Folder { path, read, entries: BTreeMap::new(), unread: None }
+    }
+
+    /// Reads what has changed; true when anything has.
+    pub fn look(&mut self) -> bool {
+        let found = match listed(&self.path) {
+            Ok(found) => found,
+            Err(error) => {
+                let now = Some(Unread::after(self.unread.as_ref(), error.to_string()));
+                let changed = now != self.unread;
+                self.unread = now;
+                return changed;
+            }
+        };
+        let mut changed = self.unread.take().is_some();
+        let before = self.entries.len();
+        self.entries.retain(|path, _| found.contains(path));
+        changed |= self.entries.len() != before;
+        for path in found {
+            changed |= self.look_at(path);
+        }
+        changed
+    }
+
+    fn look_at(&mut self, path: PathBuf) -> bool {
+        let stamp = digest::stamp(&path);
+        let known = self.entries.get(&path);
+        if let (Some(Entry { newest: Ok(_) | Err(Bad::Wrong(_)), stamp: Some(before), .. }), Ok(now)) = (known, &stamp)
+            && before == now
+        {
+            return false;
+        }
+        let before = known.and_then(|entry| match &entry.newest {
+            Err(Bad::Unread(unread)) => Some(unread.clone()),
+            _ => None,
+        });
+        let newest = match stamp.as_ref().map_err(|error| error.to_string()).and_then(|_| read_text(&path)) {
+            Ok(text) => text.and_then(|text| (self.read)(&text)).map_err(Bad::Wrong),
+            Err(why) => Err(Bad::Unread(Unread::after(before.as_ref(), why))),
+        };
+        let is_old_news = matches!((&newest, &before), (Err(Bad::Unread(now)), Some(before)) if now == before);
+        let in_force = self.entries.remove(&path).and_then(|entry| entry.in_force);
+        self.entries.insert(path, Entry { stamp: stamp.ok(), newest, in_force });
+        !is_old_news
+    }
+
+    /// Says that the folder cannot be read, when it cannot.
+    pub fn say_unread(&self, problems: &mut Vec<String>) {
+        if let Some(unread) = &self.unread {
+            problems.push(format!("{}/ {unread} (what was read before stays in force)", self.path.display()));
+        }
+    }
+
+    /// Uses the newest version of every file that can be used, else the last one that could, and says what is wrong.
+    pub fn in_force(&mut self, problems: &mut Vec<String>) -> Vec<(PathBuf, T)> {
+        self.say_unread(problems);
+        let mut all = Vec::new();
+        for (path, entry) in &mut self.entries {
+            match &entry.newest {
+                Ok(newest) => entry.in_force = Some(newest.clone()),
+                Err(why) => problems.push(say(path, &why.to_string(), entry.in_force.is_some())),
+            }
+            all.extend(entry.in_force.clone().map(|value| (path.clone(), value)));
+        }
+        all
+    }
+}
+
+/// All of the YAML files, or an error: half a list would be taken for files that are gone.
+fn listed(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let paths: BTreeSet<PathBuf> = paths.collect::<std::io::Result<_>>()?;
+    Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())
+}
+
+/// Is there a file of a machine, good or bad? What cannot be read may hold one.
+pub fn has_machines(dir: &Path) -> bool {
+    match listed(&dir.join("machines")) {
+        Ok(found) => !found.is_empty(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+pub fn say(path: &Path, why: &str, has_good: bool) -> String {
+    let consequence = if has_good { " (its last good version stays in force)" } else { "" };
+    let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), spaced(line))).collect();
+    lines.join("\n") + consequence
+}
+
+/// `FILE:LINE:COLUMN: why`, or `FILE: why` where there is no line.
+fn spaced(line: &str) -> String {
+    if line.starts_with(|c: char| c.is_ascii_digit()) { line.to_owned() } else { format!(" {line}") }
+}
+
+fn is_yaml(path: &Path) -> bool {
+    let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+/// The outer error is that it cannot be read, the inner one that it cannot be a file of ours.
+fn read_text(path: &Path) -> Result<Result<String, String>, String> {
+    const LIMIT: i64 = 4 << 20;
+    let size = digest::stamp(path).map_err(|error| error.to_string())?.size;
+    if size > LIMIT {
+        return Ok(Err(format!("the file has {size} bytes, more than any description of a machine needs")));
+    }
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Ok(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(Err(error.to_string())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(folder: &mut Folder<String>) -> (Vec<String>, Vec<String>) {
+        folder.look();
+        let mut problems = Vec::new();
+        let values = folder.in_force(&mut problems).into_iter().map(|(_, value)| value).collect();
+        (values, problems)
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_what_it_said_and_since_when() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, aside) = (dir.path().join("machines"), dir.path().join("aside"));
+        let mut folder: Folder<String> = Folder::new(path.clone(), |text| Ok(text.to_owned()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("a.yaml"), "a").unwrap();
+        assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
+
+        fs::rename(&path, &aside).unwrap();
+        assert!(folder.look());
+        let (values, problems) = all(&mut folder);
+        assert_eq!(values, ["a"]);
+        assert!(problems[0].contains("machines/ cannot be read since 20"), "{problems:?}");
+        assert!(!folder.look() && all(&mut folder).1 == problems, "it is said once");
+        fs::rename(&aside, &path).unwrap();
+        assert!(folder.look());
+        assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
+
+        // A file that is there and is none: the same without a stamp that changes.
+        fs::remove_file(path.join("a.yaml")).unwrap();
+        fs::create_dir(path.join("a.yaml")).unwrap();
+        let (values, problems) = all(&mut folder);
+        assert_eq!(values, ["a"]);
+        assert!(problems[0].contains("a.yaml: cannot be read since 20"), "{problems:?}");
+        assert!(!folder.look());
+        // A file that is really gone is gone.
+        fs::remove_dir(path.join("a.yaml")).unwrap();
+        assert_eq!(all(&mut folder), (vec![], vec![]));
+    }
+}

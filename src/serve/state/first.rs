@@ -1,0 +1,110 @@
+//! A first installation that passes its point of no return: it may, when nothing has changed since it was handed out, and it goes
+//! on only with the disks that it has begun with.
+
+use super::orders::column;
+use super::standing::{First, read};
+use super::{Hash, State};
+use crate::control::wire::Report;
+use crate::error::Result;
+use crate::marker::MarkedDisk;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BegunFirst {
+    /// True when it is news.
+    Yes(bool),
+    /// It must not destroy, for this reason.
+    No(String),
+}
+
+impl State {
+    /// Notes that the boot with this token passes the point of no return of a first installation.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn begin_first(
+        &self,
+        machine: &str,
+        allocation: &str,
+        token: Hash,
+        disks: Vec<MarkedDisk>,
+    ) -> Result<BegunFirst> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.durably(move |transaction| {
+            let standing = read(transaction, &machine, &allocation)?;
+            let no = |why: String| Ok(BegunFirst::No(why));
+            if standing.succeeded {
+                return no(format!("allocation {allocation} is installed: only an order reinstalls it"));
+            }
+            if let Some(other) = &standing.elsewhere {
+                return no(format!("allocation {allocation} is installed under machine {other}"));
+            }
+            if standing.handed_out.is_none() {
+                return no(format!("allocation {allocation} was not handed out to this machine"));
+            }
+            if current_token(transaction, &machine)? != Some(token) {
+                return no("the machine has booted again meanwhile".to_owned());
+            }
+            if let Some(why) = standing.first.as_ref().and_then(|first| other_disks(&first.disks, &disks)) {
+                return no(why);
+            }
+            let only = standing.first.as_ref().is_none_or(|first| first.only && first.by == token);
+            let begun = column(&First { disks, by: token, only, heard: false })?;
+            transaction.execute(
+                "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2",
+                params![machine, allocation, begun],
+            )?;
+            Ok(BegunFirst::Yes(standing.first.is_none()))
+        })
+        .await
+    }
+}
+
+/// What a failure makes of an installation that has begun. That nothing was touched is the word of one boot about itself: what
+/// an earlier one has begun stays begun.
+pub fn failed(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    first: Option<First>,
+    report: &Report,
+) -> rusqlite::Result<()> {
+    let token = current_token(transaction, machine)?;
+    let Some(first) = first.filter(|first| token == Some(first.by)) else { return Ok(()) };
+    let begun = match report.untouched && first.only {
+        true => None,
+        false => Some(column(&First { heard: true, ..first })?),
+    };
+    let update = "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, begun]).map(drop)
+}
+
+fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<Hash>> {
+    transaction.query_row("SELECT hash FROM tokens WHERE machine = ?1", [machine], |row| row.get(0)).optional()
+}
+
+/// The first disk that is another one than the one that was begun with.
+fn other_disks(begun: &[MarkedDisk], now: &[MarkedDisk]) -> Option<String> {
+    now.iter().find_map(|now| {
+        let then = begun.iter().find(|then| then.device == now.device)?;
+        let is_other = |then: &str, now: &str| !then.is_empty() && !now.is_empty() && then != now;
+        let differs = is_other(&then.serial, &now.serial)
+            || is_other(&then.wwn, &now.wwn)
+            || then.size_bytes != now.size_bytes;
+        differs.then(|| {
+            format!(
+                "the installation has begun on {} with {}, and that is {} now: put the disk back, or give the machine a new \
+                 allocation id",
+                now.device,
+                in_words(then),
+                in_words(now)
+            )
+        })
+    })
+}
+
+fn in_words(disk: &MarkedDisk) -> String {
+    let MarkedDisk { serial, wwn, size_bytes, .. } = disk;
+    format!("serial {serial:?}, wwn {wwn:?}, {}", crate::text::bytes(*size_bytes))
+}

@@ -1,0 +1,124 @@
+//! The small file beside the database: its random id, and how many durable transactions it has seen. A database that is another
+//! one, or an older one, is told by it.
+
+use crate::error::{Context, Error, Phase, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Which database it is, and how much it knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub id: String,
+    /// Durable transactions so far; signed as SQLite's integers are.
+    pub transactions: i64,
+}
+
+impl Identity {
+    pub fn fresh() -> Identity {
+        Identity { id: uuid::Uuid::new_v4().to_string(), transactions: 0 }
+    }
+
+    /// Always of the same length, so that it is written in place.
+    fn line(&self) -> String {
+        format!("{} {:020}\n", self.id, self.transactions)
+    }
+
+    fn parse(text: &str) -> Option<Identity> {
+        let (id, transactions) = text.trim_end().split_once(' ')?;
+        Some(Identity { id: uuid::Uuid::parse_str(id).ok()?.to_string(), transactions: transactions.parse().ok()? })
+    }
+}
+
+/// Where the id lies, beside its database.
+pub fn path(database: &Path) -> PathBuf {
+    database.with_extension("id")
+}
+
+/// What the file says; `None` when there is none.
+///
+/// # Errors
+/// It cannot be read, or is not understood.
+pub fn read(path: &Path) -> Result<Option<Identity>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.context(Phase::Serve, || format!("read {}", path.display()))?,
+    };
+    match Identity::parse(&text) {
+        Some(identity) => Ok(Some(identity)),
+        None => Err(Error::new(
+            Phase::Serve,
+            format!(
+                "{} does not hold an id and a number: put it back from a backup of the directory, or restore the database \
+                 with `drophammer serve restore`, which writes it anew",
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// Makes the file, whole or not at all, in place of another one.
+///
+/// # Errors
+/// It cannot be written.
+pub fn make(path: &Path, identity: &Identity) -> Result<()> {
+    let what = || format!("write {}", path.display());
+    let new = path.with_extension("id.new");
+    let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
+    let written = made.and_then(|mut file| {
+        file.write_all(identity.line().as_bytes())?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&new, path)).context(Phase::Serve, what)?;
+    sync_folder(path)
+}
+
+/// Notes the number in the file, which must be there and be of this database. The line lies in one sector, so that a power cut
+/// leaves the old number or the new one.
+///
+/// # Errors
+/// The file is gone, is of another database, or cannot be written.
+pub fn count(path: &Path, identity: &Identity) -> Result<()> {
+    if read(path)?.is_none_or(|is| is.id != identity.id) {
+        let message = format!("{} is gone, or is of another database", path.display());
+        return Err(Error::new(Phase::Serve, message));
+    }
+    let opened = OpenOptions::new().write(true).open(path);
+    let written = opened.and_then(|file| {
+        file.write_all_at(identity.line().as_bytes(), 0)?;
+        file.sync_data()
+    });
+    written.context(Phase::Serve, || format!("write {}", path.display()))
+}
+
+/// Makes a rename in this file's folder survive a power cut.
+///
+/// # Errors
+/// The folder cannot be opened.
+pub fn sync_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.context(Phase::Serve, || format!("sync {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_is_written_in_place_and_only_for_its_own_database() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path(&dir.path().join("drophammer.sqlite"));
+        assert_eq!(read(&path).unwrap(), None);
+        let mut identity = Identity::fresh();
+        assert!(count(&path, &identity).unwrap_err().to_string().contains("drophammer.id is gone"));
+        make(&path, &identity).unwrap();
+        identity.transactions = 1234;
+        count(&path, &identity).unwrap();
+        assert_eq!(read(&path).unwrap().unwrap(), identity);
+        assert!(count(&path, &Identity::fresh()).is_err());
+        fs::write(&path, "nonsense\n").unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("drophammer.id does not hold an id"));
+    }
+}

@@ -1,0 +1,57 @@
+//! A machine that has another id now, because its mainboard or its firmware is another one: all that is known moves with it.
+
+use super::State;
+use crate::error::Result;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renamed {
+    Done,
+    /// It cannot be, for this reason.
+    Refused(String),
+}
+
+impl State {
+    /// Moves all that is known of `old` to `new`, and remembers `old`.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn rename(&self, old: &str, new: &str) -> Result<Renamed> {
+        let (old, new) = (old.to_owned(), new.to_owned());
+        self.durably(move |transaction| {
+            let has = |machine: &str, which: &str| -> rusqlite::Result<Option<String>> {
+                let select = format!("SELECT id FROM allocations WHERE machine = ?1 AND {which} LIMIT 1");
+                transaction.query_row(&select, [machine], |row| row.get(0)).optional()
+            };
+            if has(&old, "true")?.is_none() {
+                return Ok(Renamed::Refused(format!("nothing is known of a machine {old}")));
+            }
+            if let Some(own) = has(&new, "(succeeded = 1 OR begun IS NOT NULL)")? {
+                let message = format!("machine {new} has an installation of its own, of allocation {own}");
+                return Ok(Renamed::Refused(message));
+            }
+            rename(transaction, &old, &new)?;
+            Ok(Renamed::Done)
+        })
+        .await
+    }
+}
+
+fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+    // What was handed out to the new id came to nothing.
+    for table in ["allocations", "layouts", "orders"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
+        transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
+    }
+    transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    // What the machine has said under its new id is newer, and so is the token that it may be using now.
+    for (table, key) in [("tokens", "machine"), ("machines", "id")] {
+        transaction.execute(&format!("UPDATE OR IGNORE {table} SET {key} = ?2 WHERE {key} = ?1"), [old, new])?;
+        transaction.execute(&format!("DELETE FROM {table} WHERE {key} = ?1"), [old])?;
+    }
+    transaction.execute("UPDATE former SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    transaction.execute("DELETE FROM former WHERE former = ?1", [new])?;
+    transaction.execute("INSERT OR REPLACE INTO former (former, machine) VALUES (?1, ?2)", params![old, new])?;
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! The database as a file: opened only when it is whole and the one that belongs here, whole in one file after every durable
+//! transaction, and missed as soon as it is taken away.
+//!
+//! With its log (WAL) the many events of many machines cost no sync each. What must not get lost is synced, and then moved into
+//! the database proper, so that the log holds nothing but events: a copy of the one file has all that matters.
+
+use super::identity::{self, Identity};
+use super::schema;
+use crate::error::{Context, Error, Phase, Result};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use tokio::sync::watch;
+
+pub struct Store {
+    pub connection: Connection,
+    path: PathBuf,
+    /// Device and inode of the file that was opened.
+    file: (u64, u64),
+    identity: Identity,
+    /// Why the server has to stop.
+    gone: watch::Sender<Option<String>>,
+}
+
+impl Store {
+    /// Opens or creates the database, readable for its owner only: reports hold passwords.
+    ///
+    /// # Errors
+    /// The file cannot be made, is no database of ours, is damaged, or is not the one that belongs here.
+    pub fn open(path: &Path, gone: watch::Sender<Option<String>>) -> Result<Store> {
+        let what = || format!("open the state file {}", path.display());
+        let is_new = is_new(path)?;
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path).context(Phase::Serve, what)?;
+        let mut connection = Connection::open(path).context(Phase::Serve, what)?;
+        let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
+        connection.execute_batch(settings).context(Phase::Serve, what)?;
+        check(&connection, path)?;
+        let own = of_database(&connection).context(Phase::Serve, what)?;
+        let identity = belongs(path, is_new, own.clone())?;
+        schema::bring_up_to_date(&mut connection).context(Phase::Serve, what)?;
+        if own.is_none() {
+            keep(&connection, &identity).context(Phase::Serve, what)?;
+        }
+        into_the_file(&connection).context(Phase::Serve, what)?;
+        let file = inode(path).context(Phase::Serve, what)?;
+        Ok(Store { connection, path: path.to_owned(), file, identity, gone })
+    }
+
+    /// One transaction that is on the disk, in the one file, when this returns. With the log, `synchronous=NORMAL` survives a
+    /// crash of the server but not of its power; what is acknowledged must survive both.
+    ///
+    /// # Errors
+    /// The database's, or it is gone: then the server stops.
+    pub fn durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
+        self.must_be_there()?;
+        let (value, transactions) = self.commit(work).context(Phase::Serve, || "the state file")?;
+        // Whoever deletes or replaces the file takes with it what was just written.
+        self.must_be_there()?;
+        self.identity.transactions = transactions;
+        let counted = identity::count(&identity::path(&self.path), &self.identity);
+        counted.map_err(|error| self.stop(error.to_string()))?;
+        Ok(value)
+    }
+
+    fn commit<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> rusqlite::Result<(T, i64)> {
+        self.connection.pragma_update(None, "synchronous", "FULL")?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let result = work(&transaction).and_then(|value| {
+            let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
+            let transactions = transaction.query_row(count, [], |row| row.get(0))?;
+            transaction.commit().map(|()| (value, transactions))
+        });
+        self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+        let done = result?;
+        into_the_file(&self.connection)?;
+        Ok(done)
+    }
+
+    /// Is the file at its place still the one that was opened?
+    ///
+    /// # Errors
+    /// It is not: the server stops.
+    pub fn must_be_there(&self) -> Result<()> {
+        match inode(&self.path) {
+            Ok(file) if file == self.file => Ok(()),
+            Ok(_) => Err(self.stop(format!("{} is another file than the one that was opened", self.path.display()))),
+            Err(error) => Err(self.stop(format!("{} is gone: {error}", self.path.display()))),
+        }
+    }
+
+    fn stop(&self, why: String) -> Error {
+        let message = format!(
+            "{why}. Nothing that machines and operators say would be remembered, so the server stops. Put the database back \
+             (`drophammer serve restore`), and start again"
+        );
+        self.gone.send_replace(Some(message.clone()));
+        Error::new(Phase::Serve, message)
+    }
+}
+
+/// Moves what is in the log into the database, synced. While a backup reads it stays in the log, which is as durable; the next
+/// transaction moves it.
+fn into_the_file(connection: &Connection) -> rusqlite::Result<()> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+}
+
+fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
+    fs::metadata(path).map(|is| (is.dev(), is.ino()))
+}
+
+/// Has this file never held what a server remembers? Not there, empty, or without a table.
+///
+/// # Errors
+/// It is not a database.
+pub fn is_new(path: &Path) -> Result<bool> {
+    if fs::metadata(path).map_or(true, |is| is.len() == 0) {
+        return Ok(true);
+    }
+    let what = || format!("open the state file {}", path.display());
+    let connection =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+    let select = "SELECT 1 FROM sqlite_master WHERE name = 'allocations'";
+    let there = connection.query_row(select, [], |_| Ok(())).optional().context(Phase::Serve, what)?;
+    Ok(there.is_none())
+}
+
+/// # Errors
+/// The database is damaged.
+pub fn check(connection: &Connection, path: &Path) -> Result<()> {
+    let said: rusqlite::Result<String> = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
+    let said = said.unwrap_or_else(|error| error.to_string());
+    match said.as_str() {
+        "ok" => Ok(()),
+        damage => Err(Error::new(
+            Phase::Serve,
+            format!(
+                "{} is damaged: {}. Put a backup in its place with `drophammer serve restore`",
+                path.display(),
+                damage.replace('\n', " ")
+            ),
+        )),
+    }
+}
+
+/// The database's own word on what it is; databases of before have none.
+pub fn of_database(connection: &Connection) -> rusqlite::Result<Option<Identity>> {
+    let select = "SELECT 1 FROM sqlite_master WHERE name = 'identity'";
+    if connection.query_row(select, [], |_| Ok(())).optional()?.is_none() {
+        return Ok(None);
+    }
+    let read = |row: &rusqlite::Row| Ok(Identity { id: row.get(0)?, transactions: row.get(1)? });
+    connection.query_row("SELECT id, transactions FROM identity", [], read).optional()
+}
+
+/// Writes the database's own word on what it is.
+pub fn keep(connection: &Connection, identity: &Identity) -> rusqlite::Result<()> {
+    connection.execute(
+        "INSERT INTO identity (one, id, transactions) VALUES (1, ?1, ?2)
+         ON CONFLICT (one) DO UPDATE SET id = ?1, transactions = ?2",
+        rusqlite::params![identity.id, identity.transactions],
+    )?;
+    Ok(())
+}
+
+/// Does the database belong to the id beside it? What has no id yet gets one.
+fn belongs(database: &Path, is_new: bool, own: Option<Identity>) -> Result<Identity> {
+    let file = identity::path(database);
+    let beside = if is_new { None } else { identity::read(&file)? };
+    let what = match (own, beside) {
+        (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
+        (Some(own), Some(beside)) if own.id == beside.id => format!(
+            "is older than what this directory knows: it has seen {} durable transactions of {}",
+            own.transactions, beside.transactions
+        ),
+        (Some(own), Some(beside)) => format!("is of another directory: its id is {}, not {}", own.id, beside.id),
+        (Some(own), None) => format!("has the id {}, but there is no {} beside it", own.id, file.display()),
+        (None, Some(beside)) if beside.transactions > 0 => {
+            format!(
+                "has no id, but {} knows the id {}: it is of before, or of another directory",
+                file.display(),
+                beside.id
+            )
+        }
+        // A start that was cut between the two.
+        (None, Some(beside)) => return Ok(beside),
+        (None, None) => {
+            let fresh = Identity::fresh();
+            identity::make(&file, &fresh)?;
+            return Ok(fresh);
+        }
+    };
+    let message = format!(
+        "{} {what}. What it does not know it would have done again, to disks that are to be kept. Put the right database back: \
+         `drophammer serve restore` says whether a backup is the right one",
+        database.display()
+    );
+    Err(Error::new(Phase::Serve, message))
+}

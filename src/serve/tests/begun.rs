@@ -1,0 +1,133 @@
+//! First installations that pass their point of no return.
+
+use super::reinstall::{failure, with_images};
+use super::*;
+
+fn disks(serial: &str) -> Value {
+    json!([{ "device": "/dev/sda", "serial": serial, "size_bytes": 1 }])
+}
+
+impl Running {
+    async fn begin_first(&self, token: &str, allocation: &str, disks: Value) -> Answer {
+        let body = json!({ "allocationuuid": allocation, "order": "", "disks": disks });
+        self.call(token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await
+    }
+
+    async fn begun_on(&self, token: &str) -> Vec<String> {
+        let given = self.allocated(ONE, token).await.allocation.unwrap();
+        given.begun_on.into_iter().map(|disk| disk.serial).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    let early = server.begin_first(&token, "a1", disks("A")).await;
+    assert_eq!(early.status, 409);
+    assert!(early.text().contains("was not handed out"), "{}", early.text());
+    assert!(server.begun_on(&token).await.is_empty());
+    for _ in 0..2 {
+        assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
+    }
+    server.heard("one begins: what its layout lists is erased").await;
+
+    // Its power is cut.
+    let server = server.restarted().await;
+    let token = server.token(ONE).await;
+    assert_eq!(server.begun_on(&token).await, ["A"]);
+    let other = server.begin_first(&token, "a1", disks("B")).await;
+    assert_eq!(other.status, 409);
+    let text = other.text();
+    assert!(text.contains(r#"serial \"A\""#) && text.contains(r#"serial \"B\""#), "{text}");
+    // That this boot has touched nothing says nothing about the one before.
+    server.report_of(&token, failure("", true)).await;
+    assert_eq!(server.begun_on(&token).await, ["A"]);
+    assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
+    server.report_of(&token, failure("", true)).await;
+    assert_eq!(server.begun_on(&token).await, ["A"]);
+    server.report(ONE, &token, "a1", true).await;
+    assert!(server.begun_on(&token).await.is_empty());
+    let late = server.begin_first(&token, "a1", disks("A")).await;
+    assert_eq!(late.status, 409);
+    assert!(late.text().contains("is installed: only an order reinstalls it"), "{}", late.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_announced_and_never_begun_binds_nobody() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
+    server.report_of(&token, failure("", true)).await;
+    let token = server.token(ONE).await;
+    assert!(server.begun_on(&token).await.is_empty());
+    assert_eq!(server.begin_first(&token, "a1", disks("B")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_does_not_begin_when_something_has_changed_meanwhile() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let begins = async |token: &str, words: &str| {
+        let answer = server.begin_first(token, "a1", disks("A")).await;
+        (answer.status, answer.text().contains(words))
+    };
+    let newer = server.token(ONE).await;
+    assert_eq!(begins(&token, "older than its last PXE boot").await, (401, true));
+    let file = |allocation: &str| machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
+    for (text, words) in [
+        (file("a2"), "the machine's allocation is a2 now, not a1"),
+        (format!("id: {ONE}\n"), "no file gives the machine"),
+    ] {
+        server.write("machines/one.yaml", &text);
+        while begins(&newer, words).await != (409, true) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    server.write("machines/one.yaml", &file("a1"));
+    while begins(&newer, "").await.0 != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The report of the first installation is lost, and the layout's file is edited before the machine comes again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edited_file_does_not_become_the_layout_of_an_installation_that_has_begun() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
+    server.write("layouts/default.yaml", &LAYOUT.replace("root", "other"));
+    let server = server.restarted().await;
+    let token = server.token(ONE).await;
+    let label = async |token: &str| {
+        let given = server.allocated(ONE, token).await.allocation.unwrap();
+        given.filesystemlayout["filesystems"][0]["label"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(label(&token).await, "root");
+    server.report(ONE, &token, "a1", true).await;
+    server.heard("layout default has changed since the machine was installed").await;
+    server.order("debian-13").await;
+    assert_eq!(label(&server.token(ONE).await).await, "root");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_that_says_that_it_has_failed_takes_a_corrected_layout() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
+    server.report_of(&token, failure("", false)).await;
+    server.write("layouts/default.yaml", &LAYOUT.replace("root", "other"));
+    for _ in 0..500 {
+        let given = server.allocated(ONE, &token).await.allocation.unwrap();
+        if given.filesystemlayout["filesystems"][0]["label"] == "other" {
+            assert_eq!(given.begun_on.len(), 1, "the disks stay those");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the corrected layout is never handed out");
+}
