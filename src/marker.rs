@@ -44,4 +44,18 @@ pub struct MarkedDisk {
     /// Disk GUID of its GPT, which every table that an installation makes has anew; empty when it has none.
     #[serde(default)]
     pub guid: String,
+    /// What an attempt that has begun was about to make on this disk, which a reinstall keeps; no finished installation has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub making: Vec<Making>,
+}
+
+/// Something that is made on a disk that is kept otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Making {
+    /// `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
+    pub on: String,
+    /// Of the filesystem; empty for a disk that is made anew as a whole.
+    #[serde(default)]
+    pub uuid: String,
 }

@@ -41,7 +41,8 @@ impl Deciding<'_> {
             return self.decided.filesystems.push(fate);
         }
         let keep = device.fate == Fate::Kept;
-        let fill = keep && device.blank && filesystem.format != Format::None;
+        let cut_off = keep && filesystem.format != Format::None && self.was_cut_off(device);
+        let fill = cut_off || keep && device.blank && filesystem.format != Format::None;
         // A blank disk is to be kept as well, from now on.
         let refused = device.fate != Fate::Wiped && is_root(filesystem);
         let fate = match refused || keep && !fill {
@@ -53,9 +54,13 @@ impl Deciding<'_> {
         match fate {
             Ok(uuid) => {
                 if fill {
-                    let message =
-                        format!("{}, but there is nothing on it: the filesystem is made", wish(filesystem, device));
-                    self.warn(message);
+                    let said = match cut_off && !device.blank {
+                        true => "an earlier attempt was cut off while it made it: the filesystem is made again",
+                        false => "there is nothing on it: the filesystem is made",
+                    };
+                    self.warn(format!("{}, but {said}", wish(filesystem, device)));
+                    let making = self.making(device, &uuid).map(|making| (filesystem.device.clone(), making));
+                    self.decided.filling.extend(making);
                 }
                 if keep {
                     self.decide_return(place, filesystem, device, fill);
@@ -80,7 +85,7 @@ impl Deciding<'_> {
         let path = mountable(filesystem);
         let disks = self.stack.disks(self.stack.name(&device.now));
         let mut disks = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
-        let is_written = path.is_some() && !filesystem.mountoptions.iter().any(|option| option == "ro");
+        let is_written = path.is_some() && !filesystem.is_read_only();
         if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
             let message = format!(
                 "{} is to be written ({}), but {} is read-only: it cannot be written (write protection switch, failing disk?)",
@@ -91,13 +96,13 @@ impl Deciding<'_> {
             return self.refuse(place, message);
         }
         let why = self.inventory.failure(&Tried::Filesystem(device.now.clone()));
-        let (Some(path), Some(why)) = (path, why) else { return };
+        let (Some(path), Some(why), false) = (path, why, fill) else { return };
         let message = format!(
             "{}, mounted at {path}, but it cannot be mounted, not even read-only: {why}",
             wish(filesystem, device)
         );
         let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
-        let may_help = filesystem.mountoptions.iter().any(|option| names_more(option));
+        let may_help = filesystem.options().any(names_more);
         match may_help || waiver == Some(Waiver::Begun) {
             true => self.warn(message),
             false => self.refuse(place, message),

@@ -17,8 +17,12 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, tables:
             wwn: disk.wwn.clone(),
             size_bytes: disk.size_bytes,
             guid: guid(disk, tables),
+            making: Vec::new(),
         }),
-        Err(_) => known.clone().find(|known| known.device == listed.device).cloned(),
+        Err(_) => {
+            let known = known.clone().find(|known| known.device == listed.device).cloned();
+            known.map(|known| MarkedDisk { making: Vec::new(), ..known })
+        }
     });
     Some(Marker {
         machine: claim.machine.clone(),

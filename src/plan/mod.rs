@@ -13,6 +13,7 @@ mod identity;
 mod image;
 pub mod kept;
 mod lvm;
+mod making;
 mod marking;
 mod reaching;
 mod release;
@@ -71,7 +72,12 @@ pub fn make(
     if let Some(marked) = already::marked(layout, inventory, &request) {
         return already::arrange(layout, inventory, request, &marked);
     }
-    let decided = verdict::decide(layout, inventory, &request, ids);
+    let mut decided = verdict::decide(layout, inventory, &request, false, ids);
+    // What an attempt has finished before it was cut off is kept as it is, as far as that goes.
+    if !decided.problems.is_empty() && making::was_making_disks(&request) {
+        let again = verdict::decide(layout, inventory, &request, true, ids);
+        decided = if again.problems.is_empty() { again } else { decided };
+    }
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;
         return Err(Box::new(Refusal {

@@ -12,6 +12,7 @@ pub(super) fn marker(inventory: &Inventory) -> Marker {
         wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
         guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default(),
+        ..MarkedDisk::default()
     });
     Marker {
         machine: "m-1".to_owned(),
@@ -32,7 +33,7 @@ pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) ->
 }
 
 /// System on sda with its marker, data on sdb; all disks with serial numbers.
-fn marked() -> Inventory {
+pub(super) fn marked() -> Inventory {
     let mut inventory = installed();
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
         disk.serial = serial.to_owned();
