@@ -238,7 +238,9 @@ impl<'a> Run<'a> {
         let began = Instant::now();
         let Rehearsed { filesystems, memory_bytes } = rehearse::rehearse(rehearsal)?;
         let (seconds, memory) = (began.elapsed().as_secs_f64(), crate::text::bytes(memory_bytes));
-        self.say(&format!("{filesystems} kept filesystems came back in rehearsal: {seconds:.1} s, {memory} of memory"));
+        self.say(&format!(
+            "what is kept came back in rehearsal, filesystems: {filesystems}; {seconds:.1} s, {memory} of memory"
+        ));
         Ok(())
     }
 
