@@ -41,20 +41,23 @@ impl Deciding<'_> {
             return self.decided.filesystems.push(fate);
         }
         let keep = device.fate == Fate::Kept;
-        let cut_off = keep && filesystem.format != Format::None && self.was_cut_off(device);
-        let fill = cut_off || keep && device.blank && filesystem.format != Format::None;
+        let is_filled = keep && filesystem.format != Format::None;
+        let cut_off = if is_filled { self.was_cut_off(device) } else { None };
+        let fill = is_filled && (device.blank || cut_off.is_some());
         // A blank disk is to be kept as well, from now on.
         let refused = device.fate != Fate::Wiped && is_root(filesystem);
         let fate = match refused || keep && !fill {
             true => keep_filesystem(filesystem, device),
-            false => {
-                too_small(filesystem, device).map_or_else(|| Ok(filesystem_uuid(filesystem.format, (self.ids)())), Err)
-            }
+            false => too_small(filesystem, device).map_or_else(
+                // The same UUID again: what is cut off once more is known by it still.
+                || Ok(cut_off.clone().unwrap_or_else(|| filesystem_uuid(filesystem.format, (self.ids)()))),
+                Err,
+            ),
         };
         match fate {
             Ok(uuid) => {
                 if fill {
-                    let said = match cut_off && !device.blank {
+                    let said = match cut_off.is_some() && !device.blank {
                         true => "an earlier attempt was cut off while it made it: the filesystem is made again",
                         false => "there is nothing on it: the filesystem is made",
                     };

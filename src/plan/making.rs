@@ -50,22 +50,23 @@ impl Deciding<'_> {
         Some(Making { on: on(self.inventory, &device.now)?, uuid: uuid.to_owned() })
     }
 
-    /// Has an earlier attempt left it so, when it was about to make a filesystem there? One that can be mounted is whole, and may
-    /// hold data by now.
-    pub fn was_cut_off(&self, device: &Device) -> bool {
-        let Some(on) = on(self.inventory, &device.now) else { return false };
+    /// UUID of the filesystem that an earlier attempt was about to make there, where a cut has left it unfinished. One that can be
+    /// mounted is whole, and may hold data by now.
+    pub fn was_cut_off(&self, device: &Device) -> Option<String> {
+        let on = on(self.inventory, &device.now)?;
         let is_it = |record: &&MarkedDisk| {
             on != DISK || self.inventory.disk(&device.now).is_some_and(|disk| is_same(record, disk))
         };
         let mut makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
-        let Some(making) = makings.find(|making| making.on == on && !making.uuid.is_empty()) else { return false };
-        match device.content.as_deref() {
-            Ok([]) => true,
-            Ok([one]) => {
+        let making = makings.find(|making| making.on == on && !making.uuid.is_empty())?;
+        let is_cut_off = match device.content.as_deref().ok()? {
+            [] => true,
+            [one] => {
                 one.uuid == making.uuid && self.inventory.failure(&Tried::Filesystem(device.now.clone())).is_some()
             }
             _ => false,
-        }
+        };
+        is_cut_off.then(|| making.uuid.clone())
     }
 }
 

@@ -182,10 +182,7 @@ fn start(array: &Array) -> Result<(), String> {
         return run(array, &members);
     }
     let overlays = cover(&members)?;
-    run(array, &overlays).map_err(|why| {
-        uncover(&overlays);
-        why
-    })
+    run(array, &overlays).inspect_err(|_| uncover(&overlays))
 }
 
 /// Overlays over these devices, all or none.
