@@ -10,10 +10,11 @@ use crate::image::{self, Beneath, Conflicts};
 use crate::inventory::{self, Inventory};
 use crate::layout::Format;
 use crate::marker::{MarkedDisk, Marker};
-use crate::plan::{self, CreateArray, CreateGroup, Kept, Operation, Plan, Step, StepName};
+use crate::plan::{self, CreateArray, CreateGroup, Kept, Operation, Plan, Rehearsal, Step, StepName};
 use crate::report::Reporter;
 use crate::storage::lock::Locks;
 use crate::storage::mount::{self, Mounts};
+use crate::storage::rehearse::{self, Rehearsed};
 use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release, writeback};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -173,6 +174,7 @@ impl<'a> Run<'a> {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device } => self.locks.lock(device),
             Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
+            Operation::Rehearse(rehearsal) => self.rehearse(rehearsal),
             Operation::TellPointOfNoReturn { disks } => self.tell_point_of_no_return(disks.clone()),
             // What is booted as it is, is not written either.
             Operation::Mount(filesystem) if self.installation.plan.already.is_some() => {
@@ -229,6 +231,16 @@ impl<'a> Run<'a> {
                 incoming
             }
         });
+        Ok(())
+    }
+
+    fn rehearse(&self, rehearsal: &Rehearsal) -> Result<()> {
+        let began = Instant::now();
+        let Rehearsed { filesystems, memory_bytes } = rehearse::rehearse(rehearsal)?;
+        let (seconds, memory) = (began.elapsed().as_secs_f64(), crate::text::bytes(memory_bytes));
+        self.say(&format!(
+            "what is kept came back in rehearsal, filesystems: {filesystems}; {seconds:.1} s, {memory} of memory"
+        ));
         Ok(())
     }
 

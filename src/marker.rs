@@ -61,6 +61,20 @@ pub struct MarkedDisk {
     /// What a reinstall may do to it; not known of installations of before this was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
+    /// What an attempt that has begun was about to make on this disk, which a reinstall keeps; no finished installation has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub making: Vec<Making>,
+}
+
+/// Something that is made on a disk that is kept otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Making {
+    /// `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
+    pub on: String,
+    /// Of the filesystem; empty for a disk that is made anew as a whole.
+    #[serde(default)]
+    pub uuid: String,
 }
 
 /// What a layout promises for the data of a disk.

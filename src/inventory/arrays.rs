@@ -28,6 +28,7 @@ struct Superblock {
     events: u64,
     /// Places in the array that had nobody when this was written.
     empty: Vec<u32>,
+    writes_at_start: bool,
 }
 
 /// All arrays of which a member is there, and the members that mdadm cannot read.
@@ -95,8 +96,22 @@ fn parse(text: &str) -> Option<Superblock> {
             Some(state) => empty_1(state),
             None => text.lines().filter_map(empty_090).collect(),
         },
+        writes_at_start: writes_at_start(
+            field("Feature Map").unwrap_or_default(),
+            field("Version").unwrap_or_default(),
+        ),
         events: field("Events").and_then(|text| text.parse().ok()).unwrap_or_default(),
     })
+}
+
+/// Does the kernel write at every start, also of an array that is started read-only? It empties a partial parity log (PPL), replays
+/// a journal, and goes on with a reshape, which metadata 0.91 stands for (feature bits in linux/raid/md_p.h).
+fn writes_at_start(features: &str, version: &str) -> bool {
+    const RESHAPE: u32 = 4;
+    const JOURNAL: u32 = 512;
+    const PPL: u32 = 1024 | 2048;
+    let features = features.strip_prefix("0x").and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or_default();
+    features & (RESHAPE | JOURNAL | PPL) != 0 || version.starts_with("0.91")
 }
 
 /// `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
@@ -199,9 +214,10 @@ fn array(mut members: Vec<(String, Superblock)>) -> Option<Array> {
     let role =
         |(device, superblock): &(String, Superblock)| ArrayMember { device: device.clone(), role: superblock.role };
     let roles = members.iter().map(role).collect();
+    let writes_at_start = members.iter().any(|(_, superblock)| superblock.writes_at_start);
     let (_, latest) = members.into_iter().rev().max_by_key(|(_, superblock)| superblock.events)?;
     let Superblock { uuid, name, level, metadata, raid_devices, .. } = latest;
-    Some(Array { uuid, name, level, metadata, raid_devices, members: roles, running: None })
+    Some(Array { uuid, name, level, metadata, raid_devices, members: roles, writes_at_start, running: None })
 }
 
 /// The kernel's array that holds one of the members. Volumes in a container of a firmware RAID hold them too, but it is
@@ -212,9 +228,15 @@ fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<String
         let version = attribute(&roots.sys.join("block").join(&stacked.name).join("md/metadata_version"));
         stacked.kind == StackedKind::Array
             && !version.starts_with("external:/")
-            && stacked.below.iter().any(|below| members.contains(below))
+            && stacked.below.iter().any(|below| members.contains(beneath_overlay(inventory, below)))
     };
     inventory.stacked.iter().find(holds).map(|stacked| stacked.name.clone())
+}
+
+/// What an overlay lies on; another device itself.
+fn beneath_overlay<'a>(inventory: &'a Inventory, name: &'a String) -> &'a String {
+    let overlay = inventory.stacked.iter().find(|stacked| stacked.name == *name && stacked.is_overlay());
+    overlay.and_then(|overlay| overlay.below.first()).unwrap_or(name)
 }
 
 #[cfg(test)]

@@ -145,6 +145,11 @@ pub(super) struct Group {
     vg_name: String,
     pub vg_extent_size: String,
     vg_tags: String,
+    /// Not empty when vgexport(8) has been there.
+    #[serde(default)]
+    vg_exported: String,
+    #[serde(default)]
+    vg_systemid: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -195,7 +200,7 @@ fn report() -> Result<Report, String> {
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
-        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags"],
+        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_exported,vg_systemid"],
         ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
         ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status,lv_role,lv_allocation_locked"],
         ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
@@ -252,10 +257,24 @@ fn groups(
             tags: group.vg_tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
             physical: physical.collect(),
             volumes,
+            closed: closed(group),
         });
     }
     groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     groups
+}
+
+/// Here nobody has a system ID (lvmsystemid(7)).
+fn closed(group: &Group) -> String {
+    match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
+        (false, _) => "it is exported: `vgimport` it in the installed system".to_owned(),
+        (true, "") => String::new(),
+        (true, owner) => {
+            format!(
+                "it belongs to the host with the system ID \"{owner}\": take that off with `vgchange --systemid \"\"`"
+            )
+        }
+    }
 }
 
 /// An origin is activated together with its snapshots, and a merge that is due begins. Both look linear otherwise.

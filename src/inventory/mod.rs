@@ -26,6 +26,7 @@ pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
 pub use holders::unescaped;
 pub use inside::filesystem;
 pub use legs::Piece;
+pub use stacked::OVERLAY;
 pub use types::*;
 
 use crate::error::{Context, Phase, Result};

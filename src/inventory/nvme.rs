@@ -246,6 +246,19 @@ mod tests {
     }
 
     #[test]
+    fn a_format_that_hits_all_namespaces_is_never_offered_beside_another_one() {
+        for attributes in 0..=u8::MAX {
+            let asked = controller(&[(256, 0b10), (328, 0xff), (524, attributes)]);
+            let hits_all = attributes & 0b11 != 0;
+            let beside = methods(&asked, false);
+            let formats = beside.iter().filter(|is| matches!(is, NvmeFormat | NvmeFormatCrypto)).count();
+            assert_eq!(formats == 0, hits_all, "{attributes:#010b}: {beside:?}");
+            assert_eq!(beside.len(), formats, "{attributes:#010b}: {beside:?}");
+            assert!(methods(&asked, true).contains(&NvmeFormat), "{attributes:#010b}");
+        }
+    }
+
+    #[test]
     fn a_namespace_is_alone_only_when_that_is_known() {
         const MANY: (usize, u8) = (516, 32);
         const MANAGEMENT: (usize, u8) = (256, 0b1000);

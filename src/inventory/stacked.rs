@@ -6,6 +6,9 @@ use super::{Roots, Stacked, StackedKind, attribute, device_path, names, units};
 use crate::error::Result;
 use std::path::Path;
 
+/// How the names begin of mappings that the agent puts over devices so that nothing is written to these.
+pub const OVERLAY: &str = "drophammer-overlay-";
+
 /// All of them, by name.
 pub(super) fn read(roots: &Roots, users: &Users) -> Result<Vec<Stacked>> {
     let mut stacked = Vec::new();
@@ -31,6 +34,9 @@ fn kind(name: &str, dir: &Path) -> Option<StackedKind> {
     }
     // The tool that makes a device puts its own prefix into the UUID (dmsetup(8)).
     let uuid = attribute(&dir.join("dm/uuid"));
+    if uuid.starts_with(OVERLAY) {
+        return Some(StackedKind::Other);
+    }
     Some(match uuid.split_once('-') {
         Some(("LVM" | "drophammer", _)) => StackedKind::Volume,
         Some(("CRYPT", _)) => StackedKind::Crypt,
@@ -39,19 +45,22 @@ fn kind(name: &str, dir: &Path) -> Option<StackedKind> {
 }
 
 fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedKind) -> Result<Option<Stacked>> {
-    let below = names(&dir.join("slaves"))?;
+    let mapped = attribute(&dir.join("dm/name"));
+    let is_overlay = mapped.starts_with(OVERLAY);
+    let mut below = names(&dir.join("slaves"))?;
+    // What is written to an overlay goes to memory, which is nobody's disk.
+    below.retain(|name| !(is_overlay && name.starts_with("loop")));
     let size_bytes = units(&attribute(&dir.join("size"))).unwrap_or_default();
     // A node like /dev/md127 outlives its array. One that does not run, but has taken its members, holds them.
     if kind == StackedKind::Array && below.is_empty() && size_bytes == 0 {
         return Ok(None);
     }
-    let mapped = attribute(&dir.join("dm/name"));
     let device = if mapped.is_empty() { device_path(name) } else { format!("/dev/mapper/{mapped}") };
     let sector_bytes = attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
     let target = Target { name, device: &device, sector_bytes, size_bytes };
-    // To read from a suspended device is to wait for ever.
+    // To read from a suspended device is to wait for ever, and what is on an overlay is on what it lies on.
     let Contents { table, signatures, uses: of_partitions, blank, .. } =
-        if size_bytes == 0 || attribute(&dir.join("dm/suspended")) == "1" {
+        if size_bytes == 0 || is_overlay || attribute(&dir.join("dm/suspended")) == "1" {
             Contents::default()
         } else {
             contents::read(&target, roots, users)?
@@ -90,6 +99,20 @@ mod tests {
 
     fn stacked(tree: &Tree) -> Vec<Stacked> {
         read_at(&tree.roots()).unwrap().stacked
+    }
+
+    #[test]
+    fn an_overlay_has_nothing_of_what_it_lies_on_and_no_memory_below() {
+        let tree = Tree::new();
+        mapped(&tree, "dm-0", "253:0", "drophammer-overlay-sda1", "drophammer-overlay-sda1");
+        tree.write("sys/block/dm-0/slaves/loop3", "");
+        ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
+        let [overlay] = &stacked(&tree)[..] else { panic!("{:?}", stacked(&tree)) };
+        assert_eq!(
+            (overlay.kind, overlay.is_overlay(), &overlay.below[..]),
+            (StackedKind::Other, true, &["md127".into()][..])
+        );
+        assert!(overlay.signatures.is_empty() && !overlay.blank);
     }
 
     #[test]

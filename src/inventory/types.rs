@@ -197,6 +197,9 @@ pub struct Array {
     /// How many members it is made for, spares apart.
     pub raid_devices: u32,
     pub members: Vec<ArrayMember>,
+    /// The kernel writes to it whenever it starts, read-only or not: it has a partial parity log or a journal, or is reshaped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub writes_at_start: bool,
     /// Kernel name when it is running.
     #[serde(default)]
     pub running: Option<String>,
@@ -230,6 +233,9 @@ pub struct VolumeGroup {
     pub tags: Vec<String>,
     pub physical: Vec<PhysicalVolume>,
     pub volumes: Vec<LogicalVolume>,
+    /// Why LVM lets nobody here have it: it is exported, or another host's; empty for no reason.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub closed: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -379,6 +385,13 @@ impl Inventory {
             devices.extend(partitions.filter(|part| has(&part.signatures)).map(|part| part.device.as_str()));
         }
         devices
+    }
+}
+
+impl Stacked {
+    /// Did the agent put it over another device, so that nothing is written to that one?
+    pub fn is_overlay(&self) -> bool {
+        self.device.strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(super::OVERLAY))
     }
 }
 

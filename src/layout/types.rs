@@ -68,6 +68,18 @@ pub struct Filesystem {
     pub grow: bool,
 }
 
+impl Filesystem {
+    /// Each of the mount options, also where several are written as one.
+    pub fn options(&self) -> impl Iterator<Item = &str> {
+        self.mountoptions.iter().flat_map(|option| option.split(',')).map(str::trim)
+    }
+
+    /// Do its mount options say `ro`? The last word counts.
+    pub fn is_read_only(&self) -> bool {
+        self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
+    }
+}
+
 /// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]

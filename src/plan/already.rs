@@ -1,6 +1,7 @@
 //! What is installed already is not installed again: the plan that destroys nothing and boots what is there.
 
 use super::display::{self, Running};
+use super::returning::without_replay;
 use super::stack::Stack;
 use super::{Claim, DiskPlan, Mode, MountFilesystem, Operation, Plan, Refusal, Request, Step, StepName, Verdict, find};
 use crate::inventory::{self, Inventory, Signature};
@@ -110,24 +111,13 @@ fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesys
         _ => return Err(cannot(path, device, "where there is not exactly one filesystem")),
     };
     let format = Format::ALL.into_iter().find(|format| format.name() == filesystem.kind);
-    let Some((format, options)) = format.and_then(|format| Some((format, without_replay(format)?))) else {
+    let Some((format, option)) = format.and_then(|format| Some((format, without_replay(format)?))) else {
         let why = format!("which holds {}", display::signature(filesystem));
         return Err(cannot(path, device, &why));
     };
-    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
     let mount = MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options };
     Ok((mount, filesystem.uuid.clone()))
-}
-
-/// Options of mount with which nothing is written, not even what a journal has pending.
-fn without_replay(format: Format) -> Option<&'static [&'static str]> {
-    match format {
-        Format::Ext3 | Format::Ext4 => Some(&["ro", "noload"]),
-        Format::Xfs => Some(&["ro", "norecovery"]),
-        Format::Btrfs => Some(&["ro", "rescue=nologreplay"]),
-        Format::Vfat => Some(&["ro"]),
-        Format::Swap | Format::Tmpfs | Format::None => None,
-    }
 }
 
 fn signatures<'a>(inventory: &'a Inventory, device: &str) -> &'a [Signature] {

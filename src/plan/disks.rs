@@ -43,7 +43,7 @@ impl<'a> Deciding<'a> {
 
     fn decide_disk(&mut self, place: &str, disk: &layout::Disk, found: &'a inventory::Disk) {
         let verdict = match of_disk(self.request.mode, Some(disk)) {
-            Verdict::Keep if self.is_empty(disk, found) => Verdict::Make,
+            Verdict::Keep if self.is_empty(disk, found) || self.was_made_anew(&disk.device, found) => Verdict::Make,
             verdict => verdict,
         };
         self.verdicts.insert(found.name.clone(), verdict);
@@ -56,8 +56,11 @@ impl<'a> Deciding<'a> {
         match verdict {
             Verdict::Wipe => self.make_disk(place, disk, found, Fate::Wiped),
             Verdict::Make => {
-                let said = "is to be kept, but there is nothing on it, as on a disk that was replaced: it is made anew";
-                self.warn(format!("{} {said}", found.device));
+                let said = match self.is_empty(disk, found) {
+                    true => "there is nothing on it, as on a disk that was replaced: it is made anew",
+                    false => "an earlier attempt, which was cut off, was about to make it anew: it is made anew again",
+                };
+                self.warn(format!("{} is to be kept, but {said}", found.device));
                 self.make_disk(place, disk, found, Fate::Blank);
             }
             _ => {

@@ -41,21 +41,29 @@ impl Deciding<'_> {
             return self.decided.filesystems.push(fate);
         }
         let keep = device.fate == Fate::Kept;
-        let fill = keep && device.blank && filesystem.format != Format::None;
+        let is_filled = keep && filesystem.format != Format::None;
+        let cut_off = if is_filled { self.was_cut_off(device) } else { None };
+        let fill = is_filled && (device.blank || cut_off.is_some());
         // A blank disk is to be kept as well, from now on.
         let refused = device.fate != Fate::Wiped && is_root(filesystem);
         let fate = match refused || keep && !fill {
             true => keep_filesystem(filesystem, device),
-            false => {
-                too_small(filesystem, device).map_or_else(|| Ok(filesystem_uuid(filesystem.format, (self.ids)())), Err)
-            }
+            false => too_small(filesystem, device).map_or_else(
+                // The same UUID again: what is cut off once more is known by it still.
+                || Ok(cut_off.clone().unwrap_or_else(|| filesystem_uuid(filesystem.format, (self.ids)()))),
+                Err,
+            ),
         };
         match fate {
             Ok(uuid) => {
                 if fill {
-                    let message =
-                        format!("{}, but there is nothing on it: the filesystem is made", wish(filesystem, device));
-                    self.warn(message);
+                    let said = match cut_off.is_some() && !device.blank {
+                        true => "an earlier attempt was cut off while it made it: the filesystem is made again",
+                        false => "there is nothing on it: the filesystem is made",
+                    };
+                    self.warn(format!("{}, but {said}", wish(filesystem, device)));
+                    let making = self.making(device, &uuid).map(|making| (filesystem.device.clone(), making));
+                    self.decided.filling.extend(making);
                 }
                 if keep {
                     self.decide_return(place, filesystem, device, fill);
@@ -80,7 +88,7 @@ impl Deciding<'_> {
         let path = mountable(filesystem);
         let disks = self.stack.disks(self.stack.name(&device.now));
         let mut disks = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
-        let is_written = path.is_some() && !filesystem.mountoptions.iter().any(|option| option == "ro");
+        let is_written = path.is_some() && !filesystem.is_read_only();
         if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
             let message = format!(
                 "{} is to be written ({}), but {} is read-only: it cannot be written (write protection switch, failing disk?)",
@@ -91,13 +99,13 @@ impl Deciding<'_> {
             return self.refuse(place, message);
         }
         let why = self.inventory.failure(&Tried::Filesystem(device.now.clone()));
-        let (Some(path), Some(why)) = (path, why) else { return };
+        let (Some(path), Some(why), false) = (path, why, fill) else { return };
         let message = format!(
             "{}, mounted at {path}, but it cannot be mounted, not even read-only: {why}",
             wish(filesystem, device)
         );
         let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
-        let may_help = filesystem.mountoptions.iter().any(|option| names_more(option));
+        let may_help = filesystem.options().any(names_more);
         match may_help || waiver == Some(Waiver::Begun) {
             true => self.warn(message),
             false => self.refuse(place, message),

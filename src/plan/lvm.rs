@@ -117,6 +117,9 @@ impl<'a> Deciding<'a> {
             );
             return self.refuse(place, message);
         }
+        if !kept.closed.is_empty() {
+            return self.refuse(place, format!("vg:{} is to be kept, but {}", group.name, kept.closed));
+        }
         if !self.is_complete(place, group, below, kept) {
             return;
         }

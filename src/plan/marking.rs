@@ -20,7 +20,7 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided
             }
             Err(_) => {
                 let known = known.clone().find(|known| known.device == listed.device)?;
-                Some(MarkedDisk { promise, guid_before: String::new(), ..known.clone() })
+                Some(MarkedDisk { promise, guid_before: String::new(), making: Vec::new(), ..known.clone() })
             }
         }
     });

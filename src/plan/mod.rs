@@ -15,6 +15,7 @@ mod identity_words;
 mod image;
 pub mod kept;
 mod lvm;
+mod making;
 mod marking;
 mod multipath;
 mod promise;
@@ -77,7 +78,12 @@ pub fn make(
     if let Some(marked) = already::marked(layout, inventory, &request) {
         return already::arrange(layout, inventory, request, &marked);
     }
-    let decided = verdict::decide(layout, inventory, &request, ids);
+    let mut decided = verdict::decide(layout, inventory, &request, false, ids);
+    // What an attempt has finished before it was cut off is kept as it is, as far as that goes.
+    if !decided.problems.is_empty() && making::was_making_disks(&request) {
+        let again = verdict::decide(layout, inventory, &request, true, ids);
+        decided = if again.problems.is_empty() { again } else { decided };
+    }
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;
         return Err(Box::new(Refusal {

@@ -1,9 +1,9 @@
 //! How what is kept comes back: before the image where its files are merged into it, after the image all the rest.
 
 use super::steps::{Placed, new_filesystem};
-use super::verdict::{ArrayFate, Decided, GroupFate};
-use super::{MountFilesystem, Operation, Verdict, find};
-use crate::inventory::Inventory;
+use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
+use super::{MountFilesystem, Operation, Rehearsal, Verdict, find};
+use crate::inventory::{Inventory, Signature};
 use crate::layout::{Below, Filesystem, Format, Layout, OnReinstall};
 use std::collections::BTreeSet;
 
@@ -45,6 +45,54 @@ impl<'a> Returning<'a> {
         self.come_back(When::AfterTheImage)
     }
 
+    /// What comes back, on the disks as they are now, with the layout's own options: an installed system that cannot mount it
+    /// is no use either. What is blank is not mounted before it is made.
+    pub fn rehearsal(&self, inventory: &Inventory) -> Option<Rehearsal> {
+        let mounted = self.filesystems.iter().filter(|(_, is)| is.keep && !is.fill);
+        let mounts = mounted.filter_map(|placed| {
+            let options = placed.0.mountoptions.clone();
+            mount(placed).map(|mount| MountFilesystem { options, ..mount })
+        });
+        let mounts: Vec<MountFilesystem> = mounts.collect();
+        let stacked = self.arrays(|_| true).chain(self.groups(|_| true));
+        let operations: Vec<Operation> = stacked.chain(mounts.iter().cloned().map(Operation::Mount)).collect();
+        let over = bottom(&operations).into_iter().chain(self.parts_of_btrfs(inventory)).collect::<BTreeSet<String>>();
+        (!operations.is_empty()).then(|| Rehearsal { over: over.into_iter().collect(), operations })
+    }
+
+    /// Disks and partitions that a btrfs of the layout lies on, those that only its superblocks name too.
+    fn parts_of_btrfs(&self, inventory: &Inventory) -> Vec<String> {
+        let kept = self.filesystems.iter().filter(|(wanted, is)| wanted.format == Format::Btrfs && is.keep && !is.fill);
+        let uuids: BTreeSet<&str> =
+            kept.filter(|(wanted, _)| mountable(wanted).is_some()).map(|(_, is)| is.uuid.as_str()).collect();
+        let is_part = |signatures: &[Signature]| {
+            signatures.iter().any(|found| found.kind == Format::Btrfs.name() && uuids.contains(found.uuid.as_str()))
+        };
+        let whole = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures));
+        let parts = inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+        let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
+        all.filter(|(_, signatures)| is_part(signatures)).map(|(device, _)| device.clone()).collect()
+    }
+
+    fn arrays(&self, is: impl Fn(&str) -> bool) -> impl Iterator<Item = Operation> {
+        self.decided.arrays.iter().filter_map(move |array| match array {
+            ArrayFate::Kept { device, uuid, members } if is(device) => {
+                Some(Operation::AssembleArray { device: device.clone(), uuid: *uuid, members: members.clone() })
+            }
+            _ => None,
+        })
+    }
+
+    fn groups(&self, is: impl Fn(&str) -> bool) -> impl Iterator<Item = Operation> {
+        self.decided.groups.iter().filter_map(move |group| match group {
+            GroupFate::Kept { name, devices, volumes } if is(name) && !volumes.is_empty() => {
+                let (name, devices, volumes) = (name.clone(), devices.clone(), volumes.clone());
+                Some(Operation::ActivateGroup { name, devices, volumes })
+            }
+            _ => None,
+        })
+    }
+
     /// Mount points that will cover what the image has there.
     pub fn hidden(&self) -> Vec<String> {
         self.kept_paths(|placed| !is_merged(placed))
@@ -68,19 +116,7 @@ impl<'a> Returning<'a> {
 
     fn come_back(&self, when: When) -> Vec<Operation> {
         let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
-        let arrays = self.decided.arrays.iter().filter_map(|array| match array {
-            ArrayFate::Kept { device, uuid, members } if is_now(device) => {
-                Some(Operation::AssembleArray { device: device.clone(), uuid: *uuid, members: members.clone() })
-            }
-            _ => None,
-        });
-        let groups = self.decided.groups.iter().filter_map(|group| match group {
-            GroupFate::Kept { name, devices, volumes } if is_now(name) && !volumes.is_empty() => {
-                let (name, devices, volumes) = (name.clone(), devices.clone(), volumes.clone());
-                Some(Operation::ActivateGroup { name, devices, volumes })
-            }
-            _ => None,
-        });
+        let (arrays, groups) = (self.arrays(is_now), self.groups(is_now));
         let fills = self.filesystems.iter().filter(|placed| placed.1.fill && self.when_filled(placed) == when);
         let fills = fills.map(new_filesystem).map(Operation::MakeFilesystem);
         let mounts = self.filesystems.iter().filter_map(mount).filter(|mount| self.when_mounted(&mount.path) == when);
@@ -105,6 +141,32 @@ impl<'a> Returning<'a> {
     }
 }
 
+/// Devices that these operations take and that none of them brings about.
+fn bottom(operations: &[Operation]) -> BTreeSet<String> {
+    let (mut taken, mut brought) = (BTreeSet::new(), Vec::new());
+    for operation in operations {
+        match operation {
+            Operation::AssembleArray { device, members, .. } => {
+                taken.extend(members.iter().cloned());
+                brought.push(device.clone());
+            }
+            Operation::ActivateGroup { name, devices, volumes } => {
+                taken.extend(devices.iter().cloned());
+                brought.extend(volumes.iter().map(|volume| format!("/dev/{name}/{volume}")));
+            }
+            Operation::Mount(mount) => {
+                taken.insert(mount.device.clone());
+                let values = mount.options.iter().flat_map(|option| option.split(','));
+                let values = values.filter_map(|option| Some(option.split_once('=')?.1.trim()));
+                taken.extend(values.filter(|value| value.starts_with("/dev/")).map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+    taken.retain(|device| !brought.contains(device));
+    taken
+}
+
 fn is_merged((wanted, is): &Placed) -> bool {
     is.keep && wanted.reinstall == OnReinstall::Merge
 }
@@ -123,6 +185,32 @@ fn mount((filesystem, is): &Placed) -> Option<MountFilesystem> {
         device: is.device.clone(),
         path: mountable(filesystem)?.to_owned(),
         format: filesystem.format,
-        options: filesystem.mountoptions.clone(),
+        options: options(filesystem, is),
     })
+}
+
+/// The layout's, with two exceptions. What is made is written by the image, `ro` or not. What is kept and says `ro` is not
+/// written by its journal either.
+fn options(filesystem: &Filesystem, is: &FilesystemFate) -> Vec<String> {
+    let own = || filesystem.mountoptions.iter();
+    match (is.keep, filesystem.is_read_only()) {
+        (false, true) => filesystem.options().filter(|option| *option != "ro").map(str::to_owned).collect(),
+        (true, true) if !is.fill => {
+            let more = without_replay(filesystem.format).filter(|option| !option.is_empty()).map(str::to_owned);
+            own().cloned().chain(more).collect()
+        }
+        _ => own().cloned().collect(),
+    }
+}
+
+/// What mount needs beside `ro` so that nothing is written, not even what a journal has pending; empty for nothing. `None`
+/// cannot be mounted.
+pub fn without_replay(format: Format) -> Option<&'static str> {
+    match format {
+        Format::Ext3 | Format::Ext4 => Some("noload"),
+        Format::Xfs => Some("norecovery"),
+        Format::Btrfs => Some("rescue=nologreplay"),
+        Format::Vfat => Some(""),
+        Format::Swap | Format::Tmpfs | Format::None => None,
+    }
 }

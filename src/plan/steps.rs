@@ -3,7 +3,7 @@
 use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
 use super::{FstabEntry, Kept, MakeFilesystem, Operation, Plan, Request, Step, StepName, Verdict};
-use super::{display, image, kept, marking};
+use super::{display, image, kept, making, marking};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
 use crate::marker::MarkedDisk;
@@ -11,6 +11,7 @@ use crate::marker::MarkedDisk;
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
     let marker = marking::marker(layout, inventory, &request, &decided);
     let begun_on = marking::begun_on(layout, inventory, marker.as_ref());
+    let begun_on = making::recorded(layout, &decided, inventory, &begun_on);
     let Request { mode, subject, .. } = request;
     let expected = kept::expected(layout, inventory, &decided);
     display::show_kept(layout, inventory, &mut decided);
@@ -23,6 +24,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StepName::StorageIdentify, decided.identities.iter().cloned().map(Operation::IdentifyDisk).collect()),
         (StepName::StorageLock, locks(&decided)),
         (StepName::StorageRelease, releases(&decided)),
+        (StepName::StorageRehearse, returning.rehearsal(inventory).map(Operation::Rehearse).into_iter().collect()),
         (StepName::StorageWipe, decided.wipes.iter().cloned().map(Operation::WipeDisk).collect()),
         (StepName::StoragePartition, decided.tables.iter().cloned().map(Operation::WriteTable).collect()),
         (StepName::StorageRaid, arrays_to_make(&decided)),

@@ -95,6 +95,8 @@ pub enum Operation {
     AssertFree {
         disks: Vec<String>,
     },
+    /// Bring everything back that is kept, over snapshots whose changes live in memory, and take it down again.
+    Rehearse(Rehearsal),
     /// Tell the control plane that a reinstall is about to destroy, and hear that it still should.
     TellPointOfNoReturn {
         /// By their names in the layout.
@@ -165,6 +167,15 @@ pub enum Operation {
     },
     Report,
     Kexec,
+}
+
+/// What comes back on kept disks, tried while nothing is wiped yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rehearsal {
+    /// Disks, partitions and what mount options name: each has a snapshot in memory, which is used in its place.
+    pub over: Vec<String>,
+    /// Arrays, groups and mounts in their order. Each filesystem is mounted alone.
+    pub operations: Vec<Operation>,
 }
 
 /// Something that a reinstall keeps, and what identifies it.

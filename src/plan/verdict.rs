@@ -13,6 +13,7 @@ use super::{
 };
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
+use crate::marker::Making;
 use crate::problem::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
@@ -34,6 +35,8 @@ pub struct Decided {
     pub volumes: Vec<CreateVolume>,
     /// In the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
+    /// Filesystems that are made on kept devices: of the layout's device, what the control plane is told.
+    pub filling: Vec<(String, Making)>,
     /// What a person must not overlook.
     pub warnings: Vec<String>,
     pub problems: Vec<Problem>,
@@ -72,6 +75,8 @@ pub struct Deciding<'a> {
     pub layout: &'a Layout,
     pub inventory: &'a Inventory,
     pub request: &'a Request,
+    /// Are disks made anew again that an earlier attempt was about to make?
+    pub remake: bool,
     pub stack: &'a Stack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
     /// Kernel name of each listed disk to its verdict.
@@ -90,12 +95,19 @@ pub struct Deciding<'a> {
     pub decided: Decided,
 }
 
-pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &mut dyn FnMut() -> Uuid) -> Decided {
+pub fn decide(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &Request,
+    remake: bool,
+    ids: &mut dyn FnMut() -> Uuid,
+) -> Decided {
     let stack = Stack::new(inventory);
     let mut deciding = Deciding {
         layout,
         inventory,
         request,
+        remake,
         stack: &stack,
         ids,
         verdicts: BTreeMap::new(),

@@ -1,9 +1,10 @@
 //! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk changes:
 //! the disks refuse writes by programs, arrays are started read-only, of the logical volumes only those are activated that
-//! write nothing by themselves, and those of LVM's raid1 are seen through a mapping of one of their copies.
+//! write nothing by themselves, and those of LVM's raid1 are seen through a mapping of one of their copies. Arrays that the
+//! kernel writes to at every start are started over snapshots of their members, whose changes live in memory.
 
 use super::lock::Locks;
-use super::{kernel, look};
+use super::{kernel, look, overlay};
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{self, Array, Failed, Inventory, LVM_COPY, LVM_LOOKS, MemberRole, Piece, Tried, VolumeGroup};
@@ -168,9 +169,6 @@ fn is_up(inventory: &Inventory, array: &Array, failed: &Failed) -> bool {
     is_it && stacked.any(|stacked| stacked.size_bytes > 0)
 }
 
-/// Not `mdadm --assemble --scan`: that gives up at the first member of a running array whose count of events is behind,
-/// and what it had not come to by then stays in the dark (Assemble.c, "Found some drive for an array that is already
-/// active").
 fn start(array: &Array) -> Result<(), String> {
     if array.level == "container" {
         return Err(format!("it is a RAID of the firmware ({}), which stays as it is", array.metadata));
@@ -179,11 +177,44 @@ fn start(array: &Array) -> Result<(), String> {
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
         return Err("none of its members is known to be whole and up to date".to_owned());
     }
+    let members: Vec<String> = array.members.iter().map(|member| member.device.clone()).collect();
+    if !array.writes_at_start {
+        return run(array, &members);
+    }
+    let overlays = cover(&members)?;
+    run(array, &overlays).inspect_err(|_| uncover(&overlays))
+}
+
+/// Overlays over these devices, all or none.
+fn cover(devices: &[String]) -> Result<Vec<String>, String> {
+    let room_bytes = overlay::room_bytes() / devices.len().max(1) as u64;
+    let mut overlays = Vec::new();
+    for device in devices {
+        match overlay::put(device, room_bytes) {
+            Ok(overlay) => overlays.push(overlay),
+            Err(error) => {
+                uncover(&overlays);
+                return Err(error.to_string());
+            }
+        }
+    }
+    Ok(overlays)
+}
+
+fn uncover(overlays: &[String]) {
+    for error in overlays.iter().filter_map(|overlay| overlay::remove(overlay).err()) {
+        tracing::warn!("{error}");
+    }
+}
+
+/// Not `mdadm --assemble --scan`: that gives up at the first member of a running array whose count of events is behind,
+/// and what it had not come to by then stays in the dark (Assemble.c, "Found some drive for an array that is already
+/// active").
+fn run(array: &Array, members: &[String]) -> Result<(), String> {
     let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
     let mdadm = mdadm.arg(format!("--uuid={}", array.uuid.simple()));
-    let mdadm = mdadm.args(array.members.iter().map(|member| &member.device));
-    mdadm.env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
+    mdadm.args(members).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
 }
 
 /// The highest array number that is free, as mdadm itself would choose.

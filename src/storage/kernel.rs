@@ -77,12 +77,14 @@ mod ioctl {
 
     /// `struct btrfs_ioctl_vol_args` of linux/btrfs.h.
     #[repr(C)]
-    pub struct BtrfsResize {
+    pub struct BtrfsArgs {
         pub fd: i64,
         pub name: [u8; 4088],
     }
 
-    nix::ioctl_write_ptr!(btrfs_resize, 0x94, 3, BtrfsResize);
+    nix::ioctl_write_ptr!(btrfs_resize, 0x94, 3, BtrfsArgs);
+    nix::ioctl_write_ptr!(btrfs_scan_dev, 0x94, 4, BtrfsArgs);
+    nix::ioctl_write_ptr!(btrfs_forget_dev, 0x94, 5, BtrfsArgs);
 }
 
 /// A partition that the kernel knows.
@@ -181,10 +183,27 @@ pub fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
 
 /// Grows a mounted btrfs of one device to that device's end, as `btrfs filesystem resize max` does it.
 pub fn grow_btrfs(filesystem: &File) -> nix::Result<()> {
-    let mut args = ioctl::BtrfsResize { fd: 0, name: [0; 4088] };
-    args.name[..3].copy_from_slice(b"max");
     // SAFETY: BTRFS_IOC_RESIZE reads one of these where the pointer says; the name ends in NUL.
-    unsafe { ioctl::btrfs_resize(filesystem.as_raw_fd(), &args) }.map(drop)
+    unsafe { ioctl::btrfs_resize(filesystem.as_raw_fd(), &btrfs_args("max")?) }.map(drop)
+}
+
+/// Puts a device on the kernel's list of btrfs devices; `control` is `/dev/btrfs-control`.
+pub fn list_btrfs(control: &File, device: &str) -> nix::Result<()> {
+    // SAFETY: BTRFS_IOC_SCAN_DEV reads one of these where the pointer says; the name ends in NUL.
+    unsafe { ioctl::btrfs_scan_dev(control.as_raw_fd(), &btrfs_args(device)?) }.map(drop)
+}
+
+/// Takes all devices off that list which are not mounted.
+pub fn forget_btrfs(control: &File) -> nix::Result<()> {
+    // SAFETY: BTRFS_IOC_FORGET_DEV reads one of these where the pointer says; without a name it means all.
+    unsafe { ioctl::btrfs_forget_dev(control.as_raw_fd(), &btrfs_args("")?) }.map(drop)
+}
+
+fn btrfs_args(name: &str) -> nix::Result<ioctl::BtrfsArgs> {
+    let mut args = ioctl::BtrfsArgs { fd: 0, name: [0; 4088] };
+    let room = args.name.get_mut(..name.len()).filter(|_| name.len() < 4088).ok_or(Errno::ENAMETOOLONG)?;
+    room.copy_from_slice(name.as_bytes());
+    Ok(args)
 }
 
 /// Sets or clears the block layer's read-only flag.

@@ -156,6 +156,15 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     compare(&volume.device, &planned, found)
 }
 
+/// Keeps volumes that have copies from synchronising these, as far as they have any: linear ones take no such message.
+pub fn hold_back(name: &str, volumes: &[String]) {
+    for volume in volumes {
+        if let Err(error) = freeze(&format!("/dev/{name}/{volume}")) {
+            tracing::debug!("{error}");
+        }
+    }
+}
+
 /// Keeps the kernel from synchronising the copies while the image is written; it begins with the next activation. LVM's own
 /// way, `--nosync`, would never make them equal.
 fn freeze(device: &str) -> Result<()> {

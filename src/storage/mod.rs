@@ -1,6 +1,7 @@
 //! Disks, one file a kernel interface or tool. Typed input, typed output, no decisions: those are in the plan.
 
 pub mod assemble;
+mod btrfs;
 pub mod busy;
 pub mod erase;
 pub mod filesystem;
@@ -8,16 +9,23 @@ pub mod fit;
 pub mod gpt;
 pub mod grow;
 pub mod identify;
+mod journal;
 pub mod kernel;
+pub mod kmsg;
 pub mod lock;
 pub mod look;
 pub mod lvm;
+pub mod memory;
 pub mod mount;
+pub mod overlay;
 pub mod raid;
+pub mod rehearse;
 pub mod release;
 pub mod wipe;
 pub mod writeback;
 
+#[cfg(test)]
+mod features;
 #[cfg(test)]
 pub(crate) mod loopdev;
 #[cfg(test)]

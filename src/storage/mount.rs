@@ -1,5 +1,6 @@
 //! Mounts below the target's root, and unmounts them strictly: what is not cleanly off the disks before kexec is lost.
 
+use super::kmsg::KernelLog;
 use super::{busy, kernel};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
@@ -68,8 +69,7 @@ impl Mounts {
     pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
         let what = || format!("mount {source} at {path} in the target");
         let point = self.mount_point(path).context(Phase::Storage, what)?;
-        let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data);
-        mount.mount(source, &point).context(Phase::Storage, what)?;
+        attach(source, &point, fstype, flags, data).map_err(|why| Error::with_source(Phase::Storage, what(), why))?;
         self.mounted.push(point);
         Ok(())
     }
@@ -149,6 +149,21 @@ fn sync(point: &Path) -> Result<()> {
     nix::unistd::syncfs(&dir).context(Phase::Storage, what)
 }
 
+/// mount(2) in the kernel's words: of an option that it does not know it says only EINVAL, and more in its log.
+fn attach(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &str) -> Result<(), String> {
+    let log = KernelLog::from_now();
+    let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data).mount(source, point);
+    mount.map(drop).map_err(|error| {
+        let read_only = if flags.contains(MountFlags::RDONLY) { " read-only" } else { "" };
+        let options = if data.is_empty() { "no options of its own".to_owned() } else { format!("the options {data}") };
+        let name = fs::canonicalize(source).unwrap_or_default();
+        let name = name.file_name().unwrap_or_default().to_string_lossy();
+        // vfat calls itself FAT-fs.
+        let kind = fstype.trim_start_matches('v');
+        format!("{error}, as {fstype}{read_only} with {options}{}", log.in_words(&[&name, kind]))
+    })
+}
+
 /// Neither lazily nor by force: both return before the data is safe.
 ///
 /// # Errors
@@ -171,9 +186,13 @@ pub fn flush_disk(device: &str) -> Result<()> {
     kernel::flush_buffers(&disk).context(Phase::Storage, what)
 }
 
+/// Do these options mount without writing?
+pub(super) fn is_read_only(options: &[String]) -> bool {
+    kernel_options(options).0.contains(MountFlags::RDONLY)
+}
+
 /// Splits the options of an fstab line into mount(2)'s flags and data. What only user space understands stays in
-/// fstab (mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS"); so does `ro`, since the image is written through this
-/// mount.
+/// fstab (mount(8), "FILESYSTEM-INDEPENDENT MOUNT OPTIONS").
 fn kernel_options(options: &[String]) -> (MountFlags, String) {
     let mut flags = MountFlags::empty();
     let mut data = Vec::new();
@@ -181,9 +200,11 @@ fn kernel_options(options: &[String]) -> (MountFlags, String) {
         let name = option.split('=').next().unwrap_or_default();
         match name {
             "" | "defaults" | "auto" | "noauto" | "nofail" | "user" | "nouser" | "users" | "group" | "owner"
-            | "_netdev" | "comment" | "ro" | "rw" | "loud" | "loop" | "offset" | "sizelimit" | "helper" => {}
+            | "_netdev" | "comment" | "loud" | "loop" | "offset" | "sizelimit" | "helper" => {}
             "private" | "rprivate" | "shared" | "rshared" | "slave" | "rslave" | "unbindable" | "runbindable" => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            "ro" => flags.insert(MountFlags::RDONLY),
+            "rw" => flags.remove(MountFlags::RDONLY),
             "suid" => flags.remove(MountFlags::NOSUID),
             "nosuid" => flags.insert(MountFlags::NOSUID),
             "dev" => flags.remove(MountFlags::NODEV),
@@ -228,7 +249,8 @@ mod tests {
                 "mode=1777,size=512M",
             ),
             ("nosuid,suid", none, ""),
-            ("ro,relatime", MountFlags::RELATIME, ""),
+            ("ro,relatime", MountFlags::RDONLY | MountFlags::RELATIME, ""),
+            ("ro,rw", none, ""),
             ("noauto,nofail,x-systemd.automount,x-a=b,comment=c,_netdev,user,shared", none, ""),
             ("umask=0077,errors=remount-ro,discard", none, "umask=0077,errors=remount-ro,discard"),
             ("sync, dirsync", MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC, ""),
@@ -326,7 +348,35 @@ mod tests {
             MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options: vec![] };
         let error = mounts.mount(&blank).unwrap_err().to_string();
         assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
+        assert!(error.contains("Invalid argument (os error 22), as ext4 with no options of its own"), "{error}");
         let swap = MountFilesystem { format: Format::Swap, ..blank };
         assert!(mounts.mount(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
+    }
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_refused_mount_names_type_and_options_and_has_the_kernels_own_line() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = Mounts::new(dir.path());
+        let wrong = MountFilesystem { options: vec!["noatime,nosuch".into(), "ro".into()], ..ext4(&disk, "/") };
+        let error = mounts.mount(&wrong).unwrap_err().to_string();
+        let start =
+            format!("mount {} at / in the target: Invalid argument (os error 22), as ext4 read-only", disk.path());
+        assert!(error.starts_with(&start), "{error}");
+        assert!(error.contains("with the options nosuch; the kernel says: "), "{error}");
+        let said = error.split("the kernel says: ").nth(1).unwrap();
+        assert!(said.contains("nosuch"), "{error}");
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_says_ro_is_mounted_read_only() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = Mounts::new(dir.path());
+        mounts.mount(&MountFilesystem { options: vec!["noatime,ro".into()], ..ext4(&disk, "/") }).unwrap();
+        let error = fs::write(dir.path().join("file"), "").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        mounts.finish().unwrap();
     }
 }

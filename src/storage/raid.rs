@@ -53,13 +53,8 @@ pub fn create(array: &CreateArray) -> Result<()> {
 /// The array runs already and is in use (and by whom), or mdadm's own words.
 pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
     let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
-    // It may run read-only and under another name, with more on it, since it was looked at before.
-    for running in arrays_on(members)? {
-        if Found::read(&running).is_ok_and(|found| found.uuid == Some(uuid)) {
-            release::release_above(&running)?;
-            stop(&running)?;
-        }
-    }
+    // It may run read-only and under another name, over overlays and with more on it, since it was looked at before.
+    members.iter().try_for_each(|member| release::release_above(member))?;
     let args = ["--assemble", device, "--run", &format!("--uuid={}", text(uuid))].map(str::to_owned);
     mdadm(args.into_iter().chain(members.iter().cloned()).collect()).context(Phase::Storage, what)?;
     freeze(device)?;
@@ -154,23 +149,6 @@ fn freeze(device: &str) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.context(Phase::Storage, || format!("hold back the synchronisation of {device}")),
     }
-}
-
-/// Arrays that hold one of these devices: `/dev/md127`.
-fn arrays_on(members: &[String]) -> Result<BTreeSet<String>> {
-    let mut arrays = BTreeSet::new();
-    for member in members {
-        let holders = fs::read_dir(kernel::sysfs(member)?.join("holders"));
-        let what = || format!("list the holders of {member}");
-        for holder in holders.context(Phase::Storage, what)? {
-            let name = holder.context(Phase::Storage, what)?.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with("md") {
-                arrays.insert(format!("/dev/{name}"));
-            }
-        }
-    }
-    Ok(arrays)
 }
 
 /// A running array, as `mdadm --detail --export` has it.

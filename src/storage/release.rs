@@ -89,7 +89,7 @@ fn swap_off(device: &str) -> Result<()> {
 }
 
 /// Not `lvm vgchange`: this also works for half a group, and for two groups of one name.
-fn remove_mapping(device: &str) -> Result<()> {
+pub(super) fn remove_mapping(device: &str) -> Result<()> {
     let name = mapping_name(device)?;
     // `--retry` gives somebody who only has a look 5 s to let go.
     let remove = Command::new("dmsetup").args(["remove", "--retry", "--noudevsync", &name]);

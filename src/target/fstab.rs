@@ -7,24 +7,32 @@ use std::io::ErrorKind;
 
 const PATH: &str = "/etc/fstab";
 
-/// Written after the image's installer has run, so that the layout wins.
+/// Written after the image's installer has run, so that the layout wins. What it mounts in the installed system has a place
+/// to be mounted at: nothing of a tmpfs was mounted here.
 ///
 /// # Errors
-/// It cannot be written.
+/// It cannot be written, or a mount point is there and no directory.
 pub fn write(root: &Root, entries: &[FstabEntry]) -> Result<()> {
+    make_mount_points(root, entries)?;
     root.write(PATH, 0o644, render(entries).as_bytes())
 }
 
 /// Adds lines to the image's own fstab; one of the image's for the same mount point stays as a comment.
 ///
 /// # Errors
-/// The image's cannot be read, or not be written again.
+/// The image's cannot be read, or not be written again, or a mount point is there and no directory.
 pub fn extend(root: &Root, entries: &[FstabEntry]) -> Result<()> {
+    make_mount_points(root, entries)?;
     let own = match root.read(PATH) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         own => own.context(Phase::Target, || format!("{PATH} of the image"))?,
     };
     root.write(PATH, 0o644, extended(&own, entries).as_bytes())
+}
+
+fn make_mount_points(root: &Root, entries: &[FstabEntry]) -> Result<()> {
+    let points = entries.iter().map(|entry| entry.path.as_str()).filter(|path| path.starts_with('/'));
+    points.into_iter().try_for_each(|point| root.make_directory(point))
 }
 
 fn extended(own: &str, entries: &[FstabEntry]) -> String {
@@ -152,6 +160,29 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
             assert_eq!(row["fstype"], entry.format.name());
             assert_eq!(row["options"], options);
         }
+    }
+
+    #[test]
+    fn everything_that_fstab_mounts_has_a_directory_to_be_mounted_on() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        symlink("/real", dir.path().join("link")).unwrap();
+        let mut entries = entries();
+        entries.push(entry("tmpfs", "/link/cache", Format::Tmpfs, &[], 0));
+        write(&root, &entries).unwrap();
+        for path in ["tmp", "boot/efi", "real/cache"] {
+            assert!(dir.path().join(path).is_dir(), "{path}");
+        }
+        assert!(!dir.path().join("none").exists());
+        // One that is there stays as it is.
+        std::fs::set_permissions(dir.path().join("tmp"), PermissionsExt::from_mode(0o1777)).unwrap();
+        extend(&root, &entries).unwrap();
+        assert_eq!(std::fs::metadata(dir.path().join("tmp")).unwrap().permissions().mode() & 0o7777, 0o1777);
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let error = write(&root, &[entry("tmpfs", "/file", Format::Tmpfs, &[], 0)]).unwrap_err().to_string();
+        assert!(error.starts_with("make the directory /file in the target: "), "{error}");
     }
 
     #[test]

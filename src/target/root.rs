@@ -116,6 +116,15 @@ impl Root {
         remove().context(Phase::Target, || format!("remove {path} from the target"))
     }
 
+    /// Makes a directory with those on the way to it, as far as they are missing; symlinks are followed within the target.
+    ///
+    /// # Errors
+    /// A part of the path is no directory, or it cannot be made.
+    pub fn make_directory(&self, path: &str) -> Result<()> {
+        let made = self.make_dir(path).map(drop);
+        made.context(Phase::Target, || format!("make the directory {path} in the target"))
+    }
+
     fn make_dir(&self, path: &str) -> io::Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         let mut dir = self.resolve("/", flags)?;

@@ -19,6 +19,7 @@ fn recorded_members() {
         role,
         events,
         empty: vec![],
+        writes_at_start: false,
     };
     assert_eq!(recorded("1.0-active"), five(MemberRole::Active(0), 18));
     assert_eq!(recorded("1.0-spare"), five(MemberRole::Spare, 18));
@@ -33,8 +34,59 @@ fn recorded_members() {
         role: MemberRole::Active(0),
         events: 18,
         empty: vec![],
+        writes_at_start: false,
     };
     assert_eq!(recorded("0.90"), old);
+}
+
+#[test]
+fn arrays_that_the_kernel_writes_to_at_every_start_are_known() {
+    let cases = [
+        ("0x0", "1.2", false),
+        // A bitmap, bad blocks, a layout of RAID 0.
+        ("0x1009", "1.2", false),
+        ("0x4", "1.2", true),
+        ("0x200", "1.2", true),
+        ("0x400", "1.2", true),
+        ("0x409", "1.2", true),
+        ("0x800", "1.2", true),
+        ("", "0.90.00", false),
+        ("", "0.91.00", true),
+        ("nonsense", "", false),
+    ];
+    for (features, version, expected) in cases {
+        assert_eq!(writes_at_start(features, version), expected, "{features} {version}");
+    }
+    let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap().replace("Feature Map : 0x0", "Feature Map : 0x400");
+    let (found, _) = examined(&["/dev/vdc", "/dev/vdd"], &|device| {
+        if device == "/dev/vdc" { Ok(text.clone()) } else { Ok(text.replace("0x400", "0x0")) }
+    });
+    assert!(grouped(found)[0].writes_at_start);
+}
+
+#[test]
+fn an_array_over_overlays_runs() {
+    let stacked = |name: &str, device: &str, kind, below: &[&str]| Stacked {
+        name: name.into(),
+        device: device.into(),
+        kind,
+        below: below.iter().map(|name| (*name).to_owned()).collect(),
+        ..Stacked::default()
+    };
+    let member = |device: &str| ArrayMember { device: device.into(), role: MemberRole::Active(0) };
+    let array = Array { members: vec![member("/dev/sda1"), member("/dev/sdb1")], ..Array::default() };
+    let overlay = |name: &str, below: &str| {
+        stacked(name, &format!("/dev/mapper/{}{below}", super::super::OVERLAY), StackedKind::Other, &[below])
+    };
+    let md = stacked("md127", "/dev/md127", StackedKind::Array, &["dm-0", "dm-1"]);
+    let tree = Tree::new();
+    let machine =
+        Inventory { stacked: vec![overlay("dm-0", "sda1"), overlay("dm-1", "sdb1"), md], ..Inventory::default() };
+    assert_eq!(running(&tree.roots(), &machine, &array).as_deref(), Some("md127"));
+    let other = stacked("dm-0", "/dev/mapper/crypt", StackedKind::Crypt, &["sda1"]);
+    let machine = Inventory { stacked: vec![other, machine.stacked[2].clone()], ..Inventory::default() };
+    assert_eq!(running(&tree.roots(), &machine, &array), None);
 }
 
 #[test]

@@ -50,6 +50,22 @@ fn recorded_groups() {
 }
 
 #[test]
+fn groups_that_lvm_gives_to_nobody_here_say_so() {
+    let group = |exported: &str, owner: &str| {
+        let fields = serde_json::json!({
+            "vg_uuid": "u", "vg_name": "vg00", "vg_extent_size": "4194304", "vg_tags": "",
+            "vg_exported": exported, "vg_systemid": owner,
+        });
+        closed(&serde_json::from_value(fields).unwrap())
+    };
+    assert_eq!(group("", ""), "");
+    assert!(group("exported", "").starts_with("it is exported: "));
+    assert!(group("exported", "node-1").starts_with("it is exported: "));
+    assert!(group("", "node-1").starts_with("it belongs to the host with the system ID \"node-1\""));
+    assert!(recorded("lvm-fullreport.json", &|_, _| (2, 2)).iter().all(|group| group.closed.is_empty()));
+}
+
+#[test]
 fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
     use std::os::unix::fs::MetadataExt;
     let tree = Tree::new();

@@ -27,6 +27,10 @@ fn check_merge(check: &mut Check, layout: &Layout, place: &str, filesystem: &Fil
         }
         (_, Some(path)) => path,
     };
+    if filesystem.is_read_only() {
+        let message = format!("reinstall: merge writes to {path}, but its mountoptions say ro");
+        return check.report(place, message);
+    }
     if !check.all_devices_known() || !check.all_known("disks", "wipeonreinstall") {
         return;
     }

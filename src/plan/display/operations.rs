@@ -5,7 +5,7 @@ use crate::inventory::EraseMethod;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem, MountFilesystem, Operation,
-    PartitionTable, WipeDisk,
+    PartitionTable, Rehearsal, WipeDisk,
 };
 use crate::text::seconds;
 
@@ -84,6 +84,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::ExtendFstab => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
         Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
+        Operation::Rehearse(rehearsal) => (None, rehearse(rehearsal)),
         Operation::TellPointOfNoReturn { .. } => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }
@@ -109,8 +110,14 @@ fn make_filesystem(make: &MakeFilesystem) -> String {
 }
 
 fn mount(mount: &MountFilesystem) -> String {
-    let read_only = if mount.options.iter().any(|option| option == "ro") { " read-only" } else { "" };
+    let mut options = mount.options.iter().flat_map(|option| option.split(','));
+    let read_only = if options.any(|option| option == "ro") { " read-only" } else { "" };
     format!("{} at {}{read_only}", short(&mount.device), mount.path)
+}
+
+fn rehearse(rehearsal: &Rehearsal) -> Said {
+    let first = Said::after(format!("over snapshots of {} in memory, and taken down again:", listed(&rehearsal.over)));
+    Said { below: lines(&rehearsal.operations), ..first }
 }
 
 fn prove_kept(kept: &[Kept]) -> Said {

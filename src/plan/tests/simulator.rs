@@ -49,6 +49,11 @@ impl Machine {
                 let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
+            Operation::Rehearse(rehearsal) => {
+                let before = self.0.clone();
+                rehearsal.operations.iter().for_each(|operation| self.run(operation));
+                assert_eq!(self.0, before, "{rehearsal:?}");
+            }
             Operation::Mount(mount) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
@@ -195,6 +200,7 @@ impl Machine {
             raid_devices: active as u32,
             members,
             running: Some(name),
+            ..Array::default()
         });
     }
 

@@ -21,6 +21,8 @@ pub enum StepName {
     StorageLock,
     #[serde(rename = "storage.release")]
     StorageRelease,
+    #[serde(rename = "storage.rehearse")]
+    StorageRehearse,
     #[serde(rename = "report.begin")]
     ReportBegin,
     #[serde(rename = "storage.wipe")]
@@ -66,6 +68,7 @@ impl StepName {
             StepName::StorageIdentify => "storage.identify",
             StepName::StorageLock => "storage.lock",
             StepName::StorageRelease => "storage.release",
+            StepName::StorageRehearse => "storage.rehearse",
             StepName::ReportBegin => "report.begin",
             StepName::StorageWipe => "storage.wipe",
             StepName::StoragePartition => "storage.partition",

@@ -223,6 +223,35 @@ fn vm_assembling_damaged_arrays_changes_nothing() {
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_assembling_arrays_that_the_kernel_writes_to_at_every_start_changes_nothing() {
+    crate::storage::vmdisks::assert_test_machine();
+    parts();
+    create("parity", "5", "--metadata=1.2 --consistency-policy=ppl", &["/dev/vda1", "/dev/vdb1", "/dev/vda2"]);
+    ran("mkfs.ext4 -q -L parity /dev/md/parity");
+    let options = "--metadata=1.2 --write-journal=/dev/vdb4";
+    create("journal", "5", options, &["/dev/vdb2", "/dev/vda3", "/dev/vdb3"]);
+    ran("mkfs.ext4 -q -L journal /dev/md/journal");
+    let (inventory, notes) = looked(&DISKS, &PARTS);
+    assert_eq!(notes, Vec::<String>::new());
+    for (name, members) in [("parity", 3), ("journal", 4)] {
+        let array = array(&inventory, name);
+        assert!(array.writes_at_start, "{array:?}");
+        assert_eq!((array.members.len(), inside(&inventory, array)), (members, vec!["ext4".to_owned()]), "{array:?}");
+    }
+    assert_eq!(inventory.filesystems.len(), 2, "{:?}", inventory.filesystems);
+    // What was put up to look is taken down to assemble for real.
+    let names: Vec<String> = DISKS.iter().map(|disk| (*disk).to_owned()).collect();
+    assemble(&names).unwrap().unlock().unwrap();
+    let array = array(&inventory, "parity");
+    let members: Vec<String> = array.members.iter().map(|member| member.device.clone()).collect();
+    crate::storage::raid::assemble("/dev/md/parity", array.uuid, &members).unwrap();
+    let below: Vec<String> = inventory::read().unwrap().stacked.into_iter().flat_map(|it| it.below).collect();
+    assert!(below.iter().any(|name| name == "vda1"), "{below:?}");
+    blank(&DISKS);
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_are_two_arrays_of_one_name() {
     crate::storage::vmdisks::assert_test_machine();
     parts();

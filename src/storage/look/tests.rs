@@ -192,3 +192,56 @@ fn loop_a_damaged_filesystem_that_asks_for_a_panic_changes_nothing() {
     let (found, notes) = unchanged(&disk, "ext4");
     assert_eq!((found.len(), notes.len()), (0, 1), "{found:?}");
 }
+
+/// What mkfs had written when it was cut off: every second block of it, and the superblock, which most write last of all, or not.
+fn cut_inside(make: &str, superblock: u64, is_written: bool) -> LoopDevice {
+    use std::os::unix::fs::FileExt;
+    const BLOCK: u64 = 4096;
+    let (whole, half) = (LoopDevice::new(300 * MIB, 512), LoopDevice::new(300 * MIB, 512));
+    ran(&format!("{make} {}", whole.path()));
+    let (from, to) =
+        (fs::File::open(whole.path()).unwrap(), fs::OpenOptions::new().write(true).open(half.path()).unwrap());
+    let mut block = [0; BLOCK as usize];
+    let mut count = 0;
+    for at in (0..300 * MIB).step_by(BLOCK as usize) {
+        from.read_exact_at(&mut block, at).unwrap();
+        if block.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        count += 1;
+        let is_superblock = at == superblock / BLOCK * BLOCK;
+        if if is_superblock { is_written } else { count % 2 == 0 } {
+            to.write_all_at(&block, at).unwrap();
+        }
+    }
+    to.sync_all().unwrap();
+    half
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_a_cut_inside_mkfs_leaves_cannot_be_mounted_and_can_be_made_again() {
+    use crate::layout::Format;
+    use crate::plan::{MakeFilesystem, MountFilesystem};
+    for (make, format, superblock, is_written) in [
+        ("mkfs.ext4 -q -F", Format::Ext4, 1024, false),
+        ("mkfs.btrfs -q -f", Format::Btrfs, 0x10000, false),
+        ("mkfs.xfs -q -f", Format::Xfs, 0, true),
+    ] {
+        let disk = cut_inside(make, superblock, is_written);
+        let seen = Command::new("blkid").args(["-p", disk.path()]).run().is_ok();
+        assert_eq!(seen, is_written, "{format}");
+        let (found, notes) = unchanged(&disk, format.name());
+        assert_eq!((found.len(), notes.len()), (0, 1), "{format}");
+        let uuid = uuid::Uuid::new_v4().to_string();
+        let device = disk.path().to_owned();
+        let make = MakeFilesystem { device, format, label: None, uuid: uuid.clone(), createoptions: Vec::new() };
+        crate::storage::filesystem::make(&make).unwrap();
+        fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut mounts = mount::Mounts::new(dir.path());
+        let mount = MountFilesystem { device: make.device, path: "/".into(), format, options: Vec::new() };
+        mounts.mount(&mount).unwrap();
+        mounts.finish().unwrap();
+    }
+}

@@ -1,0 +1,99 @@
+//! What an attempt is about to make on disks that are kept otherwise. The control plane has it before the first write, and the next
+//! attempt finishes what a cut has left: a mkfs that was cut leaves data of no known kind, or what cannot be mounted.
+
+use super::devices::Device;
+use super::verdict::{Decided, Deciding};
+use super::{Request, Verdict};
+use crate::inventory::{self, Inventory, Tried};
+use crate::layout::Layout;
+use crate::marker::{Making, MarkedDisk};
+
+/// [`Making::on`] of a disk that is made anew, and of a filesystem on all of a disk.
+const DISK: &str = "disk";
+
+/// What the control plane is told of the disks right before the point of no return.
+pub fn recorded(layout: &Layout, decided: &Decided, inventory: &Inventory, disks: &[MarkedDisk]) -> Vec<MarkedDisk> {
+    let recorded = disks.iter().map(|disk| {
+        let Some(index) = layout.disks.iter().position(|listed| listed.device == disk.device) else {
+            return disk.clone();
+        };
+        let found = super::find::disk(&layout.disks[index], inventory).ok();
+        let verdict = found.and_then(|found| decided.disks.iter().find(|is| is.name == found.name));
+        let whole = verdict
+            .filter(|is| is.verdict == Verdict::Make)
+            .map(|_| Making { on: DISK.to_owned(), ..Making::default() });
+        let lies_on = |(device, _): &&(String, Making)| layout.below([device.as_str()]).disks.contains(&index);
+        let parts = decided.filling.iter().filter(lies_on).map(|(_, making)| making.clone());
+        MarkedDisk { making: whole.into_iter().chain(parts).collect(), ..disk.clone() }
+    });
+    recorded.collect()
+}
+
+/// Was an attempt about to make a whole disk?
+pub fn was_making_disks(request: &Request) -> bool {
+    records(request).any(|record| record.making.iter().any(|making| making.on == DISK && making.uuid.is_empty()))
+}
+
+fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
+    request.claim.iter().flat_map(|claim| &claim.begun_on)
+}
+
+impl Deciding<'_> {
+    /// Is that a disk which an earlier attempt was about to make anew?
+    pub fn was_made_anew(&self, listed: &str, found: &inventory::Disk) -> bool {
+        let mut records = records(self.request).filter(|record| record.device == listed && is_same(record, found));
+        self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_empty()))
+    }
+
+    /// What [`Making`] says of a filesystem that is made on a kept device.
+    pub fn making(&self, device: &Device, uuid: &str) -> Option<Making> {
+        Some(Making { on: on(self.inventory, &device.now)?, uuid: uuid.to_owned() })
+    }
+
+    /// UUID of the filesystem that an earlier attempt was about to make there, where a cut has left it unfinished. One that can be
+    /// mounted is whole, and may hold data by now.
+    pub fn was_cut_off(&self, device: &Device) -> Option<String> {
+        let on = on(self.inventory, &device.now)?;
+        let is_it = |record: &&MarkedDisk| {
+            on != DISK || self.inventory.disk(&device.now).is_some_and(|disk| is_same(record, disk))
+        };
+        let mut makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
+        let making = makings.find(|making| making.on == on && !making.uuid.is_empty())?;
+        let is_cut_off = match device.content.as_deref().ok()? {
+            [] => true,
+            [one] => {
+                one.uuid == making.uuid && self.inventory.failure(&Tried::Filesystem(device.now.clone())).is_some()
+            }
+            _ => false,
+        };
+        is_cut_off.then(|| making.uuid.clone())
+    }
+}
+
+/// A block device by what nobody else has: the GUID of a partition, the UUID of an array or group.
+fn on(inventory: &Inventory, device: &str) -> Option<String> {
+    if inventory.disks.iter().any(|disk| disk.device == device) {
+        return Some(DISK.to_owned());
+    }
+    let mut parts = inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+    if let Some(part) = parts.find(|part| part.device == device) {
+        return Some(format!("partition {}", part.guid?));
+    }
+    let running = Some(inventory.stacked.iter().find(|stacked| stacked.device == device)?.name.clone());
+    if let Some(array) = inventory.arrays.iter().find(|array| array.running == running) {
+        return Some(format!("array {}", array.uuid));
+    }
+    let mut volumes = inventory.groups.iter().flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
+    let (group, volume) = volumes.find(|(_, volume)| volume.running == running)?;
+    Some(format!("volume {} {}", group.uuid, volume.name))
+}
+
+/// By serial number and WWN, or by the table that it had or was about to get.
+fn is_same(record: &MarkedDisk, disk: &inventory::Disk) -> bool {
+    let guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string());
+    let is_known = !record.serial.is_empty() || !record.wwn.is_empty();
+    match is_known {
+        true => record.serial == disk.serial && record.wwn == disk.wwn,
+        false => guid.is_some_and(|guid| guid == record.guid),
+    }
+}

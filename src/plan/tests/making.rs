@@ -1,0 +1,159 @@
+//! What a cut inside mkfs has left on a kept disk is made again, and nothing else is.
+
+use super::identity::{claim, empty, marked, reinstall};
+use super::stacks::operations;
+use super::*;
+use crate::inventory::{Failed, Partition as Found, Tried};
+use crate::marker::{Making, MarkedDisk};
+
+fn told(plan: &Plan) -> &[MarkedDisk] {
+    match operations(plan, StepName::ReportBegin) {
+        [Operation::TellPointOfNoReturn { disks }] => disks,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The claim of the attempt after this one, which has passed its point of no return.
+fn next(plan: &Plan) -> Claim {
+    Claim { waiver: Some(Waiver::Begun), begun_on: told(plan).to_vec(), ..claim() }
+}
+
+fn srv(inventory: &mut Inventory) -> &mut Found {
+    &mut inventory.disks[1].table.as_mut().unwrap().partitions[0]
+}
+
+/// With nothing in the partition of /srv, and what the attempt tells that is about to make it.
+fn filling() -> (Inventory, Plan) {
+    let mut before = marked();
+    let part = srv(&mut before);
+    (part.signatures, part.blank) = (Vec::new(), true);
+    let plan = reinstall(&layout(), &before, claim()).unwrap();
+    (before, plan)
+}
+
+fn making(plan: &Plan) -> &Making {
+    match &told(plan)[1].making[..] {
+        [making] => making,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Without the root that the attempt has wiped, and with that in the partition of /srv.
+fn left(mut before: Inventory, signature: Option<Signature>, mounts: bool) -> Inventory {
+    before.filesystems.clear();
+    let part = srv(&mut before);
+    (part.blank, part.signatures) = (false, signature.into_iter().collect());
+    let device = part.device.clone();
+    if !mounts {
+        let why = "Structure needs cleaning (os error 117)".to_owned();
+        before.failed.push(Failed { tried: Tried::Filesystem(device), why });
+    }
+    before
+}
+
+fn signature(uuid: &str) -> Option<Signature> {
+    Some(Signature { kind: "ext4".into(), usage: "filesystem".into(), label: "srv".into(), uuid: uuid.to_owned() })
+}
+
+/// UUID of the filesystem that is made for /srv.
+fn made(plan: &Plan) -> Option<String> {
+    let made = operations(plan, StepName::StorageMountKept).iter().find_map(|operation| match operation {
+        Operation::MakeFilesystem(make) => Some(make.uuid.clone()),
+        _ => None,
+    });
+    made
+}
+
+#[test]
+fn what_is_made_on_a_kept_disk_is_told_before_it_is_made_and_is_in_no_marker() {
+    let (mut before, plan) = filling();
+    let guid = srv(&mut before).guid.unwrap();
+    assert_eq!(*making(&plan), Making { on: format!("partition {guid}"), uuid: made(&plan).unwrap() });
+    assert_eq!(told(&plan)[0].making, []);
+    let [Operation::WriteMarker(marker)] = operations(&plan, StepName::TargetMarker) else { panic!("{plan}") };
+    assert!(marker.disks.iter().all(|disk| disk.making.is_empty()), "{marker:?}");
+    assert_eq!(marker.disks.len(), told(&plan).len());
+    // Nothing is made: nothing is told.
+    let plan = reinstall(&layout(), &marked(), claim()).unwrap();
+    assert!(told(&plan).iter().all(|disk| disk.making.is_empty()));
+}
+
+#[test]
+fn a_filesystem_that_was_cut_off_while_it_was_made_is_made_again() {
+    let (before, first) = filling();
+    let uuid = making(&first).uuid.clone();
+    for (name, left) in [
+        ("data of no known kind", left(before.clone(), None, true)),
+        ("a superblock, and nothing else", left(before.clone(), signature(&uuid), false)),
+    ] {
+        let plan = reinstall(&layout(), &left, next(&first)).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        assert_eq!((made(&plan).as_ref(), making(&plan)), (Some(&uuid), making(&first)), "{name}");
+        assert!(plan.warnings.iter().any(|it| it.contains("was cut off while it made it")), "{:?}", plan.warnings);
+        // As often as it is cut.
+        assert_eq!(made(&reinstall(&layout(), &left, next(&plan)).unwrap()).as_ref(), Some(&uuid), "{name}");
+    }
+}
+
+#[test]
+fn what_is_whole_or_somebody_elses_is_never_made_again() {
+    let (before, first) = filling();
+    let uuid = making(&first).uuid.clone();
+    let whole = left(before.clone(), signature(&uuid), true);
+    assert_eq!(made(&reinstall(&layout(), &whole, next(&first)).unwrap()), None);
+    let other = left(before.clone(), signature("another"), false);
+    assert_eq!(reinstall(&layout(), &other, next(&first)).map(|plan| made(&plan)).ok().flatten(), None);
+    let unknown = left(before.clone(), None, true);
+    let reasons_of = |claim: Claim| reasons(reinstall(&layout(), &unknown, claim));
+    let kinds = ["data of no known kind"];
+    // Another partition, another filesystem of the same disk, nothing at all.
+    let changes: [fn(&mut Making); 3] =
+        [|it| it.on = format!("partition {}", Uuid::nil()), |it| it.on = "disk".to_owned(), |it| it.uuid.clear()];
+    for change in changes {
+        let mut claim = next(&first);
+        change(&mut claim.begun_on[1].making[0]);
+        assert!(kinds.iter().all(|kind| reasons_of(claim.clone())[0].contains(kind)));
+    }
+    assert!(reasons_of(Claim { begun_on: Vec::new(), ..next(&first) })[0].contains(kinds[0]));
+}
+
+#[test]
+fn arrays_and_volumes_are_known_by_their_uuids() {
+    let (layout, mut before) = (stacks::layout(), stacks::installed());
+    before.groups[0].uuid = "kZ3Wud".to_owned();
+    let running = before.groups[0].volumes.iter().find(|volume| volume.name == "srv").unwrap().running.clone().unwrap();
+    let srv = before.stacked.iter_mut().find(|stacked| stacked.name == running).unwrap();
+    (srv.signatures, srv.blank) = (Vec::new(), true);
+    let first = reinstall(&layout, &before, Claim { waiver: Some(Waiver::Operator), ..claim() }).unwrap();
+    let on: Vec<Vec<&str>> =
+        told(&first).iter().map(|disk| disk.making.iter().map(|making| making.on.as_str()).collect()).collect();
+    let volume = vec!["volume kZ3Wud srv"];
+    assert_eq!(on, [vec![], vec![], volume.clone(), volume.clone(), volume]);
+    let srv = before.stacked.iter_mut().find(|stacked| stacked.name == running).unwrap();
+    srv.blank = false;
+    assert!(made(&reinstall(&layout, &before, next(&first)).unwrap()).is_some());
+}
+
+#[test]
+fn a_disk_that_was_being_made_anew_is_made_anew_again_unless_it_is_whole() {
+    let mut before = marked();
+    empty(&mut before.disks[1], "B1");
+    let first = reinstall(&layout(), &before, claim()).unwrap();
+    assert_eq!(verdicts(&first)[1], Verdict::Make);
+    assert_eq!(told(&first)[1].making, [Making { on: "disk".to_owned(), uuid: String::new() }]);
+    let mut whole = simulator::after(&first, before.clone());
+    whole.disks[1].blank = false;
+    whole.filesystems.clear();
+    let plan = reinstall(&layout(), &whole, next(&first)).unwrap();
+    assert_eq!(verdicts(&plan)[1], Verdict::Keep);
+    let mut half = whole.clone();
+    (srv(&mut half).signatures, srv(&mut half).blank) = (Vec::new(), false);
+    let plan = reinstall(&layout(), &half, next(&first)).unwrap();
+    assert_eq!(verdicts(&plan)[1], Verdict::Make);
+    assert_eq!(told(&plan)[1].making, told(&first)[1].making);
+    // Another disk is not.
+    half.disks[1].serial = "B2".to_owned();
+    assert!(reinstall(&layout(), &half, next(&first)).is_err());
+    let nothing = Claim { begun_on: Vec::new(), ..next(&first) };
+    half.disks[1].serial = "B1".to_owned();
+    assert!(reinstall(&layout(), &half, nothing).is_err());
+}

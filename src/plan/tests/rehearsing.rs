@@ -1,0 +1,123 @@
+//! What comes back in rehearsal, and what is mounted read-only.
+
+use super::stacks::{five, installed as stacked, layout as stacked_layout, operations};
+use super::*;
+use crate::layout::OnReinstall;
+
+fn rehearsal(plan: &Plan) -> &Rehearsal {
+    match operations(plan, StepName::StorageRehearse) {
+        [Operation::Rehearse(rehearsal)] => rehearsal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn mounts(operations: &[Operation]) -> Vec<&MountFilesystem> {
+    let mounts = operations.iter().filter_map(|operation| match operation {
+        Operation::Mount(mount) => Some(mount),
+        _ => None,
+    });
+    mounts.collect()
+}
+
+#[test]
+fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_announced() {
+    for (layout, before, over) in [
+        (layout(), installed(), &["/dev/sdb1"][..]),
+        (stacked_layout(), stacked(), &["/dev/sdc", "/dev/sdd", "/dev/sde"][..]),
+    ] {
+        let plan = make(&layout, &before, Mode::Reinstall).unwrap();
+        let place = |name| plan.steps.iter().position(|step| step.name == name).unwrap();
+        assert_eq!(place(StepName::StorageRehearse) + 1, place(StepName::ReportBegin));
+        assert!(place(StepName::StorageRehearse) < plan.point_of_no_return);
+        let Rehearsal { over: found, operations: rehearsed } = rehearsal(&plan);
+        assert_eq!(found, over);
+        // The same as comes back after the image.
+        let later = operations(&plan, StepName::StorageMountKept);
+        let later: Vec<&Operation> = later.iter().filter(|is| !matches!(is, Operation::UnlockDisk { .. })).collect();
+        assert_eq!(rehearsed.iter().collect::<Vec<_>>(), later);
+    }
+}
+
+#[test]
+fn nothing_is_rehearsed_where_nothing_comes_back() {
+    let plan = make(&stacked_layout(), &five(), Mode::Install).unwrap();
+    assert_eq!(operations(&plan, StepName::StorageRehearse), []);
+    // It is made, so that there is nothing to mount yet.
+    let mut before = installed();
+    let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
+    (srv.signatures, srv.blank) = (Vec::new(), true);
+    let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
+    assert!(plan.to_string().contains("the filesystem is made"), "{plan}");
+    assert_eq!(operations(&plan, StepName::StorageRehearse), []);
+}
+
+#[test]
+fn merged_filesystems_are_rehearsed_too_and_devices_that_options_name_are_covered() {
+    let mut layout = layout();
+    layout.filesystems[0].reinstall = OnReinstall::Merge;
+    layout.filesystems[0].mountoptions = vec!["noatime,journal_path=/dev/sdb7".to_owned(), "data=journal".to_owned()];
+    let plan = make(&layout, &installed(), Mode::Reinstall).unwrap();
+    assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb7"]);
+    assert_eq!(mounts(&rehearsal(&plan).operations)[0].path, "/srv");
+}
+
+#[test]
+fn all_parts_of_a_kept_btrfs_are_covered() {
+    let (mut layout, mut before) = (layout(), installed());
+    layout.filesystems[0].format = Format::Btrfs;
+    let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
+    parts[0].signatures[0].kind = "btrfs".to_owned();
+    let mut other = inventory::Partition { number: 2, device: "/dev/sdb2".to_owned(), ..parts[0].clone() };
+    parts.push(other.clone());
+    other.signatures[0].uuid = "another".to_owned();
+    parts.push(inventory::Partition { number: 3, device: "/dev/sdb3".to_owned(), ..other });
+    let plan = make(&layout, &before, Mode::Reinstall).unwrap();
+    assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2"]);
+}
+
+#[test]
+fn what_is_kept_and_says_ro_is_written_by_no_mount() {
+    for (options, format, expected) in [
+        (&["ro"][..], Format::Ext4, &["ro", "noload"][..]),
+        (&["noatime,ro"], Format::Ext4, &["noatime,ro", "noload"]),
+        (&["ro"], Format::Xfs, &["ro", "norecovery"]),
+        (&["ro"], Format::Btrfs, &["ro", "rescue=nologreplay"]),
+        (&["ro"], Format::Vfat, &["ro"]),
+        (&["ro", "rw"], Format::Ext4, &["ro", "rw"]),
+        (&["noatime"], Format::Ext4, &["noatime"]),
+    ] {
+        let (mut layout, mut before) = (layout(), installed());
+        layout.filesystems[0].format = format;
+        layout.filesystems[0].mountoptions = options.iter().map(|option| (*option).to_owned()).collect();
+        let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
+        srv.signatures[0].kind = format.name().to_owned();
+        let plan = make(&layout, &before, Mode::Reinstall).unwrap();
+        assert_eq!(mounts(operations(&plan, StepName::StorageMountKept))[0].options, expected, "{options:?}");
+        // As the installed system will, which replays its journal.
+        assert_eq!(mounts(&rehearsal(&plan).operations)[0].options, options, "{options:?}");
+        let line = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
+        assert_eq!(line.options, options);
+    }
+}
+
+#[test]
+fn what_is_made_is_written_by_the_image_whatever_its_options_say() {
+    let mut layout = layout();
+    layout.filesystems[3].mountoptions = vec!["ro,noatime".to_owned()];
+    let plan = make(&layout, &machine(), Mode::Install).unwrap();
+    assert_eq!(mounts(operations(&plan, StepName::StorageMount))[0].options, ["noatime"]);
+    assert_eq!(plan.fstab[0].options, ["ro,noatime"]);
+}
+
+#[test]
+fn a_group_that_lvm_gives_to_nobody_here_is_refused() {
+    let mut before = stacked();
+    before.groups[0].closed = "it is exported: `vgimport` it in the installed system".to_owned();
+    assert_eq!(
+        reasons(make(&stacked_layout(), &before, Mode::Reinstall)),
+        ["volumegroups[0]: vg:vg00 is to be kept, but it is exported: `vgimport` it in the installed system"]
+    );
+    let mut all = stacked_layout();
+    all.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);
+    make(&all, &before, Mode::Reinstall).unwrap();
+}

@@ -1,0 +1,50 @@
+//! Where an ext3 or ext4 has its journal.
+
+use crate::error::{Context, Phase, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// In the superblock, which lies at byte 1024: fs/ext4/ext4.h.
+const SUPERBLOCK: u64 = 1024;
+const COMPATIBLE_FEATURES: usize = 0x5c;
+const HAS_JOURNAL: u32 = 4;
+const JOURNAL_INODE: usize = 0xe0;
+
+/// Is it on a device of its own? The kernel finds that one by number, whatever is mounted.
+///
+/// # Errors
+/// The device cannot be read.
+pub fn is_elsewhere(device: &str) -> Result<bool> {
+    let mut superblock = [0; 1024];
+    let read = File::open(device).and_then(|file| file.read_exact_at(&mut superblock, SUPERBLOCK));
+    read.context(Phase::Storage, || format!("read the superblock of {device}"))?;
+    let number = |at: usize| {
+        let bytes = [superblock[at], superblock[at + 1], superblock[at + 2], superblock[at + 3]];
+        u32::from_le_bytes(bytes)
+    };
+    Ok(number(COMPATIBLE_FEATURES) & HAS_JOURNAL != 0 && number(JOURNAL_INODE) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Command;
+
+    #[test]
+    fn a_journal_is_inside_or_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        for (name, options, expected) in
+            [("own", "", false), ("none", "-O ^has_journal", false), ("dev", "-O journal_dev", false)]
+        {
+            File::create(path(name)).unwrap().set_len(16 << 20).unwrap();
+            let options = options.split_whitespace();
+            Command::new("mkfs.ext4").args(["-q", "-F"]).args(options).arg(path(name)).run().unwrap();
+            assert_eq!(is_elsewhere(&path(name)).unwrap(), expected, "{name}");
+        }
+        // Only a block device can be named to mkfs: this is what it writes then.
+        let file = std::fs::OpenOptions::new().write(true).open(path("own")).unwrap();
+        file.write_all_at(&[0; 4], SUPERBLOCK + JOURNAL_INODE as u64).unwrap();
+        assert!(is_elsewhere(&path("own")).unwrap());
+    }
+}

@@ -1,0 +1,79 @@
+//! The kernel's own words: mount(2) and its like say no with a number, and why in the kernel's log.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// How many of its last lines are passed on.
+const LINES: usize = 5;
+
+/// Longer than any record (Documentation/ABI/testing/dev-kmsg).
+const RECORD_BYTES: usize = 8192;
+
+/// The kernel's log from one moment on.
+#[derive(Debug)]
+pub struct KernelLog(Option<File>);
+
+impl KernelLog {
+    /// Without the right to read it, it says nothing.
+    pub fn from_now() -> KernelLog {
+        let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
+        KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
+    }
+
+    /// What was said since with one of these words in it, whatever their case: the last lines.
+    pub fn about(mut self, words: &[&str]) -> Vec<String> {
+        let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
+        let mut said = Vec::new();
+        let mut record = [0; RECORD_BYTES];
+        while let Some(log) = &mut self.0 {
+            match log.read(&mut record) {
+                Ok(0) => break,
+                Ok(length) => said.extend(message(&String::from_utf8_lossy(&record[..length]))),
+                // Overwritten before it was read: the next one is there.
+                Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        said.retain(|line| words.iter().any(|word| line.to_lowercase().contains(word)));
+        said.split_off(said.len().saturating_sub(LINES))
+    }
+
+    /// The same as the end of a sentence; empty when it said nothing.
+    pub fn in_words(self, words: &[&str]) -> String {
+        let said = self.about(words);
+        if said.is_empty() { String::new() } else { format!("; the kernel says: {}", said.join(" | ")) }
+    }
+}
+
+/// `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, and lines below that begin with a blank.
+fn message(record: &str) -> Option<String> {
+    let (_, text) = record.lines().next()?.split_once(';')?;
+    Some(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_its_message_after_the_semicolon() {
+        assert_eq!(message("6,339,51,-;EXT4-fs (sda1): a; b\n SUBSYSTEM=block\n").unwrap(), "EXT4-fs (sda1): a; b");
+        assert_eq!(message("no record"), None);
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn root_only_what_is_said_from_now_on_about_the_words_counts() {
+        let say = |text: &str| std::fs::write("/dev/kmsg", text).unwrap();
+        say("drophammer-test-A before");
+        let log = KernelLog::from_now();
+        (0..7).for_each(|number| say(&format!("drophammer-test-A line {number}")));
+        say("drophammer-test-B");
+        let said = log.about(&["DROPHAMMER-test-a", ""]);
+        assert_eq!(said.len(), LINES, "{said:?}");
+        assert!(said[4].ends_with("line 6") && said[0].ends_with("line 2"), "{said:?}");
+        assert_eq!(KernelLog::from_now().in_words(&["drophammer-test"]), "");
+    }
+}

@@ -1,0 +1,122 @@
+//! A view of a device that can be written without a byte of the device being written: a snapshot of the device mapper
+//! whose changes live in memory.
+
+use super::{kernel, memory, release};
+use crate::command::Command;
+use crate::error::{Context, Error, Phase, Result};
+use crate::inventory::OVERLAY;
+use std::fs::{self, File};
+
+/// Sectors of a piece that is copied at the first write to it; no disk has larger sectors.
+const CHUNK: u64 = 8;
+
+/// How much memory all overlays of one purpose may take together: half of what is left.
+pub fn room_bytes() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = available.and_then(|text| text.trim().split(' ').next()?.parse::<u64>().ok());
+    kib.unwrap_or_default() * 1024 / 2
+}
+
+/// Puts an overlay over a disk, partition or array, and returns its path. Its changes take at most so much memory.
+///
+/// # Errors
+/// Something holds the device, or the kernel has no loop devices or no snapshots.
+pub fn put(device: &str, memory_bytes: u64) -> Result<String> {
+    let what = || format!("put a snapshot in memory over {device}");
+    let sysfs = kernel::sysfs(device)?;
+    let name = format!("{OVERLAY}{}", sysfs.file_name().unwrap_or_default().to_string_lossy());
+    let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
+    let chunk_bytes = CHUNK * kernel::SYSFS_SECTOR_BYTES;
+    // The first chunks are for the kernel itself.
+    let (changes, path) = memory::device((memory_bytes / chunk_bytes).max(16) * chunk_bytes)?;
+    let table = format!("0 {} snapshot {device} {path} N {CHUNK}", size / kernel::SYSFS_SECTOR_BYTES);
+    let create = Command::new("dmsetup").args(["create", "--noudevsync", "--uuid", &name, "--table", &table, &name]);
+    create.env("DM_DISABLE_UDEV", "1").run().context(Phase::Storage, what)?;
+    // From now on the overlay has it open.
+    drop(changes);
+    Ok(format!("/dev/mapper/{name}"))
+}
+
+/// Takes an overlay away, with all that was written to it.
+///
+/// # Errors
+/// It is in use (and by whom).
+pub fn remove(overlay: &str) -> Result<()> {
+    release::remove_mapping(overlay)
+}
+
+/// What has become of an overlay's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filled {
+    Bytes(u64),
+    /// The changes did not fit into it: what is read from the overlay now is an error.
+    Over,
+}
+
+/// How much memory its changes take.
+///
+/// # Errors
+/// It is not there.
+pub fn filled(overlay: &str) -> Result<Filled> {
+    let status = Command::new("dmsetup").args(["status", overlay]).env("DM_DISABLE_UDEV", "1").run();
+    let status = status.context(Phase::Storage, || format!("ask {overlay} how full it is"))?.stdout;
+    parse(&status).ok_or_else(|| Error::new(Phase::Storage, format!("{overlay} says how full it is as {status:?}")))
+}
+
+/// `0 131072 snapshot 24/20480 16`: sectors in use, and of how many.
+fn parse(status: &str) -> Option<Filled> {
+    let last = status.split_whitespace().nth(3)?;
+    match last.split_once('/') {
+        Some((used, _)) => Some(Filled::Bytes(used.parse::<u64>().ok()? * kernel::SYSFS_SECTOR_BYTES)),
+        None => matches!(last, "Invalid" | "Overflow").then_some(Filled::Over),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::vmdisks::Disks;
+    use nix::errno::Errno;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn the_status_of_a_snapshot_says_how_full_it_is() {
+        assert_eq!(parse("0 131072 snapshot 24/20480 16\n"), Some(Filled::Bytes(12288)));
+        assert_eq!(parse("0 131072 snapshot Invalid\n"), Some(Filled::Over));
+        assert_eq!(parse("0 131072 snapshot Overflow\n"), Some(Filled::Over));
+        assert_eq!(parse("0 131072 linear\n"), None);
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    #[ignore = "needs the device mapper: scripts/test vm runs it in a machine"]
+    fn vm_what_is_written_to_an_overlay_stays_in_memory_and_has_a_bound() {
+        let disks = Disks::take("vda");
+        let disk = &disks.all()[0];
+        let digest = || Command::new("md5sum").arg(disk).run().unwrap().stdout;
+        let before = digest();
+        kernel::set_read_only(&File::open(disk).unwrap(), true).unwrap();
+        let overlay = put(disk, 4 << 20).unwrap();
+        let file = fs::OpenOptions::new().read(true).write(true).open(&overlay).unwrap();
+        assert_eq!(kernel::size_bytes(&file), Ok(1 << 30));
+        file.write_all_at(&[7; 1 << 20], 0).unwrap();
+        file.sync_all().unwrap();
+        kernel::flush_buffers(&file).unwrap();
+        let mut found = [0; 3];
+        file.read_exact_at(&mut found, 4096).unwrap();
+        assert_eq!(found, [7; 3]);
+        let Filled::Bytes(bytes) = filled(&overlay).unwrap() else { panic!("over") };
+        assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+        let more = file.write_all_at(&[7; 16 << 20], 1 << 20).and_then(|()| file.sync_all());
+        assert!(more.is_err());
+        assert_eq!(filled(&overlay).unwrap(), Filled::Over);
+        drop(file);
+        remove(&overlay).unwrap();
+        kernel::set_read_only(&File::open(disk).unwrap(), false).unwrap();
+        assert_eq!(digest(), before);
+        let loops =
+            || fs::read_dir("/sys/block").unwrap().flatten().any(|it| it.path().join("loop/backing_file").exists());
+        kernel::patiently(Errno::EBUSY, || if loops() { Err(Errno::EBUSY) } else { Ok(()) }).unwrap();
+    }
+}

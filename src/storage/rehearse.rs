@@ -1,0 +1,195 @@
+//! The rehearsal: what is to come back after the wipe comes back before it, over snapshots whose changes live in memory.
+//! Arrays start, groups are activated, journals are replayed, and not a byte of a disk changes.
+
+use super::btrfs::Registry;
+use super::kmsg::KernelLog;
+use super::mount::Mounts;
+use super::overlay::{self, Filled};
+use super::{journal, lvm, raid, release};
+use crate::error::{Context, Error, Phase, Result};
+use crate::layout::Format;
+use crate::plan::{MountFilesystem, Operation, Rehearsal};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Where each filesystem is mounted, one after the other.
+const POINT: &str = "/run/drophammer/rehearsal";
+
+/// What it has cost.
+#[derive(Debug)]
+pub struct Rehearsed {
+    pub filesystems: usize,
+    /// What was written, and lived in memory.
+    pub memory_bytes: u64,
+}
+
+/// Brings everything back and takes it down again. What was assembled on these disks, to look inside, is taken down first.
+///
+/// # Errors
+/// A refusal: what does not come back, in the words of its tool and of the kernel.
+pub fn rehearse(rehearsal: &Rehearsal) -> Result<Rehearsed> {
+    rehearse_within(rehearsal, overlay::room_bytes())
+}
+
+/// `room_bytes` of memory are for all changes together.
+fn rehearse_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<Rehearsed> {
+    let log = KernelLog::from_now();
+    let room_bytes = room_bytes / rehearsal.over.len().max(1) as u64;
+    let mut stage = Stage { room_bytes, ..Stage::default() };
+    let played = stage.set(&rehearsal.over).and_then(|()| stage.play(&rehearsal.operations));
+    let memory_bytes = stage.memory_bytes();
+    let full = stage.overfull();
+    let struck = stage.strike();
+    match (played, full) {
+        (Err(error), None) => Err(refusal(&format!("{error}{}", words_of(log, &error.to_string())))),
+        (_, Some(overlay)) => Err(refusal(&format!(
+            "the changes to {overlay}, journals replayed, do not fit into {} of memory: start the installed system, which replays them, and try again",
+            crate::text::bytes(stage.room_bytes)
+        ))),
+        (Ok(filesystems), None) => struck.map(|()| Rehearsed { filesystems, memory_bytes }),
+    }
+}
+
+fn refusal(why: &str) -> Error {
+    Error::refusal(
+        Phase::Storage,
+        format!("rehearsed over snapshots in memory, what is kept does not come back: {why}"),
+    )
+}
+
+/// Of mounts the error has them already; md and LVM have only their tools' words.
+fn words_of(log: KernelLog, said: &str) -> String {
+    if said.contains("the kernel says") { String::new() } else { log.in_words(&["md", "raid", "device-mapper", "dm-"]) }
+}
+
+/// What stands until it is taken down.
+#[derive(Default)]
+struct Stage {
+    /// Device to the overlay that takes its place.
+    overlays: BTreeMap<String, String>,
+    /// For the changes of each.
+    room_bytes: u64,
+    /// How to take down the arrays and groups, oldest first.
+    running: Vec<Operation>,
+}
+
+impl Stage {
+    fn set(&mut self, over: &[String]) -> Result<()> {
+        over.iter().try_for_each(|device| release::release_above(device))?;
+        for device in over {
+            let overlay = overlay::put(device, self.room_bytes)?;
+            self.overlays.insert(device.clone(), overlay);
+        }
+        Ok(())
+    }
+
+    /// Returns how many filesystems were mounted.
+    fn play(&mut self, operations: &[Operation]) -> Result<usize> {
+        let mut filesystems = 0;
+        for operation in operations {
+            match operation {
+                Operation::AssembleArray { device, uuid, members } => {
+                    self.running.push(Operation::StopArray { device: device.clone() });
+                    raid::assemble(device, *uuid, &self.all_over(members))?;
+                }
+                Operation::ActivateGroup { name, devices, volumes } => {
+                    let devices = self.all_over(devices);
+                    self.running.push(Operation::DeactivateGroup { name: name.clone(), devices: devices.clone() });
+                    lvm::activate(name, volumes, &devices)?;
+                    lvm::hold_back(name, volumes);
+                }
+                Operation::Mount(mount) => {
+                    self.mount(mount)?;
+                    filesystems += 1;
+                }
+                other => return Err(Error::new(Phase::Storage, format!("{other:?} is nothing to rehearse"))),
+            }
+        }
+        Ok(filesystems)
+    }
+
+    fn mount(&self, mount: &MountFilesystem) -> Result<()> {
+        let MountFilesystem { device, path, format, options } = mount;
+        let what = || format!("{format} on {device}, to be mounted at {path}");
+        let is_named = options.iter().any(|option| option.contains("journal_path="));
+        if matches!(format, Format::Ext3 | Format::Ext4) && !is_named && journal::is_elsewhere(device)? {
+            let why =
+                "has its journal on another device, which only its mount options can name here: journal_path=DEVICE";
+            return Err(Error::new(Phase::Storage, format!("{} {why}", what())));
+        }
+        let substituted = MountFilesystem {
+            device: self.over(device),
+            path: "/".to_owned(),
+            format: *format,
+            options: options.iter().map(|option| self.option(option)).collect(),
+        };
+        let registry = (*format == Format::Btrfs).then(|| Registry::of(self.overlays.values()));
+        let mounted = mount_alone(&substituted).context(Phase::Storage, what);
+        if let Some(registry) = registry {
+            registry.restore(self.overlays.keys());
+        }
+        mounted
+    }
+
+    fn over(&self, device: &str) -> String {
+        self.overlays.get(device).map_or(device, String::as_str).to_owned()
+    }
+
+    fn all_over(&self, devices: &[String]) -> Vec<String> {
+        devices.iter().map(|device| self.over(device)).collect()
+    }
+
+    /// `logdev=/dev/sdc1` with the overlay of that.
+    fn option(&self, option: &str) -> String {
+        let one = |option: &str| match option.split_once('=') {
+            Some((name, device)) => format!("{name}={}", self.over(device.trim())),
+            None => option.to_owned(),
+        };
+        option.split(',').map(one).collect::<Vec<_>>().join(",")
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let filled = self.overlays.values().filter_map(|overlay| overlay::filled(overlay).ok());
+        filled.map(|filled| if let Filled::Bytes(bytes) = filled { bytes } else { self.room_bytes }).sum()
+    }
+
+    fn overfull(&self) -> Option<String> {
+        let is_over = |overlay: &String| overlay::filled(overlay).is_ok_and(|filled| filled == Filled::Over);
+        self.overlays.iter().find(|(_, overlay)| is_over(overlay)).map(|(device, _)| device.clone())
+    }
+
+    /// The reverse of how it was put up. Goes on after an error, and returns the first.
+    fn strike(&mut self) -> Result<()> {
+        let mut results = Vec::new();
+        for operation in self.running.drain(..).rev() {
+            results.push(match &operation {
+                Operation::StopArray { device } if Path::new(device).exists() => raid::stop(device),
+                Operation::DeactivateGroup { name, devices } => lvm::deactivate(name, devices),
+                _ => Ok(()),
+            });
+        }
+        for overlay in std::mem::take(&mut self.overlays).into_values() {
+            // What was begun and not finished lies on it still.
+            results.push(release::release_above(&overlay).and_then(|()| overlay::remove(&overlay)));
+        }
+        results.into_iter().collect()
+    }
+}
+
+/// Writable, unless the options say `ro`: a filesystem that finds itself damaged may come up read-only.
+fn mount_alone(mount: &MountFilesystem) -> Result<()> {
+    let point = Path::new(POINT);
+    let mut mounts = Mounts::new(point);
+    mounts.mount(mount)?;
+    let flags = statvfs(point).context(Phase::Storage, || format!("look at {POINT}"))?.flags();
+    let wanted = super::mount::is_read_only(&mount.options);
+    mounts.finish()?;
+    match flags.contains(FsFlags::ST_RDONLY) && !wanted {
+        true => Err(Error::new(Phase::Storage, "it comes up read-only, although its options do not say so")),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Rehearsals in a machine with md, LVM and the device mapper: what comes back, what is refused, and that no disk changes.
+
+use super::*;
+use crate::command::Command;
+use crate::layout::RaidLevel;
+use crate::plan::CreateArray;
+use crate::storage::lock::Locks;
+use crate::storage::vmdisks::Disks;
+use crate::storage::{kernel, wipe};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use uuid::Uuid;
+
+const MIB: u64 = 1 << 20;
+
+fn ran(line: &str) -> String {
+    let mut words = line.split(' ');
+    let command = Command::new(words.next().unwrap()).args(words).env("DM_DISABLE_UDEV", "1").env("MDADM_NO_UDEV", "1");
+    command.run().unwrap_or_else(|error| panic!("{error}")).stdout
+}
+
+fn digest(devices: &[String]) -> String {
+    devices.iter().for_each(|device| kernel::flush_buffers(&File::open(device).unwrap()).unwrap());
+    Command::new("md5sum").args(devices).run().unwrap().stdout
+}
+
+fn mounting(device: &str, format: Format, options: &[&str]) -> MountFilesystem {
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    MountFilesystem { device: device.to_owned(), path: "/srv".to_owned(), format, options }
+}
+
+fn rehearsal(over: &[&str], operations: Vec<Operation>) -> Rehearsal {
+    Rehearsal { over: over.iter().map(|device| (*device).to_owned()).collect(), operations }
+}
+
+fn only(device: &str, format: Format, options: &[&str]) -> Rehearsal {
+    rehearsal(&[device], vec![Operation::Mount(mounting(device, format, options))])
+}
+
+/// Rehearses while the disks are locked, and proves that they did not change and that nothing stays behind.
+fn unchanged(disks: &Disks, rehearse: impl FnOnce() -> Result<Rehearsed>) -> Result<Rehearsed> {
+    let before = digest(disks.all());
+    let mut locks = Locks::default();
+    disks.all().iter().for_each(|disk| locks.lock(disk).unwrap());
+    let rehearsed = rehearse();
+    // Time for whatever the kernel would like to write by itself.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    locks.unlock().unwrap();
+    assert_eq!(digest(disks.all()), before, "{rehearsed:?}");
+    let left: Vec<_> = fs::read_dir("/dev/mapper").unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["control"], "{rehearsed:?}");
+    assert!(!fs::read_dir("/sys/block").unwrap().flatten().any(|it| it.path().join("md/level").exists()));
+    release::assert_free(disks.all()).unwrap();
+    rehearsed
+}
+
+/// Writes files and pulls the plug: what was synchronised is in the journal only.
+fn cut_off(device: &str, make: &str, format: Format) {
+    let copy = Path::new("/tmp/cut-off");
+    ran(&format!("{make} {device}"));
+    let mut mounts = Mounts::new(POINT);
+    mounts.mount(&MountFilesystem { path: "/".to_owned(), ..mounting(device, format, &[]) }).unwrap();
+    for number in 0..40 {
+        let path = Path::new(POINT).join(format!("file-{number}"));
+        fs::write(&path, vec![number; 9000]).unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    }
+    kernel::flush_buffers(&File::open(device).unwrap()).unwrap();
+    fs::copy(device, copy).unwrap();
+    mounts.finish().unwrap();
+    let (content, disk) = (fs::read(copy).unwrap(), fs::OpenOptions::new().write(true).open(device).unwrap());
+    disk.write_all_at(&content, 0).unwrap();
+    disk.sync_all().unwrap();
+    fs::remove_file(copy).unwrap();
+}
+
+fn mirror(device: &str, devices: &[String], metadata: &str) -> CreateArray {
+    CreateArray {
+        device: device.to_owned(),
+        level: RaidLevel::Raid1,
+        metadata: metadata.to_owned(),
+        uuid: Uuid::new_v4(),
+        devices: devices.to_vec(),
+        spares: 0,
+        createoptions: Vec::new(),
+    }
+}
+
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
+    let disks = Disks::take("vda vdb");
+    let parts = disks.partition(&[64, 340, 140]);
+    let array = mirror("/dev/md/data", &parts[0], "1.2");
+    raid::create(&array).unwrap();
+    cut_off("/dev/md/data", "mkfs.ext4 -q -F", Format::Ext4);
+    raid::stop("/dev/md/data").unwrap();
+    ran(&format!("lvm vgcreate -y vg00 {} {}", parts[1][0], parts[1][1]));
+    ran("lvm lvcreate -y -n srv -L 320m vg00");
+    cut_off("/dev/vg00/srv", "mkfs.xfs -q -f", Format::Xfs);
+    ran("lvm vgchange -an vg00");
+    cut_off(&parts[2][0], "mkfs.btrfs -q -f", Format::Btrfs);
+    let all = disks.all().to_vec();
+    // As the agent finds them.
+    crate::storage::assemble::assemble(&all).unwrap().unlock().unwrap();
+    let assemble =
+        Operation::AssembleArray { device: array.device.clone(), uuid: array.uuid, members: parts[0].clone() };
+    let (name, volumes) = ("vg00".to_owned(), vec!["srv".to_owned()]);
+    let activate = Operation::ActivateGroup { name, devices: parts[1].clone(), volumes: volumes.clone() };
+    let mounts = [
+        mounting("/dev/md/data", Format::Ext4, &["noatime"]),
+        mounting("/dev/vg00/srv", Format::Xfs, &[]),
+        mounting(&parts[2][0], Format::Btrfs, &["compress=zstd"]),
+    ];
+    let over: Vec<&str> = parts[..2].iter().flatten().chain(&parts[2][..1]).map(String::as_str).collect();
+    let operations = [assemble, activate].into_iter().chain(mounts.iter().cloned().map(Operation::Mount)).collect();
+    let rehearsal = rehearsal(&over, operations);
+    let Rehearsed { filesystems, memory_bytes } = unchanged(&disks, || rehearse(&rehearsal)).unwrap();
+    assert_eq!(filesystems, 3);
+    assert!((64 << 10..64 * MIB).contains(&memory_bytes), "{memory_bytes}");
+    // And then for real.
+    raid::assemble(&array.device, array.uuid, &parts[0]).unwrap();
+    lvm::activate("vg00", &volumes, &parts[1]).unwrap();
+    for mount in &mounts {
+        let mut mounted = Mounts::new(POINT);
+        mounted.mount(&MountFilesystem { path: "/".to_owned(), ..mount.clone() }).unwrap();
+        assert_eq!(fs::read(Path::new(POINT).join("file-39")).unwrap(), vec![39; 9000], "{mount:?}");
+        mounted.finish().unwrap();
+    }
+    lvm::deactivate("vg00", &parts[1]).unwrap();
+    raid::stop("/dev/md/data").unwrap();
+}
+
+#[test]
+#[ignore = "needs LVM: scripts/test vm runs it in a machine"]
+fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_words() {
+    let disks = Disks::take("vda");
+    let parts: Vec<String> = disks.partition(&[340]).concat();
+    let part = parts[0].as_str();
+    let file = || fs::OpenOptions::new().read(true).write(true).open(part).unwrap();
+    let refused = |rehearsal: &Rehearsal, words: &[&str]| {
+        let error = unchanged(&disks, || rehearse(rehearsal)).unwrap_err();
+        assert!(error.is_refusal(), "{error}");
+        let said = error.to_string();
+        assert!(said.starts_with("rehearsed over snapshots in memory, what is kept does not come back: "), "{said}");
+        words.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
+    };
+
+    // A feature that this kernel can read and not write.
+    ran(&format!("mkfs.ext4 -q -F -O ^metadata_csum {part}"));
+    let mut features = [0; 4];
+    file().read_exact_at(&mut features, 1024 + 0x64).unwrap();
+    file().write_all_at(&(u32::from_le_bytes(features) | 1 << 30).to_le_bytes(), 1024 + 0x64).unwrap();
+    refused(
+        &only(part, Format::Ext4, &["noatime"]),
+        &["ext4 on /dev/vda1, to be mounted at /srv", "the kernel says: ", "unsupported optional features"],
+    );
+
+    // A journal that cannot be replayed.
+    cut_off(part, "mkfs.ext4 -q -F", Format::Ext4);
+    let dump = fs::read(part).unwrap();
+    let magic = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
+    let journal = dump.windows(8).position(|window| window == magic).unwrap();
+    file().write_all_at(&[0x5a; 1024], journal as u64).unwrap();
+    refused(&only(part, Format::Ext4, &[]), &["the kernel says: ", "journal"]);
+
+    // An option that the kernel does not know.
+    ran(&format!("mkfs.ext4 -q -F {part}"));
+    refused(&only(part, Format::Ext4, &["nosuch"]), &["with the options nosuch; the kernel says: ", "nosuch"]);
+    unchanged(&disks, || rehearse(&only(part, Format::Ext4, &["ro"]))).unwrap();
+
+    // A log that is damaged.
+    cut_off(part, "mkfs.xfs -q -f", Format::Xfs);
+    let dump = fs::read(part).unwrap();
+    let records: Vec<usize> = (0..dump.len() / 512)
+        .map(|sector| sector * 512)
+        .filter(|at| dump[*at..*at + 4] == [0xfe, 0xed, 0xba, 0xbe])
+        .collect();
+    records.iter().for_each(|at| file().write_all_at(&[0x5a; 200], *at as u64 + 12).unwrap());
+    refused(&only(part, Format::Xfs, &[]), &["the kernel says: ", "XFS"]);
+
+    // A group that is exported.
+    wipe::wipe_ends(part).unwrap();
+    ran(&format!("lvm vgcreate -y vg00 {part}"));
+    ran("lvm lvcreate -y -n srv -L 320m vg00");
+    ran("lvm vgchange -an vg00");
+    ran("lvm vgexport vg00");
+    let activate =
+        Operation::ActivateGroup { name: "vg00".into(), devices: vec![part.into()], volumes: vec!["srv".into()] };
+    refused(&rehearsal(&[part], vec![activate]), &["exported"]);
+}
+
+#[test]
+#[ignore = "needs the device mapper: scripts/test vm runs it in a machine"]
+fn vm_rehearsed_changes_that_do_not_fit_into_memory_are_said() {
+    let disks = Disks::take("vda");
+    let parts: Vec<String> = disks.partition(&[64]).concat();
+    cut_off(&parts[0], "mkfs.ext4 -q -F", Format::Ext4);
+    let rehearsal = only(&parts[0], Format::Ext4, &[]);
+    let error = unchanged(&disks, || rehearse_within(&rehearsal, 64 << 10)).unwrap_err();
+    assert!(error.is_refusal(), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("the changes to /dev/vda1, journals replayed, do not fit into 65.5 kB of memory"), "{said}");
+    unchanged(&disks, || rehearse_within(&rehearsal, 64 * MIB)).unwrap();
+}
