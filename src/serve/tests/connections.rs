@@ -100,12 +100,13 @@ async fn no_more_connections_are_taken_than_there_are_places() {
         idle.push(TcpStream::connect(server.address).await.unwrap());
     }
     server.heard("as many connections are open as there can be: others wait").await;
+    let asked = format!("uuid={ONE}");
     let (_, script) = tokio::join!(
         async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             idle.clear();
         },
-        server.boot(&format!("uuid={ONE}"))
+        server.boot(&asked)
     );
     assert_eq!(script.status, 200);
 }
