@@ -94,7 +94,10 @@ filesystems:
             says(&TWO_DISKS.replace("{device: /dev/sdb,", "{device: /dev/sdb, wipeonreinstall: true,")).unwrap();
         assert!(wiped.contains("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
         assert!(wiped.ends_with("says: /dev/sda wiped, /dev/sdb wiped") && wiped.contains(&installed.layout_digest));
-        let more = TWO_DISKS.replace("filesystems:", "- {device: /dev/sdc, wipeonreinstall: true}\nfilesystems:");
+        let more = TWO_DISKS.replace(
+            "filesystems:",
+            "- {device: /dev/sdc, wipeonreinstall: true, partitions: [{number: 1, label: x, size: 0}]}\nfilesystems:",
+        );
         assert!(says(&more).unwrap().ends_with("/dev/sdb kept, /dev/sdc wiped"));
         assert!(says(&TWO_DISKS.replace("sdb", "sdd")).is_some());
         assert!(contradiction(&installed, &serde_json::json!({"disks": 7})).is_some());

@@ -288,7 +288,7 @@ fn installed(
     let image = ordered.map(str::to_owned).or(marked).or(handed_out);
     // A machine that was installed before may have been handed out another layout meanwhile than the one it has.
     let is_other = |marker: &Marker| {
-        let document = layout.as_deref().and_then(|layout| serde_json::from_str(layout).ok());
+        let document = layout.as_deref().and_then(|layout| serde_json::from_str::<serde_json::Value>(layout).ok());
         document.is_some_and(|document| contradiction(marker, &document).is_some())
     };
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
