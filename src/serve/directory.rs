@@ -6,7 +6,7 @@
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
-use super::resolve::{Known, notes, resolve};
+use super::resolve::{Known, broken_promise, notes, resolve};
 use super::state::{FileStamp, Standing, State};
 use crate::layout::{self, Layout, set::Set};
 use crate::problem;
@@ -178,17 +178,18 @@ impl Loader {
 
     fn add_machines(&mut self, directory: &mut Directory, problems: &mut Vec<String>, said: &mut Vec<String>) {
         let (known, state) = (&directory.known, &self.state);
-        let settle = |machine: &Machine| -> Result<Vec<String>, String> {
+        let settle = |machine: &Machine| -> Result<(Vec<String>, Option<String>), String> {
             let standing = standing(state, machine)?;
             resolve(machine, &standing, known)?;
-            Ok(notes(machine, &standing, known))
+            Ok((notes(machine, &standing, known), broken_promise(machine, &standing, known)))
         };
         self.machines.say_unread(problems);
         let mut all = Vec::new();
         for (path, entry) in &mut self.machines.entries {
             let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(settle);
             let machine = match newest {
-                Ok(notes) => {
+                Ok((notes, broken)) => {
+                    problems.extend(broken.map(|why| say(path, &why, false)));
                     said.extend(notes.iter().map(|note| say(path, note, false)));
                     entry.in_force = entry.newest.clone().ok();
                     entry.in_force.clone()

@@ -1,6 +1,7 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `folder` and `directory` are what the operator wants, `resolve` what an allocation refers to, `state` what has happened,
+//! `folder` and `directory` are what the operator wants, `resolve` what an allocation refers to, `promise` what a machine was
+//! promised, `state` what has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `files` what they load, `operator` what the operator asks,
 //! `watch` what people see, `descriptors` how many may ask at once.
 
@@ -15,6 +16,7 @@ mod folder;
 mod input;
 mod ipxe;
 pub mod operator;
+mod promise;
 mod resolve;
 mod state;
 mod token;

@@ -4,6 +4,7 @@ use super::App;
 use super::api::{ApiError, EVENT_BYTES, bearer, read};
 use super::input::Machine;
 use super::ipxe;
+use super::promise::{contradiction, remedy};
 use super::resolve::resolve;
 use super::state::{ATTEMPTS, Cancelled, Ordered, Renamed, Standing, Words};
 pub use super::state::{Order, Outcome};
@@ -255,10 +256,15 @@ fn is_reinstallable(
     if words.change_promise {
         standing.layout = None;
     }
+    let marker = standing.marker.clone();
     let assigned = resolve(machine, &standing, known).map_err(invalid)?;
     let Some(assigned) = assigned else {
         return Err(invalid("it has no allocation any more".to_owned()));
     };
+    let broken = marker.filter(|_| !words.change_promise).and_then(|marker| contradiction(&marker, &assigned.layout));
+    if let Some(why) = broken {
+        return Err(invalid(format!("{why}: {}", remedy(&machine.id))));
+    }
     let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
     let layout = allocation
         .layout()

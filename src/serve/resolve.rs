@@ -2,6 +2,7 @@
 //! installed or ordered afterwards.
 
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
+use super::promise;
 use super::state::Standing;
 use crate::layout::set::Set;
 use crate::layout::{Layout, read_json};
@@ -80,7 +81,25 @@ fn layout(
         return Ok((id_of(kept), kept.clone()));
     }
     let layout = by_the_files(machine, allocation, standing, known)?;
-    Ok((layout.id.clone(), serde_json::to_value(layout).map_err(|error| error.to_string())?))
+    let json = serde_json::to_value(layout).map_err(|error| error.to_string())?;
+    match (&standing.marker, &standing.order) {
+        (Some(marker), Some(order)) if !order.change_promise => match promise::contradiction(marker, &json) {
+            Some(why) => Err(at(&allocation.id, &format!("{why}: {}", promise::remedy(&machine.id)))),
+            None => Ok((layout.id.clone(), json)),
+        },
+        _ => Ok((layout.id.clone(), json)),
+    }
+}
+
+/// What is installed and has no layout in the database, because the one of the files is not what its marker says.
+pub fn broken_promise(machine: &Machine, standing: &Standing, known: &Known) -> Option<String> {
+    let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
+    let layout = by_the_files(machine, allocation, standing, known).ok()?;
+    let why = promise::contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
+    Some(at(
+        &allocation.id,
+        &format!("{why}: nothing is reinstalled before this is settled; {}", promise::remedy(&machine.id)),
+    ))
 }
 
 /// What the machine's file says and the machine is not, because it is installed already.

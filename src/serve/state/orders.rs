@@ -7,8 +7,9 @@ use super::standing::{Order, Outcome, Words, read};
 use super::{Hash, State, first, json, now};
 use crate::control::wire::Report;
 use crate::error::Result;
-use crate::marker::MarkedDisk;
+use crate::marker::{MarkedDisk, Marker};
 use crate::plan::StepName;
+use crate::serve::promise::contradiction;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// The ramdisk is handed out so often for one order.
@@ -285,6 +286,12 @@ fn installed(
     let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
     let marked = report.marker.as_ref().map(|marker| marker.image.clone()).filter(|image| !image.is_empty());
     let image = ordered.map(str::to_owned).or(marked).or(handed_out);
+    // A machine that was installed before may have been handed out another layout meanwhile than the one it has.
+    let is_other = |marker: &Marker| {
+        let document = layout.as_deref().and_then(|layout| serde_json::from_str::<serde_json::Value>(layout).ok());
+        document.is_some_and(|document| contradiction(marker, &document).is_some())
+    };
+    let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
     transaction.execute(
         "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5, begun = NULL

@@ -85,3 +85,63 @@ async fn only_the_operators_word_puts_the_file_in_the_place_of_the_installed_lay
     assert_eq!(disk(json!({ "change_promise": true })).await, "/dev/sdb");
     assert_eq!(disk(json!({})).await, "/dev/sda");
 }
+
+const TWO_DISKS: &str = "id: default
+disks:
+- {device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}
+- {device: /dev/sdb, partitions: [{number: 1, label: srv, size: 0, type: GPTLinux}]}
+filesystems:
+- {path: /, device: /dev/sda1, format: ext4, label: root}
+- {path: /srv, device: /dev/sdb1, format: ext4, label: srv}
+";
+
+/// The database is lost, and the layout's file was edited: the machine comes with its marker, and boots what it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_layout() {
+    let dir = with_images();
+    let layout = crate::layout::read_yaml(TWO_DISKS).unwrap().layout;
+    let edited = TWO_DISKS.replace("{device: /dev/sdb,", "{device: /dev/sdb, wipeonreinstall: true,");
+    std::fs::write(dir.path().join("layouts/default.yaml"), &edited).unwrap();
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let marker = json!({
+        "machine": ONE, "allocation": "a1", "image": "debian-12", "layout": "default",
+        "layout_digest": crate::layout::digest(&layout),
+        "disks": [{ "device": "/dev/sda", "size_bytes": 1, "promise": "wiped" },
+                  { "device": "/dev/sdb", "size_bytes": 1, "promise": "kept" }],
+    });
+    server
+        .report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker }))
+        .await;
+    server.heard("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
+    server.heard("nothing is reinstalled before this is settled").await;
+    let server = server.restarted().await;
+    assert!(server.boots_disk().await, "it is installed all the same");
+    let refused = server.press(ONE, "debian-13", json!({})).await;
+    assert_eq!(refused.status, 400);
+    let text = refused.text();
+    assert!(
+        text.contains("/dev/sdb kept") && text.contains("/dev/sdb wiped") && text.contains("--change-promise"),
+        "{text}"
+    );
+
+    let wipes = async |words: Value| {
+        let answer = server.press(ONE, "debian-13", words).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let token = server.token(ONE).await;
+        let given = server.allocated(ONE, &token).await.allocation.unwrap();
+        given.filesystemlayout["disks"][1]["wipeonreinstall"].as_bool().unwrap()
+    };
+    assert!(wipes(json!({ "change_promise": true })).await, "it is the operator's word");
+    server.write("layouts/default.yaml", TWO_DISKS);
+    server.heard("every file is good again").await;
+    assert!(!wipes(json!({})).await, "the file is the installed layout again");
+    // The order was placed with the good file: another edit does not get through either.
+    server.write("layouts/default.yaml", &edited);
+    let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
+    let token = server.token(ONE).await;
+    while server.call(&token, "GET", &wait, &Value::Null).await.status != 204 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,112 @@
+//! What a machine's marker says it was promised, against the layout that it would get: a file that was edited after the database
+//! was lost must not pass for the layout that is installed.
+
+use crate::layout::{digest, read_json};
+use crate::marker::{Marker, Promise};
+use serde_json::Value;
+
+/// Both sides, where the layout would wipe or keep other disks than the marker says. Markers of before say nothing about it.
+pub fn contradiction(marker: &Marker, layout: &Value) -> Option<String> {
+    let Ok(parsed) = read_json(layout) else {
+        return Some("the layout is not understood, so nothing tells whether it keeps what was to be kept".to_owned());
+    };
+    let layout = parsed.layout;
+    let now = digest(&layout);
+    if marker.layout_digest == now || marker.disks.iter().all(|disk| disk.promise.is_none()) {
+        return None;
+    }
+    let differs = layout.disks.iter().any(|listed| {
+        let record = marker.disks.iter().find(|record| record.device == listed.device);
+        record.and_then(|record| record.promise) != Some(Promise::of(listed))
+    });
+    let promised = marker.disks.iter().map(|disk| (disk.device.as_str(), disk.promise));
+    let wanted = layout.disks.iter().map(|disk| (disk.device.as_str(), Some(Promise::of(disk))));
+    differs.then(|| {
+        format!(
+            "the machine was installed with layout {} ({}), which a reinstall leaves so: {}. Layout {} ({now}) says: {}",
+            marker.layout,
+            marker.layout_digest,
+            in_words(promised),
+            layout.id,
+            in_words(wanted)
+        )
+    })
+}
+
+/// `/dev/sda wiped, /dev/sdb kept`.
+fn in_words<'a>(disks: impl Iterator<Item = (&'a str, Option<Promise>)>) -> String {
+    let words = disks.map(|(device, promise)| match promise {
+        Some(promise) => format!("{device} {promise}"),
+        None => format!("{device} not known"),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// What the operator can do about it.
+pub fn remedy(machine: &str) -> String {
+    format!(
+        "put the old layout back into its file; or, to change the promise, `drophammer machine reinstall {machine} --image IMAGE \
+         --change-promise`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Layout, read_yaml};
+    use crate::marker::MarkedDisk;
+
+    const TWO_DISKS: &str = "id: default
+disks:
+- {device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}
+- {device: /dev/sdb, partitions: [{number: 1, label: srv, size: 0, type: GPTLinux}]}
+filesystems:
+- {path: /, device: /dev/sda1, format: ext4, label: root}
+- {path: /srv, device: /dev/sdb1, format: ext4, label: srv}
+";
+
+    fn layout(text: &str) -> Layout {
+        read_yaml(text).unwrap().layout
+    }
+
+    /// What an installation with that layout leaves.
+    fn marker(layout: &Layout) -> Marker {
+        let disks = layout.disks.iter().map(|listed| MarkedDisk {
+            device: listed.device.clone(),
+            promise: Some(Promise::of(listed)),
+            ..MarkedDisk::default()
+        });
+        let (id, layout_digest) = (layout.id.clone(), digest(layout));
+        Marker { layout: id, layout_digest, disks: disks.collect(), ..Marker::default() }
+    }
+
+    #[test]
+    fn only_a_layout_that_promises_the_same_of_the_same_disks_agrees_with_the_marker() {
+        let installed = marker(&layout(TWO_DISKS));
+        let says = |text: &str| contradiction(&installed, &serde_json::to_value(layout(text)).unwrap());
+        assert_eq!(says(TWO_DISKS), None);
+        assert_eq!(
+            says(&TWO_DISKS.replace("label: srv", "label: data")),
+            None,
+            "the plan compares all else with the disks"
+        );
+        let wiped =
+            says(&TWO_DISKS.replace("{device: /dev/sdb,", "{device: /dev/sdb, wipeonreinstall: true,")).unwrap();
+        assert!(wiped.contains("leaves so: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
+        assert!(wiped.ends_with("says: /dev/sda wiped, /dev/sdb wiped") && wiped.contains(&installed.layout_digest));
+        let more = TWO_DISKS.replace(
+            "filesystems:",
+            "- {device: /dev/sdc, wipeonreinstall: true, partitions: [{number: 1, label: x, size: 0}]}\nfilesystems:",
+        );
+        assert!(says(&more).unwrap().ends_with("/dev/sdb kept, /dev/sdc wiped"));
+        assert!(says(&TWO_DISKS.replace("sdb", "sdd")).is_some());
+        assert!(contradiction(&installed, &serde_json::json!({"disks": 7})).is_some());
+    }
+
+    #[test]
+    fn a_marker_of_before_says_nothing() {
+        let now = serde_json::to_value(layout(TWO_DISKS)).unwrap();
+        let old = Marker { layout: "default".to_owned(), ..Marker::default() };
+        assert_eq!(contradiction(&old, &now), None);
+    }
+}
