@@ -191,6 +191,7 @@ fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
         order: allocation.order_id().to_owned(),
         installed: allocation.installed.clone(),
         waiver: allocation.order.as_ref().and_then(waiver),
+        give_up: allocation.order.iter().flat_map(|order| order.give_up.clone()).collect(),
         begun_on: allocation.order.iter().filter(|order| order.begun).flat_map(|order| order.disks.clone()).collect(),
     };
     let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };

@@ -65,6 +65,9 @@ pub struct FilesystemFate {
     pub fill: bool,
     /// Number of its partition, where the image brings it.
     pub image_partition: Option<u32>,
+    /// Of the device.
+    pub size_bytes: Option<u64>,
+    pub sector_bytes: u32,
 }
 
 /// What is known while deciding.
@@ -110,6 +113,7 @@ pub fn decide(layout: &Layout, inventory: &Inventory, request: &Request, ids: &m
     deciding.decide_disks();
     deciding.decide_reaching();
     deciding.refuse_unknown();
+    deciding.refuse_missing();
     deciding.decide_releases();
     deciding.decide_arrays();
     deciding.decide_groups();

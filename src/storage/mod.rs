@@ -15,6 +15,8 @@ pub mod lvm;
 pub mod mount;
 pub mod raid;
 pub mod release;
+mod scratch;
+pub mod trial;
 pub mod wipe;
 pub mod writeback;
 

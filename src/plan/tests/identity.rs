@@ -32,7 +32,7 @@ pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) ->
 }
 
 /// System on sda with its marker, data on sdb; all disks with serial numbers.
-fn marked() -> Inventory {
+pub(super) fn marked() -> Inventory {
     let mut inventory = installed();
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
         disk.serial = serial.to_owned();

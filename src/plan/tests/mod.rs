@@ -14,6 +14,7 @@ mod finding;
 mod identity;
 mod image;
 mod kept;
+mod missing;
 mod preview;
 mod properties;
 mod recorded;

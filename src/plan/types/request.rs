@@ -47,6 +47,8 @@ pub struct Claim {
     pub waiver: Option<Waiver>,
     /// The disks of the last attempt that has begun.
     pub begun_on: Vec<MarkedDisk>,
+    /// Serial numbers of disks whose content the operator gives up.
+    pub give_up: Vec<String>,
 }
 
 /// Why a reinstall may go on without a marker on the disks.
