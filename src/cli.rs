@@ -118,8 +118,8 @@ pub struct Image {
 pub enum ImageCommand {
     /// Stream an image below a directory, exactly as an installation does, and say how fast and what the bottleneck was.
     ///
-    /// What is below the directory already stays, except that files of the same name are replaced, as tar does. When this
-    /// fails, what came so far is left there.
+    /// What is below the directory already stays, except that files of the same name are replaced, as tar does. Whiteouts
+    /// of an OCI image's layers remove only what this burn has brought. When this fails, what came so far is left there.
     #[command(after_help = format!(
         "Example:\n  \
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \

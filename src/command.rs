@@ -1,6 +1,9 @@
 //! The only place that starts a process: argv (never a shell), stdin null, a deadline, and the tool's own words
 //! in the error.
 
+mod confined;
+
+use confined::Confined;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -34,7 +37,7 @@ pub struct Command {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    root: Option<PathBuf>,
+    confined: Option<Confined>,
     before: Option<Before>,
     deadline: Duration,
     whole: Option<usize>,
@@ -72,7 +75,7 @@ impl Command {
             program: program.as_ref().to_owned(),
             args: Vec::new(),
             env: Vec::new(),
-            root: None,
+            confined: None,
             before: None,
             deadline: DEFAULT_DEADLINE,
             whole: None,
@@ -94,9 +97,11 @@ impl Command {
         self
     }
 
-    /// Runs the program with this directory as its root.
-    pub fn chroot(mut self, root: impl AsRef<Path>) -> Self {
-        self.root = Some(root.as_ref().to_owned());
+    /// Runs the program with this directory as its root, in a mount namespace of its own: what it mounts is seen by nobody
+    /// else. It can make no device nodes, those on `no_devices` (mount points) are nothing to it, and it cannot look into
+    /// processes that may do more, whose `/proc/PID/root` would lead out.
+    pub fn confined(mut self, root: impl AsRef<Path>, no_devices: Vec<PathBuf>) -> Self {
+        self.confined = Some(Confined { root: root.as_ref().to_owned(), no_devices });
         self
     }
 
@@ -178,17 +183,12 @@ impl Command {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Its own group, so that a deadline ends its children too.
         command.process_group(0);
-        if let Some(root) = self.root.clone() {
+        if let Some(confined) = &self.confined {
             command.current_dir("/");
-            // SAFETY: between fork and exec only chroot(2) and chdir(2) run, both async-signal-safe;
-            // the path was allocated before the fork.
-            unsafe {
-                command.pre_exec(move || {
-                    nix::unistd::chroot(&root)?;
-                    nix::unistd::chdir("/")?;
-                    Ok(())
-                });
-            }
+            let confine = confined.prepare()?;
+            // SAFETY: between fork and exec it only makes system calls, which are async-signal-safe; all memory was
+            // allocated before the fork.
+            unsafe { command.pre_exec(confine) };
         }
         let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(check) = &self.before {

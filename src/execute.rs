@@ -15,7 +15,7 @@ use crate::report::Reporter;
 use crate::storage::lock::Locks;
 use crate::storage::mount::{self, Mounts};
 use crate::storage::rehearse::{self, Rehearsed};
-use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release, writeback};
+use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release, trial, writeback};
 use crate::target::{self, Root, fstab, installer};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::thread;
@@ -172,8 +172,12 @@ impl<'a> Run<'a> {
         self.note(operation);
         match operation {
             Operation::ReachImage { name, url } => self.reach_image(name, url),
-            Operation::LockDisk { device } => self.locks.lock(device),
-            Operation::UnlockDisk { device } => self.locks.unlock_disk(device),
+            Operation::LockDisk { device, untouched } => {
+                self.locks.lock(device)?;
+                self.locks.remember(device, untouched);
+                Ok(())
+            }
+            Operation::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
             Operation::Rehearse(rehearsal) => self.rehearse(rehearsal),
             Operation::TellPointOfNoReturn { disks } => self.tell_point_of_no_return(disks.clone()),
             // What is booted as it is, is not written either.
@@ -187,10 +191,8 @@ impl<'a> Run<'a> {
             Operation::BurnDisk(burn) => self.burn_disk(burn),
             Operation::GrowFilesystem(mount) => self.grow(mount),
             Operation::WriteMachineFiles => self.write_machine_files(),
-            Operation::RunInstaller => {
-                installer::run(&self.root()?, installer::DEADLINE, &|line| self.installation.reporter.say(line))
-            }
-            Operation::AdaptImage => self.adapt_image(),
+            Operation::RunInstaller { devices } => self.run_installer(devices),
+            Operation::AdaptImage { devices } => self.adapt_image(devices),
             Operation::ExtendFstab => fstab::extend(&self.root()?, &self.installation.plan.fstab),
             Operation::WriteFstab => fstab::write(&self.root()?, &self.installation.plan.fstab),
             Operation::LoadKernel => self.load_kernel(),
@@ -276,6 +278,11 @@ impl<'a> Run<'a> {
         target::marker::forget(&self.root()?)
     }
 
+    fn run_installer(&self, devices: &[String]) -> Result<()> {
+        let reporter = self.installation.reporter;
+        installer::run(&self.root()?, devices, installer::DEADLINE, &|line| reporter.say(line))
+    }
+
     fn write_machine_files(&self) -> Result<()> {
         let Installation { plan, allocation, machine, inventory, consoles, .. } = *self.installation;
         let root_uuid = self.brought_root_uuid.as_ref().unwrap_or(&plan.root_uuid);
@@ -294,7 +301,8 @@ impl<'a> Run<'a> {
 
     fn prove_kept(&mut self, kept: &[Kept]) -> Result<()> {
         self.kept = plan::kept::compare(kept, &inventory::read()?);
-        let changed = plan::kept::differences(&self.kept);
+        let mut changed = plan::kept::differences(&self.kept);
+        changed.extend(self.locks.changed());
         if changed.is_empty() {
             self.say(&format!("{} kept objects are what they were", self.kept.len()));
             return Ok(());
@@ -373,6 +381,11 @@ fn on_device(operation: &Operation, installation: &Installation) -> Result<Optio
         Operation::CreateVolume(volume) => lvm::create_volume(volume)?,
         Operation::AssembleArray { device, uuid, members } => raid::assemble(device, *uuid, members)?,
         Operation::ActivateGroup { name, devices, volumes } => lvm::activate(name, volumes, devices)?,
+        Operation::TryFilesystem(filesystem) => {
+            if let Some(note) = trial::try_out(filesystem)? {
+                installation.reporter.say(&note);
+            }
+        }
         Operation::MakeFilesystem(make) => filesystem::make(make)?,
         Operation::DeactivateGroup { name, devices } => lvm::deactivate(name, devices)?,
         Operation::StopArray { device } => raid::stop(device)?,

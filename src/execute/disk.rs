@@ -60,11 +60,11 @@ impl Run<'_> {
     }
 
     /// An image that was made for any machine needs no installer; what boots it is in it.
-    pub(super) fn adapt_image(&self) -> Result<()> {
-        let (root, reporter) = (self.root()?, self.installation.reporter);
+    pub(super) fn adapt_image(&self, devices: &[String]) -> Result<()> {
+        let root = self.root()?;
         target::marker::forget(&root)?;
         if installer::is_in(&root) {
-            installer::run(&root, installer::DEADLINE, &|line| reporter.say(line))?;
+            self.run_installer(devices)?;
         } else {
             self.say("the image has no installer, and is left as it is");
         }

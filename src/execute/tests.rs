@@ -131,7 +131,7 @@ fn prepare(disk: &LoopDevice, kept: &LoopDevice) -> Vec<(StepName, Vec<Operation
     let make = MakeFilesystem { device: partition.clone(), format, label, uuid, createoptions: vec![] };
     let mount = MountFilesystem { device: partition, path: "/".into(), format, options: vec![] };
     vec![
-        (StepName::StorageLock, vec![Operation::LockDisk { device: kept.path().into() }]),
+        (StepName::StorageLock, vec![Operation::LockDisk { device: kept.path().into(), untouched: vec![] }]),
         (StepName::StorageWipe, vec![wipe_operation(device, zero)]),
         (StepName::StoragePartition, vec![Operation::WriteTable(disk.table(512, &[(2, 2048, 65535)]))]),
         (StepName::StorageFormat, vec![Operation::MakeFilesystem(make)]),
@@ -180,7 +180,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
 
     // There is no image in the target, so there is no installer.
     let mut steps = prepare(&disk, &kept);
-    steps.push((StepName::TargetInstaller, vec![Operation::RunInstaller]));
+    steps.push((StepName::TargetInstaller, vec![Operation::RunInstaller { devices: vec![] }]));
     steps.push((StepName::ReportFinal, vec![Operation::Report]));
     let cut = plan(steps);
     let failure = execute(&bench.installation(&cut)).unwrap_err();
@@ -226,7 +226,7 @@ fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
 #[test]
 fn a_failure_before_the_first_write_says_so() {
     let bench = Bench::new();
-    let lock = Operation::LockDisk { device: "/dev/no-such-disk".into() };
+    let lock = Operation::LockDisk { device: "/dev/no-such-disk".into(), untouched: vec![] };
     let plan = plan(vec![
         (StepName::StorageLock, vec![lock]),
         (StepName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),

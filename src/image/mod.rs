@@ -26,6 +26,7 @@ mod look;
 mod manifest;
 mod members;
 mod minisign;
+mod names;
 mod oci;
 mod pax;
 mod place;
@@ -118,6 +119,8 @@ pub struct Incoming {
     first: Option<Arriving>,
     /// An image that changes on the way may start over so often, each time with the target cleared.
     starts: u32,
+    /// Is what lies below the root already somebody's?
+    among_others: bool,
 }
 
 type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
@@ -133,7 +136,8 @@ impl Incoming {
 
     fn at_pace(reached: Reached, plain: Plain, pace: Pace) -> Result<Incoming> {
         let client = http::streaming_client(pace.stall)?;
-        let mut incoming = Incoming { reached, client, pace, plain, first: None, starts: MOST_STARTS };
+        let mut incoming =
+            Incoming { reached, client, pace, plain, first: None, starts: MOST_STARTS, among_others: false };
         incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part)).transpose()?;
         Ok(incoming)
     }
@@ -143,9 +147,9 @@ impl Incoming {
     }
 
     /// What is below the root already is somebody's: an image that changes on the way fails then, since to start over
-    /// would clear the root.
+    /// would clear the root. A whiteout removes only what this burn has brought.
     pub fn among_others(self) -> Incoming {
-        Incoming { starts: 1, ..self }
+        Incoming { starts: 1, among_others: true, ..self }
     }
 
     /// Streams the image below `root`, which stays incomplete when this fails. `watch` is told a few times a second.
@@ -162,6 +166,7 @@ impl Incoming {
     pub fn burn(mut self, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
         let merged = beneath::relative(beneath.merged);
         let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
+        let below = if self.among_others { below.among_others() } else { below };
         let bound = !beneath.merged.is_empty() && !self.is_verified();
         let starts = if bound { 1 } else { self.starts };
         let fresh = if starts == 1 { Ok(Vec::new()) } else { below.fresh(&beneath::relative(beneath.fresh)) };

@@ -3,6 +3,7 @@
 
 use super::acl;
 use super::fresh::Fresh;
+use super::names::Names;
 use super::space::Space;
 use super::sweep::{Entry, Sweep, identity};
 use super::walk::{Here, is_merged, make_directory, walk};
@@ -32,6 +33,8 @@ pub struct Root {
     /// what is removed: then all are forgotten.
     known: RefCell<HashMap<OsString, Rc<Directory>>>,
     space: RefCell<Space>,
+    /// What this burn has brought, where everything else below the root is somebody's.
+    ours: Option<RefCell<Names>>,
 }
 
 /// A directory at the end of a way.
@@ -79,7 +82,22 @@ impl Root {
         let fd = nix::fcntl::open(path, readable(), Mode::empty())?;
         let mut space = Space::default();
         space.see(&fd, &fstat(&fd)?)?;
-        Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space) })
+        Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space), ours: None })
+    }
+
+    fn brings(&self, directory: (u64, u64), name: &OsStr) -> io::Result<()> {
+        let Some(ours) = &self.ours else { return Ok(()) };
+        ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
+    }
+
+    /// What is below it already is somebody's: no whiteout removes it.
+    pub fn among_others(self) -> Root {
+        Root { ours: Some(RefCell::default()), ..self }
+    }
+
+    /// Somebody has put it there, and not this burn.
+    pub fn is_others(&self, entry: Entry) -> bool {
+        self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }
 
     /// How long a tar can be whose files are to have room here.
@@ -164,6 +182,7 @@ impl Root {
             Err(Errno::ENOENT) if path != Path::new("") => {
                 let above = self.make_directories(parent(path))?;
                 make_directory(&above, &name(path)?)?;
+                self.brings(identity(&fstat(&above)?), &name(path)?)?;
                 acl::disinherit(&above, &name(path)?)?;
                 Ok(self.resolve(path)?)
             }
@@ -233,6 +252,22 @@ impl Place<'_> {
     /// On a kept filesystem.
     pub fn is_merged(&self) -> bool {
         self.directory.merged
+    }
+
+    /// The directory that nothing leaves.
+    pub fn root(&self) -> &Root {
+        self.root
+    }
+
+    /// The burn is about to put something here. A directory that is there already stays its owner's.
+    ///
+    /// # Errors
+    /// It brings more than can be remembered.
+    pub fn is_brought(&self, as_directory: bool) -> io::Result<()> {
+        match as_directory && self.is_directory().unwrap_or(false) {
+            true => Ok(()),
+            false => self.root.brings(self.parent_identity(), &self.name),
+        }
     }
 
     /// A new file, open for writing. Of its mode the umask and an ACL of the directory may take something away.

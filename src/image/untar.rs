@@ -139,6 +139,7 @@ impl Unpacking<'_, '_> {
         self.check_copied(0)?;
         if let Some(layer) = &mut self.layer {
             layer.brings(&place)?;
+            place.is_brought(member.kind == Kind::Directory)?;
         }
         if member.kind == Kind::Directory {
             return self.directory(path, Some(place), member.attributes);

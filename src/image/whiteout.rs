@@ -2,21 +2,16 @@
 //!
 //! <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
 
+use super::names::Names;
 use super::place::{Place, Root};
 use super::sweep::Entry;
 use nix::errno::Errno;
-use std::collections::HashSet;
 use std::ffi::{CString, OsStr, OsString};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const PREFIX: &[u8] = b".wh.";
-
-/// What one layer brings is remembered up to here, about 1.8 million names. The table is a power of two and at most seven
-/// eighths full: with these it takes 19 MiB, and 28 while it grows to that. The next name would make it 38 MiB, and 57.
-const MOST_BROUGHT: usize = (2 << 20) / 8 * 7;
 
 /// What a whiteout says.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,10 +46,7 @@ impl Whiteout {
 /// What one layer brings: its whiteouts are only for what lies below it, wherever they stand in the tar.
 #[derive(Default)]
 pub struct Layer {
-    /// Of directory (device and inode number) and name; eight bytes each, as there may be a million. The key is random:
-    /// nobody can make two that are the same.
-    brought: HashSet<u64>,
-    key: RandomState,
+    brought: Names,
 }
 
 impl Layer {
@@ -62,24 +54,7 @@ impl Layer {
     /// It brings more than can be remembered.
     pub fn brings(&mut self, place: &Place) -> io::Result<()> {
         let name = CString::new(place.name.as_bytes())?;
-        self.remember(self.key.hash_one((place.parent_identity(), name.as_c_str())))
-    }
-
-    fn remember(&mut self, entry: u64) -> io::Result<()> {
-        if self.brought.len() < MOST_BROUGHT {
-            self.brought.insert(entry);
-            return Ok(());
-        }
-        // To insert it again would make room for one more first.
-        if self.brought.contains(&entry) {
-            return Ok(());
-        }
-        let text = format!("to remember more than {MOST_BROUGHT} names of one layer takes more than 32 MiB");
-        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}: cut it into several layers")))
-    }
-
-    fn has_brought(&self, entry: Entry) -> bool {
-        self.brought.contains(&self.key.hash_one(entry))
+        self.brought.insert((place.parent_identity(), &name))
     }
 
     /// In a layer something else may stand for a directory with its content.
@@ -94,7 +69,8 @@ impl Layer {
         }
         let name = CString::new(place.name.as_bytes())?;
         let own: Entry = (place.parent_identity(), &name);
-        place.sweep(&place.name, &|entry| entry != own && self.has_brought(entry))?;
+        let root = place.root();
+        place.sweep(&place.name, &|entry| root.is_others(entry) || entry != own && self.brought.contains(entry))?;
         Ok(())
     }
 
@@ -114,7 +90,8 @@ impl Layer {
         // The filesystem's own.
         let of_root = path.parent() == Some(Path::new(""));
         let lost_found: Entry = (place.parent_identity(), c"lost+found");
-        let stays = |entry: Entry| self.has_brought(entry) || of_root && entry == lost_found;
+        let of_the_filesystem = |entry: Entry| of_root && entry == lost_found;
+        let stays = |entry: Entry| root.is_others(entry) || self.brought.contains(entry) || of_the_filesystem(entry);
         let in_the_way = match whiteout {
             Whiteout::Nothing => 0,
             Whiteout::Name(name) if place.is_merged() => u64::from(place.has_beside(name)?),
@@ -123,26 +100,5 @@ impl Layer {
             Whiteout::Opaque => place.sweep_all(&stays)?,
         };
         Ok(in_the_way == 0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_layer_brings_takes_so_much_memory_and_no_more() {
-        let mut layer = Layer::default();
-        for entry in 0..MOST_BROUGHT as u64 {
-            layer.remember(entry).unwrap();
-        }
-        // The same one again takes no more.
-        layer.remember(7).unwrap();
-        let error = layer.remember(u64::MAX).unwrap_err().to_string();
-        let text =
-            "to remember more than 1835008 names of one layer takes more than 32 MiB: cut it into several layers";
-        assert_eq!((error.as_str(), layer.brought.len()), (text, MOST_BROUGHT));
-        // Eight bytes, and one of the table's own.
-        assert!(layer.brought.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", layer.brought.capacity());
     }
 }

@@ -16,6 +16,7 @@ mod holders;
 mod inside;
 mod legs;
 pub mod nvme;
+mod parts;
 mod paths;
 mod signatures;
 mod stacked;
@@ -82,6 +83,7 @@ pub fn read_at(roots: &Roots) -> Result<Inventory> {
     let (groups, unlisted) = groups::read(roots, &inventory);
     inventory.groups = groups;
     inventory.unknown = [unexamined, unlisted].concat();
+    inventory.parts = parts::read(roots, &inventory);
     inventory.filesystems = inside::read(&users, &inventory);
     Ok(inventory)
 }

@@ -1,9 +1,11 @@
 //! What is there, as data. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
 mod hardware;
+mod part;
 mod unclear;
 
 pub use hardware::{Cpu, Firmware, Nic, System};
+pub use part::{Part, Role};
 pub use unclear::{Failed, Tried, Unknown};
 
 use crate::marker::Marker;
@@ -29,6 +31,9 @@ pub struct Inventory {
     /// Members of arrays and physical volumes that belong to something, and nobody could tell to what.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Unknown>,
+    /// Devices that are parts of something on several, and that neither mdadm nor lvm tells of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
     /// Filesystems whose inside was seen, because they are mounted or were mounted read-only to look.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<Filesystem>,
@@ -375,16 +380,19 @@ impl Inventory {
 
     /// Paths of all disks, partitions and stacked devices with a signature of one of these kinds.
     pub fn devices_with(&self, kinds: &[&str]) -> Vec<&str> {
+        let has = |signatures: &[Signature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
+        self.all_signatures().filter(|(_, signatures)| has(signatures)).map(|(device, _)| device).collect()
+    }
+
+    /// What is on each disk, partition and stacked device, by its path.
+    pub fn all_signatures(&self) -> impl Iterator<Item = (&str, &[Signature])> {
         let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
         let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
-        let has = |signatures: &[Signature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
-        let mut devices = Vec::new();
-        for (device, signatures, table) in disks.chain(stacked) {
-            devices.extend(has(signatures).then_some(device.as_str()));
+        disks.chain(stacked).flat_map(|(device, signatures, table)| {
             let partitions = table.iter().flat_map(|table| &table.partitions);
-            devices.extend(partitions.filter(|part| has(&part.signatures)).map(|part| part.device.as_str()));
-        }
-        devices
+            let partitions = partitions.map(|part| (part.device.as_str(), part.signatures.as_slice()));
+            std::iter::once((device.as_str(), signatures.as_slice())).chain(partitions)
+        })
     }
 }
 

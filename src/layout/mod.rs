@@ -9,6 +9,7 @@ mod fields;
 #[cfg(test)]
 mod fuzz;
 pub mod hints;
+mod mkfs;
 pub mod set;
 mod spellings;
 #[cfg(test)]

@@ -160,8 +160,7 @@ pub fn least_mib(filesystem: &Filesystem, sector_bytes: u32) -> Option<(u64, &'s
 
 /// Do the create options ask mkfs.vfat for `-F 32`?
 fn is_fat32(filesystem: &Filesystem) -> bool {
-    let options = &filesystem.createoptions;
-    options.iter().any(|option| option == "-F32") || options.windows(2).any(|pair| pair[0] == "-F" && pair[1] == "32")
+    filesystem.create_option('F') == Some("32")
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ impl Deciding<'_> {
                     keep: false,
                     fill: false,
                     image_partition: None,
+                    size_bytes: None,
+                    sector_bytes: 512,
                 });
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
                 self.decide_filesystem(&place, filesystem, &device);
@@ -36,9 +38,8 @@ impl Deciding<'_> {
         }
         let image_partition = self.layout.disks.iter().find_map(|disk| disk.image_partition(&filesystem.device));
         if image_partition.is_some() {
-            let (device, uuid) = (device.path.clone(), String::new());
-            let fate = FilesystemFate { device, uuid, keep: false, fill: false, image_partition };
-            return self.decided.filesystems.push(fate);
+            let fate = FilesystemFate::new(device, String::new());
+            return self.decided.filesystems.push(FilesystemFate { image_partition, ..fate });
         }
         let keep = device.fate == Fate::Kept;
         let is_filled = keep && filesystem.format != Format::None;
@@ -68,8 +69,7 @@ impl Deciding<'_> {
                 if keep {
                     self.decide_return(place, filesystem, device, fill);
                 }
-                let device = device.path.clone();
-                self.decided.filesystems.push(FilesystemFate { device, uuid, keep, fill, image_partition });
+                self.decided.filesystems.push(FilesystemFate { keep, fill, ..FilesystemFate::new(device, uuid) });
             }
             Err(message) => self.refuse(place, message),
         }
@@ -117,6 +117,20 @@ impl Deciding<'_> {
 fn names_more(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))
+}
+
+impl FilesystemFate {
+    fn new(device: &Device, uuid: String) -> FilesystemFate {
+        FilesystemFate {
+            device: device.path.clone(),
+            uuid,
+            keep: false,
+            fill: false,
+            image_partition: None,
+            size_bytes: device.size_bytes,
+            sector_bytes: device.sector_bytes,
+        }
+    }
 }
 
 fn is_root(filesystem: &Filesystem) -> bool {

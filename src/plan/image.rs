@@ -2,7 +2,7 @@
 //! mounted then.
 
 use super::returning::Returning;
-use super::steps::Placed;
+use super::steps::{Placed, made};
 use super::verdict::Decided;
 use super::{BurnDisk, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject, staying};
 use crate::inventory::Inventory;
@@ -33,7 +33,7 @@ impl Way {
             return Way {
                 first: (StepName::StorageMount, mounts),
                 second: (StepName::ImageBurn, vec![burn]),
-                installer: Operation::RunInstaller,
+                installer: Operation::RunInstaller { devices: made(decided) },
                 fstab: vec![Operation::WriteFstab],
             };
         };
@@ -57,7 +57,7 @@ impl Way {
         Way {
             first: (StepName::ImageBurn, vec![Operation::BurnDisk(burn)]),
             second: (StepName::StorageMount, mounts.collect()),
-            installer: Operation::AdaptImage,
+            installer: Operation::AdaptImage { devices: made(decided) },
             fstab: if fstab.is_empty() { Vec::new() } else { vec![Operation::ExtendFstab] },
         }
     }

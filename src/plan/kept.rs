@@ -244,13 +244,4 @@ impl<'a> Keeping<'a> {
         });
         ours.chain(theirs).collect()
     }
-
-    /// Does the layout speak of that partition?
-    pub fn is_listed(&self, layout: &Layout, disk: &inventory::Disk, number: u32) -> bool {
-        let is = |listed: &&crate::layout::Disk| {
-            super::find::disk(listed, self.inventory).is_ok_and(|found| found.name == disk.name)
-        };
-        let listed = layout.disks.iter().find(is);
-        listed.is_some_and(|listed| listed.partitions.iter().any(|part| part.number == number))
-    }
 }

@@ -3,7 +3,7 @@
 
 use super::verdict::Deciding;
 use super::{Mode, Verdict, arrays, display, lvm};
-use crate::inventory::{Inventory, Signature, StackedKind};
+use crate::inventory::{Part, Signature, StackedKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Filesystems that lie on several devices without anything below them. Each of their devices has the UUID of the whole.
@@ -92,14 +92,16 @@ impl Deciding<'_> {
             whole: format!("{} {}", kind(device.kind), device.device),
             members: device.below.clone(),
         });
-        arrays.chain(groups).chain(others).chain(self.spanning()).collect()
+        arrays.chain(groups).chain(others).chain(self.spanning()).chain(self.parts()).collect()
     }
 
     /// How many devices belong to such a filesystem its signature does not say: one that is not in the machine is not missed.
     /// Nor does it tell a copy from another device.
     fn spanning(&self) -> impl Iterator<Item = Thing> {
         let mut found: BTreeMap<(&str, &str), (&Signature, Vec<&str>)> = BTreeMap::new();
-        for (device, signature) in signatures(self.inventory) {
+        let signatures = self.inventory.all_signatures();
+        for (device, signature) in signatures.flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
+        {
             if SPANNING.contains(&signature.kind.as_str()) && !signature.uuid.is_empty() {
                 let whole = found.entry((&signature.kind, &signature.uuid));
                 whole.or_insert_with(|| (signature, Vec::new())).1.push(device);
@@ -123,6 +125,24 @@ pub fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&str, &Signatu
         let partitions = partitions.flat_map(|part| part.signatures.iter().map(|found| (part.device.as_str(), found)));
         signatures.iter().map(|found| (device.as_str(), found)).chain(partitions)
     })
+}
+
+impl Deciding<'_> {
+    /// Those that say what they are a part of in another way than by their UUID.
+    fn parts(&self) -> impl Iterator<Item = Thing> {
+        let mut found: BTreeMap<(&str, &str), Vec<&Part>> = BTreeMap::new();
+        for part in &self.inventory.parts {
+            found.entry((&part.whole, &part.id)).or_default().push(part);
+        }
+        found.into_iter().filter(|(_, parts)| parts.len() > 1).map(|((whole, id), parts)| {
+            let on: Vec<String> = parts.iter().map(|part| format!("{} on {}", part.kind, part.device)).collect();
+            Thing {
+                name: whole.to_owned(),
+                whole: format!("{whole} {id}: {}", on.join(", ")),
+                members: parts.iter().map(|part| self.stack.name(&part.device).to_owned()).collect(),
+            }
+        })
+    }
 }
 
 fn is_made(verdicts: &BTreeSet<Verdict>) -> bool {

@@ -1,11 +1,12 @@
 //! How what is kept comes back: before the image where its files are merged into it, after the image all the rest.
 
 use super::steps::{Placed, new_filesystem};
+use super::untouched::foreign_partitions;
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
-use super::{MountFilesystem, Operation, Rehearsal, Verdict, find};
+use super::{DiskPlan, MountFilesystem, Operation, Rehearsal, Verdict, find};
 use crate::inventory::{Inventory, Signature};
 use crate::layout::{Below, Filesystem, Format, Layout, OnReinstall};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// When something comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct Returning<'a> {
     filesystems: &'a [Placed<'a>],
     /// Paths of disks and arrays, names of groups, that merged filesystems lie on.
     early: BTreeSet<String>,
+    /// By path of the disk: numbers of the partitions that the layout does not speak of.
+    others: BTreeMap<String, Vec<u32>>,
 }
 
 impl<'a> Returning<'a> {
@@ -34,7 +37,9 @@ impl<'a> Returning<'a> {
         let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.clone());
         let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
         let early = disks.map(|disk| disk.device.clone()).chain(arrays).chain(groups).collect();
-        Returning { decided, filesystems, early }
+        let others = inventory.disks.iter();
+        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(layout, inventory, disk))).collect();
+        Returning { decided, filesystems, early, others }
     }
 
     pub fn before_the_image(&self) -> Vec<Operation> {
@@ -126,7 +131,11 @@ impl<'a> Returning<'a> {
             return operations;
         }
         let disks = self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(&disk.device));
-        disks.map(|disk| Operation::UnlockDisk { device: disk.device.clone() }).chain(operations).collect()
+        let unlock = |disk: &DiskPlan| {
+            let others = self.others.get(&disk.device).cloned().unwrap_or_default();
+            Operation::UnlockDisk { device: disk.device.clone(), others }
+        };
+        disks.map(unlock).chain(operations).collect()
     }
 
     fn when_filled(&self, placed: &Placed) -> When {

@@ -2,8 +2,8 @@
 
 use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
-use super::{FstabEntry, Kept, MakeFilesystem, Operation, Plan, Request, Step, StepName, Verdict};
-use super::{display, image, kept, making, marking};
+use super::{DiskPlan, FstabEntry, Kept, MakeFilesystem, Operation, Plan, Request, Step, StepName, Verdict};
+use super::{display, image, kept, making, marking, trying, untouched};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
 use crate::marker::MarkedDisk;
@@ -22,7 +22,10 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let steps = [
         (StepName::ImageReach, vec![Operation::ReachImage { name: subject.image.clone(), url: subject.url.clone() }]),
         (StepName::StorageIdentify, decided.identities.iter().cloned().map(Operation::IdentifyDisk).collect()),
-        (StepName::StorageLock, locks(&decided)),
+        (
+            StepName::StorageLock,
+            locks(layout, inventory, &decided).into_iter().chain(trying::tries(&filesystems)).collect(),
+        ),
         (StepName::StorageRelease, releases(&decided)),
         (StepName::StorageRehearse, returning.rehearsal(inventory).map(Operation::Rehearse).into_iter().collect()),
         (StepName::StorageWipe, decided.wipes.iter().cloned().map(Operation::WipeDisk).collect()),
@@ -112,13 +115,28 @@ fn is_made(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Wipe | Verdict::Make)
 }
 
+/// What the image's installer may write: disks that are wiped, and what was made of them.
+pub fn made(decided: &Decided) -> Vec<String> {
+    let arrays = arrays_to_make(decided).into_iter().chain(groups_and_volumes_to_make(decided));
+    let arrays = arrays.filter_map(|operation| match operation {
+        Operation::CreateArray(array) => Some(array.device),
+        Operation::CreateVolume(volume) => Some(volume.device),
+        _ => None,
+    });
+    devices(decided, is_made).into_iter().chain(arrays).collect()
+}
+
 fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<String> {
     decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.clone()).collect()
 }
 
-fn locks(decided: &Decided) -> Vec<Operation> {
+fn locks(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
-    disks.map(|disk| Operation::LockDisk { device: disk.device.clone() }).collect()
+    let lock = |disk: &DiskPlan| Operation::LockDisk {
+        device: disk.device.clone(),
+        untouched: untouched::ranges(layout, inventory, disk),
+    };
+    disks.map(lock).collect()
 }
 
 fn releases(decided: &Decided) -> Vec<Operation> {

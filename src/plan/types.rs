@@ -84,10 +84,14 @@ pub enum Operation {
     /// Set the disk read-only at the block layer until the image is on.
     LockDisk {
         device: String,
+        /// What nobody may write while the plan runs: read now, and again by `ProveKept`.
+        untouched: Vec<ByteRange>,
     },
     /// Make a kept disk writable again: nothing destructive comes after this.
     UnlockDisk {
         device: String,
+        /// Numbers of the partitions that stay read-only: they are not the layout's.
+        others: Vec<u32>,
     },
     /// Take down something that runs on disks to be wiped, or that was only assembled to look at it.
     Release(Holder),
@@ -119,6 +123,9 @@ pub enum Operation {
         devices: Vec<String>,
         volumes: Vec<String>,
     },
+    /// Make a filesystem in memory, and mount it there: what its tool or the kernel refuses is known before anything is
+    /// destroyed.
+    TryFilesystem(TryFilesystem),
     MakeFilesystem(MakeFilesystem),
     Mount(MountFilesystem),
     /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
@@ -137,10 +144,14 @@ pub enum Operation {
     },
     /// `/etc/metal/install.yaml`, `/etc/metal/userdata`.
     WriteMachineFiles,
-    /// `/install-go` or `/install.sh` in a chroot.
-    RunInstaller,
+    /// `/install-go` or `/install.sh` in a chroot, with the nodes of these devices and of their partitions.
+    RunInstaller {
+        devices: Vec<String>,
+    },
     /// The same where the image has one; and `/etc/metal/boot-info.yaml` from its boot loader's files where it has none.
-    AdaptImage,
+    AdaptImage {
+        devices: Vec<String>,
+    },
     WriteFstab,
     /// Add the plan's lines to the image's own.
     ExtendFstab,
@@ -353,6 +364,16 @@ pub struct MakeFilesystem {
     /// As blkid and fstab write it: `1A2B-3C4D` for vfat, RFC 4122 for the others.
     pub uuid: String,
     pub createoptions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TryFilesystem {
+    /// With a UUID of its own: two filesystems with one are not mounted, or taken for one.
+    pub make: MakeFilesystem,
+    pub size_bytes: u64,
+    pub sector_bytes: u32,
+    /// The options that it is mounted with; `None` when it is not mounted.
+    pub mount: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -68,6 +68,9 @@ pub struct FilesystemFate {
     pub fill: bool,
     /// Number of its partition, where the image brings it.
     pub image_partition: Option<u32>,
+    /// Of the device.
+    pub size_bytes: Option<u64>,
+    pub sector_bytes: u32,
 }
 
 /// What is known while deciding.
@@ -123,6 +126,7 @@ pub fn decide(
     deciding.decide_reaching();
     deciding.refuse_unknown();
     deciding.refuse_copies();
+    deciding.refuse_missing();
     deciding.decide_releases();
     deciding.decide_arrays();
     deciding.decide_groups();

@@ -1,13 +1,13 @@
 //! mkfs: each filesystem with the UUID and label that the plan chose, read back, and found again by UUID.
 
 use super::{kernel, wipe};
-use crate::command::Command;
+use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
 use crate::plan::MakeFilesystem;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,21 +34,40 @@ pub fn make(filesystem: &MakeFilesystem) -> Result<()> {
     if filesystem.format == Format::None {
         return Ok(());
     }
-    let (tool, args) = argv(filesystem).context(Phase::Storage, what)?;
     // mkfs leaves the signatures of others where it writes nothing itself; two at once are ambiguous to blkid.
     wipe::wipe_ends(device)?;
     let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
     let gib = u32::try_from(size >> 30).unwrap_or(u32::MAX);
-    let mkfs = Command::new(tool).args(args).deadline(DEADLINE + DEADLINE_PER_GIB * gib);
-    let checked = device.clone();
-    let mkfs = mkfs.before(move || wipe::open_exclusive(&checked).map(drop).map_err(io::Error::other));
-    mkfs.run().context(Phase::Storage, what)?;
-    let found = read_uuid(device, filesystem.format).context(Phase::Storage, what)?;
-    if !found.eq_ignore_ascii_case(&filesystem.uuid) {
-        let why = format!("{tool} succeeded, but the UUID on {device} is {found}, not {}", filesystem.uuid);
-        return Err(Error::new(Phase::Storage, why));
-    }
+    let made = run_mkfs(filesystem, DEADLINE + DEADLINE_PER_GIB * gib).context(Phase::Storage, what)?;
+    made.context(Phase::Storage, what)?;
+    require_uuid(filesystem)?;
     link_by_uuid(device, &filesystem.uuid)
+}
+
+/// Lets the tool make it, on a device or a file.
+///
+/// # Errors
+/// The format is none that a tool makes. Within it: what the tool says.
+pub fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
+    let (tool, args) = argv(filesystem)?;
+    let mkfs = Command::new(tool).args(args).deadline(deadline);
+    let path = filesystem.device.clone();
+    let mkfs = mkfs.before(move || wipe::open_exclusive(&path).map(drop).map_err(io::Error::other));
+    Ok(mkfs.run().map(drop))
+}
+
+/// Reads it back: create options can change what is made.
+///
+/// # Errors
+/// There is another UUID on the device than was asked for, or no such filesystem.
+pub fn require_uuid(filesystem: &MakeFilesystem) -> Result<()> {
+    let MakeFilesystem { device, format, uuid, .. } = filesystem;
+    let found = read_uuid(device, *format).context(Phase::Storage, || format!("make {format} on {device}"))?;
+    if found.eq_ignore_ascii_case(uuid) {
+        return Ok(());
+    }
+    let why = format!("{format} was made, but the UUID on {device} is {found}, not {uuid}");
+    Err(Error::new(Phase::Storage, why))
 }
 
 /// The tool and its arguments; the layout's own come first.
@@ -79,7 +98,9 @@ fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> 
 /// The UUID in the superblock, as blkid writes it, from the device itself and not from a cache.
 fn read_uuid(device: &str, format: Format) -> io::Result<String> {
     let file = File::open(device)?;
-    kernel::flush_buffers(&file)?;
+    if file.metadata()?.file_type().is_block_device() {
+        kernel::flush_buffers(&file)?;
+    }
     let mut start = vec![0; SUPERBLOCKS_BYTES];
     file.read_exact_at(&mut start, 0)?;
     uuid_in(&start, format).ok_or_else(|| io::Error::other(format!("there is no {format} on {device} afterwards")))

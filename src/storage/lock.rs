@@ -2,12 +2,27 @@
 
 use super::kernel;
 use crate::error::{Context, Phase, Result};
+use crate::plan::ByteRange;
+use sha2::{Digest, Sha256};
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Devices that this run has made read-only.
+/// Devices that this run has made read-only, and what was on them then.
 #[derive(Debug, Default)]
-pub struct Locks(Vec<String>);
+pub struct Locks {
+    devices: Vec<String>,
+    untouched: Vec<Untouched>,
+}
+
+/// A part of a disk that nobody may write.
+#[derive(Debug)]
+struct Untouched {
+    disk: String,
+    range: ByteRange,
+    digest: [u8; 32],
+}
 
 impl Locks {
     /// Makes a disk and its partitions read-only.
@@ -16,26 +31,47 @@ impl Locks {
     /// The disk is not there or refuses.
     pub fn lock(&mut self, disk: &str) -> Result<()> {
         set(disk, true)?;
-        self.0.push(disk.to_owned());
+        self.devices.push(disk.to_owned());
         // A partition has a flag of its own, which Linux before 5.11 does not take over from its disk.
         for partition in kernel::partitions(disk)? {
             let device = format!("/dev/{}", partition.name);
             set(&device, true)?;
-            self.0.push(device);
+            self.devices.push(device);
         }
         Ok(())
     }
 
-    /// Makes one disk writable again, its partitions first.
+    /// Remembers what is in these parts of a disk. What cannot be read is not compared: a failing disk is nobody's fault here.
+    pub fn remember(&mut self, disk: &str, untouched: &[ByteRange]) {
+        let read = untouched.iter().filter_map(|range| {
+            digest(disk, *range).ok().map(|digest| Untouched { disk: disk.to_owned(), range: *range, digest })
+        });
+        self.untouched.extend(read);
+    }
+
+    /// Each of the remembered parts that is not what it was.
+    pub fn changed(&self) -> Vec<String> {
+        let changed = self.untouched.iter().filter_map(|Untouched { disk, range, digest: before }| {
+            let what = match digest(disk, *range) {
+                Ok(now) if now == *before => return None,
+                Ok(_) => "were written".to_owned(),
+                Err(error) => format!("cannot be read any more: {error}"),
+            };
+            Some(format!("{} bytes at {} of {disk}, which nobody may write, {what}", range.length, range.start))
+        });
+        changed.collect()
+    }
+
+    /// Makes one disk writable again, its partitions first; those with the numbers of `others` stay as they are.
     ///
     /// # Errors
     /// A device refuses.
-    pub fn unlock_disk(&mut self, disk: &str) -> Result<()> {
-        let partitions: Vec<String> =
-            kernel::partitions(disk)?.into_iter().map(|partition| format!("/dev/{}", partition.name)).collect();
-        let (mine, others) = self.0.drain(..).partition(|device| device == disk || partitions.contains(device));
-        self.0 = others;
-        Locks(mine).unlock()
+    pub fn unlock_disk(&mut self, disk: &str, others: &[u32]) -> Result<()> {
+        let partitions = kernel::partitions(disk)?.into_iter().filter(|partition| !others.contains(&partition.number));
+        let partitions: Vec<String> = partitions.map(|partition| format!("/dev/{}", partition.name)).collect();
+        let (mine, others) = self.devices.drain(..).partition(|device| device == disk || partitions.contains(device));
+        self.devices = others;
+        unlock(mine)
     }
 
     /// Makes everything writable again that this run has locked, partitions first. A disk that was unplugged has taken its lock
@@ -44,11 +80,24 @@ impl Locks {
     /// # Errors
     /// The first device that refuses; the others are unlocked all the same.
     pub fn unlock(&mut self) -> Result<()> {
-        let unlock =
-            |device: String| set(&device, false).or_else(|error| if is_gone(&device) { Ok(()) } else { Err(error) });
-        let results: Vec<_> = self.0.drain(..).rev().map(unlock).collect();
-        results.into_iter().collect()
+        unlock(std::mem::take(&mut self.devices))
     }
+}
+
+fn unlock(devices: Vec<String>) -> Result<()> {
+    let unlock =
+        |device: String| set(&device, false).or_else(|error| if is_gone(&device) { Ok(()) } else { Err(error) });
+    let results: Vec<_> = devices.into_iter().rev().map(unlock).collect();
+    results.into_iter().collect()
+}
+
+/// From the disk, not from memory.
+fn digest(disk: &str, range: ByteRange) -> io::Result<[u8; 32]> {
+    let file = File::open(disk)?;
+    kernel::flush_buffers(&file)?;
+    let mut bytes = vec![0; usize::try_from(range.length).map_err(io::Error::other)?];
+    file.read_exact_at(&mut bytes, range.start)?;
+    Ok(Sha256::digest(&bytes).into())
 }
 
 fn set(device: &str, read_only: bool) -> Result<()> {
@@ -84,12 +133,40 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_partitions_that_are_not_the_layouts_stay_locked_and_what_is_written_is_told() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        gpt::write(&disk.table(512, &[(1, 2048, 8191), (3, 8192, 16383)])).unwrap();
+        let mut locks = Locks::default();
+        let ranges = [ByteRange { start: 0, length: 1 << 20 }, ByteRange { start: 4 << 20, length: 1 << 20 }];
+        locks.lock(disk.path()).unwrap();
+        locks.remember(disk.path(), &ranges);
+        locks.unlock_disk(disk.path(), &[3]).unwrap();
+        wipe::wipe_ends(&disk.partition(1)).unwrap();
+        let error = wipe::wipe_ends(&disk.partition(3)).unwrap_err().to_string();
+        assert!(error.contains("Operation not permitted"), "{error}");
+        assert_eq!(locks.changed(), [""; 0]);
+        // The way around the partition's lock: the disk.
+        std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", 5 << 20).unwrap();
+        assert_eq!(locks.changed(), [""; 0]);
+        std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", (5 << 20) - 1).unwrap();
+        let told = format!("1048576 bytes at 4194304 of {}, which nobody may write, were written", disk.path());
+        assert_eq!(locks.changed(), [told]);
+        locks.unlock().unwrap();
+        wipe::wipe_ends(&disk.partition(3)).unwrap();
+    }
+
+    #[test]
     fn a_disk_that_was_unplugged_is_no_trouble_and_one_that_refuses_is() {
-        Locks(vec!["/dev/no-such-disk".to_owned()]).unlock().unwrap();
-        let mut locks = Locks(vec!["/dev/null".to_owned(), "/dev/no-such-disk".to_owned()]);
+        let locks = |devices: &[&str]| Locks {
+            devices: devices.iter().map(|device| (*device).to_owned()).collect(),
+            ..Locks::default()
+        };
+        locks(&["/dev/no-such-disk"]).unlock().unwrap();
+        let mut locks = locks(&["/dev/null", "/dev/no-such-disk"]);
         let error = locks.unlock().unwrap_err().to_string();
         assert!(error.starts_with("make /dev/null writable: "), "{error}");
-        assert!(locks.0.is_empty());
+        assert!(locks.devices.is_empty());
     }
 
     #[test]

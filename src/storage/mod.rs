@@ -21,6 +21,8 @@ pub mod overlay;
 pub mod raid;
 pub mod rehearse;
 pub mod release;
+mod scratch;
+pub mod trial;
 pub mod wipe;
 pub mod writeback;
 

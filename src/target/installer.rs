@@ -1,6 +1,6 @@
 //! Runs the image's own installer in a chroot: it makes the image fit this machine and its boot loader.
 
-use super::Root;
+use super::{Root, devices};
 use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::storage::busy;
@@ -21,21 +21,23 @@ const INSTALLERS: [&str; 2] = ["/install-go", "/install.sh"];
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runs it with proc, sys, dev and, under UEFI, efivarfs; hands each line of its output to `say`; removes it.
+/// Runs it with proc, sys, a `/dev` with these devices alone and, under UEFI, efivarfs; hands each line of its output to
+/// `say`; removes it.
 ///
 /// # Errors
 /// The image has no installer, it fails (its last lines are in the error) or does not end in time, or what it left
 /// behind cannot be cleaned up.
-pub fn run(root: &Root, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+pub fn run(root: &Root, devices: &[String], deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
     let Some(installer) = find(root) else {
         let what = format!("the image has no installer: neither {} is in it", INSTALLERS.join(" nor "));
         return Err(Error::new(Phase::Target, what));
     };
     let mut special = Mounts::new(root.path());
     let before = busy::mounts_below(root.path());
-    mount_special(&mut special, say)?;
-    let ran = run_watched(Command::new(installer).chroot(root.path()).deadline(deadline), say)
-        .context(Phase::Target, || format!("the image's installer {installer}"));
+    mount_special(&mut special, devices, say)?;
+    let no_devices = devices::without_devices(busy::mounts_below(root.path()), root.path());
+    let command = Command::new(installer).confined(root.path(), no_devices).deadline(deadline);
+    let ran = run_watched(command, say).context(Phase::Target, || format!("the image's installer {installer}"));
     end_processes(root.path(), say);
     // The installer's own error says more than that of a mount which it left busy.
     let cleaned = unmount_leftovers(root.path(), &before, &special).and_then(|()| special.finish());
@@ -52,11 +54,11 @@ fn find(root: &Root) -> Option<&'static str> {
     INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
-fn mount_special(special: &mut Mounts, say: &dyn Fn(&str)) -> Result<()> {
+fn mount_special(special: &mut Mounts, devices: &[String], say: &dyn Fn(&str)) -> Result<()> {
     let none = MountFlags::empty();
     special.mount_at("proc", "/proc", "proc", none, "")?;
     special.mount_at("sysfs", "/sys", "sysfs", none, "")?;
-    special.mount_at("/dev", "/dev", "", MountFlags::BIND, "")?;
+    devices::mount(special, devices)?;
     special.mount_at("tmpfs", "/run", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, "mode=0755")?;
     if Path::new("/sys/firmware/efi/efivars").is_dir()
         && let Err(error) = special.mount_at("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", none, "")
@@ -155,7 +157,7 @@ mod tests {
 
     fn run_here(root: &Root, deadline: Duration) -> (Result<()>, Vec<String>) {
         let lines = Mutex::new(Vec::new());
-        let result = run(root, deadline, &|line| lines.lock().unwrap().push(line.to_owned()));
+        let result = run(root, &[], deadline, &|line| lines.lock().unwrap().push(line.to_owned()));
         (result, lines.into_inner().unwrap())
     }
 
@@ -164,7 +166,7 @@ mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_the_installer_runs_in_its_root_with_the_special_mounts_and_is_removed() {
-        let script = "set -e\ntest -e /proc/self/mounts\ntest -b /dev/loop0 -o -c /dev/null\ntest -d /sys/class/block\n\
+        let script = "set -e\ntest -e /proc/self/mounts\ntest -c /dev/null\ntest -d /sys/class/block\n\
                       echo path=$PATH pwd=$(pwd)\ntouch /done\nls /";
         let (_dir, root) = target("install.sh", script);
         let (result, lines) = run_here(&root, MINUTE);

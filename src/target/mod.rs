@@ -1,5 +1,6 @@
 //! The system in the making: files in its tree, its installer, its fstab, its marker.
 
+mod devices;
 pub mod files;
 pub mod fstab;
 pub mod installer;

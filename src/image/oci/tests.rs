@@ -116,6 +116,23 @@ fn the_layers_of_an_image_arrive_in_order() {
 }
 
 #[test]
+fn a_whiteout_of_the_root_leaves_what_was_in_somebodys_directory() {
+    let mut contents = Contents::default();
+    let lower = compress("gzip", &Tar::new().file("low", b"").end());
+    let upper = compress("gzip", &Tar::new().file(".wh..wh..opq", b"").file("high", b"").end());
+    let layers = [contents.layer(LAYER, &lower), contents.layer(LAYER, &upper)];
+    contents.manifest("12", &json!({"schemaVersion": 2, "mediaType": MANIFEST, "layers": layers}));
+    let reached = reach_at(url(&contents.serve(), ":12"), None).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("photos")).unwrap();
+    fs::write(root.path().join("photos/mine"), "mine").unwrap();
+    let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().among_others();
+    incoming.burn(root.path(), &Default::default(), &|_| ()).unwrap();
+    let there = |name: &str| root.path().join(name).exists();
+    assert_eq!(["photos/mine", "low", "high"].map(there), [true, false, true]);
+}
+
+#[test]
 fn of_an_index_the_image_for_this_machine_is_taken() {
     let (mut contents, ours) = image();
     let platform = |os: &str, architecture: &str, of: &Value| {

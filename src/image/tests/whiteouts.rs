@@ -6,7 +6,10 @@ use std::os::unix::fs::symlink;
 /// Burns layer over layer; gives the conflicts of the last one.
 fn layers(root: &Path, merged: &[&str], layers: Vec<Tar>) -> std::io::Result<Conflicts> {
     let merged: Vec<PathBuf> = merged.iter().map(PathBuf::from).collect();
-    let below = Root::open(root, merged)?;
+    layers_onto(Root::open(root, merged)?, layers)
+}
+
+fn layers_onto(below: Root, layers: Vec<Tar>) -> std::io::Result<Conflicts> {
     let mut conflicts = Conflicts::default();
     for tar in layers {
         let mut counter = Counter::new(Beneath::default());
@@ -126,6 +129,41 @@ fn a_kept_filesystem_loses_nothing_to_a_whiteout() {
         assert!(listing.contains("root/var/lib/away root/var/lib/dpkg root/var/lib/dpkg/status=mine"), "{listing}");
         assert!(listing.contains("root/after=") && listing.ends_with("secret=secret"), "{listing}");
     }
+}
+
+#[test]
+fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
+    let first = || Tar::new().directory("etc").file("etc/ours", b"1").file("opt/ours/a", b"1").file("swap", b"1");
+    let mine = "empty etc etc/mine=mine etc/swap etc/swap/mine=mine mine=mine";
+    for (second, left) in [
+        (Tar::new().file(".wh..wh..opq", b"").file("new", b"2"), format!("{mine} new=2")),
+        (Tar::new().file("etc/.wh..wh..opq", b""), format!("{mine} opt opt/ours opt/ours/a=1 swap=1")),
+        (Tar::new().file(".wh.etc", b""), format!("{mine} opt opt/ours opt/ours/a=1 swap=1")),
+        (Tar::new().file(".wh.mine", b"").file(".wh.empty", b""), {
+            let etc = "empty etc etc/mine=mine etc/ours=1 etc/swap etc/swap/mine=mine";
+            format!("{etc} mine=mine opt opt/ours opt/ours/a=1 swap=1")
+        }),
+        // A name that the burn has taken over is its own.
+        (Tar::new().file(".wh.swap", b"").file("etc/.wh.ours", b""), format!("{mine} opt opt/ours opt/ours/a=1")),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("etc/swap")).unwrap();
+        fs::create_dir(root.path().join("empty")).unwrap();
+        for path in ["mine", "etc/mine", "etc/swap/mine", "swap"] {
+            fs::write(root.path().join(path), "mine").unwrap();
+        }
+        let below = Root::open(root.path(), Vec::new()).unwrap().among_others();
+        layers_onto(below, vec![first(), second]).unwrap();
+        assert_eq!(listing(root.path()), left);
+    }
+    // A file does not take the place of a directory in which somebody has something.
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("etc/d")).unwrap();
+    fs::write(root.path().join("etc/d/mine"), "mine").unwrap();
+    let below = Root::open(root.path(), Vec::new()).unwrap().among_others();
+    let error = layers_onto(below, vec![Tar::new().file("etc/d", b"1")]).unwrap_err().to_string();
+    assert!(error.contains("a directory with content is there already"), "{error}");
+    assert_eq!(listing(root.path()), "etc etc/d etc/d/mine=mine");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) fn check(check: &mut Check, filesystems: &[Filesystem]) {
         }
         check_path(check, &place, filesystem, format_known);
         check_label(check, &place, filesystem, format_known);
-        check_options(check, &place, filesystem);
+        check_options(check, &place, filesystem, format_known);
         if let Some(path) = mount_path(filesystem)
             && let Some(first) = filesystems[..index].iter().position(|other| mount_path(other) == Some(path))
         {
@@ -119,7 +119,7 @@ fn check_label(check: &mut Check, place: &str, filesystem: &Filesystem, format_k
     }
 }
 
-fn check_options(check: &mut Check, place: &str, filesystem: &Filesystem) {
+fn check_options(check: &mut Check, place: &str, filesystem: &Filesystem, format_known: bool) {
     for (index, option) in filesystem.mountoptions.iter().enumerate() {
         let place = format!("{place}.mountoptions[{index}]");
         if option.is_empty() {
@@ -133,29 +133,8 @@ fn check_options(check: &mut Check, place: &str, filesystem: &Filesystem) {
     }
     let place = format!("{place}.createoptions");
     check.words(&place, &filesystem.createoptions);
-    if let Some(first) = filesystem.createoptions.first().filter(|first| !first.starts_with('-')) {
-        check.report(&place, format!("{first} is no option: mkfs would take it for the device"));
+    let words = |word: &String| !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control());
+    if format_known && filesystem.createoptions.iter().all(words) {
+        filesystem.option_problems().into_iter().for_each(|message| check.report(&place, message));
     }
-    for option in &filesystem.createoptions {
-        if let Some(why) = refused_option(filesystem.format, option) {
-            check.report(&place, format!("the create option {option} is not for the layout to give: {why}"));
-        }
-    }
-}
-
-/// Create options that would fail when it is too late, or reach for what the layout does not speak of.
-fn refused_option(format: Format, option: &str) -> Option<&'static str> {
-    let uuid = "the plan chooses the UUID";
-    let nothing = "nothing would be made";
-    // Short options stand alone or with their value: `-U` and `-U1234…`.
-    let refused: &[(&str, &'static str)] = match format {
-        Format::Ext3 | Format::Ext4 => &[("-U", uuid), ("-n", nothing)],
-        Format::Vfat => &[("-i", uuid)],
-        Format::Xfs => &[("-N", nothing), ("uuid=", uuid), ("-muuid=", uuid)],
-        Format::Btrfs | Format::Swap => &[("-U", uuid), ("--uuid", uuid)],
-        Format::Tmpfs | Format::None => &[],
-    };
-    let refused = refused.iter().find(|(start, _)| option.starts_with(start)).map(|(_, why)| *why);
-    let device = option.contains("/dev/").then_some("it names a device that the layout does not speak of");
-    device.or(refused)
 }

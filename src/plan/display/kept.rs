@@ -5,6 +5,7 @@ use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signatu
 use crate::layout::{Layout, OnReinstall};
 use crate::plan::Verdict;
 use crate::plan::kept::{Keeping, content};
+use crate::plan::untouched::foreign_partitions;
 use crate::plan::verdict::{ArrayFate, Decided, GroupFate};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +65,7 @@ impl<'a> Tree<'a> {
     fn partition(&mut self, disk: &inventory::Disk, part: &'a Partition) {
         let label = if part.label.is_empty() { String::new() } else { format!(" \"{}\"", part.label) };
         let mut parts = vec![bytes(part.size_bytes)];
-        if !self.keeping.is_listed(self.layout, disk, part.number) {
+        if foreign_partitions(self.layout, self.inventory, disk).contains(&part.number) {
             parts.push(NOT_LISTED.to_owned());
         }
         parts.extend(part.guid.map(|guid| format!("PARTUUID {guid}")));

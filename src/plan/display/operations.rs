@@ -5,7 +5,7 @@ use crate::inventory::EraseMethod;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem, MountFilesystem, Operation,
-    PartitionTable, Rehearsal, WipeDisk,
+    PartitionTable, Rehearsal, TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
 
@@ -51,8 +51,8 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
     match operation {
         Operation::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
         Operation::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
-        Operation::LockDisk { device } => (Some(short(device)), Said::after(" read-only")),
-        Operation::UnlockDisk { device } => (Some(short(device)), Said::after(" writable again")),
+        Operation::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),
+        Operation::UnlockDisk { device, others } => (Some(short(device)), Said::after(writable_again(others))),
         Operation::Release(holder) => release(holder),
         Operation::AssertFree { disks } => alone(format!("nothing holds {} any more", listed(disks))),
         Operation::WipeDisk(disk) => (Some(short(&disk.device)), Said::after(format!(": {}", erasing(disk)))),
@@ -68,6 +68,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::ActivateGroup { name, devices, volumes } => {
             alone(format!("activate {} of {name} ({})", volumes.join(", "), listed(devices)))
         }
+        Operation::TryFilesystem(trial) => alone(try_filesystem(trial)),
         Operation::MakeFilesystem(make) => alone(make_filesystem(make)),
         Operation::Mount(filesystem) => alone(mount(filesystem)),
         Operation::BurnDisk(disk) => (None, burn_disk(disk)),
@@ -76,8 +77,8 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         }
         Operation::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
         Operation::WriteMachineFiles => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
-        Operation::RunInstaller => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
-        Operation::AdaptImage => alone(
+        Operation::RunInstaller { .. } => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
+        Operation::AdaptImage { .. } => alone(
             "/install-go or /install.sh of the image where it has one; what its boot loader boots is what is booted"
                 .to_owned(),
         ),
@@ -99,6 +100,15 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
     }
 }
 
+fn writable_again(others: &[u32]) -> String {
+    let numbers = others.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    match others {
+        [] => " writable again".to_owned(),
+        [_] => format!(" writable again, but for partition {numbers}, which is not in the layout"),
+        _ => format!(" writable again, but for partitions {numbers}, which are not in the layout"),
+    }
+}
+
 fn create_group(group: &CreateGroup) -> String {
     let tags = if group.tags.is_empty() { String::new() } else { format!(" tags {}", group.tags.join(" ")) };
     format!("{} ({}){tags}", group.name, listed(&group.devices))
@@ -107,6 +117,18 @@ fn create_group(group: &CreateGroup) -> String {
 fn make_filesystem(make: &MakeFilesystem) -> String {
     let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
     format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid)
+}
+
+/// `try ext4 -m 0 for sda2 in memory, mounted with noatime`.
+fn try_filesystem(trial: &TryFilesystem) -> String {
+    let MakeFilesystem { device, format, createoptions, .. } = &trial.make;
+    let format = std::iter::once(format.name()).chain(createoptions.iter().map(String::as_str));
+    let format = format.collect::<Vec<_>>().join(" ");
+    let mounted = trial.mount.as_ref().map(|options| match options.is_empty() {
+        true => ", mounted".to_owned(),
+        false => format!(", mounted with {}", options.join(",")),
+    });
+    format!("try {format} for {} in memory{}", short(device), mounted.unwrap_or_default())
 }
 
 fn mount(mount: &MountFilesystem) -> String {

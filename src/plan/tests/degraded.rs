@@ -133,7 +133,7 @@ fn a_blank_kept_partition_gets_its_filesystem() {
     let said = "/dev/sdb1 is to be kept with ext4 \"srv\", but there is nothing on it: the filesystem is made";
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StepName::StorageMountKept);
-    assert!(matches!(&kept[0], Operation::UnlockDisk { device } if device == "/dev/sdb"), "{kept:?}");
+    assert!(matches!(&kept[0], Operation::UnlockDisk { device, .. } if device == "/dev/sdb"), "{kept:?}");
     assert!(matches!(&kept[1], Operation::MakeFilesystem(make) if make.device == "/dev/sdb1"), "{kept:?}");
     assert!(make(&super::layout(), &after(&plan, inventory), Mode::Reinstall).unwrap().warnings.len() == 1);
 }

@@ -48,7 +48,10 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     let paths: Vec<_> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
     assert_eq!(paths, ["/srv", "/tmp"]);
     assert_eq!(operations(&plan, StepName::TargetFstab), [Operation::ExtendFstab]);
-    assert_eq!(operations(&plan, StepName::TargetInstaller), [Operation::AdaptImage]);
+    assert_eq!(
+        operations(&plan, StepName::TargetInstaller),
+        [Operation::AdaptImage { devices: vec!["/dev/sda".to_owned()] }]
+    );
     assert_eq!(plan.steps[plan.point_of_no_return].name, StepName::StorageWipe);
 }
 

@@ -221,6 +221,7 @@ fn the_marker_names_machine_order_and_disks() {
         order: "o-2".into(),
         installed: Some(installed),
         waiver: Some(Waiver::Operator),
+        give_up: vec![],
         begun_on: Vec::new(),
         ..Claim::default()
     };

@@ -21,6 +21,7 @@ mod installed;
 mod kept;
 mod likeness;
 mod making;
+mod missing;
 mod preview;
 mod promises;
 mod properties;

@@ -1,0 +1,65 @@
+//! A process that sees a part of the machine only: another root, mounts of its own, no device nodes but those it is given.
+//!
+//! It is still root, and may mount things (CAP_SYS_ADMIN): installers do. Who means harm can mount a devtmpfs. What runs here
+//! comes from an image whose digest is known; this keeps its mistakes off other people's disks.
+
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Numbers from linux/capability.h: CAP_SYS_PTRACE and CAP_MKNOD.
+const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
+
+/// See [`super::Command::confined`].
+pub struct Confined {
+    pub root: PathBuf,
+    /// Mount points.
+    pub no_devices: Vec<PathBuf>,
+}
+
+impl Confined {
+    /// What is to run between fork and exec.
+    ///
+    /// # Errors
+    /// A mount point is not there.
+    pub fn prepare(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
+        let root = path_string(&self.root)?;
+        let no_devices = self.no_devices.iter().map(|point| {
+            // A remount replaces these flags, and leaves that of atime alone where none is given.
+            let was = statvfs(point)?.flags();
+            let flags = [
+                (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),
+                (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+                (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+            ];
+            let flags = flags.into_iter().filter(|(is, _)| was.contains(*is)).map(|(_, flag)| flag);
+            let no_devices = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_NODEV;
+            Ok((path_string(point)?, flags.fold(no_devices, MsFlags::union)))
+        });
+        let no_devices = no_devices.collect::<io::Result<Vec<(CString, MsFlags)>>>()?;
+        let none = None::<&CStr>;
+        Ok(move || {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            mount(none, c"/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+            for (point, flags) in &no_devices {
+                mount(none, point.as_c_str(), none, *flags, none)?;
+            }
+            nix::unistd::chroot(root.as_c_str())?;
+            nix::unistd::chdir(c"/")?;
+            for capability in TAKEN_AWAY {
+                // SAFETY: PR_CAPBSET_DROP takes a number.
+                nix::errno::Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn path_string(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}

@@ -1,0 +1,27 @@
+//! A part of something that lies on several devices.
+
+use serde::{Deserialize, Serialize};
+
+/// A device that says so itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// `/dev/sda1`: as the disk, partition or stacked device spells it.
+    pub device: String,
+    /// libblkid's TYPE of what is on it.
+    pub kind: String,
+    /// What the parts make together, in words.
+    pub whole: String,
+    /// Which one of these: the same for all its parts.
+    pub id: String,
+    pub role: Role,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It is nothing without a part that serves it.
+    NeedsAnother,
+    Serves,
+    /// One of several, and it does not say of how many.
+    Peer,
+}

@@ -1,0 +1,146 @@
+//! Create options of a filesystem, read as the tool that gets them reads them: getopt's clusters (`-Fn`), values (`-b 4096`,
+//! `-b4096`, `--label=x`), abbreviations (`--lab x`), and lists of parts in a value (`-J size=16,device=…`).
+//!
+//! A tool finds a wrong one when the disks are wiped already, and some reach for what the layout does not speak of.
+
+mod tables;
+
+use super::{Filesystem, Format};
+use tables::{KnownOption, Rule, Takes, Tool};
+
+/// One option of a list, understood.
+struct Given<'a> {
+    /// As it stands in the list: `-Fn`, `--uuid=x`.
+    word: &'a str,
+    /// The option alone: `-n`, `--uuid`.
+    name: String,
+    known: &'static KnownOption,
+    value: Option<&'a str>,
+}
+
+type Read<'a> = Result<Given<'a>, String>;
+
+impl Filesystem {
+    /// Why its create options cannot be given.
+    pub fn option_problems(&self) -> Vec<String> {
+        let words = &self.createoptions;
+        let read = read(self.format, words).into_iter();
+        let mut problems: Vec<String> =
+            read.flat_map(|given| given.map_or_else(|why| vec![why], |given| given.problems(self.format))).collect();
+        // None of the values that these tools take is a device, so that this is none either.
+        for word in words.iter().filter(|word| word.contains("/dev/")) {
+            let problem = refused(word, tables::DEVICE);
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+        problems
+    }
+
+    /// The value that the tool will use of a short option: the last one.
+    pub fn create_option(&self, letter: char) -> Option<&str> {
+        let read = read(self.format, &self.createoptions).into_iter().flatten();
+        read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).last()
+    }
+}
+
+impl Given<'_> {
+    fn problems(&self, format: Format) -> Vec<String> {
+        match self.known.rule {
+            Rule::Free => Vec::new(),
+            Rule::Refused(why) => vec![refused(&self.in_word(), why)],
+            Rule::Format if self.value == Some(format.name()) => Vec::new(),
+            Rule::Format => vec![refused(&self.in_word(), "the layout says it with format")],
+            Rule::Parts(parts) => {
+                let named = |part: &str| {
+                    let name = part.split('=').next().unwrap_or_default().trim_start_matches('+');
+                    let found = parts.iter().find(|(refused, _)| refused.eq_ignore_ascii_case(name));
+                    found.map(|(_, why)| refused(part, why))
+                };
+                self.value.unwrap_or_default().split(',').filter_map(named).collect()
+            }
+        }
+    }
+
+    fn in_word(&self) -> String {
+        let alone = self.word == self.name || self.word.starts_with("--");
+        if alone { self.word.to_owned() } else { format!("{} of {}", self.name, self.word) }
+    }
+}
+
+fn refused(option: &str, why: &str) -> String {
+    format!("the create option {option} is not for the layout to give: {why}")
+}
+
+/// Nothing of a format that no tool makes.
+fn read(format: Format, words: &[String]) -> Vec<Read<'_>> {
+    let Some(tool) = tables::tool(format) else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        let mut next = || rest.next().map(String::as_str);
+        match word.strip_prefix("--") {
+            Some(long) => found.push(tool.long(word, long, &mut next)),
+            None => match word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+                Some(letters) => found.extend(tool.cluster(word, letters, &mut next)),
+                None => found.push(Err(format!("{word} is no option: mkfs would take it for the device"))),
+            },
+        }
+    }
+    found
+}
+
+impl Tool {
+    /// Letters behind one `-`; the first that takes a value takes all that is left of the word, or the next one.
+    fn cluster<'a>(&self, word: &'a str, letters: &'a str, next: &mut dyn FnMut() -> Option<&'a str>) -> Vec<Read<'a>> {
+        let mut found = Vec::new();
+        for (at, letter) in letters.char_indices() {
+            let Some(known) = self.options.iter().find(|option| option.letter == Some(letter)) else {
+                found.push(Err(self.unknown(&format!("-{letter}"), word)));
+                break;
+            };
+            let name = format!("-{letter}");
+            if known.takes == Takes::Nothing {
+                found.push(Ok(Given { word, name, known, value: None }));
+                continue;
+            }
+            let left = &letters[at + letter.len_utf8()..];
+            let value = if left.is_empty() { next() } else { Some(left) };
+            found.push(match value {
+                Some(_) => Ok(Given { word, name, known, value }),
+                None => Err(format!("the create option {word} has no value")),
+            });
+            break;
+        }
+        found
+    }
+
+    fn long<'a>(&self, word: &'a str, long: &'a str, next: &mut dyn FnMut() -> Option<&'a str>) -> Read<'a> {
+        let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+        let known = self.by_name(name).ok_or_else(|| self.unknown(word, word))?;
+        let value = match (known.takes, value) {
+            (Takes::Nothing, Some(_)) => {
+                return Err(format!("the create option --{} takes no value, found {word}", known.long));
+            }
+            (Takes::Value, None) => Some(next().ok_or_else(|| format!("the create option {word} has no value"))?),
+            (_, value) => value,
+        };
+        Ok(Given { word, name: format!("--{}", known.long), known, value })
+    }
+
+    /// An exact name, or the beginning of only one.
+    fn by_name(&self, name: &str) -> Option<&'static KnownOption> {
+        let long = || self.options.iter().filter(|option| !option.long.is_empty() && !name.is_empty());
+        let mut abbreviated = long().filter(|option| option.long.starts_with(name));
+        let exact = long().find(|option| option.long == name);
+        exact.or_else(|| abbreviated.next().filter(|_| abbreviated.next().is_none()))
+    }
+
+    fn unknown(&self, option: &str, word: &str) -> String {
+        let place = if option == word { String::new() } else { format!(" of {word}") };
+        format!("{option}{place} is no option of {} that is known here", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! What gets through to a tool and what does not, as tables.
+
+use super::*;
+
+fn filesystem(format: Format, options: &str) -> Filesystem {
+    Filesystem {
+        path: None,
+        device: "/dev/sda1".to_owned(),
+        format,
+        label: None,
+        mountoptions: Vec::new(),
+        createoptions: options.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect(),
+        reinstall: Default::default(),
+        grow: false,
+    }
+}
+
+#[test]
+fn options_are_read_as_the_tool_reads_them() {
+    use Format::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
+    for (format, options, words) in [
+        // Clusters.
+        (Ext4, "-Fn", "-n of -Fn is not for the layout to give: nothing would be made"),
+        (Ext3, "-qn", "-n of -qn is not"),
+        (Ext4, "-qU random", "-U of -qU is not for the layout to give: the plan chooses the UUID"),
+        (Ext4, "-FqUrandom", "-U of -FqUrandom is not"),
+        (Btrfs, "-qU x", "-U of -qU is not"),
+        (Swap, "-fUx", "-U of -fUx is not"),
+        (Xfs, "-fN", "-N of -fN is not for the layout to give: nothing would be made"),
+        (Vfat, "-aIi 1234abcd", "-i of -aIi is not"),
+        (Ext4, "-vV", "-V of -vV is not"),
+        // What is no option is a device, wherever it stands.
+        (Ext4, "dev/vdb", "dev/vdb is no option: mkfs would take it for the device"),
+        (Ext4, "-m 0 dev/vdb", "dev/vdb is no option"),
+        (Btrfs, "-f sdb", "sdb is no option"),
+        (Vfat, "-F32 -", "- is no option"),
+        (Swap, "-L x y", "y is no option"),
+        (Ext4, "--", "-- is no option of mke2fs that is known here"),
+        // The last one would take a word of ours.
+        (Ext4, "-q -b", "-b has no value"),
+        (Btrfs, "--label", "--label has no value"),
+        // Parts of values.
+        (Ext4, "-J device=UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6", "option device=UUID=0d5c1a2e"),
+        (Ext4, "-Jsize=16,device=sdb", "device=sdb is not for the layout to give: it names a device"),
+        (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not for the layout to give: no filesystem would be made"),
+        (Ext4, "-O +FEATURE_I3", "FEATURE_I3 is not"),
+        (Ext4, "-E discard,offset=1048576", "offset=1048576 is not for the layout to give: it puts the filesystem"),
+        (Ext4, "-qR offset=512", "offset=512 is not"),
+        (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not for the layout to give: it names a device"),
+        (Xfs, "-lsize=32m,logdev=sdb", "logdev=sdb is not"),
+        (Xfs, "-r extsize=4k,rtdev=sdb", "rtdev=sdb is not"),
+        (Xfs, "-d agcount=4,name=sdb", "name=sdb is not"),
+        (Xfs, "-m crc=1,uuid=0", "uuid=0 is not for the layout to give: the plan chooses the UUID"),
+        // Long ones, and what they can be shortened to.
+        (Swap, "--uuid=x", "--uuid=x is not"),
+        (Swap, "--uu x", "--uu is not"),
+        (Btrfs, "--uuid x", "--uuid is not"),
+        (Btrfs, "--rootdir=/", "--rootdir=/ is not for the layout to give: it names a file of the ramdisk"),
+        (Btrfs, "--mixed=1", "--mixed takes no value"),
+        (Btrfs, "--no-such", "--no-such is no option of mkfs.btrfs"),
+        (Btrfs, "--c x", "--c is no option"),
+        (Vfat, "--offset 100", "--offset is not"),
+        (Ext4, "--uuid=x", "--uuid=x is no option of mke2fs"),
+        // Files, other formats, letters that nobody knows.
+        (Ext4, "-d /etc", "-d is not for the layout to give: it names a file of the ramdisk"),
+        (Ext4, "-Fz undo", "-z of -Fz is not"),
+        (Vfat, "-l bad", "-l is not"),
+        (Vfat, "-Cv", "-C of -Cv is not"),
+        (Xfs, "-p proto", "-p is not"),
+        (Xfs, "-c options=x", "-c is not"),
+        (Ext4, "-t ext2", "-t is not for the layout to give: the layout says it with format"),
+        (Ext4, "-qX", "-X of -qX is no option of mke2fs that is known here"),
+        (Ext4, "-Ö", "-Ö is no option"),
+    ] {
+        let problems = filesystem(format, options).option_problems();
+        assert!(problems.len() == 1 && problems[0].contains(words), "{format} {options}: {problems:?}");
+    }
+}
+
+#[test]
+fn what_is_for_the_layout_to_give_passes() {
+    use Format::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
+    for (format, options) in [
+        (Ext4, "-m 0 -O ^has_journal,metadata_csum -E lazy_itable_init=0,stride=16 -F -q"),
+        (Ext4, "-b4096 -I 256 -N1000 -Tlargefile4 -J size=64,location=0 -t ext4"),
+        // The value of an option, and no option.
+        (Ext4, "-L -n -M -U"),
+        (Ext3, "-FqLn -j -i 8192"),
+        (Xfs, "-i size=512 -m reflink=0,crc=1 -d su=64k,sw=2 -l size=32m,internal=1 -fK"),
+        (Btrfs, "-M -f --metadata single --data=single --csum xxhash --nodes 16384 -O quota"),
+        (Btrfs, "--feat mixed-bg -LU"),
+        (Vfat, "-F 32 -s 8 -n EFI -aI --mbr --mbr=n -h 0"),
+        (Swap, "-p 4096 -L swap --check --label -U"),
+        (Format::None, "-n"),
+    ] {
+        assert_eq!(filesystem(format, options).option_problems(), [""; 0], "{format} {options}");
+    }
+}
+
+#[test]
+fn the_last_value_of_an_option_is_the_one_that_counts() {
+    for (options, expected) in [
+        ("-F 32", Some("32")),
+        ("-F32", Some("32")),
+        ("-aF32", Some("32")),
+        ("-F 16 -vF 32", Some("32")),
+        ("-n -F -s 32", None),
+        ("-n F32", None),
+    ] {
+        assert_eq!(filesystem(Format::Vfat, options).create_option('F'), expected, "{options}");
+    }
+}

@@ -1,0 +1,137 @@
+//! What is to be kept and misses a part, while a disk that is to be wiped has something of which nobody can tell what it is:
+//! it may be that part.
+
+use super::verdict::Deciding;
+use super::{Mode, Verdict, Waiver, arrays, display, lvm};
+use crate::inventory::{MemberRole, Role, Signature, StackedKind, Tried};
+use std::collections::BTreeSet;
+
+/// Kinds that hide what is in them, beside all that libblkid calls crypto.
+///
+/// Firmware's RAID, which md does not know; a network's copy; the other half of a device-mapper device.
+const OPAQUE: [&str; 14] = [
+    "BitLocker",
+    "crypto_LUKS",
+    "drbd",
+    "DM_snapshot_cow",
+    "DM_verity_hash",
+    "adaptec_raid_member",
+    "highpoint37x_raid_member",
+    "highpoint45x_raid_member",
+    "jmicron_raid_member",
+    "lsi_mega_raid_member",
+    "nvidia_raid_member",
+    "promise_fasttrack_raid_member",
+    "silicon_medley_raid_member",
+    "via_raid_member",
+];
+
+impl Deciding<'_> {
+    /// | on a kept disk | on a disk that a reinstall wipes | |
+    /// |---|---|---|
+    /// | nothing misses a part | anything | allowed |
+    /// | something misses a part | something that nobody can look into | refused |
+    /// | the same | the same, and the operator gives up that disk | said |
+    ///
+    /// What an attempt that has begun left half made is its own.
+    pub fn refuse_missing(&mut self) {
+        let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(Waiver::Begun);
+        if self.request.mode == Mode::Install || begun {
+            return;
+        }
+        let missing = self.missing();
+        if missing.is_empty() {
+            return;
+        }
+        for (disk, what) in self.opaque() {
+            let serial = self.inventory.disk(&disk).map(|disk| disk.serial.clone()).unwrap_or_default();
+            let said = format!("{disk} is wiped, and nobody can tell what {what} holds: {}", missing.join("; "));
+            if self.operator_gives_up(&disk) {
+                self.warn(format!("{said}. The operator gives up what is on {disk}"));
+                continue;
+            }
+            let road = if serial.is_empty() {
+                "the disk has no serial number by which it could be given up: erase it by hand".to_owned()
+            } else {
+                format!("give the disk up with --give-up {serial}")
+            };
+            self.refuse("disks", format!("{said}. It may be the part that is missing: put that back, or {road}"));
+        }
+    }
+
+    fn operator_gives_up(&self, device: &str) -> bool {
+        let Some(claim) = &self.request.claim else { return false };
+        let Some(disk) = self.inventory.disk(device) else { return false };
+        let same = self.inventory.disks.iter().filter(|other| other.serial == disk.serial).count();
+        same == 1 && !disk.serial.is_empty() && claim.give_up.contains(&disk.serial)
+    }
+
+    fn is_kept<'b>(&self, devices: impl Iterator<Item = &'b str>) -> bool {
+        let mut devices = devices.filter(|device| !device.is_empty());
+        devices.any(|device| self.verdicts_below(self.stack.name(device)).contains(&Verdict::Keep))
+    }
+
+    /// Kept things without all their parts, in words.
+    fn missing(&self) -> Vec<String> {
+        let arrays = self.inventory.arrays.iter().filter(|array| {
+            let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
+            active < array.raid_devices as usize
+                && self.is_kept(array.members.iter().map(|member| member.device.as_str()))
+        });
+        let arrays = arrays.map(|array| format!("{} is to be kept, and misses members", arrays::in_words(array)));
+        let groups = self.inventory.groups.iter().filter(|group| {
+            let devices = || group.physical.iter().map(|physical| physical.device.as_str());
+            devices().any(str::is_empty) && self.is_kept(devices())
+        });
+        let groups = groups.map(|group| format!("{} is to be kept, and misses physical volumes", lvm::in_words(group)));
+        let parts = self.inventory.parts.iter().filter(|part| {
+            let served = self.inventory.parts.iter();
+            let served = served.filter(|other| (&other.whole, &other.id) == (&part.whole, &part.id));
+            part.role == Role::NeedsAnother
+                && !served.clone().any(|other| other.role == Role::Serves)
+                && self.is_kept(std::iter::once(part.device.as_str()))
+        });
+        let parts = parts.map(|part| {
+            format!(
+                "{} on {} is to be kept, and the other part of it is missing ({})",
+                part.kind, part.device, part.whole
+            )
+        });
+        arrays.chain(groups).chain(parts).collect()
+    }
+
+    /// Disks to be wiped with something on them that nobody can look into, and what that is.
+    fn opaque(&self) -> Vec<(String, String)> {
+        let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe);
+        let opaque = wiped.filter_map(|disk| {
+            let signatures = self
+                .inventory
+                .all_signatures()
+                .filter(|(device, _)| self.stack.disks(self.stack.name(device)).contains(&disk.name));
+            let hidden = signatures.flat_map(|(device, found)| found.iter().map(move |found| (device, found)));
+            let hidden = hidden.filter(|(device, found)| hides(found) && !self.is_open(device));
+            let hidden = hidden.map(|(device, found)| format!("{} on {device}", display::signature(found)));
+            let arrays = self.inventory.arrays.iter().filter(|array| {
+                let mut members = array.members.iter().map(|member| self.stack.name(&member.device));
+                members.any(|member| self.stack.disks(member).contains(&disk.name))
+                    && self.inventory.failure(&Tried::Array(array.uuid)).is_some()
+            });
+            let arrays = arrays.map(|array| format!("{}, which does not start,", arrays::in_words(array)));
+            let unreadable = disk.unreadable.iter().map(|why| format!("what cannot be read of it ({why})"));
+            let all: BTreeSet<String> = hidden.chain(arrays).chain(unreadable).collect();
+            (!all.is_empty()).then(|| (disk.device.clone(), all.into_iter().collect::<Vec<_>>().join(" and ")))
+        });
+        opaque.collect()
+    }
+
+    /// Then what is in it was seen.
+    fn is_open(&self, device: &str) -> bool {
+        let name = self.stack.name(device);
+        let mut crypt = self.inventory.stacked.iter().filter(|stacked| stacked.kind == StackedKind::Crypt);
+        crypt.any(|stacked| stacked.below.iter().any(|below| below == name))
+    }
+}
+
+fn hides(signature: &Signature) -> bool {
+    signature.usage == "crypto" || OPAQUE.contains(&signature.kind.as_str())
+}

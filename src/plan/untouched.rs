@@ -1,0 +1,98 @@
+//! What nobody may write while the plan runs, and is cheap to read twice: partition tables, and both ends of disks and
+//! partitions, where superblocks lie.
+
+use super::sectors::MIB;
+use super::{ByteRange, DiskPlan, Verdict, find};
+use crate::inventory::{Disk, Inventory};
+use crate::layout::{self, Layout};
+
+/// Entries and header of a GPT, in sectors: at the end of a disk.
+const BACKUP_GPT_SECTORS: u64 = 33;
+
+/// Parts of a disk that is kept or not ours. What is mounted from a kept disk is written, and is no part of it.
+pub fn ranges(layout: &Layout, inventory: &Inventory, plan: &DiskPlan) -> Vec<ByteRange> {
+    let Some(disk) = inventory.disk(&plan.device) else { return Vec::new() };
+    let foreign = plan.verdict == Verdict::NotOurs;
+    let others = foreign_partitions(layout, inventory, disk);
+    let partitions = disk.table.iter().flat_map(|table| &table.partitions);
+    let partitions = partitions.filter(|part| foreign || others.contains(&part.number));
+    let parts = partitions.flat_map(|part| ends(part.start_bytes, part.size_bytes));
+    let whole = if foreign { ends(0, disk.size_bytes) } else { table(disk) };
+    let mut ranges: Vec<ByteRange> = whole.into_iter().chain(parts).filter(|range| range.length > 0).collect();
+    ranges.retain(|range| range.start.saturating_add(range.length) <= disk.size_bytes);
+    ranges
+}
+
+/// Numbers of the partitions that the layout does not speak of.
+pub fn foreign_partitions(layout: &Layout, inventory: &Inventory, disk: &Disk) -> Vec<u32> {
+    let is = |listed: &&layout::Disk| find::disk(listed, inventory).is_ok_and(|found| found.name == disk.name);
+    let listed = layout.disks.iter().find(is);
+    let is_listed =
+        |number: u32| listed.is_some_and(|listed| listed.partitions.iter().any(|part| part.number == number));
+    let partitions = disk.table.iter().flat_map(|table| &table.partitions);
+    partitions.map(|part| part.number).filter(|number| !is_listed(*number)).collect()
+}
+
+fn ends(start: u64, size: u64) -> Vec<ByteRange> {
+    let length = MIB.min(size);
+    let last = ByteRange { start: start.saturating_add(size - length), length };
+    let first = ByteRange { start, length };
+    if first == last { vec![first] } else { vec![first, last] }
+}
+
+/// Up to the first partition, and behind the last one.
+fn table(disk: &Disk) -> Vec<ByteRange> {
+    let Some(table) = &disk.table else { return Vec::new() };
+    let first = table.partitions.iter().map(|part| part.start_bytes).min().unwrap_or(disk.size_bytes);
+    let last = table.partitions.iter().map(|part| part.start_bytes.saturating_add(part.size_bytes)).max().unwrap_or(0);
+    let backup = disk.size_bytes.saturating_sub(BACKUP_GPT_SECTORS * u64::from(disk.sector_bytes)).max(last);
+    let length = disk.size_bytes.saturating_sub(backup);
+    vec![ByteRange { start: 0, length: first.min(MIB) }, ByteRange { start: backup, length }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{Partition, Table};
+
+    fn disk(partitions: &[(u32, u64, u64)]) -> Disk {
+        let partitions = partitions.iter().map(|&(number, start_mib, size_mib)| Partition {
+            number,
+            start_bytes: start_mib * MIB,
+            size_bytes: size_mib * MIB,
+            ..Partition::default()
+        });
+        let table = Some(Table { kind: "gpt".to_owned(), partitions: partitions.collect(), ..Table::default() });
+        let (name, device) = ("sda".to_owned(), "/dev/sda".to_owned());
+        Disk { name, device, size_bytes: 100 * MIB, sector_bytes: 512, table, ..Disk::default() }
+    }
+
+    #[test]
+    fn of_a_disk_that_stays_the_ends_are_compared_and_of_what_is_mounted_nothing() {
+        let layout = crate::layout::read_yaml(
+            "{id: x, filesystems: [{path: /, device: /dev/sda1, format: ext4}], \
+             disks: [{device: /dev/sda, partitions: [{number: 1, size: 0}]}], constraints: {sizes: [], images: {}}}",
+        );
+        let layout = layout.unwrap().layout;
+        let inventory = Inventory { disks: vec![disk(&[(1, 1, 50), (3, 60, 20)])], ..Inventory::default() };
+        let of = |verdict| {
+            let plan = DiskPlan {
+                name: "sda".to_owned(),
+                device: "/dev/sda".to_owned(),
+                size_bytes: 100 * MIB,
+                model: String::new(),
+                serial: String::new(),
+                verdict,
+                now: String::new(),
+                running: Vec::new(),
+            };
+            let ranges = ranges(&layout, &inventory, &plan);
+            ranges.iter().map(|range| (range.start, range.length)).collect::<Vec<_>>()
+        };
+        let backup = 33 * 512;
+        let part_3 = [(60 * MIB, MIB), (79 * MIB, MIB)];
+        assert_eq!(of(Verdict::Keep), [&[(0, MIB), (100 * MIB - backup, backup)][..], &part_3].concat());
+        let part_1 = [(MIB, MIB), (50 * MIB, MIB)];
+        assert_eq!(of(Verdict::NotOurs), [&[(0, MIB), (99 * MIB, MIB)][..], &part_1, &part_3].concat());
+    }
+}

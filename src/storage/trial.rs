@@ -1,0 +1,115 @@
+//! Tries a filesystem before anything is destroyed: the tool makes it on a file in memory, of the size and with the sectors
+//! of the device that it is for, and the kernel mounts it. What they refuse there is refused while the old system is whole.
+
+use super::filesystem;
+use super::mount::Mounts;
+use super::scratch::Scratch;
+use crate::command::{CommandError, End};
+use crate::error::{Context, Error, Phase, Result};
+use crate::layout::Format;
+use crate::plan::{MakeFilesystem, MountFilesystem, TryFilesystem};
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// Most of a filesystem is a hole. What is not, is its metadata: of 8 TB some hundred MiB, most of it an xfs log of zeros.
+const MOST_MEMORY_BYTES: u64 = 256 << 20;
+
+/// This part of the memory that is free may be used.
+const PART_OF_FREE: u64 = 3;
+
+/// What does not fit into that memory is tried once more in this size.
+const SMALL_BYTES: u64 = 2 << 30;
+
+/// No tool takes longer for a file of holes, but where it is told to read all of it.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Makes and mounts it, and says what could not be tried.
+///
+/// # Errors
+/// The tool or the kernel refuses it, in its own words.
+pub fn try_out(trial: &TryFilesystem) -> Result<Option<String>> {
+    let memory = memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
+    with_memory(trial, memory)
+}
+
+fn with_memory(trial: &TryFilesystem, memory_bytes: u64) -> Result<Option<String>> {
+    if trial.make.format == Format::Tmpfs {
+        let scratch = Scratch::new(0, memory_bytes)?;
+        return mount(trial, &scratch, "tmpfs").map(|()| None);
+    }
+    let MakeFilesystem { device, format, .. } = &trial.make;
+    if let Tried::Whole = once(trial, trial.size_bytes, memory_bytes)? {
+        return Ok(None);
+    }
+    let note = format!("{format} of {device} takes more than {} MiB of memory to try it whole", memory_bytes >> 20);
+    let small = SMALL_BYTES.min(trial.size_bytes);
+    // Its options were understood already. That some do not fit a smaller one says nothing of the real one.
+    Ok(Some(match once(trial, small, memory_bytes) {
+        Ok(Tried::Whole) => format!("{note}: it was tried with {}", crate::text::bytes(small)),
+        Ok(Tried::NoRoom) => format!("{note}, and with {}", crate::text::bytes(small)),
+        Err(error) => format!("{note}; with {} it fails: {error}", crate::text::bytes(small)),
+    }))
+}
+
+enum Tried {
+    Whole,
+    /// In memory or in time.
+    NoRoom,
+}
+
+fn once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Tried> {
+    let MakeFilesystem { device, format, .. } = &trial.make;
+    let scratch = Scratch::new(size_bytes, memory_bytes)?;
+    // A file is one with sectors of 512 bytes, and to zero a part of it takes no memory.
+    let four_k = (trial.sector_bytes != 512).then(|| scratch.attach(trial.sector_bytes)).transpose()?;
+    let path = match &four_k {
+        Some(device) => device.path()?.to_owned(),
+        None => scratch.file().to_string_lossy().into_owned(),
+    };
+    let make = MakeFilesystem { device: path, ..trial.make.clone() };
+    let what = || format!("{format} for {device} was tried in memory, and cannot be made so");
+    if let Err(error) = filesystem::run_mkfs(&make, DEADLINE).context(Phase::Storage, what)? {
+        return match scratch.is_full() || is_late(&error) {
+            true => Ok(Tried::NoRoom),
+            false => Err(error).context(Phase::Storage, what),
+        };
+    }
+    filesystem::require_uuid(&make).context(Phase::Storage, what)?;
+    drop(four_k);
+    if trial.mount.is_some() {
+        let device = scratch.attach(trial.sector_bytes)?;
+        mount(trial, &scratch, device.path()?)?;
+    }
+    Ok(Tried::Whole)
+}
+
+fn is_late(error: &CommandError) -> bool {
+    matches!(error.end, End::Deadline(_))
+}
+
+fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &str) -> Result<()> {
+    let Some(options) = &trial.mount else { return Ok(()) };
+    let MakeFilesystem { device, format, .. } = &trial.make;
+    let mut mounts = Mounts::new(scratch.mount_point());
+    let (device_now, path, options) = (from.to_owned(), "/".to_owned(), options.clone());
+    let said = options.join(",");
+    let mounted = mounts.mount(&MountFilesystem { device: device_now, path, format: *format, options });
+    mounted.and_then(|()| mounts.finish()).map_err(|error| {
+        let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
+        let what = format!("{format} for {device} was tried in memory, and cannot be mounted{with}");
+        Error::with_source(Phase::Storage, what, error)
+    })
+}
+
+/// Of the file that a trial may fill.
+fn memory_bytes() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    let kib = kib.ok_or_else(|| io::Error::other("/proc/meminfo has no MemAvailable"))?;
+    Ok((kib * 1024 / PART_OF_FREE).min(MOST_MEMORY_BYTES))
+}
+
+#[cfg(test)]
+mod tests;

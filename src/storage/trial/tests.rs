@@ -1,0 +1,87 @@
+//! With the real tools and the real kernel.
+
+use super::*;
+use std::path::Path;
+
+const UUID: &str = "0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6";
+const MIB: u64 = 1 << 20;
+
+fn trial(format: Format, options: &str, mount: Option<&str>) -> TryFilesystem {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let uuid = if format == Format::Vfat { "1A2B-3C4D" } else { UUID };
+    let make = MakeFilesystem {
+        device: "/dev/sdx2".to_owned(),
+        format,
+        label: Some("data".to_owned()),
+        uuid: uuid.to_owned(),
+        createoptions: words(options),
+    };
+    TryFilesystem { make, size_bytes: 20 << 30, sector_bytes: 512, mount: mount.map(words) }
+}
+
+fn assert_nothing_left() {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let ours = format!("/run/drophammer/scratch-{}-", std::process::id());
+    assert!(!mounts.contains(&ours), "{mounts}");
+    let loops = fs::read_dir("/sys/block").unwrap().flatten();
+    let backing = loops.filter_map(|entry| fs::read_to_string(entry.path().join("loop/backing_file")).ok());
+    let left: Vec<String> = backing.filter(|file| file.starts_with(&ours)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// One test, since what is left behind is looked for.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
+    use Format::{Btrfs, Ext3, Ext4, Swap, Tmpfs, Vfat, Xfs};
+    for (format, options, mount) in [
+        (Ext4, "-O ^metadata_csum -m 0", Some("noatime data=ordered")),
+        (Ext3, "-j -i 65536", None),
+        (Vfat, "-F 32", None),
+        (Swap, "-p 4096", None),
+        (Tmpfs, "", Some("size=50% mode=1777 nosuid")),
+    ] {
+        for sector_bytes in [512, 4096] {
+            let size_bytes = if format == Vfat { 500 * MIB } else { 20 << 30 };
+            let trial = TryFilesystem { sector_bytes, size_bytes, ..trial(format, options, mount) };
+            let said =
+                with_memory(&trial, 256 * MIB).unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
+            assert_eq!(said, None, "{format} {sector_bytes}");
+        }
+    }
+    for (format, options, mount, words) in [
+        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 was tried in memory, and cannot be made so: `mkfs.ext4"),
+        (Ext4, "-O nosuch", None, "Invalid filesystem option set: nosuch"),
+        (Vfat, "-F 33", None, "vfat for /dev/sdx2 was tried in memory"),
+        (Vfat, "-s 3", None, "mkfs.vfat -s 3"),
+        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 was tried in memory"),
+        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 was tried in memory"),
+        (Swap, "-p 12345", None, "swap for /dev/sdx2 was tried in memory"),
+        (Ext4, "-b 1000", None, "mkfs.ext4 -b 1000"),
+        (Ext4, "", Some("nosuch=1"), "ext4 for /dev/sdx2 was tried in memory, and cannot be mounted with nosuch=1"),
+        (Xfs, "", Some("logbufs=99"), "xfs for /dev/sdx2 was tried in memory, and cannot be mounted with logbufs=99"),
+        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 was tried in memory, and cannot be mounted with size=x"),
+    ] {
+        let error = with_memory(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
+        assert!(error.contains(words), "{format} {options}: {error}");
+    }
+    // What only a disk with large sectors refuses.
+    let small_blocks = TryFilesystem { sector_bytes: 4096, ..trial(Ext4, "-b 1024", None) };
+    let error = with_memory(&small_blocks, 256 * MIB).unwrap_err().to_string();
+    assert!(error.contains("mkfs.ext4 -b 1024"), "{error}");
+    assert_nothing_left();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
+    // The log of so large an xfs is 2 GiB of zeros, which a tmpfs keeps.
+    let large = TryFilesystem { size_bytes: 8 << 40, ..trial(Format::Xfs, "-m reflink=0", None) };
+    let said = with_memory(&large, 96 * MIB).unwrap().unwrap();
+    assert!(said.starts_with("xfs of /dev/sdx2 takes more than 96 MiB of memory to try it whole"), "{said}");
+    // A wrong option is told from too little memory.
+    let wrong = TryFilesystem { size_bytes: 8 << 40, ..trial(Format::Xfs, "-m nosuch=1", None) };
+    assert!(with_memory(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot be made so"));
+    assert!(memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
+    assert!(Path::new("/run/drophammer").exists());
+}

@@ -1,0 +1,157 @@
+//! The `/dev` that an image's installer gets: the usual pseudo devices, and of disks only what it may write.
+//!
+//! With the machine's own `/dev` it could write to every disk, and lift every lock.
+
+use crate::error::{Context, Phase, Result};
+use crate::storage::kernel;
+use crate::storage::mount::Mounts;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use sys_mount::MountFlags;
+
+/// Name, major and minor number (Documentation/admin-guide/devices.txt of Linux), mode.
+const PSEUDO: [(&str, u64, u64, u32); 7] = [
+    ("null", 1, 3, 0o666),
+    ("zero", 1, 5, 0o666),
+    ("full", 1, 7, 0o666),
+    ("random", 1, 8, 0o666),
+    ("urandom", 1, 9, 0o666),
+    ("tty", 5, 0, 0o666),
+    ("console", 5, 1, 0o600),
+];
+
+const LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+
+/// Which the tools of LVM need, where there are logical volumes.
+const DM_CONTROL: &str = "/dev/mapper/control";
+
+/// Mounts it at `/dev` of the target, with the nodes and links of these devices and of their partitions.
+///
+/// # Errors
+/// A device is not there, or the kernel refuses.
+pub fn mount(special: &mut Mounts, devices: &[String]) -> Result<()> {
+    let allowed = allowed(devices)?;
+    special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;
+    let dev = special.root().join("dev");
+    let what = || format!("make the device nodes for the image's installer in {}", dev.display());
+    populate(&dev, Path::new("/dev"), &allowed).context(Phase::Target, what)?;
+    let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
+    special.mount_at("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
+}
+
+/// Numbers of these devices and of their partitions.
+fn allowed(devices: &[String]) -> Result<BTreeSet<u64>> {
+    let mut allowed = BTreeSet::new();
+    for device in devices {
+        let partitions = kernel::partitions(device)?.into_iter().map(|partition| format!("/dev/{}", partition.name));
+        for path in std::iter::once(device.clone()).chain(partitions) {
+            allowed.insert(fs::metadata(&path).context(Phase::Target, || format!("look at {path}"))?.rdev());
+        }
+        if kernel::sysfs(device)?.join("dm").is_dir()
+            && let Ok(control) = fs::metadata(DM_CONTROL)
+        {
+            allowed.insert(control.rdev());
+        }
+    }
+    Ok(allowed)
+}
+
+fn populate(dev: &Path, ours: &Path, allowed: &BTreeSet<u64>) -> io::Result<()> {
+    for (name, major, minor, mode) in PSEUDO {
+        node(&dev.join(name), SFlag::S_IFCHR, makedev(major, minor), mode)?;
+    }
+    LINKS.iter().try_for_each(|(name, to)| symlink(to, dev.join(name)))?;
+    fs::create_dir(dev.join("shm"))?;
+    fs::set_permissions(dev.join("shm"), Permissions::from_mode(0o1777))?;
+    copy_allowed(dev, ours, Path::new(""), allowed)
+}
+
+/// The nodes in our own `/dev` with these numbers, and the links that lead to one.
+fn copy_allowed(dev: &Path, ours: &Path, within: &Path, allowed: &BTreeSet<u64>) -> io::Result<()> {
+    for entry in fs::read_dir(ours.join(within))? {
+        let entry = entry?;
+        let (path, kind) = (within.join(entry.file_name()), entry.file_type()?);
+        if kind.is_dir() {
+            copy_allowed(dev, ours, &path, allowed)?;
+            continue;
+        }
+        // A link may lead nowhere.
+        let Ok(there) = fs::metadata(entry.path()) else { continue };
+        let is_device = there.file_type().is_block_device() || there.file_type().is_char_device();
+        if !is_device || !allowed.contains(&there.rdev()) {
+            continue;
+        }
+        let copy = dev.join(&path);
+        fs::create_dir_all(copy.parent().unwrap_or(dev))?;
+        if kind.is_symlink() {
+            symlink(fs::read_link(entry.path())?, &copy)?;
+        } else {
+            let kind = if kind.is_block_device() { SFlag::S_IFBLK } else { SFlag::S_IFCHR };
+            node(&copy, kind, there.rdev(), there.permissions().mode() & 0o777)?;
+        }
+    }
+    Ok(())
+}
+
+fn node(path: &Path, kind: SFlag, device: u64, mode: u32) -> io::Result<()> {
+    mknod(path, kind, Mode::S_IRUSR, device)?;
+    // The umask has no say.
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Where device nodes of the image itself must be nothing: everything below the root but `/dev`.
+pub fn without_devices(mounts: Vec<PathBuf>, root: &Path) -> Vec<PathBuf> {
+    let dev = root.join("dev");
+    mounts.into_iter().filter(|mount| !mount.starts_with(&dev)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::loopdev::LoopDevice;
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn root_only_allowed_nodes_and_links_to_them_are_copied() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        crate::storage::gpt::write(&disk.table(512, &[(1, 2048, 4095), (2, 4096, 8191)])).unwrap();
+        let other = LoopDevice::new(16 << 20, 512);
+        let allowed = allowed(&[disk.path().to_owned()]).unwrap();
+        assert_eq!(allowed.len(), 3);
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, dev) = (dir.path().join("ours"), dir.path().join("dev"));
+        fs::create_dir_all(ours.join("disk/by-uuid")).unwrap();
+        fs::create_dir(&dev).unwrap();
+        let number = |path: &str| fs::metadata(path).unwrap().rdev();
+        for (name, path) in [("sda", disk.path()), ("sda2", &disk.partition(2)), ("sdb", other.path())] {
+            node(&ours.join(name), SFlag::S_IFBLK, number(path), 0o600).unwrap();
+        }
+        for (name, to) in [("disk/by-uuid/a", "../../sda2"), ("disk/by-uuid/b", "../../sdb"), ("dangling", "sdz")] {
+            symlink(to, ours.join(name)).unwrap();
+        }
+        populate(&dev, &ours, &allowed).unwrap();
+        let there = |name: &str| dev.join(name).symlink_metadata().is_ok();
+        assert_eq!(["sda", "sda2", "sdb", "dangling"].map(there), [true, true, false, false]);
+        assert_eq!(["disk/by-uuid/a", "disk/by-uuid/b"].map(there), [true, false]);
+        assert_eq!(number(dev.join("disk/by-uuid/a").to_str().unwrap()), number(&disk.partition(2)));
+        assert!(PSEUDO.iter().all(|(name, ..)| there(name)) && LINKS.iter().all(|(name, _)| there(name)));
+        let null = fs::metadata(dev.join("null")).unwrap();
+        assert_eq!((null.rdev(), null.permissions().mode() & 0o777), (makedev(1, 3), 0o666));
+    }
+
+    #[test]
+    fn nodes_count_nowhere_but_in_dev() {
+        let mounts = ["/t", "/t/proc", "/t/dev", "/t/dev/pts", "/t/device"].map(PathBuf::from).to_vec();
+        assert_eq!(without_devices(mounts, Path::new("/t")), ["/t", "/t/proc", "/t/device"].map(PathBuf::from));
+    }
+}
