@@ -66,7 +66,7 @@ impl Deciding<'_> {
         same == 1 && !disk.serial.is_empty() && claim.give_up.contains(&disk.serial)
     }
 
-    fn is_kept<'b>(&self, devices: impl Iterator<Item = &'b str>) -> bool {
+    fn lies_on_kept<'b>(&self, devices: impl Iterator<Item = &'b str>) -> bool {
         let mut devices = devices.filter(|device| !device.is_empty());
         devices.any(|device| self.verdicts_below(self.stack.name(device)).contains(&Verdict::Keep))
     }
@@ -76,12 +76,12 @@ impl Deciding<'_> {
         let arrays = self.inventory.arrays.iter().filter(|array| {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
             active < array.raid_devices as usize
-                && self.is_kept(array.members.iter().map(|member| member.device.as_str()))
+                && self.lies_on_kept(array.members.iter().map(|member| member.device.as_str()))
         });
         let arrays = arrays.map(|array| format!("{} is to be kept, and misses members", arrays::in_words(array)));
         let groups = self.inventory.groups.iter().filter(|group| {
             let devices = || group.physical.iter().map(|physical| physical.device.as_str());
-            devices().any(str::is_empty) && self.is_kept(devices())
+            devices().any(str::is_empty) && self.lies_on_kept(devices())
         });
         let groups = groups.map(|group| format!("{} is to be kept, and misses physical volumes", lvm::in_words(group)));
         let parts = self.inventory.parts.iter().filter(|part| {
@@ -89,7 +89,7 @@ impl Deciding<'_> {
             let served = served.filter(|other| (&other.whole, &other.id) == (&part.whole, &part.id));
             part.role == Role::NeedsAnother
                 && !served.clone().any(|other| other.role == Role::Serves)
-                && self.is_kept(std::iter::once(part.device.as_str()))
+                && self.lies_on_kept(std::iter::once(part.device.as_str()))
         });
         let parts = parts.map(|part| {
             format!(

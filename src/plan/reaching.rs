@@ -3,7 +3,7 @@
 
 use super::verdict::Deciding;
 use super::{Mode, Verdict, arrays, display, lvm};
-use crate::inventory::{Part, Signature, StackedKind};
+use crate::inventory::{Inventory, Part, Signature, StackedKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Filesystems that lie on several devices without anything below them. Each of their devices has the UUID of the whole.

@@ -22,15 +22,8 @@ pub fn show_kept(layout: &Layout, inventory: &Inventory, decided: &mut Decided) 
         let made = if is.fill { "made anew, " } else { "" };
         Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
     });
-    let mut tree = Tree {
-        layout,
-        inventory,
-        keeping: &keeping,
-        decided,
-        places: places.collect(),
-        drawn: BTreeSet::new(),
-        lines: Vec::new(),
-    };
+    let mut tree =
+        Tree { layout, inventory, decided, places: places.collect(), drawn: BTreeSet::new(), lines: Vec::new() };
     let kept = decided.disks.iter().map(|disk| disk.verdict == Verdict::Keep);
     let drawn: Vec<Option<Vec<String>>> =
         inventory.disks.iter().zip(kept).map(|(disk, kept)| kept.then(|| tree.of(disk))).collect();
@@ -42,7 +35,6 @@ pub fn show_kept(layout: &Layout, inventory: &Inventory, decided: &mut Decided) 
 struct Tree<'a> {
     layout: &'a Layout,
     inventory: &'a Inventory,
-    keeping: &'a Keeping<'a>,
     decided: &'a Decided,
     /// Devices of the inventory to where their filesystem is mounted.
     places: BTreeMap<&'a str, String>,

@@ -31,15 +31,24 @@ fn report(success: bool, order: &str) -> Report {
     Report { success, message: "m".to_owned(), order: order.to_owned(), ..Report::default() }
 }
 
+/// Each machine has one of its own.
+fn allocation(machine: &str) -> &str {
+    if machine == "m" { "a" } else { machine }
+}
+
 fn standing(state: &State, machine: &str) -> Standing {
-    wait(state.standing(machine, "a"))
+    wait(state.standing(machine, allocation(machine)))
 }
 
 /// Installs the machine for the first time, with image `i0`.
 fn install(state: &State, machine: &str) {
     let layout = serde_json::json!({"id": "default"});
-    wait(state.handed_out(machine, "a", HandedOut { layout_id: "default", layout: &layout, image: "i0", order: "" }));
-    wait(state.report(machine, "a", &report(true, "")));
+    wait(state.handed_out(
+        machine,
+        allocation(machine),
+        HandedOut { layout_id: "default", layout: &layout, image: "i0", order: "" },
+    ));
+    wait(state.report(machine, allocation(machine), &report(true, "")));
 }
 
 #[test]
@@ -247,17 +256,21 @@ impl Actor {
     fn act(&mut self, state: &State, step: Step) {
         let Actor { machine, .. } = self;
         let told = |order: &str, success, untouched| Report { untouched, ..report(success, order) };
-        let say = |report: Report| drop(wait(state.report(machine, "a", &report)));
+        let say = |report: Report| drop(wait(state.report(machine, allocation(machine), &report)));
         match step {
             Step::Order => {
                 let image = format!("i{}", self.orders + 1);
-                if let Ordered::Placed(order) = wait(state.order(machine, "a", &image, Words::default())) {
+                if let Ordered::Placed(order) =
+                    wait(state.order(machine, allocation(machine), &image, Words::default()))
+                {
                     self.orders += 1;
                     self.stale = std::mem::replace(&mut self.seen, order.id);
                 }
             }
-            Step::Boot => drop(wait(state.next_boot(machine, Files::Allocated("a".to_owned()), [1; 32], false))),
-            Step::Begin => drop(wait(state.begin(machine, "a", &self.seen, vec![]))),
+            Step::Boot => {
+                drop(wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), [1; 32], false)))
+            }
+            Step::Begin => drop(wait(state.begin(machine, allocation(machine), &self.seen, vec![]))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
             Step::Failed => say(told(&self.seen, false, false)),
@@ -268,7 +281,7 @@ impl Actor {
             Step::Stale => say(told(&format!("{}?", self.stale), true, false)),
             Step::StaleFailure => say(told(&self.stale, false, true)),
             Step::Nameless => say(told("", true, false)),
-            Step::Cancel => drop(wait(state.cancel(machine, "a"))),
+            Step::Cancel => drop(wait(state.cancel(machine, allocation(machine)))),
         }
     }
 }
@@ -385,14 +398,16 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
     let state = open(&dir);
     for (machine, succeeds) in [("m", true), ("n", false)] {
         install(&state, machine);
-        let Ordered::Placed(order) = wait(state.order(machine, "a", "i1", Words::default())) else { panic!() };
-        let boot = || wait(state.next_boot(machine, Files::Allocated("a".to_owned()), [1; 32], false));
+        let Ordered::Placed(order) = wait(state.order(machine, allocation(machine), "i1", Words::default())) else {
+            panic!()
+        };
+        let boot = || wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), [1; 32], false));
         for attempt in [1, 2, 3, 3] {
             assert!(matches!(boot(), NextBoot::Attempt(order) if order.attempts == attempt), "{attempt}");
-            assert!(matches!(wait(state.begin(machine, "a", &order.id, vec![])), Begun::Yes(..)));
+            assert!(matches!(wait(state.begin(machine, allocation(machine), &order.id, vec![])), Begun::Yes(..)));
         }
         if succeeds {
-            wait(state.report(machine, "a", &report(true, &order.id)));
+            wait(state.report(machine, allocation(machine), &report(true, &order.id)));
             assert!(matches!(boot(), NextBoot::Disk));
         } else {
             assert!(matches!(boot(), NextBoot::Stop(_)) && matches!(boot(), NextBoot::Stop(_)));
