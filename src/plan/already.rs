@@ -171,7 +171,8 @@ fn disk_now<'a>(
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
     let recorded = recorded.filter(|disk| !disk.serial.is_empty() || !disk.wwn.is_empty());
     let Some(recorded) = recorded else { return find::disk(listed, inventory).ok() };
-    inventory.disks.iter().find(|disk| disk.serial == recorded.serial && disk.wwn == recorded.wwn)
+    let is = |recorded: &String, found: &String| recorded.is_empty() || recorded == found;
+    inventory.disks.iter().find(|disk| is(&recorded.serial, &disk.serial) && is(&recorded.wwn, &disk.wwn))
 }
 
 /// Nothing becomes of them.

@@ -22,7 +22,7 @@ impl Deciding<'_> {
     fn copied_contents(&self) -> Vec<String> {
         let mut by_uuid: BTreeMap<String, Vec<(&str, &Signature)>> = BTreeMap::new();
         for (device, signature) in signatures(self.inventory) {
-            if !signature.uuid.is_empty() && !self.is_part_of_several(device, signature) {
+            if !signature.uuid.is_empty() && !self.is_wiped(device) && !self.is_part_of_several(device, signature) {
                 by_uuid.entry(signature.uuid.to_lowercase()).or_default().push((device, signature));
             }
         }
@@ -71,9 +71,9 @@ impl Deciding<'_> {
     /// devices of filesystems that lie on several (`reaching` has them).
     fn is_part_of_several(&self, device: &str, signature: &Signature) -> bool {
         let mut members = self.inventory.arrays.iter().flat_map(|array| &array.members);
+        let is_member = |found: &Signature| found.usage == "raid" && found.kind != "LVM2_member";
         SPANNING.contains(&signature.kind.as_str())
-            || signature.usage == "raid" && signature.kind != "LVM2_member"
-            || signature.kind == "linux_raid_member"
+            || signatures(self.inventory).any(|(on, found)| on == device && is_member(found))
             || members.any(|member| member.device == device)
     }
 
@@ -93,6 +93,12 @@ impl Deciding<'_> {
             }
         }
         seen
+    }
+
+    /// Then it is gone before anybody looks for the UUID.
+    fn is_wiped(&self, device: &str) -> bool {
+        let verdicts = self.verdicts_below(self.stack.name(device));
+        !verdicts.is_empty() && verdicts.iter().all(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
     }
 
     fn is_kept(&self, device: &str) -> bool {

@@ -16,7 +16,7 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided
         match find::disk(listed, inventory) {
             Ok(disk) => {
                 let guid = guid(listed, disk, decided);
-                Some(MarkedDisk { device: listed.device.clone(), guid, promise, ..of_disk(disk) })
+                Some(MarkedDisk { device: listed.device.clone(), guid, promise, ..of_disk(disk, inventory) })
             }
             Err(_) => {
                 let known = known.clone().find(|known| known.device == listed.device)?;
@@ -46,11 +46,16 @@ pub fn begun_on(layout: &Layout, inventory: &Inventory, marker: Option<&Marker>)
     disks.map(|disk| MarkedDisk { guid_before: before(&disk.device).unwrap_or_default(), ..disk.clone() }).collect()
 }
 
-/// All that tells the disk from others, its table apart.
-fn of_disk(disk: &inventory::Disk) -> MarkedDisk {
+/// All that tells the disk from others, its table apart. What another disk of the machine has as well tells nothing, also when
+/// that one is gone some day.
+fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
+    let its_own = |of: fn(&inventory::Disk) -> &String| {
+        let same = inventory.disks.iter().filter(|other| of(other) == of(disk)).count();
+        if same == 1 { of(disk).clone() } else { String::new() }
+    };
     MarkedDisk {
-        serial: disk.serial.clone(),
-        wwn: disk.wwn.clone(),
+        serial: its_own(|disk| &disk.serial),
+        wwn: its_own(|disk| &disk.wwn),
         size_bytes: disk.size_bytes,
         sector_bytes: disk.sector_bytes,
         model: disk.model.clone(),

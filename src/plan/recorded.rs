@@ -177,9 +177,11 @@ impl Deciding<'_> {
         found: Option<&inventory::Disk>,
         known: &Known,
     ) -> Option<String> {
-        let now = self.inventory.disks.iter().find(|disk| known.is(record, disk));
+        let is_found = |disk: &&inventory::Disk| found.is_some_and(|found| found.name == disk.name);
+        let mut others = self.inventory.disks.iter().filter(|disk| !is_found(disk));
+        let now = others.find(|disk| same::may_be(record, disk, &known.shared));
         let then = found.and_then(|found| {
-            let mut others = known.disks().iter().filter(|record| known.is(record, found));
+            let mut others = known.disks().iter().filter(|record| same::may_be(record, found, &known.shared));
             others.find(|other| !self.is_harmless_copy(other, found, known))
         });
         if now.is_none() && then.is_none() {
@@ -207,7 +209,7 @@ impl Deciding<'_> {
     fn is_harmless_copy(&self, record: &MarkedDisk, found: &inventory::Disk, known: &Known) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
-            let is_in_place = self.found.get(&index).is_some_and(|is| known.is(record, is));
+            let is_in_place = self.found.get(&index).is_some_and(|is| same::may_be(record, is, &known.shared));
             is_in_place && (listed.wipeonreinstall || self.verdict(&found.name) != Verdict::Wipe)
         })
     }

@@ -66,6 +66,21 @@ pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared
     }
 }
 
+/// May that be the recorded disk, by its serial number and WWN, or by its table where these do not tell? It is asked to find out
+/// where a disk has gone: then what differs besides is no reason to overlook it.
+pub fn may_be(record: &MarkedDisk, disk: &Disk, shared: &Shared) -> bool {
+    let pairs = [
+        (same_text(&record.serial, &disk.serial), shared.serials.contains(disk.serial.as_str())),
+        (same_text(&record.wwn, &disk.wwn), shared.wwns.contains(disk.wwn.as_str())),
+    ];
+    if pairs.iter().any(|(same, _)| *same == Some(false)) {
+        return false;
+    }
+    let guid = table_guid(disk);
+    let is_named = pairs.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared);
+    is_named || (!guid.is_empty() && record.guid == guid && !shared.guids.contains(&guid))
+}
+
 /// Does it look like the recorded disk, in the very place that this one had? That identifies no disk, but it is all there is
 /// where disks have no identifiers.
 pub fn looks_like(record: &MarkedDisk, disk: &Disk) -> bool {

@@ -183,16 +183,21 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
                 disk.serial = format!("B{one}");
                 physical[one].whose = Whose::Blank;
             }
-            6 => physical[one].disk.serial = physical[other].disk.serial.clone(),
-            7 => physical[one].disk.serial.clear(),
+            6 | 7 => physical[one].disk.serial.clear(),
             _ => {
                 // `dd` onto a disk of somebody.
                 let (table, signatures) = (physical[one].disk.table.clone(), physical[one].disk.signatures.clone());
                 if physical[other].whose == Whose::Foreign {
                     (physical[other].disk.table, physical[other].disk.signatures) = (table, signatures);
+                    physical[other].whose = physical[one].whose;
                 }
             }
         }
+    }
+    if random.one_in(4) {
+        // Behind one kind of bridge they all say the same.
+        let (one, other) = (random.below(physical.len()), random.below(physical.len()));
+        physical[one].disk.serial = physical[other].disk.serial.clone();
     }
 }
 

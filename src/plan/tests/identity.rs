@@ -124,7 +124,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.waiver = Some(Waiver::Operator);
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one, or give up what is on it: --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk with data of no known kind",
@@ -134,7 +134,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 empty(&mut inventory.disks[0], "Z9");
                 inventory.disks[0].blank = false;
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is data of no known kind. Put the old disk back, or erase the new one",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is data of no known kind. Put the old disk back, or erase the new one, or give up what is on it: --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk than the one that an earlier attempt has begun on",
@@ -144,7 +144,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.begun_on = marker(inventory).disks;
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but was the disk with serial A0 (21.0 GB) when the machine was installed, which is not in the machine any more; it is to be wiped and is not blank: there is GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Put the old disk back, or erase the new one, or give up what is on it: --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "replaced by a blank one, not waived",
@@ -274,7 +274,7 @@ fn another_disk_that_matches_the_hints_is_not_wiped() {
         unplug(&mut inventory, "sdc");
         let reasons = reasons(reinstall(&layout, &inventory, Claim { waiver, ..claim() }));
         let expected = format!(
-            "disks[2].device: {ANOTHER}; it is to be wiped and is not blank: there is xfs \"archive\". Put the old disk back, or erase the new one"
+            "disks[2].device: {ANOTHER}; it is to be wiped and is not blank: there is xfs \"archive\". Put the old disk back, or erase the new one, or give up what is on it: --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
         );
         assert_eq!(reasons, [expected], "{waiver:?}");
         empty(&mut inventory.disks[2], "D0");

@@ -108,7 +108,11 @@ fn machine() -> Inventory {
 }
 
 fn counting() -> impl FnMut() -> Uuid {
-    let mut next = 0u128;
+    counting_from(0)
+}
+
+/// Other ones than those of an earlier plan for the same machine.
+fn counting_from(mut next: u128) -> impl FnMut() -> Uuid {
     move || {
         next += 1;
         Uuid::from_u128(next << 96 | next)

@@ -146,28 +146,43 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
 
 #[test]
 fn a_disk_without_serial_number_goes_on_where_its_table_is_no_kept_one_of_another() {
-    let cases: [Harmless; 9] = [
+    let cases: [Harmless; 6] = [
         ("as installed", |_, _, _| {}),
         ("root replaced by a blank one", |_, inventory, _| blank(inventory, 0)),
         ("data replaced by a blank one", |_, inventory, _| blank(inventory, 1)),
-        ("tables that were made anew meanwhile", |_, inventory, _| {
-            (0..3).for_each(|index| *guid(inventory, index) = Some(Uuid::from_u128(70 + index as u128)));
-        }),
         ("an attempt had begun and written the new table", |_, inventory, claim| {
             claim.begun_on = claim.installed.as_ref().unwrap().disks.clone();
             claim.begun_on[0].guid = Uuid::from_u128(99).to_string();
             *guid(inventory, 0) = Some(Uuid::from_u128(99));
-        }),
-        ("a marker of before tables were recorded", |_, inventory, claim| {
-            let recorded = claim.installed.as_mut().unwrap().disks.iter_mut();
-            recorded.for_each(|disk| disk.guid.clear());
-            inventory.disks[0].table = Some(Table { kind: "dos".to_owned(), ..Table::default() });
         }),
         ("the data have a copy beside them that is not ours", |_, inventory, _| {
             inventory.disks.push(disk("sdd", 9000));
             cloned(inventory, 1, 3);
         }),
         ("a kept one made anew with the table of another", |_, inventory, _| cloned(inventory, 1, 2)),
+    ];
+    for (name, change) in cases {
+        let ((mut layout, mut inventory), mut claim) = (tables_only(), claim());
+        forget_marker(&mut inventory, &mut claim);
+        claim.waiver = Some(Waiver::Operator);
+        change(&mut layout, &mut inventory, &mut claim);
+        let plan = reinstall(&layout, &inventory, claim).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        assert_eq!(plan.disks[0].verdict, Verdict::Wipe, "{name}");
+    }
+}
+
+/// What nothing tells, and what is to be wiped and not blank, is not wiped on the word of its name.
+#[test]
+fn a_disk_that_no_table_tells_is_refused_with_both_records() {
+    let cases: [Harmless; 3] = [
+        ("tables that were made anew meanwhile", |_, inventory, _| {
+            (0..3).for_each(|index| *guid(inventory, index) = Some(Uuid::from_u128(70 + index as u128)));
+        }),
+        ("a marker of before tables were recorded", |_, inventory, claim| {
+            let recorded = claim.installed.as_mut().unwrap().disks.iter_mut();
+            recorded.for_each(|disk| disk.guid.clear());
+            inventory.disks[0].table = Some(Table { kind: "dos".to_owned(), ..Table::default() });
+        }),
         (
             "a second disk to be wiped with the table of the first, as after the repair of a mirror",
             |layout, inventory, _| {
@@ -181,7 +196,8 @@ fn a_disk_without_serial_number_goes_on_where_its_table_is_no_kept_one_of_anothe
         forget_marker(&mut inventory, &mut claim);
         claim.waiver = Some(Waiver::Operator);
         change(&mut layout, &mut inventory, &mut claim);
-        let plan = reinstall(&layout, &inventory, claim).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
-        assert_eq!(plan.disks[0].verdict, Verdict::Wipe, "{name}");
+        let reasons = reasons(reinstall(&layout, &inventory, claim));
+        assert!(reasons[0].starts_with("disks[0].device: /dev/sda is "), "{name}: {reasons:?}");
+        assert!(reasons[0].contains("(recorded: serial none, wwn none, GPT "), "{name}: {reasons:?}");
     }
 }
