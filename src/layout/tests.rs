@@ -172,9 +172,9 @@ fn other_spellings_mean_the_same_and_are_noted() {
             layout_with("", "\n    wipe: True", ", size: 0"),
             1,
         ),
-        (filesystem("createoptions: [-F, \"32\"]"), filesystem("createoptions: [\"-F 32\"]"), 1),
-        (filesystem("createoptions: [-F, \"32\"]"), filesystem("createoptions: \" -F  32 \""), 1),
-        (filesystem("createoptions: [-F32]"), filesystem("options: \"-F32\""), 2),
+        (filesystem("createoptions: [-m, \"1\"]"), filesystem("createoptions: [\"-m 1\"]"), 1),
+        (filesystem("createoptions: [-m, \"1\"]"), filesystem("createoptions: \" -m  1 \""), 1),
+        (filesystem("createoptions: [-m1]"), filesystem("options: \"-m1\""), 2),
         (filesystem("mountoptions: [noatime, nosuid]"), filesystem("mountoptions: \"noatime, nosuid\""), 1),
         (filesystem("mountoptions: []"), filesystem("mountoptions:"), 0),
     ] {

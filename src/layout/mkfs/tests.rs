@@ -58,7 +58,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Btrfs, "--rootdir=/", "--rootdir=/ is not for the layout to give: it names a file of the ramdisk"),
         (Btrfs, "--mixed=1", "--mixed takes no value"),
         (Btrfs, "--no-such", "--no-such is no option of mkfs.btrfs"),
-        (Btrfs, "--c x", "--c is no option"),
+        (Btrfs, "--c", "--c is no option"),
         (Vfat, "--offset 100", "--offset is not"),
         (Ext4, "--uuid=x", "--uuid=x is no option of mke2fs"),
         // Files, other formats, letters that nobody knows.

@@ -169,7 +169,10 @@ prop_compose! {
         sizes in prop::collection::vec(prop_oneof![9 => Just(6000u64), 1 => 0u64..6000], NAMES.len()),
         sectors in prop_oneof![3 => Just(0u32), 1 => 0u32..6],
     ) -> Inventory {
-        let mut machine = make(&before, &blank(), Mode::Install).map_or_else(|_| blank(), |plan| after(&plan, blank()));
+        // What is on its disks has other UUIDs than what will be made.
+        let request = Request { mode: Mode::Install, erase: Erase::Quick, subject: subject(), claim: None };
+        let plan = super::super::make(&before, &blank(), request, &mut counting_from(5000));
+        let mut machine = plan.map_or_else(|_| blank(), |plan| after(&plan, blank()));
         for (index, disk) in machine.disks.iter_mut().enumerate() {
             if disk.table.is_none() {
                 disk.size_bytes = sizes[index] * MIB;

@@ -50,7 +50,7 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     assert_eq!(operations(&plan, StepName::TargetFstab), [Operation::ExtendFstab]);
     assert_eq!(
         operations(&plan, StepName::TargetInstaller),
-        [Operation::AdaptImage { devices: vec!["/dev/sda".to_owned()] }]
+        [Operation::AdaptImage { devices: ["/dev/sda", "/dev/sdb"].map(str::to_owned).into() }]
     );
     assert_eq!(plan.steps[plan.point_of_no_return].name, StepName::StorageWipe);
 }

@@ -145,9 +145,9 @@ fn partitions_and_filesystems_of_others_are_proven_too() {
 }
 
 #[test]
-fn where_nothing_is_kept_nothing_is_proven_or_announced() {
+fn where_nothing_is_kept_nothing_is_proven() {
     let plan = make(&layout(), &machine(), Mode::Install).unwrap();
-    for name in [StepName::StorageProveKept, StepName::ReportBegin, StepName::TargetMarker] {
+    for name in [StepName::StorageProveKept, StepName::StorageRehearse, StepName::TargetMarker] {
         assert_eq!(operations(&plan, name), [], "{name}");
     }
     let mut all = layout();

@@ -122,7 +122,7 @@ fn arrays_and_volumes_are_known_by_their_uuids() {
     before.groups[0].uuid = "kZ3Wud".to_owned();
     let running = before.groups[0].volumes.iter().find(|volume| volume.name == "srv").unwrap().running.clone().unwrap();
     let srv = before.stacked.iter_mut().find(|stacked| stacked.name == running).unwrap();
-    (srv.signatures, srv.blank) = (Vec::new(), true);
+    (srv.signatures, srv.blank, srv.size_bytes) = (Vec::new(), true, 1 << 30);
     let first = reinstall(&layout, &before, Claim { waiver: Some(Waiver::Operator), ..claim() }).unwrap();
     let on: Vec<Vec<&str>> =
         told(&first).iter().map(|disk| disk.making.iter().map(|making| making.on.as_str()).collect()).collect();

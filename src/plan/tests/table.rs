@@ -14,6 +14,7 @@ fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
             "storage.identify",
             "storage.lock",
             "storage.release",
+            "report.begin",
             "storage.wipe",
             "storage.partition",
             "storage.format",
