@@ -39,7 +39,7 @@ pub fn self_test() {
     write(&ramdisk, "first").expect("written");
     let files = [("before-agent", "swapon /dev/vdb\n".to_owned()), ("inspect.files", lines(["/a b", "/c,d"]))];
     let whole = with_files(&folder, &ramdisk, &files).expect("a ramdisk");
-    assert!(whole.starts_with(b"first\0\0\0070701"));
+    assert!(whole.starts_with(b"first\x00\x00\x00070701"));
     let archive = folder.join("archive");
     write(&archive, &whole[8..]).expect("written");
     let stdin = Stdio::from(File::open(&archive).expect("a file"));

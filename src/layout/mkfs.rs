@@ -40,7 +40,7 @@ impl Filesystem {
     /// The value that the tool will use of a short option: the last one.
     pub fn create_option(&self, letter: char) -> Option<&str> {
         let read = read(self.format, &self.createoptions).into_iter().flatten();
-        read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).last()
+        read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).next_back()
     }
 }
 

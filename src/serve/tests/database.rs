@@ -33,7 +33,8 @@ async fn all_that_was_acknowledged_is_in_the_one_file_while_the_server_runs_and_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_taken_away_stops_the_server() {
-    let lose: [(fn(&Path), &str); 4] = [
+    type Loss = (fn(&Path), &'static str);
+    let lose: [Loss; 4] = [
         (|dir| fs::remove_file(dir.join(FILES[0])).unwrap(), "drophammer.sqlite is gone"),
         (
             |dir| {

@@ -25,7 +25,8 @@ async fn a_folder_that_is_away_for_a_moment_changes_nothing() {
 async fn an_installed_machine_without_a_file_is_not_new_also_after_a_restart() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
-    let lose: [(&str, fn(&Path)); 3] = [
+    type Loss = (&'static str, fn(&Path));
+    let lose: [Loss; 3] = [
         ("the folder", |dir| fs::rename(dir.join("machines"), dir.join("aside")).unwrap()),
         ("the file", |dir| fs::remove_file(dir.join("machines/one.yaml")).unwrap()),
         ("its text", |dir| fs::write(dir.join("machines/one.yaml"), "id: [").unwrap()),
