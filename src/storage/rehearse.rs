@@ -1,11 +1,10 @@
 //! The rehearsal: what is to come back after the wipe comes back before it, over snapshots whose changes live in memory.
 //! Arrays start, groups are activated, journals are replayed, and not a byte of a disk changes.
 
-use super::btrfs::Registry;
 use super::kmsg::KernelLog;
 use super::mount::Mounts;
 use super::overlay::{self, Filled};
-use super::{journal, lvm, raid, release};
+use super::{btrfs, journal, lvm, raid, release};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
 use crate::plan::{MountFilesystem, Operation, Rehearsal};
@@ -124,12 +123,10 @@ impl Stage {
             format: *format,
             options: options.iter().map(|option| self.option(option)).collect(),
         };
-        let registry = (*format == Format::Btrfs).then(|| Registry::of(self.overlays.values()));
-        let mounted = mount_alone(&substituted).context(Phase::Storage, what);
-        if let Some(registry) = registry {
-            registry.restore(self.overlays.keys());
+        if *format == Format::Btrfs {
+            btrfs::list_only(self.overlays.values());
         }
-        mounted
+        mount_alone(&substituted).context(Phase::Storage, what)
     }
 
     fn over(&self, device: &str) -> String {
@@ -169,10 +166,12 @@ impl Stage {
                 _ => Ok(()),
             });
         }
-        for overlay in std::mem::take(&mut self.overlays).into_values() {
+        let overlays = std::mem::take(&mut self.overlays);
+        for overlay in overlays.values() {
             // What was begun and not finished lies on it still.
-            results.push(release::release_above(&overlay).and_then(|()| overlay::remove(&overlay)));
+            results.push(release::release_above(overlay).and_then(|()| overlay::remove(overlay)));
         }
+        btrfs::list_only(overlays.keys());
         results.into_iter().collect()
     }
 }
