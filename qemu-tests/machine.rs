@@ -291,7 +291,7 @@ fn read(path: &Path) -> String {
 }
 
 /// How much slower this host may be than those for which the deadlines were made: `DROPHAMMER_PATIENCE`, a whole number.
-fn patience() -> u64 {
+pub fn patience() -> u64 {
     let said = std::env::var("DROPHAMMER_PATIENCE").ok();
     said.and_then(|said| said.parse().ok()).unwrap_or(1)
 }

@@ -4,6 +4,7 @@
 //! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
 //! long ones), or `--ignored`, or `--scenarios`. What the harness itself decides with is tested in every `cargo test`.
 
+mod budget;
 mod bystanders;
 mod check;
 mod disks;
@@ -34,13 +35,16 @@ mod stack;
 mod survivors;
 mod times;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use budget::Budget;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// The machine has a core for each of them; a third would only wait.
 const VMS_AT_ONCE: usize = 2;
+/// A sample of power cuts takes as long as so many runs of a scenario.
+const RUNS_OF_A_SAMPLE: usize = 9;
 
 fn main() -> ExitCode {
     let (own, rest) = split_arguments(std::env::args());
@@ -72,20 +76,23 @@ fn main() -> ExitCode {
         Trial::test("harness::lies", || quiet(lies::self_test)),
         Trial::test("harness::members", || quiet(members::self_test)),
         Trial::test("harness::earlier", || quiet(earlier::self_test)),
+        Trial::test("harness::budget", || quiet(budget::self_test)),
         Trial::test("harness::bystanders", || quiet(bystanders::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
+    let budget = Arc::new(Budget::from_env());
     // First, for it takes the longest.
     if own_only {
         // Alone it has both cores for itself.
         let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
         let extent = powercut::Extent { full: is_set("DROPHAMMER_FULL"), machines };
         let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
-        trials.push(Trial::test("powercut", cuts).with_ignored_flag(!wanted));
+        trials.push(timed("powercut", RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!wanted));
     }
     match scenario_files(&folder) {
         Ok(files) => {
-            trials.extend(longest_first(files).iter().map(|file| trial(file, wanted, arguments.filter.as_deref())))
+            let filter = arguments.filter.as_deref();
+            trials.extend(longest_first(files).iter().map(|file| trial(file, wanted, filter, &budget)));
         }
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
@@ -144,22 +151,37 @@ fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// A file that cannot be read as a scenario is a failure in every `cargo test`, not only where VMs run.
 /// Who names a long scenario wants it to run.
-fn trial(file: &Path, wanted: bool, filter: Option<&str>) -> Trial {
+fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match reader::read(file) {
         Ok(scenario) => {
             let runs = wanted && (!scenario.machine.full || is_set("DROPHAMMER_FULL") || filter == Some(name.as_str()));
-            let scenario = Arc::new(scenario);
-            Trial::test(name, move || {
-                let began = std::time::Instant::now();
-                let result = run::run(&scenario, &artifacts(), &work());
-                eprintln!("{}: {} s", scenario.name, began.elapsed().as_secs());
-                result.map_err(Failed::from)
-            })
-            .with_ignored_flag(!runs)
+            let count = scenario.runs.len();
+            let test = move || run::run(&scenario, &artifacts(), &work()).map_err(Failed::from);
+            timed(&name, count, budget.clone(), test).with_ignored_flag(!runs)
         }
         Err(error) => Trial::test(name, || Err(Failed::from(error))),
     }
+}
+
+/// A case of so many runs, where there is time for it.
+fn timed(
+    name: &str,
+    runs: usize,
+    budget: Arc<Budget>,
+    test: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let label = name.to_owned();
+    Trial::ignorable_test(name, move || {
+        if let Some(why) = budget.refusal(runs) {
+            return Ok(Completion::ignored_with(why));
+        }
+        let began = std::time::Instant::now();
+        let result = test();
+        eprintln!("{label}: {} s", began.elapsed().as_secs());
+        budget.note(runs, began.elapsed());
+        result.map(|()| Completion::Completed)
+    })
 }
 
 /// Where the scripts put ramdisk and images.

@@ -44,3 +44,5 @@ pub mod storage;
 #[cfg(feature = "agent")]
 pub mod target;
 pub mod text;
+#[cfg(any(feature = "agent", feature = "serve"))]
+mod yaml;

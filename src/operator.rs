@@ -205,9 +205,8 @@ fn what_is_ordered(machine: &Listed) -> String {
 /// One line of it: the rest is in the server's output.
 fn how_it_ended(outcome: &crate::serve::operator::Outcome) -> String {
     let how = if outcome.success { "done" } else { "FAILED" };
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).map(plain).collect();
-    format!("{how} {}: {message}", outcome.image)
+    let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();
+    format!("{how} {}: {}", outcome.image, text::clean(&message))
 }
 
 /// What happens next, for people.

@@ -10,11 +10,24 @@ pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     }
     let mut text = String::new();
     for row in rows {
-        let line: String = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+        let line: String = row.iter().zip(widths).map(|(cell, width)| padded(cell, width) + "  ").collect();
         text.push_str(line.trim_end());
         text.push('\n');
     }
     text
+}
+
+/// With blanks up to a width in characters. A width in a format string may not be above 65,535: then it panics.
+pub fn padded(text: &str, width: usize) -> String {
+    text.to_owned() + &" ".repeat(width.saturating_sub(text.chars().count()))
+}
+
+/// Without characters that steer a terminal, break a line, or turn the direction of what follows (U+202E).
+pub fn clean(text: &str) -> String {
+    let steers = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if steers(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
 
 /// Bytes as disks are sold: decimal units, three digits.
@@ -80,6 +93,18 @@ mod tests {
         {
             assert_eq!(seconds(count), expected);
         }
+    }
+
+    #[test]
+    fn what_steers_a_terminal_is_no_text() {
+        assert_eq!(clean("sda\n\u{1b}[2J\u{202e}dc \n"), "sda  [2J dc");
+    }
+
+    #[test]
+    fn a_cell_may_be_longer_than_a_format_string_takes() {
+        let long = "x".repeat(70_000);
+        let text = columns(&[[long.clone(), "y".to_owned()], ["z".to_owned(), "y".to_owned()]]);
+        assert_eq!(text.lines().map(str::len).collect::<Vec<_>>(), [70_003, 70_003]);
     }
 
     #[test]

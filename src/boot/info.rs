@@ -2,6 +2,8 @@
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::target::Root;
+use crate::yaml;
+use marked_yaml::LoaderOptions;
 
 pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
 
@@ -26,7 +28,8 @@ impl BootInfo {
 
     /// Other keys are for other readers.
     fn parse(text: &str) -> Result<BootInfo> {
-        let yaml = marked_yaml::parse_yaml(0, text).context(Phase::Boot, || format!("{PATH} is not a YAML mapping"))?;
+        let yaml = yaml::read(text, LoaderOptions::default());
+        let yaml = yaml.context(Phase::Boot, || format!("{PATH} is not a YAML mapping"))?;
         let value = |key: &str| {
             let found = yaml.as_mapping().and_then(|mapping| mapping.get_scalar(key));
             found.map(|scalar| scalar.as_str().to_owned()).ok_or_else(|| {
@@ -76,6 +79,7 @@ mod tests {
             ("", "did not write `kernel:`"),
             ("- kernel: /k", "not a YAML mapping"),
             ("kernel: [", "not a YAML mapping"),
+            (&"- ".repeat(100_000), "nested more than"),
             ("initrd: /i\ncmdline: c\nbootloader_id: b\n", "did not write `kernel:`"),
             ("kernel: /k\ncmdline: c\nbootloader_id: b\n", "did not write `initrd:`"),
             ("kernel: /k\ninitrd: /i\nbootloader_id: b\n", "did not write `cmdline:`"),

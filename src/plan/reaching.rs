@@ -99,9 +99,7 @@ impl Deciding<'_> {
     /// Nor does it tell a copy from another device.
     fn spanning(&self) -> impl Iterator<Item = Thing> {
         let mut found: BTreeMap<(&str, &str), (&Signature, Vec<&str>)> = BTreeMap::new();
-        let signatures = self.inventory.all_signatures();
-        for (device, signature) in signatures.flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
-        {
+        for (device, signature) in signatures(self.inventory) {
             if SPANNING.contains(&signature.kind.as_str()) && !signature.uuid.is_empty() {
                 let whole = found.entry((&signature.kind, &signature.uuid));
                 whole.or_insert_with(|| (signature, Vec::new())).1.push(device);
@@ -118,13 +116,7 @@ impl Deciding<'_> {
 
 /// Every signature, with the path of the disk, partition or stacked device that it is on.
 pub fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&str, &Signature)> {
-    let disks = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
-    let stacked = inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
-    disks.chain(stacked).flat_map(|(device, signatures, table)| {
-        let partitions = table.iter().flat_map(|table| &table.partitions);
-        let partitions = partitions.flat_map(|part| part.signatures.iter().map(|found| (part.device.as_str(), found)));
-        signatures.iter().map(|found| (device.as_str(), found)).chain(partitions)
-    })
+    inventory.all_signatures().flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
 }
 
 impl Deciding<'_> {

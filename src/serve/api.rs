@@ -4,7 +4,7 @@ use super::directory::Directory;
 use super::input::Location;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
-use super::{App, ipxe, token};
+use super::{App, ipxe, tidy, token};
 use crate::allocation;
 use crate::control::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Report};
 use crate::error::Error;
@@ -376,7 +376,10 @@ pub async fn read<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, Ap
         let message = format!("the body did not arrive, or has more than {limit} bytes: {error}");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     })?;
-    serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("the body: {error}")))
+    let wrong = |error: serde_json::Error| ApiError::bad(format!("the body: {error}"));
+    let mut value = serde_json::from_slice(&bytes).map_err(wrong)?;
+    tidy::tidy(&mut value);
+    serde_json::from_value(value).map_err(wrong)
 }
 
 /// A path for a URL.

@@ -2,7 +2,8 @@
 
 use super::ipxe;
 use crate::plan::Erase;
-use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, parse_yaml_with_options, spanned_serde};
+use crate::yaml;
+use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
@@ -231,7 +232,7 @@ fn is_below(path: &str) -> bool {
 fn parse(text: &str) -> Result<Node, String> {
     // Coercion is prevented for what is in quotes only: "10" is a word, 10 a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
-    let mut node = parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())?;
+    let mut node = yaml::read(text, options)?;
     drop_nulls(&mut node);
     Ok(node)
 }

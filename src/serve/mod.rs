@@ -2,7 +2,8 @@
 //!
 //! `folder` and `directory` are what the operator wants, `resolve` what an allocation refers to, `promise` what a machine was
 //! promised, `state` what has happened,
-//! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `files` what they load, `operator` what the operator asks,
+//! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `tidy` how their words come in,
+//! `files` what they load, `operator` what the operator asks,
 //! `watch` what people see, `descriptors` how many may ask at once.
 
 mod api;
@@ -19,6 +20,7 @@ pub mod operator;
 mod promise;
 mod resolve;
 mod state;
+mod tidy;
 mod token;
 mod watch;
 

@@ -4,7 +4,7 @@
 
 use super::state::now;
 use crate::control::wire::{Erased, Event, Report, StepTime};
-use crate::text;
+use crate::text::{self, clean};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -292,11 +292,6 @@ fn report_lines(report: &Report) -> Vec<String> {
     lines.extend(report.burn.as_ref().map(|burn| clean(&format!("    the image: {burn}"))));
     lines.extend(report.peak_rss_bytes.map(|bytes| format!("    the agent's memory at most {}", text::bytes(bytes))));
     lines
-}
-
-/// Without control characters: a machine must not steer the operator's terminal.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::Root;
 use crate::error::{Context, Phase, Result};
 use crate::plan::FstabEntry;
+use crate::text;
 use std::io::ErrorKind;
 
 const PATH: &str = "/etc/fstab";
@@ -54,7 +55,7 @@ pub fn render(entries: &[FstabEntry]) -> String {
     let widths: Vec<usize> = (0..6).map(width).collect();
     let mut text = String::from("# written by drophammer\n");
     for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| text::padded(cell, *width));
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }

@@ -5,6 +5,7 @@
 use super::words;
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Filesystem, Format};
+use crate::text::padded;
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
@@ -207,9 +208,9 @@ struct Table {
 
 impl Table {
     fn headings(&self) -> String {
-        let mut line = format!("{:<1$}  ", "device", self.first);
+        let mut line = padded("device", self.first) + "  ";
         for (heading, width) in HEADINGS.iter().zip(self.widths) {
-            let _ = write!(line, "{heading:<width$}  ");
+            line += &(padded(heading, width) + "  ");
         }
         if self.beside {
             line.push_str("options");
@@ -227,7 +228,7 @@ impl Table {
             line = paint(&row.lines_below, DIM, self.colour);
             at = width(&row.lines_below);
         }
-        let _ = write!(line, "{:1$}", "", (self.first + 2).saturating_sub(at));
+        line += &padded("", (self.first + 2).saturating_sub(at));
         for (index, (cell, width)) in row.cells.iter().zip(self.widths).enumerate() {
             let style = match (index, cell.rsplit_once("  ")) {
                 (1, Some((_, "WIPE"))) => WIPED,
@@ -235,8 +236,8 @@ impl Table {
                 (3, _) => MOUNTED,
                 _ => "",
             };
-            let padding = " ".repeat(width + 2 - self::width(cell));
-            let _ = write!(line, "{}{padding}", paint(cell, style, self.colour));
+            let padding = padded("", width + 2 - self::width(cell));
+            line += &(paint(cell, style, self.colour) + &padding);
         }
         let mut details = wrapped(&row.details, COLUMNS - self.details_at.min(COLUMNS - LEAST_DETAILS)).into_iter();
         if self.beside
@@ -247,8 +248,8 @@ impl Table {
         text.push_str(line.trim_end());
         text.push('\n');
         for more in details {
-            let padding = self.details_at.saturating_sub(width(&row.lines_below));
-            let line = format!("{}{:padding$}{}", paint(&row.lines_below, DIM, self.colour), "", more);
+            let padding = padded("", self.details_at.saturating_sub(width(&row.lines_below)));
+            let line = paint(&row.lines_below, DIM, self.colour) + &padding + &more;
             text.push_str(line.trim_end());
             text.push('\n');
         }

@@ -1,0 +1,65 @@
+//! YAML that others have written, read within bounds: files of the server's directory, an image's `boot-info.yaml`. Layouts have
+//! a reader of their own, which knows the line of everything.
+//!
+//! marked-yaml's loader descends recursively: a few kilobytes of `- - - -` would overflow the stack, and end the program.
+
+use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
+use yaml_rust2::Event;
+use yaml_rust2::parser::Parser;
+
+/// More than anybody writes by hand or by program.
+const MAX_BYTES: usize = 4 << 20;
+const MAX_DEPTH: usize = 64;
+
+/// The first document of `text`.
+///
+/// # Errors
+/// It is no YAML, too long, or nested too deep; with its place where there is one.
+pub fn read(text: &str, options: LoaderOptions) -> Result<Node, String> {
+    if text.len() > MAX_BYTES {
+        return Err(format!("it has {} bytes, more than {} MiB are not read", text.len(), MAX_BYTES >> 20));
+    }
+    refuse_deep(text)?;
+    parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
+}
+
+/// The parser itself goes through nested blocks without recursion. What it cannot read the loader says in better words.
+fn refuse_deep(text: &str) -> Result<(), String> {
+    let mut parser = Parser::new(text.chars());
+    let mut depth = 0_usize;
+    while let Ok((event, marker)) = parser.next_token() {
+        match event {
+            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => depth = depth.saturating_sub(1),
+            Event::StreamEnd => break,
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            let (line, column) = (marker.line(), marker.col() + 1);
+            return Err(format!("{line}:{column}: this is nested more than {MAX_DEPTH} deep"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nested_too_deep_or_too_long_is_an_error_and_no_overflow() {
+        let blocks = "- ".repeat(200_000);
+        let flow = "[".repeat(200_000);
+        let mapping: String = (0..2000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+        let long = format!("a: {}", "x".repeat(MAX_BYTES));
+        for (text, words) in
+            [(&blocks, "1:129: this is nested"), (&flow, ""), (&mapping, "this is nested"), (&long, "more than 4 MiB")]
+        {
+            let said = read(text, LoaderOptions::default()).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+        let deep = format!("a: {}{}", "[".repeat(MAX_DEPTH - 1), "]".repeat(MAX_DEPTH - 1));
+        assert_eq!(read(&deep, LoaderOptions::default()).map(|_| ()), Ok(()));
+        assert!(read("a: [1\n", LoaderOptions::default()).is_err());
+    }
+}
