@@ -4,6 +4,7 @@
 //! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
 //! long ones), or `--ignored`, or `--scenarios`. What the harness itself decides with is tested in every `cargo test`.
 
+mod boots;
 mod bystanders;
 mod check;
 mod disks;
@@ -19,6 +20,7 @@ mod looker;
 mod machine;
 mod members;
 mod monitor;
+mod offer;
 mod plugs;
 mod powercut;
 mod proxy;
