@@ -4,7 +4,6 @@
 //! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
 //! long ones), or `--ignored`, or `--scenarios`. What the harness itself decides with is tested in every `cargo test`.
 
-mod boots;
 mod bystanders;
 mod check;
 mod disks;
@@ -34,6 +33,7 @@ mod served;
 mod server;
 mod stack;
 mod survivors;
+mod switch_on;
 mod times;
 
 use libtest_mimic::{Arguments, Failed, Trial};

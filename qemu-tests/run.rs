@@ -1,5 +1,5 @@
 //! What happens in a scenario, top to bottom: disks, server, PXE boot, power cycle, neutral look, verdict. What a run offers to
-//! the machine is in `offer.rs`, how it is switched on in `boots.rs`.
+//! the machine is in `offer.rs`, how it is switched on in `switch_on.rs`.
 
 use crate::check::{self, Seen};
 use crate::disks;
