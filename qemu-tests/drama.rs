@@ -54,7 +54,7 @@ pub fn traps(events: &[Event]) -> Vec<Trap> {
         Moment::Request(request) if event.is_at_answer() => Some(Trap {
             request: request.clone(),
             swallow: event.answer == Answer::Lost,
-            power: event.act == Act::PowerCut,
+            act: event.act,
             time: Duration::from_secs(event.seconds),
         }),
         _ => None,
@@ -246,15 +246,22 @@ impl<'a> Drama<'a> {
             }
         }
         for trap in self.proxy.sprung() {
-            if trap.power {
-                self.boot_again("again")?;
-                self.proxy.blackout();
-                // The server may print a little later than it answers.
-                self.died_reported |= self.server.said().iter().any(|line| line["report"]["success"] == true);
-                continue;
+            match trap.act {
+                Act::PowerCut => {
+                    self.boot_again("again")?;
+                    self.proxy.blackout();
+                    // The server may print a little later than it answers.
+                    self.died_reported |= self.server.said().iter().any(|line| line["report"]["success"] == true);
+                }
+                Act::Cancel => {
+                    self.stage.take_back(&self.server)?;
+                    self.server.connect(&self.proxy)?;
+                }
+                _ => {
+                    self.server.kill();
+                    self.repairs.push((Instant::now() + trap.time, Act::ServerKill));
+                }
             }
-            self.server.kill();
-            self.repairs.push((Instant::now() + trap.time, Act::ServerKill));
         }
         Ok(())
     }
@@ -268,6 +275,8 @@ impl<'a> Drama<'a> {
             Act::ServerKill => self.server.kill(),
             Act::ServerErrors => self.proxy.break_for(time),
             Act::Replug => self.vm.replug(self.stage.chassis, &event.disks)?,
+            // It is at an answer, and the wire's to tell.
+            Act::Cancel => {}
         }
         self.repairs.push((Instant::now() + time, event.act));
         Ok(())
@@ -285,7 +294,7 @@ impl<'a> Drama<'a> {
                     self.server.restart()?;
                     self.server.connect(&self.proxy)?;
                 }
-                Act::PowerCut | Act::ServerErrors | Act::Replug => {}
+                Act::PowerCut | Act::ServerErrors | Act::Replug | Act::Cancel => {}
             }
         }
         Ok(())
@@ -298,18 +307,24 @@ pub fn self_test() {
                 - {at: {request: 'POST */report'}, do: power_cut, answer: lost}\n\
                 - {at: {request: 'GET */wait*'}, do: server_kill, seconds: 3}\n\
                 - {at: {request: 'GET /a'}, do: server_stop, seconds: 3}\n\
+                - {at: {request: 'POST */register'}, do: cancel}\n\
                 - {at: {image_bytes: 7}, do: power_cut, after: 2}\n";
     let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
     let events = &scenario.runs[0].events;
-    let trap = |request: &str, swallow, power, seconds| Trap {
+    let trap = |request: &str, swallow, act, seconds| Trap {
         request: request.to_owned(),
         swallow,
-        power,
+        act,
         time: Duration::from_secs(seconds),
     };
-    assert_eq!(traps(events), [trap("POST */report", true, true, 0), trap("GET */wait*", false, false, 3)]);
+    let expected = [
+        trap("POST */report", true, Act::PowerCut, 0),
+        trap("GET */wait*", false, Act::ServerKill, 3),
+        trap("POST */register", false, Act::Cancel, 0),
+    ];
+    assert_eq!(traps(events), expected);
     assert_eq!(holds(events), [7]);
-    assert_eq!(events[3].after, 2);
+    assert_eq!(events[4].after, 2);
     let failed = "+ swapon /dev/vdb\ndrophammer: before-agent: status 1\nmore\n";
     assert!(script_failure(failed).is_some_and(|words| words.ends_with("ended with 1")));
     assert_eq!(script_failure(&failed.replace("status 1", "status 0")), None);

@@ -2,7 +2,7 @@
 
 use crate::expect::Outcome;
 use crate::members;
-use crate::scenario::{Act, BootFrom, Bus, Disk, Event, Machine, Run};
+use crate::scenario::{Act, Answer, BootFrom, Bus, Disk, Event, Machine, Run};
 use crate::served::{Digest, Image};
 
 /// # Errors
@@ -71,6 +71,9 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
 fn event_fits(machine: &Machine, event: &Event) -> Result<(), String> {
     if event.after > 0 && event.is_at_answer() {
         return Err("what happens at an answer does not happen later: no `after` there".to_owned());
+    }
+    if event.act == Act::Cancel && (!event.is_at_answer() || event.answer == Answer::Lost) {
+        return Err("an order is taken back when a request is answered, and the answer is not lost".to_owned());
     }
     if (event.act == Act::Replug) == event.disks.is_empty() {
         return Err("replug names its disks, and nothing else does".to_owned());
@@ -142,6 +145,8 @@ pub fn self_test() {
         (&format!("{event}replug, disks: [vda, vdc]}}\n"), "plain disks"),
         (&format!("{event}replug, disks: [sda]}}\n"), "plain disks"),
         ("expect: {}\nevents: [{at: {request: 'POST */report'}, do: power_cut, after: 1}]\n", "no `after`"),
+        (&format!("{event}cancel}}\n"), "taken back when a request"),
+        ("expect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel, answer: lost}]\n", "is not lost"),
         ("image: {layers: [{a: b}], signed: one}\nexpect: {}\n", "neither packed nor signed"),
         ("image: {packed: true, digest: md5}\nexpect: {}\n", "a packed image"),
         ("image: {packed: true, members: [{path: a, text: b}]}\nexpect: {}\n", "no tar"),

@@ -20,6 +20,7 @@ mod looker;
 mod machine;
 mod members;
 mod monitor;
+mod offer;
 mod plugs;
 mod powercut;
 mod proxy;
@@ -33,6 +34,7 @@ mod served;
 mod server;
 mod stack;
 mod survivors;
+mod switch_on;
 mod times;
 
 use budget::Budget;

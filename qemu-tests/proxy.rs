@@ -4,6 +4,7 @@ use crate::facts::matches;
 use crate::host::{Context, Result};
 use crate::lies::{self, Told};
 use crate::registry::Registry;
+use crate::scenario::Act;
 use crate::served::Lie;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -27,7 +28,7 @@ pub struct Proxy {
 struct Wire {
     server: AtomicU16,
     process: AtomicI32,
-    /// A trap has killed the server, and it is not back yet.
+    /// A trap has killed the server, or nobody is to ask it, until it is said where it is.
     away: AtomicBool,
     closed: AtomicBool,
     /// How many lies were told, and how often the machine has lost its power.
@@ -53,15 +54,15 @@ struct Broken {
     held: Vec<u64>,
 }
 
-/// The server is killed, or the machine loses its power, when such a request is answered.
+/// What happens when such a request is answered: the server is killed, the machine loses its power, or the operator takes
+/// the order back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trap {
     /// `METHOD PATH`.
     pub request: String,
     /// The answer does not reach who has asked.
     pub swallow: bool,
-    /// It is the machine's power that goes.
-    pub power: bool,
+    pub act: Act,
     /// How long the server stays away.
     pub time: Duration,
 }
@@ -102,7 +103,7 @@ impl Proxy {
         let _ = self.wire.registry.set(registry);
     }
 
-    /// Sets traps; each kills once.
+    /// Sets traps; each springs once.
     pub fn set_traps(&self, traps: Vec<Trap>) {
         lock(&self.wire.broken).traps = traps;
     }
@@ -131,7 +132,7 @@ impl Proxy {
         lock(&self.wire.broken).holds.retain(|hold| *hold != bytes);
     }
 
-    /// The traps that have killed since this was asked last.
+    /// The traps that have sprung since this was asked last.
     pub fn sprung(&self) -> Vec<Trap> {
         std::mem::take(&mut lock(&self.wire.broken).sprung)
     }
@@ -193,7 +194,7 @@ impl Wire {
         let mut to_server = server.try_clone()?;
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
         let result = match self.trap(&format!("{method} {path}")) {
-            Some(trap) if trap.power => self.darken(&trap, &mut server, &mut client),
+            Some(trap) if trap.act == Act::PowerCut => self.darken(&trap, &mut server, &mut client),
             Some(trap) => self.spring(&trap, &mut server, &mut client),
             None => self.tell(lie, image, &mut server, &mut client),
         };
@@ -224,8 +225,10 @@ impl Wire {
         // Before the answer is through: its reader may call again at once.
         self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
-        // Fails only when it is gone already.
-        let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
+        if trap.act == Act::ServerKill {
+            // Fails only when it is gone already.
+            let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
+        }
         lock(&self.broken).sprung.push(trap.clone());
         whole.and(passed)
     }
@@ -322,14 +325,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Through a server of one answer: a cut, an answer whole, one that is held back, one that is swallowed, an error.
+/// Through a server of one answer: a cut, an answer whole, one that is held back, one that is swallowed, one after which nobody asks, an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
     let mut victim = crate::host::child("sleep").arg("60").spawn().expect("a process");
-    proxy.set_server(server.local_addr().expect("an address").port(), victim.id() as i32);
+    let (port, process) = (server.local_addr().expect("an address").port(), victim.id() as i32);
+    proxy.set_server(port, process);
     let answers = std::thread::spawn(move || {
-        for _ in 0..7 {
+        for _ in 0..8 {
             let (mut client, _) = server.accept().expect("a client");
             let head = read_head(&mut BufReader::new(client.try_clone().expect("a socket"))).expect("a request");
             assert!(head.contains(&"Connection: close".to_owned()), "{head:?}");
@@ -360,7 +364,7 @@ pub fn self_test() {
     });
     assert!(held > 100_000 && !proxy.is_held_at(60_000), "{held}");
     let dark = |swallow| {
-        let trap = Trap { request: "GET /im*".to_owned(), swallow, power: true, time: Duration::ZERO };
+        let trap = Trap { request: "GET /im*".to_owned(), swallow, act: Act::PowerCut, time: Duration::ZERO };
         proxy.set_traps(vec![trap.clone()]);
         std::thread::scope(|scope| {
             let answer = scope.spawn(|| get(""));
@@ -379,7 +383,12 @@ pub fn self_test() {
     let told = get("");
     assert!(told.ends_with(b"\r\n0\r\n\r\n") && told.len() > 100_000);
     proxy.set_lie(None, false);
-    let trap = Trap { request: "GET /im*".to_owned(), swallow: true, power: false, time: Duration::ZERO };
+    let trap = Trap { request: "GET /im*".to_owned(), swallow: false, act: Act::Cancel, time: Duration::ZERO };
+    proxy.set_traps(vec![trap.clone()]);
+    assert!(get("").len() > 100_000 && proxy.sprung() == [trap]);
+    assert!(victim.try_wait().expect("a process").is_none() && proxy.wire.away.load(Ordering::Acquire));
+    proxy.set_server(port, process);
+    let trap = Trap { request: "GET /im*".to_owned(), swallow: true, act: Act::ServerKill, time: Duration::ZERO };
     proxy.set_traps(vec![trap.clone()]);
     assert!(get("").is_empty() && proxy.sprung() == [trap] && proxy.sprung().is_empty());
     assert!(!victim.wait().expect("a process").success());
@@ -388,7 +397,7 @@ pub fn self_test() {
     assert!(!proxy.wire.away.load(Ordering::Acquire));
     proxy.break_for(Duration::from_secs(60));
     assert!(get("").starts_with(b"HTTP/1.1 500 "));
-    let all = [&["GET /images/a", "GET /images/a bytes=5-"], &["GET /images/a"; 6][..]].concat();
+    let all = [&["GET /images/a", "GET /images/a bytes=5-"], &["GET /images/a"; 7][..]].concat();
     assert_eq!(proxy.requests(), all);
     answers.join().expect("the server is content");
     cut_for_ever();

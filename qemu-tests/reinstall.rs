@@ -54,15 +54,24 @@ pub fn press(
 }
 
 fn order(port: u16, state: &Path, machine: &str, image: &str, without_marker: bool) -> Result<()> {
+    let more: &[&str] = if without_marker { &["--without-marker"] } else { &[] };
+    operate(port, state, machine, &[&["--image", image], more].concat())
+}
+
+/// As an operator does.
+///
+/// # Errors
+/// The server refuses, with the command's words.
+pub fn take_back(port: u16, state: &Path, machine: &str) -> Result<()> {
+    operate(port, state, machine, &["--cancel"])
+}
+
+fn operate(port: u16, state: &Path, machine: &str, words: &[&str]) -> Result<()> {
     let (server, token) = (format!("http://127.0.0.1:{port}"), state.join("operator.token"));
     let token = token.to_string_lossy();
     let program = env!("CARGO_BIN_EXE_drophammer");
-    let mut argv = vec![program, "machine", "reinstall", machine, "--image", image];
-    argv.extend(["--server", &server, "--token-file", &token]);
-    if without_marker {
-        argv.push("--without-marker");
-    }
-    tool(&argv, Stdio::null()).map(drop)
+    let argv = [program, "machine", "reinstall", machine, "--server", &server, "--token-file", &token];
+    tool(&[&argv, words].concat(), Stdio::null()).map(drop)
 }
 
 /// What the installed system runs to reinstall itself. Its argument tells how it came up: the new one has nothing to do.

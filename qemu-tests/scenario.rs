@@ -241,7 +241,7 @@ pub struct Event {
     /// So many seconds later.
     #[serde(default)]
     pub after: u64,
-    /// Of a server that is killed, or a machine that loses power, at a request.
+    /// Of what happens at a request.
     #[serde(default)]
     pub answer: Answer,
     /// Of disks that are plugged anew.
@@ -252,7 +252,7 @@ pub struct Event {
 impl Event {
     /// It waits on the wire for the answer to a request.
     pub fn is_at_answer(&self) -> bool {
-        matches!(self.at, Moment::Request(_)) && matches!(self.act, Act::ServerKill | Act::PowerCut)
+        matches!(self.at, Moment::Request(_)) && matches!(self.act, Act::ServerKill | Act::PowerCut | Act::Cancel)
     }
 }
 
@@ -293,6 +293,8 @@ pub enum Act {
     ServerErrors,
     /// Disks are pulled while the machine runs, and plugged in again in each other's places.
     Replug,
+    /// The operator takes the order back, before the machine can ask for anything else.
+    Cancel,
 }
 
 /// Two machines run at once, on the two cores that the host may have.

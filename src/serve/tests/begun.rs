@@ -13,6 +13,16 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await
     }
 
+    async fn until_allocated(&self, token: &str, allocation: &str) {
+        for _ in 0..500 {
+            if self.allocated(ONE, token).await.allocation.unwrap().id == allocation {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("allocation {allocation} is never handed out");
+    }
+
     async fn begun_on(&self, token: &str) -> Vec<String> {
         let given = self.allocated(ONE, token).await.allocation.unwrap();
         given.begun_on.into_iter().map(|disk| disk.serial).collect()
@@ -90,6 +100,36 @@ async fn an_installation_does_not_begin_when_something_has_changed_meanwhile() {
     while begins(&newer, "").await.0 != 200 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_layout_of_an_installation_that_was_cut_off_is_left_behind_with_another_allocation_id() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
+
+    // Its power is cut. The corrected file alone changes nothing, and there is nothing that could be ordered.
+    server.write("layouts/default.yaml", &LAYOUT.replace("root", "other"));
+    let server = server.restarted().await;
+    let given = async |token: &str| {
+        let given = server.allocated(ONE, token).await.allocation.unwrap();
+        let label = given.filesystemlayout["filesystems"][0]["label"].as_str().unwrap().to_owned();
+        (given.id, label, given.begun_on.len())
+    };
+    let token = server.token(ONE).await;
+    assert_eq!(given(&token).await, ("a1".to_owned(), "root".to_owned(), 1));
+    let refused = server.press(ONE, "debian-13", json!({ "change_promise": true })).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("is not installed yet"), "{}", refused.text());
+
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a2", ""));
+    server.until_allocated(&token, "a2").await;
+    let late = server.begin_first(&token, "a1", disks("A")).await;
+    assert_eq!(late.status, 409);
+    let token = server.token(ONE).await;
+    assert_eq!(given(&token).await, ("a2".to_owned(), "other".to_owned(), 0));
+    assert_eq!(server.begin_first(&token, "a2", disks("B")).await.status, 200);
 }
 
 /// The report of the first installation is lost, and the layout's file is edited before the machine comes again.

@@ -1,0 +1,137 @@
+//! What a run offers to the machine: layout, image, the machine's file, the ramdisk, and the server with all of it.
+
+use crate::host::{Context, Result, write};
+use crate::image;
+use crate::machine::SPARED;
+use crate::proxy::Proxy;
+use crate::ramdisk;
+use crate::registry::Registry;
+use crate::run::Stage;
+use crate::server::{self, Server};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+impl Stage<'_> {
+    /// Fills the server's folder, and the registry if the image is in one. The server's database stays there from run to run.
+    /// A reinstall leaves the machine's file alone: its image is in the order.
+    fn write_state(&self, state: &Path, base: &str) -> Result<Option<Registry>> {
+        let layout = self.layout()?;
+        let id = layout_id(&layout);
+        server::put(state, "layouts", id, &layout)?;
+        let image = self.image();
+        let original = match &self.run.image.file {
+            Some(file) => self.find(file, self.artifacts),
+            None => self.artifacts.join(image::of(self.run.image.system)),
+        };
+        let registry = image::offer(&self.run.image, &original, &image, state, base)?;
+        match &self.run.reinstall {
+            Some(_) => self.change_machine_file(state)?,
+            None => self.write_machine_file(state, &image, id)?,
+        }
+        Ok(registry)
+    }
+
+    fn layout(&self) -> Result<String> {
+        match (&self.run.layout, &self.run.layout_file) {
+            (Some(text), _) => Ok(text.clone()),
+            (None, Some(file)) => {
+                let path = self.find(file, Path::new(env!("CARGO_MANIFEST_DIR")));
+                fs::read_to_string(&path).context(path.display())
+            }
+            (None, None) => Ok(String::new()),
+        }
+    }
+
+    fn write_machine_file(&self, state: &Path, image: &str, layout: &str) -> Result<()> {
+        let mut allocation = json!({
+            "id": self.allocation, "hostname": "machine", "project": "scenarios", "image": image, "filesystemlayout": layout,
+            "ssh_pub_keys": [], "user_data": "",
+        });
+        for (key, value) in &self.run.allocation {
+            allocation[key] = value.clone();
+        }
+        let macs = self.scenario.runs.first().map(|run| run.macs.clone()).filter(|macs| !macs.is_empty());
+        let mut machine = json!({
+            "id": self.chassis.uuid, "name": self.scenario.name, "macs": macs.unwrap_or(vec![self.chassis.mac.clone()]),
+            "size": "c1-large-x86", "allocation": allocation,
+        });
+        for (key, value) in &self.run.machine_file {
+            machine[key] = value.clone();
+        }
+        // JSON is YAML too.
+        server::put(state, "machines", "machine", format!("{machine:#}\n"))
+    }
+
+    /// What the operator changes in the machine's file beside an order: nothing but what the run says.
+    fn change_machine_file(&self, state: &Path) -> Result<()> {
+        if self.run.machine_file.is_empty() {
+            return Ok(());
+        }
+        let path = state.join("machines/machine.yaml");
+        let text = fs::read_to_string(&path).context(path.display())?;
+        let mut machine: Value = serde_json::from_str(&text).context(path.display())?;
+        for (key, value) in &self.run.machine_file {
+            machine[key] = value.clone();
+        }
+        server::put(state, "machines", "machine", format!("{machine:#}\n"))
+    }
+
+    /// Where kernel and ramdisk lie that this run boots.
+    pub fn boot_files(&self) -> PathBuf {
+        match self.run.before_agent {
+            None => self.artifacts.join("ramdisk"),
+            Some(_) => self.chassis.folder.join(format!("{}-boot", self.label)),
+        }
+    }
+
+    /// The same, made where the ramdisk has a script of this run in it.
+    fn boot_folder(&self) -> Result<PathBuf> {
+        let folder = self.boot_files();
+        let Some(script) = &self.run.before_agent else { return Ok(folder) };
+        let built = self.artifacts.join("ramdisk");
+        fs::create_dir_all(&folder).context(folder.display())?;
+        for name in ["vmlinuz", "vmlinux", "drophammer"] {
+            let from = built.join(name);
+            fs::copy(&from, folder.join(name)).context(from.display())?;
+        }
+        let files = [("before-agent", script.clone())];
+        for name in ["initrd", "quick"] {
+            let whole = ramdisk::with_files(self.chassis.folder, &built.join(name), &files)?;
+            write(&folder.join(name), whole)?;
+        }
+        Ok(folder)
+    }
+
+    /// Beside the scenario, else in `or`.
+    fn find(&self, file: &Path, or: &Path) -> PathBuf {
+        let beside = self.scenario.folder.join(file);
+        if beside.exists() { beside } else { or.join(file) }
+    }
+
+    /// The server with all that this run gives it, and the wire to it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn serve(&self, state: &Path) -> Result<(Server, Proxy)> {
+        let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
+        proxy.set_lie(self.run.image.lie, self.run.image.cut_for_ever);
+        fs::create_dir_all(state).context(state.display())?;
+        if self.run.forget {
+            server::forget(state)?;
+        }
+        if let Some(registry) = self.write_state(state, &format!("http://10.0.2.2:{}", proxy.port))? {
+            proxy.set_registry(registry);
+        }
+        let cmdline = format!("{SPARED} {}", self.scenario.machine.kernel_arguments);
+        let server = Server::start(state, &self.boot_folder()?, cmdline.trim())?;
+        server.connect(&proxy)?;
+        Ok((server, proxy))
+    }
+}
+
+/// Also of one that the server cannot read: what is after `id:` on a line of its own.
+fn layout_id(layout: &str) -> &str {
+    let id = layout.lines().find_map(|line| line.strip_prefix("id:")).unwrap_or("nameless");
+    id.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\''])
+}

@@ -1,0 +1,147 @@
+//! Each time that a run switches the machine on: over the network, from disk, and where nothing must boot.
+
+use crate::check::Seen;
+use crate::disks;
+use crate::drama::{self, Drama};
+use crate::expect::Outcome;
+use crate::facts::Facts;
+use crate::host::{Context, Result, write};
+use crate::machine::{Boot, POLL, Vm, quick_ramdisk};
+use crate::reinstall;
+use crate::run::Stage;
+use crate::scenario::{BootFrom, Firmware};
+use crate::server::{self, Server};
+use crate::times;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What OVMF says when no disk can be booted, without and with its shell.
+const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
+
+impl Stage<'_> {
+    /// The button if it is to be pressed, power on, and what happens until the outcome shows.
+    ///
+    /// # Errors
+    /// It comes to no outcome, or to another one.
+    pub fn network_boot(&self) -> Result<Seen> {
+        let state = self.state();
+        let (mut server, proxy) = times::timed("harness: image, server", || self.serve(&state))?;
+        proxy.set_traps(drama::traps(&self.run.events));
+        proxy.set_holds(drama::holds(&self.run.events));
+        let tftp = self.chassis.folder.join("tftp");
+        fs::create_dir_all(&tftp).context(tftp.display())?;
+        write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
+        let pressed = match &self.run.reinstall {
+            None => Ok(()),
+            Some(button) => {
+                reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.image(), button.without_marker)
+            }
+        };
+        if self.run.expect.outcome == Outcome::Denied {
+            return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
+        }
+        pressed?;
+        let label = format!("{}-network", self.label);
+        let vm = match self.run.boot {
+            BootFrom::Pxe | BootFrom::Direct => self.over_network(&label, &tftp, proxy.port)?,
+            BootFrom::Kexec => {
+                let script = self.chassis.folder.join("script");
+                write(&script, reinstall::script(proxy.port))?;
+                Vm::start(self.chassis, &label, &Boot::DiskThen(&script))?
+            }
+        };
+        let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
+        let over_network = drama.watch()?;
+        let mut seen = drama.seen();
+        seen.report.iter().for_each(times::stages);
+        if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
+            seen.report = server::kept_report(&state, self.machine_id())?;
+        }
+        seen.over_network = over_network;
+        if reinstall::asks_for_order(self.run) {
+            seen.order_is_open = Some(server::order_is_open(&state, self.machine_id())?);
+        }
+        seen.image = reinstall::expected_image(self.run, &self.image(), self.installed.as_deref());
+        Ok(seen)
+    }
+
+    /// The operator takes the order back, past the wire: the machine asks nothing meanwhile.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub fn take_back(&self, server: &Server) -> Result<()> {
+        let port = server.port().ok_or("drophammer serve does not say its port")?;
+        reinstall::take_back(port, &self.state(), self.machine_id())
+    }
+
+    fn state(&self) -> PathBuf {
+        self.chassis.folder.join("serve")
+    }
+
+    /// Switches the machine on, to boot over the network: through firmware and iPXE, or with the harness in their place.
+    ///
+    /// # Errors
+    /// QEMU does not start; the server has no boot script.
+    pub fn over_network(&self, label: &str, tftp: &Path, port: u16) -> Result<Vm> {
+        if self.run.boot != BootFrom::Direct {
+            return Vm::start(self.chassis, label, &Boot::Network(tftp));
+        }
+        let (kernel, initrd) = quick_ramdisk(&self.boot_files(), self.chassis.machine.firmware);
+        // The firmware says what the machine shows, whatever the server's file has.
+        let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
+        let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
+        let script = server::boot_script(port, uuid, mac)?;
+        let boot = match &script {
+            Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
+            None => Boot::Disk,
+        };
+        Vm::start(self.chassis, label, &boot)
+    }
+
+    /// After a power cut, without any network card: the installed system must come up by itself.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<Facts> {
+        let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
+        loop {
+            if let Some(facts) = vm.facts(self.run.image.system.name()) {
+                return Ok(facts);
+            }
+            vm.check_alive().context("boot from disk")?;
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// After a failure the firmware must not find half a system. A BIOS does not say so: it runs whatever is in a disk's
+    /// first sector, so nothing may be there.
+    ///
+    /// # Errors
+    /// Something boots.
+    pub fn nothing_boots(&self) -> Result<()> {
+        if self.scenario.machine.firmware == Firmware::Uefi {
+            return self.futile_boot();
+        }
+        for disk in &self.scenario.machine.disks {
+            if disks::has_boot_code(&self.chassis.file(disk))? {
+                return Err(format!("disk {} has boot code in its first sector after a failed install", disk.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn futile_boot(&self) -> Result<()> {
+        let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &Boot::Disk)?;
+        loop {
+            let console = vm.console();
+            if NOTHING_TO_BOOT.iter().any(|text| console.contains(text)) {
+                return Ok(());
+            }
+            if console.contains("Linux version") || console.contains("GRUB") {
+                return Err(format!("the disk boots after a failed install{}", vm.last_lines()));
+            }
+            vm.check_alive().context("boot from a disk that must not boot")?;
+            std::thread::sleep(POLL);
+        }
+    }
+}
