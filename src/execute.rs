@@ -247,9 +247,9 @@ impl<'a> Run<'a> {
     }
 
     fn tell_point_of_no_return(&self, disks: Vec<MarkedDisk>) -> Result<()> {
-        let Installation { allocation, control, .. } = *self.installation;
+        let Installation { plan, allocation, control, .. } = *self.installation;
         let (allocationuuid, order) = (allocation.id.clone(), allocation.order_id().to_owned());
-        control.point_of_no_return(&PointOfNoReturn { allocationuuid, order, disks })
+        control.point_of_no_return(&PointOfNoReturn { allocationuuid, order, disks, extents: plan.extents.clone() })
     }
 
     fn burn_image(&mut self, name: &str, beneath: &Beneath) -> Result<()> {

@@ -161,7 +161,7 @@ mod tests {
     fn a_reinstall_begins_only_when_the_control_plane_says_so() {
         const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
         let (control, asked) = control(const { &[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)] });
-        let notice = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into(), disks: vec![] };
+        let notice = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into(), ..Default::default() };
         control.point_of_no_return(&notice).unwrap();
         control.point_of_no_return(&notice).unwrap();
         let error = control.point_of_no_return(&notice).unwrap_err().to_string();

@@ -14,6 +14,7 @@
 
 use crate::inventory::{EraseMethod, Inventory};
 use crate::marker::{MarkedDisk, Marker};
+use crate::plan::Extents;
 use crate::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -288,6 +289,9 @@ pub struct PointOfNoReturn {
     /// Those that the layout means now: the next attempt must not take another one for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,
+    /// What each step may write, for a control plane that keeps a record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extents: Vec<Extents>,
 }
 
 /// The answer to a report.

@@ -7,7 +7,8 @@ use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Register};
 use crate::marker::MarkedDisk;
 use crate::plan::KeptObject;
 use crate::plan::{
-    BurnDisk, ByteRange, ExpectedFilesystem, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk,
+    BurnDisk, ByteRange, ExpectedFilesystem, Extents, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject,
+    WipeDisk,
 };
 use crate::storage::loopdev::LoopDevice;
 use crate::storage::{busy, wipe};
@@ -109,6 +110,7 @@ fn plan(steps: Vec<(StepName, Vec<Operation>)>) -> Plan {
         root_uuid: UUID.into(),
         already: None,
         warnings: vec![],
+        extents: vec![],
     }
 }
 
@@ -241,16 +243,20 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
     let mut bench = Bench::new();
     bench.allocation.order = Some(Order { id: "o-1".into(), ..Order::default() });
     let disks = vec![MarkedDisk { device: "os".into(), serial: "A0".into(), ..MarkedDisk::default() }];
-    let plan = plan(vec![
-        (StepName::ReportBegin, vec![Operation::TellPointOfNoReturn { disks: disks.clone() }]),
-        (StepName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
-    ]);
+    let extents = vec![Extents { steps: vec![StepName::StorageWipe], disks: vec![] }];
+    let plan = Plan {
+        extents: extents.clone(),
+        ..plan(vec![
+            (StepName::ReportBegin, vec![Operation::TellPointOfNoReturn { disks: disks.clone() }]),
+            (StepName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+        ])
+    };
     for (refuses, failed) in [(true, StepName::ReportBegin), (false, StepName::StorageWipe)] {
         bench.control.refuses.store(refuses, Ordering::Relaxed);
         let failure = execute(&bench.installation(&plan)).unwrap_err();
         assert_eq!((failure.step, failure.past_point_of_no_return), (failed, !refuses));
     }
-    let expected = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into(), disks };
+    let expected = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into(), disks, extents };
     assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
 }
 

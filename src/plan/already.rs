@@ -1,6 +1,7 @@
 //! What is installed already is not installed again: the plan that destroys nothing and boots what is there.
 
 use super::display::{self, Running};
+use super::extents;
 use super::returning::without_replay;
 use super::stack::Stack;
 use super::{Claim, DiskPlan, Mode, MountFilesystem, Operation, Plan, Refusal, Request, Step, StepName, Verdict, find};
@@ -62,7 +63,7 @@ pub fn arrange(
                 (StepName::BootKexec, vec![Operation::Kexec]),
             ]
             .map(|(name, operations)| Step { name, operations });
-            Ok(Plan {
+            let plan = Plan {
                 mode: request.mode,
                 subject: request.subject,
                 layout: marked.marker.layout.clone(),
@@ -73,7 +74,9 @@ pub fn arrange(
                 root_uuid,
                 already: Some(marked.marker.clone()),
                 warnings: Vec::new(),
-            })
+                extents: Vec::new(),
+            };
+            Ok(Plan { extents: extents::of(&plan, inventory), ..plan })
         }
         Err(message) => Err(Box::new(Refusal {
             mode: request.mode,

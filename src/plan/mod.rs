@@ -8,6 +8,7 @@ mod copies;
 mod devices;
 mod disks;
 mod display;
+mod extents;
 mod filesystems;
 pub mod find;
 mod identity;
@@ -37,6 +38,7 @@ mod verdict;
 mod whole;
 mod wipe;
 
+pub use extents::{DiskExtents, Extents};
 pub use types::*;
 pub use whole::is_whole;
 

@@ -165,15 +165,30 @@ fn bottom(operations: &[Operation]) -> BTreeSet<String> {
             }
             Operation::Mount(mount) => {
                 taken.insert(mount.device.clone());
-                let values = mount.options.iter().flat_map(|option| option.split(','));
-                let values = values.filter_map(|option| Some(option.split_once('=')?.1.trim()));
-                taken.extend(values.filter(|value| value.starts_with("/dev/")).map(str::to_owned));
+                taken.extend(mount.named_devices().map(str::to_owned));
             }
             _ => {}
         }
     }
     taken.retain(|device| !brought.contains(device));
     taken
+}
+
+impl MountFilesystem {
+    fn options(&self) -> impl Iterator<Item = &str> {
+        self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
+    }
+
+    /// Devices that its options name beside its own.
+    pub fn named_devices(&self) -> impl Iterator<Item = &str> {
+        let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
+        values.filter(|value| value.starts_with("/dev/"))
+    }
+
+    /// The last word counts.
+    pub fn is_read_only(&self) -> bool {
+        self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
+    }
 }
 
 fn is_merged((wanted, is): &Placed) -> bool {

@@ -3,7 +3,7 @@
 use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
 use super::{DiskPlan, FstabEntry, Kept, MakeFilesystem, Operation, Plan, Request, Step, StepName, Verdict};
-use super::{display, image, kept, making, marking, trying, untouched};
+use super::{display, extents, image, kept, making, marking, trying, untouched};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
 use crate::marker::MarkedDisk;
@@ -48,7 +48,8 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     ];
     let steps = announced(with_work(steps), begun_on);
     let point_of_no_return = steps.iter().position(|step| step.name.is_destructive()).unwrap_or(steps.len());
-    Plan {
+    let root_uuid = root_uuid(&filesystems);
+    let plan = Plan {
         mode,
         subject,
         layout: layout.id.clone(),
@@ -56,10 +57,12 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         steps,
         point_of_no_return,
         fstab,
-        root_uuid: root_uuid(&filesystems),
+        root_uuid,
         already: None,
         warnings: decided.warnings,
-    }
+        extents: Vec::new(),
+    };
+    Plan { extents: extents::of(&plan, inventory), ..plan }
 }
 
 impl StepName {

@@ -6,10 +6,11 @@ mod step;
 pub use request::{Claim, Erase, Mode, Request, Subject, Waiver};
 pub use step::{Step, StepName};
 
+use super::Extents;
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel};
 use crate::marker::{MarkedDisk, Marker};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -31,6 +32,8 @@ pub struct Plan {
     pub already: Option<Marker>,
     /// What a person must not overlook: a degraded array, a replaced disk.
     pub warnings: Vec<String>,
+    /// What each step may write.
+    pub extents: Vec<Extents>,
 }
 
 impl Plan {
@@ -225,7 +228,7 @@ pub enum LiesOn {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByteRange {
     pub start: u64,
     pub length: u64,

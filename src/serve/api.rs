@@ -291,7 +291,7 @@ pub async fn point_of_no_return(
     Caller(id, token): Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let PointOfNoReturn { allocationuuid, order, disks } = read(body, EVENT_BYTES).await?;
+    let PointOfNoReturn { allocationuuid, order, disks, .. } = read(body, DOCUMENT_BYTES).await?;
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
     // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.

@@ -128,6 +128,7 @@ mod tests {
             root_uuid: "r-uuid".into(),
             already: None,
             warnings: vec![],
+            extents: vec![],
         }
     }
 

@@ -11,6 +11,7 @@ mod copies;
 mod degraded;
 mod drawn;
 mod erasing;
+mod extents;
 mod failed;
 mod finding;
 mod foreign;

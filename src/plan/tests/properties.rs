@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// Devices that an operation writes destructively.
-fn destroyed(operation: &Operation) -> Vec<&str> {
+pub(super) fn destroyed(operation: &Operation) -> Vec<&str> {
     match operation {
         Operation::WipeDisk(wipe) => vec![&wipe.device],
         Operation::WriteTable(table) => vec![&table.device],
@@ -61,6 +61,7 @@ fn assert_sound(plan: &Plan, inventory: &Inventory) {
         assert!(found.blank || (found.table.is_some() && partitions.into_iter().all(|part| part.blank)), "{disk:?}");
     }
     assert_parents_first(plan);
+    extents::assert_just_what_is_written(plan, inventory);
 }
 
 /// A reinstall, with other UUIDs than those of the installation.

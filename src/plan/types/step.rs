@@ -1,7 +1,7 @@
 //! The steps of a run, in its order.
 
 use super::Operation;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A named part of the run; events, timings and reports speak of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -11,7 +11,7 @@ pub struct Step {
 }
 
 /// `interface.step`, in the order of the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StepName {
     #[serde(rename = "image.reach")]
     ImageReach,

@@ -1,0 +1,160 @@
+//! Which bytes of which disks each step may write, for whoever watches the writes.
+//!
+//! | | may be written |
+//! |---|---|
+//! | before the first step that destroys, and after `storage.unmount` | nothing |
+//! | disks that are wiped or made anew | whole, from that step on |
+//! | a kept array that is assembled | its members, from then on |
+//! | a kept group of which volumes are activated | its physical volumes, from then on |
+//! | a kept filesystem that is mounted for writing, or made on a kept device | what it lies on, from then on |
+//! | anything else | nothing |
+
+use super::{ByteRange, Operation, Plan, Step, StepName, Verdict};
+use crate::inventory::Inventory;
+use crate::layout::Format;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Steps that follow each other, and what each of them may write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extents {
+    pub steps: Vec<StepName>,
+    /// Empty when they write nothing.
+    pub disks: Vec<DiskExtents>,
+}
+
+/// Parts of a disk, in their order and apart from each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskExtents {
+    /// `/dev/sda`.
+    pub device: String,
+    /// Empty when it has none.
+    pub serial: String,
+    pub ranges: Vec<ByteRange>,
+}
+
+/// All steps of the plan in their order. `inventory` is the one that it was made from.
+pub fn of(plan: &Plan, inventory: &Inventory) -> Vec<Extents> {
+    let ground = Ground { plan, inventory };
+    let mut open = Open::new();
+    let mut extents: Vec<Extents> = Vec::new();
+    for (index, step) in plan.steps.iter().enumerate() {
+        if index == plan.point_of_no_return {
+            ground.open_made(&mut open);
+        }
+        if index >= plan.point_of_no_return {
+            ground.open_kept(step, &mut open);
+        }
+        let disks = if step.name > StepName::StorageUnmount { Vec::new() } else { ground.disks(&open) };
+        match extents.last_mut().filter(|last| last.disks == disks) {
+            Some(last) => last.steps.push(step.name),
+            None => extents.push(Extents { steps: vec![step.name], disks }),
+        }
+    }
+    extents
+}
+
+/// What may be written, by path of the disk.
+type Open = BTreeMap<String, Vec<ByteRange>>;
+
+/// Where the devices of a plan lie.
+struct Ground<'a> {
+    plan: &'a Plan,
+    inventory: &'a Inventory,
+}
+
+impl Ground<'_> {
+    fn open_made(&self, open: &mut Open) {
+        let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
+        for disk in made {
+            let whole = ByteRange { start: 0, length: disk.size_bytes };
+            open.insert(disk.device.clone(), vec![whole]);
+        }
+    }
+
+    /// What is made anew lies on disks that are open already.
+    fn open_kept(&self, step: &Step, open: &mut Open) {
+        for device in step.operations.iter().flat_map(|operation| self.written(operation)) {
+            for (disk, range) in self.ranges(&device) {
+                open.entry(disk).or_default().push(range);
+            }
+        }
+    }
+
+    /// Devices that an operation begins to write.
+    fn written(&self, operation: &Operation) -> Vec<String> {
+        match operation {
+            Operation::AssembleArray { members, .. } => members.clone(),
+            Operation::ActivateGroup { devices, .. } => devices.clone(),
+            Operation::MakeFilesystem(make) => vec![make.device.clone()],
+            Operation::Mount(mount) if !mount.is_read_only() => {
+                let named = mount.named_devices().map(str::to_owned);
+                let parts = if mount.format == Format::Btrfs { self.parts_of_btrfs(&mount.path) } else { Vec::new() };
+                std::iter::once(mount.device.clone()).chain(named).chain(parts).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A btrfs on several devices is mounted by one of them, and is known by the UUID that all of them have.
+    fn parts_of_btrfs(&self, path: &str) -> Vec<String> {
+        let line = self.plan.fstab.iter().find(|entry| entry.path == path);
+        let Some(uuid) = line.and_then(|entry| entry.source.strip_prefix("UUID=")) else { return Vec::new() };
+        let signatures = self.inventory.all_signatures();
+        let parts = signatures
+            .filter(|(_, found)| found.iter().any(|found| found.kind == Format::Btrfs.name() && found.uuid == uuid));
+        parts.map(|(device, _)| device.to_owned()).collect()
+    }
+
+    /// Where a device lies that was there before: a disk, a partition, or what a step has put together of kept ones.
+    fn ranges(&self, device: &str) -> Vec<(String, ByteRange)> {
+        if let Some(disk) = self.inventory.disk(device) {
+            return vec![(disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes })];
+        }
+        for disk in &self.inventory.disks {
+            let mut parts = disk.table.iter().flat_map(|table| &table.partitions);
+            if let Some(part) = parts.find(|part| part.device == device) {
+                return vec![(disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes })];
+            }
+        }
+        self.below(device).iter().flat_map(|device| self.ranges(device)).collect()
+    }
+
+    /// What a kept array or volume is put together of.
+    fn below(&self, device: &str) -> &[String] {
+        let operations = self.plan.steps.iter().flat_map(|step| &step.operations);
+        let found = operations.filter_map(|operation| match operation {
+            Operation::AssembleArray { device: array, members, .. } if array == device => Some(members.as_slice()),
+            Operation::ActivateGroup { name, devices, volumes } => {
+                let volume = device.strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
+                volumes.iter().any(|activated| activated == volume).then_some(devices.as_slice())
+            }
+            _ => None,
+        });
+        found.into_iter().next().unwrap_or_default()
+    }
+
+    fn disks(&self, open: &Open) -> Vec<DiskExtents> {
+        let disks = open.iter().map(|(device, ranges)| DiskExtents {
+            device: device.clone(),
+            serial: self.inventory.disk(device).map(|disk| disk.serial.clone()).unwrap_or_default(),
+            ranges: merged(ranges),
+        });
+        disks.collect()
+    }
+}
+
+fn merged(ranges: &[ByteRange]) -> Vec<ByteRange> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|range| range.start);
+    let mut merged: Vec<ByteRange> = Vec::new();
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.start + last.length => {
+                last.length = last.length.max(range.start + range.length - last.start);
+            }
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
