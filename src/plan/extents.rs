@@ -148,11 +148,10 @@ fn merged(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut sorted = ranges.to_vec();
     sorted.sort_by_key(|range| range.start);
     let mut merged: Vec<ByteRange> = Vec::new();
+    let end = |range: &ByteRange| range.start.saturating_add(range.length);
     for range in sorted {
         match merged.last_mut() {
-            Some(last) if range.start <= last.start + last.length => {
-                last.length = last.length.max(range.start + range.length - last.start);
-            }
+            Some(last) if range.start <= end(last) => last.length = end(last).max(end(&range)) - last.start,
             _ => merged.push(range),
         }
     }
