@@ -33,6 +33,9 @@ mod server;
 mod stack;
 mod survivors;
 mod times;
+mod witness;
+mod witness_judge;
+mod witness_log;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
@@ -73,6 +76,9 @@ fn main() -> ExitCode {
         Trial::test("harness::members", || quiet(members::self_test)),
         Trial::test("harness::earlier", || quiet(earlier::self_test)),
         Trial::test("harness::bystanders", || quiet(bystanders::self_test)),
+        Trial::test("harness::witness", || quiet(witness::self_test)),
+        Trial::test("harness::witness_judge", || quiet(witness_judge::self_test)),
+        Trial::test("harness::witness_log", || quiet(witness_log::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     // First, for it takes the longest.
