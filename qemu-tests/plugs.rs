@@ -118,13 +118,20 @@ pub fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
 }
 
 /// A new disk in an old one's place has another number, unless disks there have none.
-pub fn serial(chassis: &Chassis, disk: &Disk) -> String {
+fn serial(chassis: &Chassis, disk: &Disk) -> String {
     let disk = real(chassis, disk);
     let first = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
     match chassis.replaced.get(&disk.name) {
         Some(count) if !first.is_empty() => format!("{first}-{}", count + 1),
         _ => first,
     }
+}
+
+/// What the machine sees: a further namespace has the number of its controller.
+pub fn shown_serial(chassis: &Chassis, disk: &Disk) -> String {
+    let first = disk.name.rsplit_once('n').map(|(controller, _)| format!("{controller}n1"));
+    let is_first = |other: &&Disk| disk.bus == Bus::Nvme && first.as_ref() == Some(&other.name);
+    serial(chassis, chassis.machine.disks.iter().find(is_first).unwrap_or(disk))
 }
 
 /// The property. Without it QEMU thinks of a number for some, and shows the name of its own drive for a SCSI disk.
@@ -275,6 +282,14 @@ pub fn self_test() {
         (&drive["file"]["file"]["filename"], &drive["log"]["filename"]),
         (&json!("/f/vdb.raw"), &json!("/f/x.writes"))
     );
+
+    let spaces = "- {name: nvme0n1, bus: nvme, size_mib: 1, serial: N}\n- {name: nvme0n2, bus: nvme, size_mib: 1}\n\
+                  - {name: sdn2, bus: scsi, size_mib: 1}\n";
+    let scenario = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{spaces}");
+    let scenario = crate::reader::parse(&scenario, "x".into(), ".".into()).expect("a scenario");
+    let shelf = Chassis::new(&scenario.machine, Path::new("/f"));
+    let shown: Vec<String> = shelf.disks.iter().map(|disk| shown_serial(&shelf, disk)).collect();
+    assert_eq!(shown, ["N", "N", "DH-SDN2"]);
 
     let rules = error_rules(chassis.disks[0]);
     assert_eq!(rules, "");

@@ -44,7 +44,7 @@ impl Witness {
             Boot::DiskThen(_) => false,
             Boot::Disk | Boot::DiskWithout(_) | Boot::Direct { .. } => return Ok(None),
         };
-        let known = |disk: &Disk| Known { name: disk.name.clone(), serial: plugs::serial(chassis, disk) };
+        let known = |disk: &Disk| Known { name: disk.name.clone(), serial: plugs::shown_serial(chassis, disk) };
         let plugged = chassis.disks.iter().filter(|disk| !chassis.absent.contains(&disk.name));
         let logged = plugged.clone().filter(|disk| is_logged(chassis, disk));
         let disks: Vec<_> =

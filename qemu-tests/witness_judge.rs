@@ -36,7 +36,10 @@ impl State {
         self.gone |= line.contains("Linux version ");
         self.leaves |= said("Booting New Kernel").or(said("Planned Reboot")).is_some();
         match said("Installing").as_deref().map(|rest| rest.split(' ').collect::<Vec<_>>()).as_deref() {
-            Some([step]) if step.contains('.') => self.step = Some((*step).to_owned()),
+            Some([step]) if step.contains('.') => {
+                self.step = Some((*step).to_owned());
+                self.leaves |= *step == "boot.kexec";
+            }
             Some([step, "failed", "after", ..]) => self.failed |= self.step.as_deref() == Some(*step),
             _ => {}
         }
@@ -202,6 +205,8 @@ fn marks_are_read() {
     let begun = [START, "Installing          storage.wipe"];
     assert!(!state(&[&begun[..], &[took][..]].concat()).failed && state(&[&begun[..], &[failed][..]].concat()).failed);
     assert!(state(&[START, "Booting New Kernel  leaving the ramdisk"]).leaves);
+    assert!(state(&[START, "Installing          boot.kexec"]).leaves);
+    assert!(!state(&[START, "Installing          report.final"]).leaves);
     assert!(state(&[START, "Planned Reboot      back into the installed system"]).leaves);
     assert!(state(&[START, "[    0.0] Linux version 6.1"]).gone);
     assert!(!state(&["[    0.0] Linux version 6.1", START]).gone);
