@@ -43,6 +43,8 @@ pub struct Seen {
     pub earlier_consoles: String,
     /// The power was cut when success was reported: what came up then came from disk.
     pub died_reported: bool,
+    /// What was written and should not have been, by the witness.
+    pub broken: Vec<String>,
     /// The disks have the kernel names that the machine lists.
     pub named_as_listed: bool,
 }
@@ -73,6 +75,7 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
             failures.push(format!("the server does not say {text:?} but {:?}", seen.problems));
         }
     }
+    failures.extend(seen.broken.iter().cloned());
     untouched(machine, expect, seen, &mut failures);
     failures.extend(reinstall::failures(expect, seen));
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {

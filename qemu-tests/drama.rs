@@ -44,6 +44,10 @@ pub struct Drama<'a> {
     others: usize,
     /// The power was cut when success was reported.
     died_reported: bool,
+    /// How many agents had announced what they write when this boot began.
+    announced: usize,
+    /// What the witness has against the boots so far.
+    broken: Vec<String>,
     /// When the machine was switched on, or the system that reinstalls itself was up.
     began: Instant,
 }
@@ -94,12 +98,31 @@ impl<'a> Drama<'a> {
             boots: 1,
             others,
             died_reported: false,
+            announced: 0,
+            broken: vec![],
             began,
         }
     }
 
-    /// What server and machine have said.
-    pub fn seen(&self) -> Seen {
+    /// What server and machine have said, and the witness of all boots.
+    ///
+    /// # Errors
+    /// A log of writes cannot be read.
+    pub fn seen(&mut self) -> Result<Seen> {
+        self.testify()?;
+        Ok(self.heard())
+    }
+
+    /// Ends the witness of this boot.
+    fn testify(&mut self) -> Result<()> {
+        let announced = self.proxy.announced();
+        let last = announced.get(self.announced..).and_then(<[Value]>::last);
+        self.broken.extend(self.vm.testify(last.map(|notice| &notice["extents"]))?);
+        self.announced = announced.len();
+        Ok(())
+    }
+
+    fn heard(&self) -> Seen {
         let said = self.server.said();
         Seen {
             report: said.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
@@ -109,6 +132,7 @@ impl<'a> Drama<'a> {
             died_reported: self.died_reported,
             requests: self.proxy.requests(),
             problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
+            broken: self.broken.clone(),
             ..Seen::default()
         }
     }
@@ -198,6 +222,7 @@ impl<'a> Drama<'a> {
         let label = format!("{}-network-{how}", self.stage.label);
         // The disks belong to the machine until it is off.
         self.vm.end();
+        self.testify()?;
         self.vm = self.stage.over_network(&label, &self.tftp, self.proxy.port)?;
         Ok(())
     }

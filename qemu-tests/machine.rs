@@ -6,7 +6,8 @@ use crate::monitor::Monitor;
 use crate::plugs::{self, add_disks};
 use crate::scenario::{Disk, Firmware, Machine};
 use crate::times;
-use serde_json::json;
+use crate::witness::Witness;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -69,6 +70,12 @@ impl<'a> Chassis<'a> {
         }
     }
 
+    /// Does the kernel give the disks the names that the machine lists?
+    pub fn is_as_listed(&self) -> bool {
+        let listed = self.machine.disks.iter().map(|disk| &disk.name);
+        self.disks.iter().map(|disk| &disk.name).eq(listed) && self.absent.is_empty() && !self.hotplug
+    }
+
     /// The file behind a disk; a second path leads to the same one.
     pub fn file(&self, disk: &Disk) -> PathBuf {
         let name = disk.path_of.as_ref().unwrap_or(&disk.name);
@@ -105,6 +112,8 @@ pub struct Vm {
     facts: PathBuf,
     deadline: Instant,
     seconds: u64,
+    /// Where the agent runs.
+    witness: Option<Witness>,
     /// Only where somebody measures.
     _watch: Option<times::Watch>,
 }
@@ -132,7 +141,8 @@ impl Vm {
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
             uefi(&mut command, chassis.folder)?;
         }
-        add_disks(&mut command, chassis, boot);
+        let witness = Witness::start(chassis, label, boot, &console)?;
+        add_disks(&mut command, chassis, boot, witness.as_ref());
         match boot {
             Boot::Network(tftp) => add_nics(&mut command, chassis, Some(tftp)),
             Boot::DiskThen(script) => {
@@ -167,7 +177,7 @@ impl Vm {
             Boot::Direct { .. } => times::DIRECT,
         };
         let _watch = times::watch(&console, parts);
-        Ok(Vm { process, monitor, console, facts, deadline, seconds, _watch })
+        Ok(Vm { process, monitor, console, facts, deadline, seconds, witness, _watch })
     }
 
     pub fn console(&self) -> String {
@@ -232,11 +242,20 @@ impl Vm {
         }
         for (disk, place) in disks.iter().rev().zip(&disks) {
             std::thread::sleep(PLUG_PAUSE);
-            for (command, arguments) in plugs::plug_in(chassis, disk, place) {
+            let log = self.witness.as_ref().and_then(|witness| witness.log(&disk.name));
+            for (command, arguments) in plugs::plug_in(chassis, disk, place, log) {
                 self.monitor.ask(command, &arguments)?;
             }
         }
         Ok(())
+    }
+
+    /// What was written so far and should not have been, by the extents that the agent has announced.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub fn testify(&mut self, extents: Option<&Value>) -> Result<Vec<String>> {
+        self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.testify(extents))
     }
 
     /// Takes the power away, but lets QEMU finish its files: an overlay then shows all that was written to it.
@@ -362,12 +381,15 @@ pub fn self_test() {
             ..Chassis::new(machine, Path::new("/f"))
         };
         let mut command = Command::new("qemu");
-        add_disks(&mut command, &chassis, boot);
+        add_disks(&mut command, &chassis, boot, None);
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
     let arguments = |order: &[&str], boot: &Boot| with(order, &[], boot);
     let as_listed = arguments(&[], &Boot::Disk);
-    assert!(as_listed.contains("snapshot=off,throttling.bps-total=2097152,file=/f/sda.raw\n"), "{as_listed}");
+    assert!(
+        as_listed.contains("snapshot=off,throttling.bps-total=2097152,file.driver=file,file.filename=/f/sda.raw\n"),
+        "{as_listed}"
+    );
     assert!(as_listed.contains("bus=ide.1,serial=DH-SDB,drive=drive1,bootindex=1"), "{as_listed}");
     assert!(
         as_listed.contains("nvme,id=nvme0,")

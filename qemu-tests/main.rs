@@ -36,6 +36,9 @@ mod stack;
 mod survivors;
 mod switch_on;
 mod times;
+mod witness;
+mod witness_judge;
+mod witness_log;
 
 use budget::Budget;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -80,6 +83,9 @@ fn main() -> ExitCode {
         Trial::test("harness::earlier", || quiet(earlier::self_test)),
         Trial::test("harness::budget", || quiet(budget::self_test)),
         Trial::test("harness::bystanders", || quiet(bystanders::self_test)),
+        Trial::test("harness::witness", || quiet(witness::self_test)),
+        Trial::test("harness::witness_judge", || quiet(witness_judge::self_test)),
+        Trial::test("harness::witness_log", || quiet(witness_log::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     let budget = Arc::new(Budget::from_env());

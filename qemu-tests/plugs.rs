@@ -3,13 +3,15 @@
 
 use crate::machine::{Boot, Chassis};
 use crate::scenario::{Bus, Disk};
+use crate::witness::Witness;
+use crate::witness_log;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All disks of this boot. The neutral ramdisk gets plain ones, each once: whoever prepares them or looks must be able to
-/// read and write everything.
-pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
+/// All disks of this boot, those that the witness watches with a log. The neutral ramdisk gets plain ones, each once: whoever
+/// prepares them or looks must be able to read and write everything.
+pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness: Option<&Witness>) {
     let plain = matches!(boot, Boot::Direct { network: false, .. });
     let on_copy = matches!(boot, Boot::DiskWithout(_) | Boot::Direct { on_copy: true, .. });
     let snapshot = if on_copy { "on" } else { "off" };
@@ -38,15 +40,18 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot) {
         }
         // What the machine has flushed must outlive QEMU; a raw file keeps all that was written, an overlay's tables lie
         // in QEMU's memory until a flush comes.
-        let kind = if chassis.overlays { "format=qcow2,cache=writeback" } else { "format=raw,cache=unsafe" };
-        let mut drive = format!("if=none,id=drive{index},{kind},discard=unmap,snapshot={snapshot}");
+        let (format, cache) = if chassis.overlays { ("qcow2", "writeback") } else { ("raw", "unsafe") };
+        let log = witness.and_then(|witness| witness.log(&disk.name));
+        let kind = log.map_or_else(|| format!("format={format}"), |log| witness_log::blklogwrites(log, format));
+        let mut drive = format!("if=none,id=drive{index},{kind},cache={cache},discard=unmap,snapshot={snapshot}");
         if let Some(mib) = disk.throttle_mib {
             drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
         }
         if disk.read_only && !plain {
             drive += ",readonly=on";
         }
-        command.arg("-drive").arg(format!("{drive},{}", file(chassis, disk, plain)));
+        let child = if log.is_some() { "file.file" } else { "file" };
+        command.arg("-drive").arg(format!("{drive},{}", file(chassis, disk, plain, child)));
         let mut device = format!("{model},drive=drive{index}");
         if chassis.hotplug {
             device += &format!(",id={}", device_id(disk));
@@ -66,18 +71,22 @@ fn is_pulled(disk: &Disk, boot: &Boot) -> bool {
 }
 
 /// What QEMU reads and writes: the file, where wanted through a filter that fails, where wanted without QEMU's lock, which is
-/// against two paths.
-fn file(chassis: &Chassis, disk: &Disk, plain: bool) -> String {
+/// against two paths. `child` is what QEMU calls it in the drive's options.
+fn file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> String {
     let file = chassis.file(disk).display().to_string();
-    let lock = if has_two_paths(chassis, disk) { "locking=off" } else { "" };
+    let lock = |child: &str| match has_two_paths(chassis, disk) {
+        true => format!(",{child}.locking=off"),
+        false => String::new(),
+    };
     if !disk.errors_at_mib.is_empty() && !plain {
         let rules = errors_file(chassis.folder, disk).display().to_string();
-        let lock = if lock.is_empty() { String::new() } else { format!(",file.image.{lock}") };
+        let image = format!("{child}.image");
+        let lock = lock(&image);
         return format!(
-            "file.driver=blkdebug,file.config={rules},file.image.driver=file{lock},file.image.filename={file}"
+            "{child}.driver=blkdebug,{child}.config={rules},{image}.driver=file{lock},{image}.filename={file}"
         );
     }
-    if lock.is_empty() { format!("file={file}") } else { format!("file.driver=file,file.{lock},file.filename={file}") }
+    format!("{child}.driver=file{},{child}.filename={file}", lock(child))
 }
 
 /// Where the rules of QEMU's filter lie.
@@ -103,7 +112,7 @@ fn real<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
     disk.path_of.as_ref().and_then(named).unwrap_or(disk)
 }
 
-fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
+pub fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
     let of = |other: &Disk| other.path_of.as_deref() == Some(disk.name.as_str());
     disk.path_of.is_some() || chassis.machine.disks.iter().any(of)
 }
@@ -116,6 +125,13 @@ fn serial(chassis: &Chassis, disk: &Disk) -> String {
         Some(count) if !first.is_empty() => format!("{first}-{}", count + 1),
         _ => first,
     }
+}
+
+/// What the machine sees: a further namespace has the number of its controller.
+pub fn shown_serial(chassis: &Chassis, disk: &Disk) -> String {
+    let first = disk.name.rsplit_once('n').map(|(controller, _)| format!("{controller}n1"));
+    let is_first = |other: &&Disk| disk.bus == Bus::Nvme && first.as_ref() == Some(&other.name);
+    serial(chassis, chassis.machine.disks.iter().find(is_first).unwrap_or(disk))
 }
 
 /// The property. Without it QEMU thinks of a number for some, and shows the name of its own drive for a SCSI disk.
@@ -169,13 +185,20 @@ pub fn device_id(disk: &Disk) -> String {
     format!("disk-{}", disk.name)
 }
 
-/// The orders that plug `disk` in, in the place of `place`.
-pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk) -> [(&'static str, Value); 2] {
+/// The orders that plug `disk` in, in the place of `place`. Its log goes on.
+pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>) -> [(&'static str, Value); 2] {
     let node = format!("again-{}", disk.name);
     let kind = if chassis.overlays { "qcow2" } else { "raw" };
     let file = json!({"driver": "file", "filename": chassis.file(disk)});
-    let drive =
-        json!({"node-name": node, "driver": kind, "discard": "unmap", "cache": {"no-flush": true}, "file": file});
+    let mut drive = json!({"driver": kind, "file": file});
+    if let Some(log) = log {
+        let (interval, append) = ("log-super-update-interval", "log-append");
+        let log = json!({"driver": "file", "filename": log});
+        drive = json!({"driver": "blklogwrites", "file": drive, "log": log, interval: 1, append: true});
+    }
+    drive["node-name"] = json!(node);
+    drive["discard"] = json!("unmap");
+    drive["cache"] = json!({"no-flush": true});
     // A SATA disk's ports are not for this: there is none among them.
     let model = model(chassis, disk, Some(&port(place)), &mut (0..0));
     let (driver, properties) = model.split_once(',').unwrap_or((&model, ""));
@@ -195,7 +218,7 @@ fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String 
     let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
     change(&mut chassis);
     let mut command = Command::new("qemu");
-    add_disks(&mut command, &chassis, boot);
+    add_disks(&mut command, &chassis, boot, None);
     command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
 }
 
@@ -225,7 +248,7 @@ pub fn self_test() {
         "snapshot=off,file.driver=file,file.locking=off,file.filename=/f/sda.raw\n",
         "qemu-xhci,id=usb\n",
         "usb-storage,bus=usb.0,removable=on,logical_block_size=512,physical_block_size=512,serial=DH-SDC,drive=drive2",
-        "snapshot=off,readonly=on,file=/f/vda.raw\n",
+        "snapshot=off,readonly=on,file.driver=file,file.filename=/f/vda.raw\n",
     ] {
         assert!(found.contains(words), "{words}: {found}");
     }
@@ -248,11 +271,25 @@ pub fn self_test() {
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{two}");
     let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
     let chassis = Chassis::new(&scenario.machine, Path::new("/f"));
-    let [(_, drive), (_, device)] = plug_in(&chassis, chassis.disks[1], chassis.disks[0]);
+    let [(_, drive), (_, device)] = plug_in(&chassis, chassis.disks[1], chassis.disks[0], None);
     assert_eq!(drive["file"]["filename"], "/f/vdb.raw");
     let (bus, serial, id) = (&device["bus"], &device["serial"], &device["id"]);
     assert_eq!((bus, serial, id), (&json!("port-vda"), &json!("B"), &json!("disk-vdb")));
     assert_eq!(device["drive"], drive["node-name"]);
+
+    let [(_, drive), _] = plug_in(&chassis, chassis.disks[1], chassis.disks[0], Some(Path::new("/f/x.writes")));
+    assert_eq!(
+        (&drive["file"]["file"]["filename"], &drive["log"]["filename"]),
+        (&json!("/f/vdb.raw"), &json!("/f/x.writes"))
+    );
+
+    let spaces = "- {name: nvme0n1, bus: nvme, size_mib: 1, serial: N}\n- {name: nvme0n2, bus: nvme, size_mib: 1}\n\
+                  - {name: sdn2, bus: scsi, size_mib: 1}\n";
+    let scenario = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{spaces}");
+    let scenario = crate::reader::parse(&scenario, "x".into(), ".".into()).expect("a scenario");
+    let shelf = Chassis::new(&scenario.machine, Path::new("/f"));
+    let shown: Vec<String> = shelf.disks.iter().map(|disk| shown_serial(&shelf, disk)).collect();
+    assert_eq!(shown, ["N", "N", "DH-SDN2"]);
 
     let rules = error_rules(chassis.disks[0]);
     assert_eq!(rules, "");

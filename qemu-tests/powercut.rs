@@ -195,7 +195,12 @@ impl Start<'_> {
             let next = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?;
             let planned = Some(cut).filter(|_| life == 1);
             let how = if next.is_some() { "agent" } else { "disk" };
-            match self.live(&chassis, &server, &format!("life{life}"), next.as_deref(), planned)? {
+            let (end, broken) =
+                self.live(&chassis, &server, &proxy, &format!("life{life}"), next.as_deref(), planned)?;
+            if !broken.is_empty() {
+                return Err(broken.join("; "));
+            }
+            match end {
                 End::Cut(place) => {
                     verdict.was_cut = true;
                     verdict.lives.push(format!("cut {place}"));
@@ -239,46 +244,55 @@ impl Start<'_> {
         Ok(chassis)
     }
 
-    /// One life: the agent if the server has an order, else the disk; until the cut, a system, or its own end.
+    /// One life: the agent if the server has an order, else the disk; and what the witness has against it.
     fn live(
         &self,
         chassis: &Chassis,
         server: &Server,
+        proxy: &Proxy,
         label: &str,
         cmdline: Option<&str>,
         cut: Option<&Cut>,
-    ) -> Result<End> {
+    ) -> Result<(End, Vec<String>)> {
         let (kernel, initrd) = quick_ramdisk(&self.artifacts.join("ramdisk"), chassis.machine.firmware);
         let boot = match cmdline {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,
         };
-        let heard = server.said().len();
+        let (heard, announced) = (server.said().len(), proxy.announced().len());
         let mut vm = Vm::start(chassis, label, &boot)?;
-        let (mut since, mut looked) = (None, Instant::now());
-        loop {
-            let said = server.said();
-            if let Some(place) = cut.and_then(|cut| is_now(cut, &said[heard..], &mut since)) {
-                vm.end();
-                return Ok(End::Cut(place));
-            }
-            std::thread::sleep(POLL);
-            if looked.elapsed() < LOOK {
-                continue;
-            }
-            looked = Instant::now();
-            if let Some(facts) = vm.facts("tiny") {
-                vm.quit()?;
-                return Ok(End::Up(facts));
-            }
-            if vm.is_off()? {
-                return Ok(End::Off);
-            }
-            if vm.console().contains(GAVE_UP) {
-                return Ok(End::GaveUp);
-            }
-            vm.check_alive()?;
+        let end = watch(&mut vm, server, heard, cut)?;
+        let announced = proxy.announced().split_off(announced);
+        let broken = vm.testify(announced.last().map(|notice| &notice["extents"]))?;
+        Ok((end, broken))
+    }
+}
+
+/// Until the cut, a system, or the machine's own end. `heard` is how much the server had said before.
+fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: Option<&Cut>) -> Result<End> {
+    let (mut since, mut looked) = (None, Instant::now());
+    loop {
+        let said = server.said();
+        if let Some(place) = cut.and_then(|cut| is_now(cut, &said[heard..], &mut since)) {
+            vm.end();
+            return Ok(End::Cut(place));
         }
+        std::thread::sleep(POLL);
+        if looked.elapsed() < LOOK {
+            continue;
+        }
+        looked = Instant::now();
+        if let Some(facts) = vm.facts("tiny") {
+            vm.quit()?;
+            return Ok(End::Up(facts));
+        }
+        if vm.is_off()? {
+            return Ok(End::Off);
+        }
+        if vm.console().contains(GAVE_UP) {
+            return Ok(End::GaveUp);
+        }
+        vm.check_alive()?;
     }
 }
 

@@ -8,6 +8,7 @@ use crate::scenario::Act;
 use crate::served::Lie;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -36,6 +37,8 @@ struct Wire {
     blackouts: AtomicU32,
     broken: Mutex<Broken>,
     requests: Mutex<Vec<String>>,
+    /// What agents have said at their points of no return.
+    announced: Mutex<Vec<Value>>,
     registry: OnceLock<Registry>,
 }
 
@@ -146,6 +149,11 @@ impl Proxy {
     pub fn requests(&self) -> Vec<String> {
         lock(&self.wire.requests).clone()
     }
+
+    /// What each agent has said right before it began to destroy, also if the server has not heard it.
+    pub fn announced(&self) -> Vec<Value> {
+        lock(&self.wire.announced).clone()
+    }
 }
 
 impl Drop for Proxy {
@@ -191,6 +199,11 @@ impl Wire {
             write!(server, "{line}\r\n")?;
         }
         write!(server, "Connection: close\r\n\r\n")?;
+        if path.ends_with("/point-of-no-return") {
+            let body = read_body(&head, &mut from_client)?;
+            lock(&self.announced).extend(serde_json::from_slice::<Value>(&body));
+            server.write_all(&body)?;
+        }
         let mut to_server = server.try_clone()?;
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
         let result = match self.trap(&format!("{method} {path}")) {
@@ -321,6 +334,13 @@ pub fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
     }
 }
 
+fn read_body(head: &[String], from: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let length = head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    from.read_exact(&mut body)?;
+    Ok(body)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -401,6 +421,25 @@ pub fn self_test() {
     assert_eq!(proxy.requests(), all);
     answers.join().expect("the server is content");
     cut_for_ever();
+    announcement();
+}
+
+/// What an agent announces is kept, and the server gets it all the same.
+fn announcement() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let proxy = Proxy::start(&[]).expect("a port");
+    proxy.set_server(server.local_addr().expect("an address").port(), 0);
+    let heard = std::thread::spawn(move || {
+        let mut client = BufReader::new(server.accept().expect("a client").0);
+        let head = read_head(&mut client).expect("a request");
+        read_body(&head, &mut client).expect("a body")
+    });
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy.port)).expect("a connection");
+    let body = r#"{"extents": []}"#;
+    let request = "POST /v1/machine/m/point-of-no-return HTTP/1.1";
+    write!(stream, "{request}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("sent");
+    assert_eq!(heard.join().expect("heard"), body.as_bytes());
+    assert_eq!(proxy.announced(), [serde_json::json!({"extents": []})]);
 }
 
 /// Two cuts, and the second holds for all that follow, to the byte.

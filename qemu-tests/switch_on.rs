@@ -52,7 +52,7 @@ impl Stage<'_> {
         };
         let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
         let over_network = drama.watch()?;
-        let mut seen = drama.seen();
+        let mut seen = drama.seen()?;
         seen.report.iter().for_each(times::stages);
         if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
             seen.report = server::kept_report(&state, self.machine_id())?;

@@ -56,6 +56,14 @@ fn the_allocation_in_the_docs_is_one() {
     assert_eq!(machine.allocation.unwrap().hostname, "storage-7");
 }
 
+#[test]
+fn the_extents_in_the_docs_are_such() {
+    let block = &blocks(include_str!("../docs/plan.md"), "json")[0];
+    let plan: serde_json::Value = serde_json::from_str(&format!("{{{block}}}")).unwrap();
+    let extents: Vec<crate::plan::Extents> = serde_json::from_value(plan["extents"].clone()).unwrap();
+    assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
+}
+
 /// Every expression in the table of hints.
 #[test]
 fn the_hints_in_the_docs_are_understood() {

@@ -51,9 +51,14 @@ fn assert_apart(extents: &DiskExtents) {
 
 /// What is remembered so that nobody writes it stays outside, and so does all that no operation so far has named.
 fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
+    let mut places = places.to_vec();
+    places.sort_by_key(|place| place.start);
     for range in &extents.ranges {
-        let inside: u64 = places.iter().filter(|place| contains(*range, **place)).map(|place| place.length).sum();
-        assert!(inside >= range.length, "{range:?} of {extents:?} is more than {places:?}");
+        let inside = places.iter().filter(|place| contains(*range, **place));
+        let reached = inside.fold(range.start, |reached, place| {
+            if place.start <= reached { reached.max(place.start + place.length) } else { reached }
+        });
+        assert_eq!(reached, range.start + range.length, "{range:?} of {extents:?} is more than {places:?}");
     }
     let locks = plan.steps.iter().flat_map(|step| &step.operations).filter_map(|operation| match operation {
         Operation::LockDisk { device, untouched } if *device == extents.device => Some(untouched),

@@ -1,0 +1,287 @@
+//! Which step a write belongs to, by what the machine's console showed before and after it, and whether that step may write
+//! there.
+
+use crate::witness_log::Entry;
+use serde_json::Value;
+
+/// What the agent has said so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// It runs.
+    pub started: bool,
+    /// A script ran before it, which may write.
+    pub prepared: bool,
+    /// The step that began last.
+    pub step: Option<String>,
+    /// That step has failed: no other one begins.
+    pub failed: bool,
+    /// It hands over to another kernel.
+    pub leaves: bool,
+    /// Another kernel runs.
+    pub gone: bool,
+}
+
+impl State {
+    /// Takes in a line of the console. The kernel may have said something on the same line before.
+    pub fn hear(&mut self, line: &str) {
+        let said = |event: &str| {
+            let (_, rest) = line.split_once(&format!("{event:<18}  "))?;
+            Some(rest.trim_end().to_owned())
+        };
+        self.prepared |= !self.started && line.contains("drophammer: before-agent: status");
+        self.started |= said("Preparing").is_some_and(|rest| rest.starts_with("drophammer "));
+        if !self.started {
+            return;
+        }
+        self.gone |= line.contains("Linux version ");
+        self.leaves |= said("Booting New Kernel").or(said("Planned Reboot")).is_some();
+        match said("Installing").as_deref().map(|rest| rest.split(' ').collect::<Vec<_>>()).as_deref() {
+            Some([step]) if step.contains('.') => {
+                self.step = Some((*step).to_owned());
+                self.leaves |= *step == "boot.kexec";
+            }
+            Some([step, "failed", "after", ..]) => self.failed |= self.step.as_deref() == Some(*step),
+            _ => {}
+        }
+    }
+}
+
+/// The console before and after the logs of all disks were counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    pub before: State,
+    pub counts: Vec<u64>,
+    pub after: State,
+}
+
+/// A disk of the machine as a plan may name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    pub name: String,
+    pub serial: String,
+}
+
+/// What the plan says about the steps: `extents` of `drophammer plan --json`.
+pub struct Law<'a> {
+    /// Names in their order, and the disks that they may write.
+    steps: Vec<(&'a str, &'a [Value])>,
+    disks: &'a [Known],
+    /// The kernel has named the disks as they are listed.
+    named_as_listed: bool,
+}
+
+impl<'a> Law<'a> {
+    /// Without extents no step may write.
+    pub fn new(extents: Option<&'a Value>, disks: &'a [Known], named_as_listed: bool) -> Law<'a> {
+        let groups = extents.and_then(Value::as_array).into_iter().flatten();
+        let steps = groups.flat_map(|group| {
+            let disks = group["disks"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let names = group["steps"].as_array().into_iter().flatten();
+            names.filter_map(move |name| Some((name.as_str()?, disks)))
+        });
+        Law { steps: steps.collect(), disks, named_as_listed }
+    }
+
+    /// The steps that ran between two samples, one more than was seen: the console is a little late.
+    fn between(&self, earlier: &State, later: &State) -> &[(&'a str, &'a [Value])] {
+        let place = |state: &State| {
+            let step = state.step.as_deref()?;
+            self.steps.iter().position(|(name, _)| *name == step)
+        };
+        let last = match place(later) {
+            Some(place) if !later.failed => place + 2,
+            Some(place) => place + 1,
+            None => return &[],
+        };
+        let first = place(earlier).unwrap_or_default();
+        self.steps.get(first..last.min(self.steps.len())).unwrap_or_default()
+    }
+
+    /// Whether the plan means this disk. Its serial number tells, and where there are several of the same or none its name.
+    fn means(&self, planned: &Value, disk: &Known) -> bool {
+        let (device, serial) = (&planned["device"], planned["serial"].as_str().unwrap_or_default());
+        let with_serial: Vec<&Known> = self.disks.iter().filter(|known| known.serial == serial).collect();
+        match with_serial.as_slice() {
+            [one] if !serial.is_empty() => one.name == disk.name,
+            _ if self.named_as_listed => *device == format!("/dev/{}", disk.name),
+            [] => true,
+            _ => disk.serial == serial,
+        }
+    }
+
+    /// Parts of the disk that these steps may write.
+    fn ranges(&self, steps: &[(&str, &[Value])], disk: &Known) -> Vec<(u64, u64)> {
+        let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.means(planned, disk));
+        let ranges = planned.flat_map(|planned| planned["ranges"].as_array().into_iter().flatten());
+        let ranges = ranges.filter_map(|range| {
+            let start = range["start"].as_u64()?;
+            Some((start, start + range["length"].as_u64()?))
+        });
+        let mut ranges: Vec<(u64, u64)> = ranges.collect();
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
+    /// The writes of a disk that no step may have done, in words. `number` is its place in the counts of the samples; writes
+    /// before the agent count only `from_the_start`.
+    pub fn broken_by(
+        &self,
+        number: usize,
+        disk: &Known,
+        writes: &[Entry],
+        samples: &[Sample],
+        from_the_start: bool,
+    ) -> Vec<String> {
+        let nothing = Sample { before: State::default(), counts: vec![0; number + 1], after: State::default() };
+        let starts = samples.iter().any(|sample| sample.after.started);
+        let prepared = samples.iter().any(|sample| sample.after.prepared);
+        let mut broken = Vec::new();
+        for pair in std::iter::once(&nothing).chain(samples).collect::<Vec<_>>().windows(2) {
+            let [earlier, later] = pair else { continue };
+            let is_before = !earlier.before.started;
+            if !starts || earlier.before.leaves || later.after.gone || (is_before && (prepared || !from_the_start)) {
+                continue;
+            }
+            let ranges = self.ranges(self.between(&earlier.before, &later.after), disk);
+            let is_within = |is: &&Entry| (earlier.counts[number]..later.counts[number]).contains(&is.number);
+            let may =
+                |is: &&Entry| !ranges.iter().any(|(start, end)| *start <= is.start && is.start + is.length <= *end);
+            let outside: Vec<&Entry> = writes.iter().filter(is_within).filter(may).collect();
+            broken.extend(in_words(disk, &outside, &earlier.before, &later.after));
+        }
+        broken
+    }
+}
+
+/// The first of these writes and how many there are.
+fn in_words(disk: &Known, outside: &[&Entry], earlier: &State, later: &State) -> Option<String> {
+    let first = outside.first()?;
+    let (sector, length) = (first.start / 512, first.length);
+    let what = if first.discard { "discarded" } else { "written" };
+    let when = match (&earlier.step, &later.step) {
+        (_, None) => "before the plan's first step".to_owned(),
+        (None, Some(step)) => format!("before or in step {step}"),
+        (Some(one), Some(other)) if one == other => format!("in step {one}"),
+        (Some(one), Some(other)) => format!("between the beginning of {one} and that of {other}"),
+    };
+    let more = match outside.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more like it"),
+    };
+    Some(format!(
+        "the witness: {length} bytes of disk {} were {what} at sector {sector} {when}, where the plan lets nobody write{more}",
+        disk.name
+    ))
+}
+
+fn state(lines: &[&str]) -> State {
+    let mut state = State::default();
+    lines.iter().for_each(|line| state.hear(line));
+    state
+}
+
+const START: &str = "Preparing           drophammer 0.1.0";
+
+/// Marks are read, writes are given to their steps, and disks are told apart.
+pub fn self_test() {
+    marks_are_read();
+    writes_are_judged();
+    disks_are_told_apart();
+}
+
+fn marks_are_read() {
+    assert_eq!(state(&["Installing          storage.wipe"]), State::default());
+    assert!(state(&["drophammer: before-agent: status 0", START]).prepared);
+    let step = |lines: &[&str]| state(&[&[START][..], lines].concat()).step;
+    assert_eq!(step(&["[    1.2] md: x Installing          storage.wipe"]), Some("storage.wipe".to_owned()));
+    for other in
+        ["Installing          tiny-1.0.run1 as machine", "    4  storage.wipe       sda", "storage.wipe   1.2 s"]
+    {
+        assert_eq!(step(&["Installing          image.reach", other]), Some("image.reach".to_owned()), "{other}");
+    }
+    let took = "Installing          storage.wipe took 1.2 s";
+    let failed = "Installing          storage.wipe failed after 1.2 s";
+    let begun = [START, "Installing          storage.wipe"];
+    assert!(!state(&[&begun[..], &[took][..]].concat()).failed && state(&[&begun[..], &[failed][..]].concat()).failed);
+    assert!(state(&[START, "Booting New Kernel  leaving the ramdisk"]).leaves);
+    assert!(state(&[START, "Installing          boot.kexec"]).leaves);
+    assert!(!state(&[START, "Installing          report.final"]).leaves);
+    assert!(state(&[START, "Planned Reboot      back into the installed system"]).leaves);
+    assert!(state(&[START, "[    0.0] Linux version 6.1"]).gone);
+    assert!(!state(&["[    0.0] Linux version 6.1", START]).gone);
+}
+
+/// Extents of a plan whose wipe and burn may write the first MiB of sda.
+fn extents() -> Value {
+    let wiped = serde_json::json!({"device": "/dev/sda", "serial": "A", "ranges": [{"start": 0, "length": 1 << 20}]});
+    serde_json::json!([
+        {"steps": ["storage.lock", "report.begin"], "disks": []},
+        {"steps": ["storage.wipe", "image.burn"], "disks": [wiped]},
+        {"steps": ["report.final", "boot.kexec"], "disks": []},
+    ])
+}
+
+fn known(name: &str, serial: &str) -> Known {
+    Known { name: name.to_owned(), serial: serial.to_owned() }
+}
+
+fn at(step: &str, count: u64) -> Sample {
+    let mark = format!("Installing          {step}");
+    let state = if step.is_empty() { state(&[START]) } else { state(&[START, &mark]) };
+    Sample { before: state.clone(), counts: vec![count], after: state }
+}
+
+fn writes_are_judged() {
+    let (extents, disks) = (extents(), [known("sda", "A"), known("sdb", "B")]);
+    let law = Law::new(Some(&extents), &disks, true);
+    let write = |number, start| [Entry { number, start, length: 4096, discard: false }];
+    let samples = [at("", 1), at("storage.lock", 2), at("report.begin", 3), at("storage.wipe", 4), at("image.burn", 5)];
+    let more = [at("report.final", 6), at("boot.kexec", 7)];
+    let samples: Vec<Sample> = samples.into_iter().chain(more).collect();
+    let broken = |entry: &[Entry], disk: usize| law.broken_by(0, &disks[disk], entry, &samples, true);
+    // The step that was seen, the one before it and the one that follows.
+    for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
+        assert_eq!(broken(&write(number, 0), 0).is_empty(), may, "{number}");
+        // What comes later than the last sample is not judged.
+        assert_eq!(broken(&write(number, 0), 1).is_empty(), number == 7, "{number}");
+    }
+    let words = broken(&write(3, (1 << 20) - 512), 0);
+    let expected = "the witness: 4096 bytes of disk sda were written at sector 2047 between the beginning of report.begin and that of storage.wipe, where the plan lets nobody write";
+    assert_eq!(words, [expected]);
+    // A refusal has no plan; the agent is told apart from what ran before it and comes after it.
+    let refused = Law::new(None, &disks, true);
+    let judged = |samples: &[Sample], from_the_start| {
+        refused.broken_by(0, &disks[0], &write(0, 0), samples, from_the_start).len()
+    };
+    assert_eq!((judged(&[at("", 1)], true), judged(&[at("", 1)], false)), (1, 0));
+    assert_eq!(judged(&[at("", 0), at("storage.lock", 1)], false), 1);
+    let mut other_kernel = at("boot.kexec", 1);
+    other_kernel.after.gone = true;
+    assert_eq!(judged(&[at("", 0), other_kernel], true), 0);
+    let mut leaving = at("boot.kexec", 0);
+    leaving.before.leaves = true;
+    assert_eq!(judged(&[leaving, at("boot.kexec", 1)], true), 0);
+    let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
+    assert_eq!(judged(&[silent], true), 0);
+    // Who has failed begins no further step.
+    let mut failed = at("report.begin", 3);
+    failed.after.failed = true;
+    assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[at("storage.lock", 2), failed], true).len(), 1);
+}
+
+fn disks_are_told_apart() {
+    let planned = |device: &str, serial: &str| serde_json::json!({"device": device, "serial": serial, "ranges": []});
+    let disks = [known("sda", "A"), known("sdb", "B"), known("sdc", ""), known("sdd", ""), known("sde", "B")];
+    let meant = |planned: &Value, as_listed| -> Vec<&str> {
+        let law = Law::new(None, &disks, as_listed);
+        disks.iter().filter(|disk| law.means(planned, disk)).map(|disk| disk.name.as_str()).collect()
+    };
+    assert_eq!(meant(&planned("/dev/sdb", "A"), true), ["sda"]);
+    assert_eq!(meant(&planned("/dev/sdd", ""), true), ["sdd"]);
+    assert_eq!(meant(&planned("/dev/sde", "B"), true), ["sde"]);
+    assert_eq!(meant(&planned("/dev/sde", "B"), false), ["sdb", "sde"]);
+    assert_eq!(meant(&planned("/dev/sda", ""), false), ["sdc", "sdd"]);
+    assert_eq!(meant(&planned("/dev/sdb", "X"), true), ["sdb"]);
+    assert_eq!(meant(&planned("/dev/sdb", "X"), false).len(), 5);
+}

@@ -1,0 +1,169 @@
+//! The log of a disk's writes as QEMU's `blklogwrites` makes it, in the format of the kernel's dm-log-writes: a first sector
+//! that counts, then for each write its head in a sector of its own, and behind that what was written.
+
+use crate::host::{Context, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const MAGIC: u64 = 0x006a_7366_7773_6872;
+const FLUSH: u64 = 1;
+const DISCARD: u64 = 4;
+const MARK: u64 = 8;
+
+/// Writes that were under way when the power was cut: their heads may not be in the file.
+const UNDER_WAY: u64 = 1024;
+
+/// A write or a discard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in the log, flushes counted, from 0.
+    pub number: u64,
+    /// Of the disk, in bytes.
+    pub start: u64,
+    pub length: u64,
+    pub discard: bool,
+}
+
+/// How many entries the log has now. One that was just made is empty and has none.
+///
+/// # Errors
+/// The file cannot be read, or is no log.
+pub fn count(path: &Path) -> Result<u64> {
+    Ok(open(path)?.map_or(0, |log| log.count))
+}
+
+/// All writes and discards, in the order in which they came; flushes are left out.
+///
+/// # Errors
+/// The file cannot be read, or is no log.
+pub fn writes(path: &Path) -> Result<Vec<Entry>> {
+    let Some(log) = open(path)? else { return Ok(Vec::new()) };
+    let mut entries = Vec::new();
+    let mut place = log.sector_bytes;
+    for number in 0..log.count {
+        let mut head = [0; 32];
+        let read = log.file.read_exact_at(&mut head, place);
+        let [sector, sectors, flags, _] = words(&head);
+        if read.is_err() || (sectors, flags) == (0, 0) {
+            match log.count - number {
+                ..=UNDER_WAY => break,
+                _ => return Err(format!("{}: entry {number} of {} is damaged", path.display(), log.count)),
+            }
+        }
+        let length = sectors * log.sector_bytes;
+        if sectors > 0 && flags & MARK == 0 {
+            let start = sector * log.sector_bytes;
+            entries.push(Entry { number, start, length, discard: flags & DISCARD != 0 });
+        }
+        let data = if flags & (DISCARD | MARK) == 0 { length } else { 0 };
+        place += log.sector_bytes + data;
+    }
+    Ok(entries)
+}
+
+struct Log {
+    file: File,
+    count: u64,
+    sector_bytes: u64,
+}
+
+fn open(path: &Path) -> Result<Option<Log>> {
+    let file = File::open(path).context(path.display())?;
+    let mut head = [0; 32];
+    if file.metadata().context(path.display())?.len() < head.len() as u64 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut head, 0).context(path.display())?;
+    match words(&head) {
+        [0, 0, 0, 0] => Ok(None),
+        [MAGIC, 1, count, sector] if sector as u32 >= 512 => {
+            Ok(Some(Log { file, count, sector_bytes: u64::from(sector as u32) }))
+        }
+        other => Err(format!("{}: not a log of writes: {other:x?}", path.display())),
+    }
+}
+
+/// Four numbers, little-endian.
+fn words(bytes: &[u8; 32]) -> [u64; 4] {
+    std::array::from_fn(|index| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[index * 8..][..8]);
+        u64::from_le_bytes(word)
+    })
+}
+
+/// A log of these heads, and how many the first sector counts; what was written is a hole.
+pub fn write_log(path: &Path, count: u64, heads: &[(u64, u64, u64)]) {
+    let file = File::create(path).expect("a file");
+    let put = |words: [u64; 4], place: u64| {
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        file.write_all_at(&bytes, place).expect("written");
+    };
+    put([MAGIC, 1, count, 512], 0);
+    let mut place = 512;
+    for (sector, sectors, flags) in heads {
+        put([*sector, *sectors, *flags, 0], place);
+        place += 512 + if flags & (DISCARD | MARK) == 0 { sectors * 512 } else { 0 };
+    }
+    file.set_len(place.max(512)).expect("a length");
+}
+
+/// A folder of this test.
+pub fn test_folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("drophammer-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+/// Writes, flushes and discards are told apart; a log that ends early is one of a power cut, if not by much.
+pub fn self_test() {
+    let folder = test_folder("witness-log");
+    let path = folder.join("by-hand.writes");
+    File::create(&path).expect("a file");
+    assert_eq!((count(&path), writes(&path)), (Ok(0), Ok(vec![])));
+    let heads = [(2048, 16, 0), (0, 0, FLUSH), (6144, 2048, DISCARD), (7, 1, MARK), (1, 1, 2)];
+    write_log(&path, 5, &heads);
+    let entry = |number, start, length, discard| Entry { number, start, length, discard };
+    let expected = vec![entry(0, 1 << 20, 8192, false), entry(2, 3 << 20, 1 << 20, true), entry(4, 512, 512, false)];
+    assert_eq!((count(&path), writes(&path)), (Ok(5), Ok(expected.clone())));
+    write_log(&path, 9, &heads);
+    assert_eq!(writes(&path), Ok(expected));
+    write_log(&path, 5 + UNDER_WAY + 1, &heads);
+    assert!(writes(&path).is_err_and(|words| words.contains("entry 5 of 1030 is damaged")));
+    std::fs::write(&path, [7; 64]).expect("written");
+    assert!(count(&path).is_err_and(|words| words.contains("not a log of writes")));
+    by_qemu(&folder);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// What QEMU itself writes down, where its tool is installed.
+fn by_qemu(folder: &Path) {
+    let (disk, log) = (folder.join("disk.raw"), folder.join("disk.writes"));
+    File::create(&disk).and_then(|file| file.set_len(16 << 20)).expect("a file");
+    File::create(&log).expect("a file");
+    let file = format!("file.file.driver=file,file.file.filename={}", disk.display());
+    let options = format!("{},{file},discard=unmap", blklogwrites(&log, "raw"));
+    let mut command = std::process::Command::new("qemu-io");
+    for order in ["write -P 65 1M 8k", "write -z 2M 64k", "discard 3M 1M", "flush", "write -f 512 512"] {
+        command.args(["-c", order]);
+    }
+    let output = match command.args(["--image-opts", &options]).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        output => output.expect("qemu-io"),
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Vec<_> = writes(&log).expect("a log").iter().map(|is| (is.start, is.length, is.discard)).collect();
+    let expected = [(1 << 20, 8192, false), (2 << 20, 65536, false), (3 << 20, 1 << 20, true), (512, 512, false)];
+    assert_eq!(found, expected);
+    assert!(count(&log).expect("a log") > 4, "flushes count");
+}
+
+/// QEMU's options for a disk in this format whose writes are logged; those of its file follow, below `file.file`. The count is
+/// kept with every write, and the log is flushed by nobody.
+pub fn blklogwrites(log: &Path, format: &str) -> String {
+    let log = log.display();
+    format!(
+        "driver=blklogwrites,log.driver=file,log.filename={log},log.cache.no-flush=on,log-super-update-interval=1,file.driver={format}"
+    )
+}
