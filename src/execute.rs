@@ -12,18 +12,22 @@ use crate::layout::Format;
 use crate::marker::{MarkedDisk, Marker};
 use crate::plan::{self, CreateArray, CreateGroup, Kept, Operation, Plan, Rehearsal, Step, StepName};
 use crate::report::Reporter;
+use crate::storage::identify::Held;
 use crate::storage::lock::Locks;
 use crate::storage::mount::{self, Mounts};
 use crate::storage::rehearse::{self, Rehearsed};
-use crate::storage::{erase, filesystem, gpt, identify, lvm, raid, release, trial, writeback};
+use crate::storage::writeback;
 use crate::target::{self, Root, fstab, installer};
+use alone::on_device;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
+mod alone;
 mod cleanup;
 mod disk;
+mod paths;
 
 /// Events that still wait get so long before kexec.
 pub const LAST_WORDS: Duration = Duration::from_secs(3);
@@ -77,6 +81,8 @@ pub fn execute(installation: &Installation) -> Result<(), Failure> {
 /// What the steps hand on to each other.
 struct Run<'a> {
     installation: &'a Installation<'a>,
+    /// The disks of the plan.
+    held: Held,
     locks: Locks,
     mounts: Mounts,
     image: Option<image::Incoming>,
@@ -101,6 +107,7 @@ impl<'a> Run<'a> {
     fn new(installation: &'a Installation<'a>, mounts: Mounts) -> Run<'a> {
         Run {
             installation,
+            held: Held::default(),
             locks: Locks::default(),
             mounts,
             image: None,
@@ -126,6 +133,7 @@ impl<'a> Run<'a> {
 
     /// Each operation of these works on a device of its own: the slowest disk sets the time, not their number.
     fn side_by_side(&mut self, operations: &[Operation]) -> Result<()> {
+        operations.iter().try_for_each(|operation| self.prove_paths(operation))?;
         operations.iter().for_each(|operation| self.note(operation));
         let results: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> =
@@ -169,8 +177,10 @@ impl<'a> Run<'a> {
     }
 
     fn operation(&mut self, operation: &Operation) -> Result<()> {
+        self.prove_paths(operation)?;
         self.note(operation);
         match operation {
+            Operation::IdentifyDisk(identity) => self.held.hold(identity),
             Operation::ReachImage { name, url } => self.reach_image(name, url),
             Operation::LockDisk { device, untouched } => {
                 self.locks.lock(device)?;
@@ -362,36 +372,6 @@ impl<'a> Run<'a> {
         reporter.flush(LAST_WORDS);
         match kexec::start()? {}
     }
-}
-
-/// An operation that needs nothing of the others, and what it has to report.
-fn on_device(operation: &Operation, installation: &Installation) -> Result<Option<Erased>> {
-    match operation {
-        Operation::IdentifyDisk(identity) => identify::identify(identity)?,
-        Operation::Release(holder) => release::release(holder)?,
-        Operation::AssertFree { disks } => release::assert_free(disks)?,
-        Operation::WipeDisk(disk) => {
-            let erased = erase::wipe(disk)?;
-            installation.reporter.say(&format!("{}: {}", erased.device, erased.proof));
-            return Ok(Some(erased));
-        }
-        Operation::WriteTable(table) => gpt::write(table)?,
-        Operation::CreateArray(array) => raid::create(array)?,
-        Operation::CreateGroup(group) => lvm::create_group(group)?,
-        Operation::CreateVolume(volume) => lvm::create_volume(volume)?,
-        Operation::AssembleArray { device, uuid, members } => raid::assemble(device, *uuid, members)?,
-        Operation::ActivateGroup { name, devices, volumes } => lvm::activate(name, volumes, devices)?,
-        Operation::TryFilesystem(filesystem) => {
-            if let Some(note) = trial::try_out(filesystem)? {
-                installation.reporter.say(&note);
-            }
-        }
-        Operation::MakeFilesystem(make) => filesystem::make(make)?,
-        Operation::DeactivateGroup { name, devices } => lvm::deactivate(name, devices)?,
-        Operation::StopArray { device } => raid::stop(device)?,
-        other => return Err(Error::new(Phase::Storage, format!("{other:?} is not about a device alone"))),
-    }
-    Ok(None)
 }
 
 fn panicked() -> Error {

@@ -1,6 +1,7 @@
 //! What a failure leaves behind: nothing half-written that boots, nothing mounted, locked or running.
 
-use super::{Run, on_device};
+use super::Run;
+use super::alone::on_device;
 use crate::boot::kexec;
 use crate::error::Result;
 use crate::plan::StepName;
@@ -39,10 +40,10 @@ impl Run<'_> {
         }
     }
 
-    /// Only what this run has made: no firmware finds a boot loader there any more, no boot loader a filesystem.
+    /// Only what this run has made, and on its disks: no firmware finds a boot loader there any more, no boot loader a filesystem.
     fn make_unbootable(&self, devices: &[String], wipe: fn(&str) -> Result<()>) {
         for device in devices {
-            match wipe(device) {
+            match self.held.prove_below(device).and_then(|()| wipe(device)) {
                 Ok(()) => self.say(&format!("{device}: wiped, so that nothing half-installed can boot")),
                 Err(error) => self.say(&format!("{device} MAY STILL BE BOOTABLE: {error}")),
             }

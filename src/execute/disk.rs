@@ -8,7 +8,7 @@ use crate::image::{Incoming, Plain, Reached};
 use crate::inventory::{Partition, Table};
 use crate::layout::partition_device;
 use crate::plan::{BurnDisk, ExpectedFilesystem, MountFilesystem};
-use crate::storage::{fit, grow};
+use crate::storage::{fit, grow, identify};
 use crate::target::{self, installer};
 use std::time::Instant;
 
@@ -33,13 +33,16 @@ impl Run<'_> {
         let incoming = self.image.take().ok_or_else(not_reached)?;
         let reporter = self.installation.reporter;
         let began = Instant::now();
-        let burned =
-            incoming.burn_raw(&Target::open(device)?, &expected(burn), &|progress| reporter.progress(progress))?;
+        let target = Target::open(device)?;
+        identify::prove(target.file(), &burn.identity)?;
+        let burned = incoming.burn_raw(&target, &expected(burn), &|progress| reporter.progress(progress))?;
         let figures = burned.figures(began.elapsed());
         self.say(&format!("{name}: {figures}"));
         self.burn = Some(figures);
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.say(&format!("{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"));
+        drop(target);
+        self.held.prove_below(device)?;
         let table = fit::fit(device, *grow)?.unwrap_or_default();
         // Those of its filesystems are seen only now.
         unique::check(&table, device, taken).context(Phase::Image, || format!("what is on {device} now"))?;

@@ -7,11 +7,11 @@ use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Register};
 use crate::marker::MarkedDisk;
 use crate::plan::KeptObject;
 use crate::plan::{
-    BurnDisk, ByteRange, ExpectedFilesystem, Extents, FstabEntry, MakeFilesystem, Mode, MountFilesystem, Subject,
-    WipeDisk,
+    BurnDisk, ByteRange, DiskIdentity, ExpectedFilesystem, Extents, FstabEntry, MakeFilesystem, Mode, MountFilesystem,
+    Subject, WipeDisk,
 };
 use crate::storage::loopdev::LoopDevice;
-use crate::storage::{busy, wipe};
+use crate::storage::{busy, identify, wipe};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -120,8 +120,18 @@ fn run<'a>(installation: &'a Installation<'a>, made: Vec<String>, boot: Option<B
     Run { made, boot, ..Run::new(installation, Mounts::new("/nonexistent/target")) }
 }
 
+/// As the plan would have it of a disk that is there.
+fn identity(device: &str) -> DiskIdentity {
+    fs::File::open(device).map(|disk| identify::read(&disk, device).unwrap()).unwrap_or_default()
+}
+
+fn identify_operation(disk: &LoopDevice) -> Operation {
+    Operation::IdentifyDisk(disk.identity())
+}
+
 fn wipe_operation(device: String, zero: Vec<ByteRange>) -> Operation {
-    Operation::WipeDisk(WipeDisk { device, methods: vec![], strict: false, budget_seconds: 60, zero })
+    let identity = identity(&device);
+    Operation::WipeDisk(WipeDisk { device, identity, methods: vec![], strict: false, budget_seconds: 60, zero })
 }
 
 /// Everything up to the mounted target.
@@ -133,6 +143,7 @@ fn prepare(disk: &LoopDevice, kept: &LoopDevice) -> Vec<(StepName, Vec<Operation
     let make = MakeFilesystem { device: partition.clone(), format, label, uuid, createoptions: vec![] };
     let mount = MountFilesystem { device: partition, path: "/".into(), format, options: vec![] };
     vec![
+        (StepName::StorageIdentify, vec![identify_operation(disk), identify_operation(kept)]),
         (StepName::StorageLock, vec![Operation::LockDisk { device: kept.path().into(), untouched: vec![] }]),
         (StepName::StorageWipe, vec![wipe_operation(device, zero)]),
         (StepName::StoragePartition, vec![Operation::WriteTable(disk.table(512, &[(2, 2048, 65535)]))]),
@@ -167,7 +178,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
     wipe::wipe_ends(kept.path()).unwrap();
     let mut mounts = Mounts::new(TARGET);
-    let Operation::Mount(root) = &whole.steps[4].operations[0] else { unreachable!() };
+    let Operation::Mount(root) = &whole.steps[5].operations[0] else { unreachable!() };
     mounts.mount(root).unwrap();
     let fstab = fs::read_to_string(mounts.root().join("etc/fstab")).unwrap();
     assert!(fstab.contains(&format!("UUID={UUID}")), "{fstab}");
@@ -206,7 +217,9 @@ fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
     for (failed, left) in
         [(StepName::BootKexec, "ext4"), (StepName::ReportFinal, "ext4"), (StepName::StorageUnmount, "")]
     {
-        run(&installation, vec![disk.path().into()], None).clean_up(failed);
+        let mut run = run(&installation, vec![disk.path().into()], None);
+        run.operation(&identify_operation(&disk)).unwrap();
+        run.clean_up(failed);
         assert_eq!(signature(disk.path()), left, "{failed}");
     }
 }
@@ -219,10 +232,43 @@ fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
     crate::command::Command::new("mkfs.vfat").args([disk.path()]).run().unwrap();
     let bench = Bench::new();
     let beyond = vec![ByteRange { start: 32 << 20, length: 1 << 20 }];
-    let plan = plan(vec![(StepName::StorageWipe, vec![wipe_operation(disk.path().into(), beyond)])]);
+    let plan = plan(vec![
+        (StepName::StorageIdentify, vec![identify_operation(&disk)]),
+        (StepName::StorageWipe, vec![wipe_operation(disk.path().into(), beyond)]),
+    ]);
     let failure = execute(&bench.installation(&plan)).unwrap_err();
     assert_eq!((failure.step, failure.past_point_of_no_return), (StepName::StorageWipe, true));
     assert!(fs::read(disk.image()).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
+}
+
+/// Between identify and wipe lie minutes: a disk is pulled, and another one takes its name.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up() {
+    let (identity, disk) = LoopDevice::exchanged(16 << 20);
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    let (bench, device) = (Bench::new(), disk.path().to_owned());
+    let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
+    let wipe = WipeDisk { device, identity, methods: vec![], strict: false, budget_seconds: 60, zero };
+    let make = MakeFilesystem {
+        device: disk.path().into(),
+        format: Format::Ext4,
+        label: None,
+        uuid: UUID.into(),
+        createoptions: vec![],
+    };
+    let before = fs::read(disk.image()).unwrap();
+    for (step, operation, why) in [
+        (StepName::StorageWipe, Operation::WipeDisk(wipe), "is not the disk that the plan was made for"),
+        (StepName::StorageFormat, Operation::MakeFilesystem(make), "which is no disk of the plan by now"),
+        (StepName::StorageMount, Operation::Mount(root_on(&disk, &[])), "which is no disk of the plan by now"),
+    ] {
+        let plan = plan(vec![(step, vec![operation])]);
+        let failure = execute(&bench.installation(&plan)).unwrap_err();
+        assert_eq!(failure.step, step);
+        assert!(failure.error.to_string().contains(why), "{}", failure.error);
+        assert!(before == fs::read(disk.image()).unwrap(), "{step}: the disk has changed");
+    }
 }
 
 #[test]
@@ -323,6 +369,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
     let burn = |taken: &str| BurnDisk {
         name: "debian".into(),
         device: disk.path().into(),
+        identity: identity(disk.path()),
         size_bytes: 64 << 20,
         sector_bytes: 512,
         grow: Some(1),
@@ -334,6 +381,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
     let burned = |burn: &BurnDisk| {
         let image = Some(disk::arriving(image::reach(&source)?, burn)?);
         let mut run = Run { image, ..Run::new(&installation, Mounts::new("/nonexistent/target")) };
+        run.operation(&identify_operation(&disk))?;
         run.operation(&Operation::BurnDisk(burn.clone())).map(|()| run.brought_root_uuid)
     };
     let before = fs::read(disk.image()).unwrap();

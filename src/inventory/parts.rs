@@ -44,8 +44,9 @@ const XFS_LOG: &str = "xfs and its external log";
 /// ext: `s_journal_uuid` of `struct ext4_super_block`, which is zero where the journal is inside. xfs: `sb_logstart` and
 /// `sb_rblocks` of `struct xfs_dsb`; the log's header has the filesystem's UUID, the realtime device nothing. bcache:
 /// `set_uuid` of `struct cache_sb_disk`, zero in a backing device that has no cache, `version` before it. Stratis: the pool's
-/// in its static header. BlueStore: in the text of its label, the same for data, DB and WAL.
-const KINDS: [Kind; 9] = [
+/// in its static header. BlueStore: in the text of its label, the same for data, DB and WAL. ZFS: libblkid's UUID is that of the
+/// pool, and its members are in lists of lists.
+const KINDS: [Kind; 10] = [
     kind("ext2", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
     kind("ext3", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
     kind("ext4", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
@@ -55,7 +56,12 @@ const KINDS: [Kind; 9] = [
     kind("xfs", "xfs and its realtime device", Id::Signature, Role::NeedsAnother, When::NotZero(16)),
     kind("stratis", "stratis pool", Id::Text(512 + 32, 32), Role::Peer, When::Always),
     kind("ceph_bluestore", "BlueStore of Ceph", Id::Text(23, 36), Role::Peer, When::Always),
+    kind("zfs_member", "zpool", Id::Signature, Role::Peer, When::Always),
 ];
+
+/// Filesystems that say how many devices they have, and where: `num_devices` of btrfs' `struct btrfs_super_block`, a little-endian
+/// number, and `nr_devices` of bcachefs' `struct bch_sb`, a byte.
+const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
 
 const fn kind(signature: &'static str, whole: &'static str, id: Id, role: Role, when: When) -> Kind {
     Kind { signature, whole, id, role, when }
@@ -91,7 +97,17 @@ fn of(device: &str, signature: &Signature, bytes: Bytes) -> Vec<Part> {
         let (whole, id) = (kind.whole.to_owned(), kind.id.of(signature, bytes)?);
         Some(Part { device: device.to_owned(), kind: signature.kind.clone(), whole, id, role: kind.role })
     });
-    parts.chain(bcache(device, signature, bytes)).collect()
+    parts.chain(bcache(device, signature, bytes)).chain(counted(device, signature, bytes)).collect()
+}
+
+/// One that has a single device is no part of anything.
+fn counted(device: &str, signature: &Signature, bytes: Bytes) -> Option<Part> {
+    let (kind, at, length) = COUNTED.into_iter().find(|(kind, ..)| *kind == signature.kind)?;
+    let mut count = [0; 8];
+    count[..length].copy_from_slice(&bytes(at, length)?);
+    let count = Some(u64::from_le_bytes(count)).filter(|count| *count > 1)?;
+    let (device, kind) = (device.to_owned(), kind.to_owned());
+    Some(Part { device, whole: kind.clone(), kind, id: Id::Signature.of(signature, bytes)?, role: Role::OneOf(count) })
 }
 
 /// One signature for two roles.
@@ -145,7 +161,7 @@ mod tests {
     const WHOLE: &str = "7d2f1c1e-0000-4000-8000-000000000001";
 
     fn parts(kind: &str, uuid: &str, content: &[(u64, &[u8])]) -> Vec<(String, String, Role)> {
-        let mut disk = vec![0; 8192];
+        let mut disk = vec![0; 0x10000 + 8192];
         for (at, bytes) in content {
             disk[*at as usize..*at as usize + bytes.len()].copy_from_slice(bytes);
         }
@@ -163,7 +179,8 @@ mod tests {
         let one = 1u64.to_le_bytes();
         let (needs, serves) = (Role::NeedsAnother, Role::Serves);
         type Case<'a> = (&'a str, &'a str, &'a [(u64, &'a [u8])], &'a [(&'a str, &'a str, Role)]);
-        let cases: [Case; 16] = [
+        let btrfs = 0x10000 + 0x88;
+        let cases: [Case; 22] = [
             ("ext4", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
             ("ext3", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
             // The journal is inside.
@@ -180,6 +197,12 @@ mod tests {
             ("stratis", "own", &[(544, hex.as_bytes())], &[("stratis pool", &hex, Role::Peer)]),
             ("stratis", "own", &[], &[]),
             ("ceph_bluestore", "", &[(0, label.as_bytes())], &[("BlueStore of Ceph", WHOLE, Role::Peer)]),
+            ("zfs_member", "1234567890", &[], &[("zpool", "1234567890", Role::Peer)]),
+            ("btrfs", WHOLE, &[(btrfs, &3u64.to_le_bytes())], &[("btrfs", WHOLE, Role::OneOf(3))]),
+            ("btrfs", WHOLE, &[(btrfs, &one)], &[]),
+            ("btrfs", WHOLE, &[], &[]),
+            ("bcachefs", WHOLE, &[(4219, &[2])], &[("bcachefs", WHOLE, Role::OneOf(2))]),
+            ("bcachefs", WHOLE, &[(4219, &[1, 9])], &[]),
             ("vfat", "1A2B-3C4D", &[], &[]),
             ("jbd", "", &[], &[]),
         ];

@@ -1,5 +1,11 @@
 //! Two things with one UUID, of which one is to be kept: somebody has copied a disk (`dd`) and left the copy plugged in. Whoever
 //! looks for the UUID finds one of both, and writes to it.
+//!
+//! | one is on a kept disk, the other on | |
+//! |---|---|
+//! | a kept disk, or one that is not ours | refused: nobody can tell which one will be used |
+//! | a disk to be wiped | refused: nobody can tell which one was used, and has the data of today; unless the disk is given up |
+//! | the inside of a volume, as a virtual machine's disk | allowed: nobody finds it there |
 
 use super::reaching::{SPANNING, signatures};
 use super::verdict::Deciding;
@@ -7,43 +13,73 @@ use super::{Mode, Verdict, display};
 use crate::inventory::{Array, ArrayMember, MemberRole, Signature};
 use std::collections::{BTreeMap, BTreeSet};
 
-impl Deciding<'_> {
+/// A device, and what is on it.
+type Content<'a> = (&'a str, &'a Signature);
+
+impl<'a> Deciding<'a> {
     pub fn refuse_copies(&mut self) {
         if self.request.mode == Mode::Install {
             return;
         }
-        let contents = self.copied_contents();
-        let members = self.inventory.arrays.iter().flat_map(|array| self.copied_members(array));
-        let messages: Vec<String> = contents.into_iter().chain(members).collect();
-        messages.into_iter().for_each(|message| self.refuse("disks", message));
+        for (kept, copy) in self.copied_contents() {
+            self.decide_copy(kept, copy);
+        }
+        let members: Vec<String> = self.inventory.arrays.iter().flat_map(|array| self.copied_members(array)).collect();
+        members.into_iter().for_each(|message| self.refuse("disks", message));
     }
 
-    /// Filesystems, swap areas, physical volumes, LUKS containers.
-    fn copied_contents(&self) -> Vec<String> {
-        let mut by_uuid: BTreeMap<String, Vec<(&str, &Signature)>> = BTreeMap::new();
+    /// Filesystems, swap areas, physical volumes, LUKS containers: what is kept, and what has its UUID.
+    fn copied_contents(&self) -> Vec<(Content<'a>, Content<'a>)> {
+        let mut by_uuid: BTreeMap<String, Vec<Content>> = BTreeMap::new();
         for (device, signature) in signatures(self.inventory) {
-            if !signature.uuid.is_empty() && !self.is_wiped(device) && !self.is_part_of_several(device, signature) {
+            let counts = !signature.uuid.is_empty() && !self.inventory.is_inside(device);
+            if counts && !self.is_part_of_several(device, signature) {
                 by_uuid.entry(signature.uuid.to_lowercase()).or_default().push((device, signature));
             }
         }
-        let mut messages = Vec::new();
-        for (uuid, found) in by_uuid {
-            for (index, (device, signature)) in found.iter().enumerate() {
-                let copy = found[index + 1..].iter().find(|(other, _)| !self.is_one_thing(device, other));
-                let Some((copy, other)) = copy.filter(|(copy, _)| self.is_kept(device) || self.is_kept(copy)) else {
-                    continue;
-                };
-                messages.push(format!(
-                    "{} ({}) and {} ({}) have one UUID, {uuid}, and {} is to be kept: one of them is a copy, and nobody can tell which one will be used. Take the copy out, or give it a UUID of its own",
-                    self.with_disks(device),
-                    display::signature(signature),
-                    self.with_disks(copy),
-                    display::signature(other),
-                    if self.is_kept(device) { device } else { copy },
-                ));
+        let mut copies = Vec::new();
+        for found in by_uuid.into_values() {
+            for (index, one) in found.iter().enumerate() {
+                let others = found[index + 1..].iter().filter(|other| !self.is_one_thing(one.0, other.0));
+                copies.extend(others.filter_map(|other| match (self.is_kept(one.0), self.is_kept(other.0)) {
+                    (true, _) => Some((*one, *other)),
+                    (false, true) => Some((*other, *one)),
+                    (false, false) => None,
+                }));
             }
         }
-        messages
+        copies
+    }
+
+    fn decide_copy(&mut self, (kept, signature): Content, (copy, other): Content) {
+        let said = format!(
+            "{} ({}) and {} ({}) have one UUID, {}, and {kept} is to be kept",
+            self.with_disks(kept),
+            display::signature(signature),
+            self.with_disks(copy),
+            display::signature(other),
+            signature.uuid.to_lowercase()
+        );
+        if !self.is_wiped(copy) {
+            let message = format!(
+                "{said}: one of them is a copy, and nobody can tell which one will be used. Take the copy out, or give it a UUID of its own"
+            );
+            return self.refuse("disks", message);
+        }
+        let disks = self.stack.disks(self.stack.name(copy));
+        if disks.iter().all(|disk| self.is_given_up(disk)) {
+            return self.warn(format!("{said}, and {copy} to be wiped: the operator gives up what is there"));
+        }
+        let serials = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name)).map(|disk| &disk.serial);
+        let give_up: Vec<String> = serials.map(|serial| format!("--give-up {serial}")).collect();
+        let road = match give_up.iter().any(|option| option.ends_with(' ')) {
+            true => format!("erase {copy} by hand"),
+            false => format!("order the reinstall again with {}", give_up.join(" ")),
+        };
+        let message = format!(
+            "{said}, and {copy} to be wiped: one of them is a copy, and nobody can tell which one was used until now. Look into both; if nobody needs what is on {copy}, {road}"
+        );
+        self.refuse("disks", message);
     }
 
     /// Two members of a kept array that say to have one place in it.
@@ -78,7 +114,7 @@ impl Deciding<'_> {
     }
 
     /// Does one of them lie on the other, or something on both?
-    fn is_one_thing(&self, device: &str, other: &str) -> bool {
+    pub fn is_one_thing(&self, device: &str, other: &str) -> bool {
         let (device, other) = (self.stack.name(device), self.stack.name(other));
         let whole = self.stack.disks(device).contains(other) || self.stack.disks(other).contains(device);
         whole || !self.with_holders(device).is_disjoint(&self.with_holders(other))
@@ -95,7 +131,6 @@ impl Deciding<'_> {
         seen
     }
 
-    /// Then it is gone before anybody looks for the UUID.
     fn is_wiped(&self, device: &str) -> bool {
         let verdicts = self.verdicts_below(self.stack.name(device));
         !verdicts.is_empty() && verdicts.iter().all(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))

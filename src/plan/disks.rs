@@ -47,12 +47,7 @@ impl<'a> Deciding<'a> {
             verdict => verdict,
         };
         self.verdicts.insert(found.name.clone(), verdict);
-        self.decided.identities.push(DiskIdentity {
-            device: found.device.clone(),
-            size_bytes: found.size_bytes,
-            serial: found.serial.clone(),
-            wwn: found.wwn.clone(),
-        });
+        self.decided.identities.push(DiskIdentity::of(found));
         match verdict {
             Verdict::Wipe => self.make_disk(place, disk, found, Fate::Wiped),
             Verdict::Make => {
@@ -133,7 +128,8 @@ impl<'a> Deciding<'a> {
             let guid = (self.ids)();
             let partitions = partitions.map(|(new, extent)| self.new_partition(new, found, *extent)).collect();
             let (device, sector_bytes) = (found.device.clone(), found.sector_bytes);
-            self.decided.tables.push(PartitionTable { device, guid, sector_bytes, partitions });
+            let identity = DiskIdentity::of(found);
+            self.decided.tables.push(PartitionTable { device, identity, guid, sector_bytes, partitions });
         }
     }
 

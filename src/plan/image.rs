@@ -4,7 +4,7 @@
 use super::returning::Returning;
 use super::steps::{Placed, made};
 use super::verdict::Decided;
-use super::{BurnDisk, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject, staying};
+use super::{BurnDisk, DiskIdentity, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject, staying};
 use crate::inventory::Inventory;
 
 type Part = (StepName, Vec<Operation>);
@@ -41,6 +41,7 @@ impl Way {
         let burn = BurnDisk {
             name,
             device: disk.device.clone(),
+            identity: DiskIdentity::of(disk),
             size_bytes: disk.size_bytes,
             sector_bytes: disk.sector_bytes,
             grow: growing.and_then(|is| is.image_partition),

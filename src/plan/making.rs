@@ -2,6 +2,8 @@
 //! attempt finishes what a cut has left: a mkfs that was cut leaves data of no known kind, or what cannot be mounted.
 
 use super::devices::Device;
+use super::marking::table_guid;
+use super::same::{Likeness, Shared, compare};
 use super::verdict::{Decided, Deciding};
 use super::{Request, Verdict};
 use crate::inventory::{self, Inventory, Tried};
@@ -41,7 +43,8 @@ fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
 impl Deciding<'_> {
     /// Is that a disk which an earlier attempt was about to make anew?
     pub fn was_made_anew(&self, listed: &str, found: &inventory::Disk) -> bool {
-        let mut records = records(self.request).filter(|record| record.device == listed && is_same(record, found));
+        let is_it = |record: &&MarkedDisk| record.device == listed && self.is_same(record, found);
+        let mut records = records(self.request).filter(is_it);
         self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_empty()))
     }
 
@@ -55,7 +58,7 @@ impl Deciding<'_> {
     pub fn was_cut_off(&self, device: &Device) -> Option<String> {
         let on = on(self.inventory, &device.now)?;
         let is_it = |record: &&MarkedDisk| {
-            on != DISK || self.inventory.disk(&device.now).is_some_and(|disk| is_same(record, disk))
+            on != DISK || self.inventory.disk(&device.now).is_some_and(|disk| self.is_same(record, disk))
         };
         let mut makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
         let making = makings.find(|making| making.on == on && !making.uuid.is_empty())?;
@@ -68,16 +71,29 @@ impl Deciding<'_> {
         };
         is_cut_off.then(|| making.uuid.clone())
     }
+
+    /// Is that the recorded disk, and has it no table but the one that it had or was about to get? It is made anew with all that
+    /// is on it, so it is not enough that nothing tells it from others, or that it looks the same: somebody may have put another
+    /// one in its place.
+    fn is_same(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
+        let recorded = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
+        let guids = [record.guid.as_str(), record.guid_before.as_str()];
+        let guid = table_guid(disk);
+        let is_ours = disk.table.is_none() || !guid.is_empty() && guids.contains(&guid.as_str());
+        is_ours && compare(record, &guids, disk, &Shared::new(self.inventory, recorded)) == Likeness::Equal
+    }
 }
 
-/// A block device by what nobody else has: the GUID of a partition, the UUID of an array or group.
+/// A block device by what nobody else has: the GUID of a partition, the UUID of an array or group. A GUID that two partitions
+/// have, since one is a copy, says nothing.
 fn on(inventory: &Inventory, device: &str) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == device) {
         return Some(DISK.to_owned());
     }
-    let mut parts = inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
-    if let Some(part) = parts.find(|part| part.device == device) {
-        return Some(format!("partition {}", part.guid?));
+    let parts = || inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+    if let Some(part) = parts().find(|part| part.device == device) {
+        let guid = part.guid.filter(|_| parts().filter(|other| other.guid == part.guid).count() == 1);
+        return Some(format!("partition {}", guid?));
     }
     let running = Some(inventory.stacked.iter().find(|stacked| stacked.device == device)?.name.clone());
     if let Some(array) = inventory.arrays.iter().find(|array| array.running == running) {
@@ -86,14 +102,4 @@ fn on(inventory: &Inventory, device: &str) -> Option<String> {
     let mut volumes = inventory.groups.iter().flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
     let (group, volume) = volumes.find(|(_, volume)| volume.running == running)?;
     Some(format!("volume {} {}", group.uuid, volume.name))
-}
-
-/// By serial number and WWN, or by the table that it had or was about to get.
-fn is_same(record: &MarkedDisk, disk: &inventory::Disk) -> bool {
-    let guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string());
-    let is_known = !record.serial.is_empty() || !record.wwn.is_empty();
-    match is_known {
-        true => record.serial == disk.serial && record.wwn == disk.wwn,
-        false => guid.is_some_and(|guid| guid == record.guid),
-    }
 }

@@ -3,7 +3,7 @@
 
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver, arrays, display, lvm};
-use crate::inventory::{MemberRole, Role, Signature, StackedKind, Tried};
+use crate::inventory::{Disk, MemberRole, Part, Role, Signature, StackedKind, Tried};
 use std::collections::BTreeSet;
 
 /// Kinds that hide what is in them, beside all that libblkid calls crypto.
@@ -26,7 +26,7 @@ const OPAQUE: [&str; 14] = [
     "via_raid_member",
 ];
 
-impl Deciding<'_> {
+impl<'a> Deciding<'a> {
     /// | on a kept disk | on a disk that a reinstall wipes | |
     /// |---|---|---|
     /// | nothing misses a part | anything | allowed |
@@ -44,10 +44,10 @@ impl Deciding<'_> {
             return;
         }
         for (disk, what) in self.opaque() {
-            let serial = self.inventory.disk(&disk).map(|disk| disk.serial.clone()).unwrap_or_default();
-            let said = format!("{disk} is wiped, and nobody can tell what {what} holds: {}", missing.join("; "));
-            if self.operator_gives_up(&disk) {
-                self.warn(format!("{said}. The operator gives up what is on {disk}"));
+            let Disk { name, device, serial, .. } = disk;
+            let said = format!("{device} is wiped, and nobody can tell what {what} holds: {}", missing.join("; "));
+            if self.is_given_up(name) {
+                self.warn(format!("{said}. The operator gives up what is on {device}"));
                 continue;
             }
             let road = if serial.is_empty() {
@@ -57,13 +57,6 @@ impl Deciding<'_> {
             };
             self.refuse("disks", format!("{said}. It may be the part that is missing: put that back, or {road}"));
         }
-    }
-
-    fn operator_gives_up(&self, device: &str) -> bool {
-        let Some(claim) = &self.request.claim else { return false };
-        let Some(disk) = self.inventory.disk(device) else { return false };
-        let same = self.inventory.disks.iter().filter(|other| other.serial == disk.serial).count();
-        same == 1 && !disk.serial.is_empty() && claim.give_up.contains(&disk.serial)
     }
 
     fn lies_on_kept<'b>(&self, devices: impl Iterator<Item = &'b str>) -> bool {
@@ -84,24 +77,47 @@ impl Deciding<'_> {
             devices().any(str::is_empty) && self.lies_on_kept(devices())
         });
         let groups = groups.map(|group| format!("{} is to be kept, and misses physical volumes", lvm::in_words(group)));
-        let parts = self.inventory.parts.iter().filter(|part| {
-            let served = self.inventory.parts.iter();
-            let served = served.filter(|other| (&other.whole, &other.id) == (&part.whole, &part.id));
-            part.role == Role::NeedsAnother
-                && !served.clone().any(|other| other.role == Role::Serves)
-                && self.lies_on_kept(std::iter::once(part.device.as_str()))
-        });
-        let parts = parts.map(|part| {
-            format!(
-                "{} on {} is to be kept, and the other part of it is missing ({})",
-                part.kind, part.device, part.whole
-            )
+        let parts = self.inventory.parts.iter().filter(|part| self.lies_on_kept(std::iter::once(part.device.as_str())));
+        let parts = parts.filter_map(|part| {
+            Some(format!("{} on {} is to be kept, and {}", part.kind, part.device, self.misses(part)?))
         });
         arrays.chain(groups).chain(parts).collect()
     }
 
+    /// What a part misses, in words.
+    ///
+    /// | the part says | it misses something |
+    /// |---|---|
+    /// | that it needs another one | when no other serves it |
+    /// | how many there are | when fewer are there |
+    /// | that it is one of several, and not of how many | nobody can tell: for all that is known |
+    fn misses(&self, part: &Part) -> Option<String> {
+        let whole = self.inventory.parts.iter().filter(|other| (&other.whole, &other.id) == (&part.whole, &part.id));
+        match part.role {
+            Role::Serves => None,
+            Role::NeedsAnother if whole.clone().any(|other| other.role == Role::Serves) => None,
+            Role::NeedsAnother => Some(format!("the other part of it is missing ({})", part.whole)),
+            Role::Peer => Some(format!("does not say of how many parts it is one ({} {})", part.whole, part.id)),
+            Role::OneOf(count) => {
+                let there = self.different(whole.map(|other| other.device.as_str()));
+                ((there as u64) < count).then(|| format!("{there} of its {count} devices are there ({})", part.id))
+            }
+        }
+    }
+
+    /// How many of these devices are others than those before: what is in an array shows on the array, and may on its members.
+    fn different<'b>(&self, devices: impl Iterator<Item = &'b str>) -> usize {
+        let mut different: Vec<&str> = Vec::new();
+        for device in devices {
+            if !different.iter().any(|seen| self.is_one_thing(seen, device)) {
+                different.push(device);
+            }
+        }
+        different.len()
+    }
+
     /// Disks to be wiped with something on them that nobody can look into, and what that is.
-    fn opaque(&self) -> Vec<(String, String)> {
+    fn opaque(&self) -> Vec<(&'a Disk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe);
         let opaque = wiped.filter_map(|disk| {
             let signatures = self
@@ -119,7 +135,7 @@ impl Deciding<'_> {
             let arrays = arrays.map(|array| format!("{}, which does not start,", arrays::in_words(array)));
             let unreadable = disk.unreadable.iter().map(|why| format!("what cannot be read of it ({why})"));
             let all: BTreeSet<String> = hidden.chain(arrays).chain(unreadable).collect();
-            (!all.is_empty()).then(|| (disk.device.clone(), all.into_iter().collect::<Vec<_>>().join(" and ")))
+            (!all.is_empty()).then(|| (disk, all.into_iter().collect::<Vec<_>>().join(" and ")))
         });
         opaque.collect()
     }

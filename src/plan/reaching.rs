@@ -95,8 +95,8 @@ impl Deciding<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning()).chain(self.parts()).collect()
     }
 
-    /// How many devices belong to such a filesystem its signature does not say: one that is not in the machine is not missed.
-    /// Nor does it tell a copy from another device.
+    /// One that is not in the machine is not missed here (`missing` counts them). Nor does a signature tell a copy from another
+    /// device.
     fn spanning(&self) -> impl Iterator<Item = Thing> {
         let mut found: BTreeMap<(&str, &str), (&Signature, Vec<&str>)> = BTreeMap::new();
         for (device, signature) in signatures(self.inventory) {
@@ -123,7 +123,8 @@ impl Deciding<'_> {
     /// Those that say what they are a part of in another way than by their UUID.
     fn parts(&self) -> impl Iterator<Item = Thing> {
         let mut found: BTreeMap<(&str, &str), Vec<&Part>> = BTreeMap::new();
-        for part in &self.inventory.parts {
+        // The others are told by their signatures, also where an inventory has only these.
+        for part in self.inventory.parts.iter().filter(|part| !SPANNING.contains(&part.kind.as_str())) {
             found.entry((&part.whole, &part.id)).or_default().push(part);
         }
         found.into_iter().filter(|(_, parts)| parts.len() > 1).map(|((whole, id), parts)| {

@@ -1,8 +1,10 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
+mod identity;
 mod request;
 mod step;
 
+pub use identity::DiskIdentity;
 pub use request::{Claim, Erase, Mode, Request, Subject, Waiver};
 pub use step::{Step, StepName};
 
@@ -234,15 +236,6 @@ pub struct ByteRange {
     pub length: u64,
 }
 
-/// What tells a disk from another of its kind. Empty fields are unknown and not compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DiskIdentity {
-    pub device: String,
-    pub size_bytes: u64,
-    pub serial: String,
-    pub wwn: String,
-}
-
 /// Something that holds a disk, and how it is taken down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -261,6 +254,8 @@ pub enum Holder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WipeDisk {
     pub device: String,
+    /// Compared on the descriptor that is written.
+    pub identity: DiskIdentity,
     /// Tried in this order until one succeeds; then `zero` is made sure of.
     pub methods: Vec<EraseMethod>,
     /// Must one of `methods` succeed?
@@ -313,6 +308,8 @@ pub struct BurnDisk {
     /// Of the image.
     pub name: String,
     pub device: String,
+    /// Compared on the descriptor that is written.
+    pub identity: DiskIdentity,
     /// Of the disk: before anything is written, the image must be for one of this size with these sectors.
     pub size_bytes: u64,
     pub sector_bytes: u32,
@@ -341,6 +338,8 @@ pub struct ExpectedFilesystem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionTable {
     pub device: String,
+    /// Compared on the descriptor that is written.
+    pub identity: DiskIdentity,
     pub guid: Uuid,
     pub sector_bytes: u32,
     pub partitions: Vec<NewPartition>,

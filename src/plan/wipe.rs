@@ -6,7 +6,7 @@
 //! with both ends of its device.
 
 use super::sectors::{self, Extent};
-use super::{ByteRange, Erase, WipeDisk};
+use super::{ByteRange, DiskIdentity, Erase, WipeDisk};
 use crate::inventory::{Disk, EraseMethod};
 
 const QUICK_SECONDS: u64 = 60;
@@ -22,7 +22,8 @@ pub fn of_disk(erase: Erase, disk: &Disk, extents: &[Extent]) -> WipeDisk {
         }
         Erase::None => (vec![EraseMethod::Ends], false, QUICK_SECONDS),
     };
-    WipeDisk { device: disk.device.clone(), methods, strict, budget_seconds, zero: zero(disk, extents) }
+    let (device, identity) = (disk.device.clone(), DiskIdentity::of(disk));
+    WipeDisk { device, identity, methods, strict, budget_seconds, zero: zero(disk, extents) }
 }
 
 fn zero(disk: &Disk, extents: &[Extent]) -> Vec<ByteRange> {

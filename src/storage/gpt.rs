@@ -3,7 +3,7 @@
 //! Only the `gpt` crate's low-level parts are used: its `GptDisk` writes the n-th entry in use to the n-th slot, so
 //! partitions 1, 2 and 15 would become 1, 2 and 3. Here entry N is in slot N-1.
 
-use super::{kernel, wipe};
+use super::{identify, kernel, wipe};
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::{NewPartition, PartitionTable};
 use gpt::disk::LogicalBlockSize;
@@ -36,6 +36,7 @@ const NODE_PATIENCE: Duration = Duration::from_secs(10);
 pub fn write(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = wipe::open_exclusive(device)?;
+    identify::prove(&disk, &table.identity)?;
     // Others that honour systemd's BLOCK_DEVICE_LOCKING keep off while the table is half written.
     let lock = || {
         let disk = disk.try_clone().map_err(|error| kernel::errno(&error))?;
@@ -255,7 +256,8 @@ mod tests {
     }
 
     fn table(sector_bytes: u32, partitions: Vec<NewPartition>) -> PartitionTable {
-        PartitionTable { device: "/dev/x".into(), guid: Uuid::from_u128(7), sector_bytes, partitions }
+        let (device, identity) = ("/dev/x".into(), crate::plan::DiskIdentity::default());
+        PartitionTable { device, identity, guid: Uuid::from_u128(7), sector_bytes, partitions }
     }
 
     #[test]

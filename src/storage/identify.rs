@@ -4,31 +4,51 @@ use super::kernel;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory;
 use crate::plan::DiskIdentity;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
-/// Compares size, serial number and world wide name with what the device has now.
+/// Opens the disk, and compares what identifies it with what the device has now.
 ///
 /// # Errors
 /// The device is gone, or is another disk: both sides of every difference.
-pub fn identify(identity: &DiskIdentity) -> Result<()> {
-    let found = read(&identity.device)
-        .context(Phase::Storage, || format!("find the disk {} of the plan (nothing was written)", identity.device))?;
-    let differences = differences(identity, &found);
+pub fn identify(identity: &DiskIdentity) -> Result<File> {
+    let device = &identity.device;
+    let what = || format!("find the disk {device} of the plan (nothing was written)");
+    // By its number in sysfs first: what is no block device is not opened.
+    kernel::sysfs(device).context(Phase::Storage, what)?;
+    let disk = File::open(device).context(Phase::Storage, what)?;
+    compare(&disk, identity, "nothing was written").map(|()| disk)
+}
+
+/// The same for the descriptor that is about to be written: from here on it is this disk and no other, whatever its path
+/// means meanwhile.
+///
+/// # Errors
+/// It is another disk, and was not written.
+pub fn prove(disk: &File, identity: &DiskIdentity) -> Result<()> {
+    compare(disk, identity, "it was left alone")
+}
+
+fn compare(disk: &File, identity: &DiskIdentity, consequence: &str) -> Result<()> {
+    let device = &identity.device;
+    let differences = differences(identity, &read(disk, device)?);
     if differences.is_empty() {
         return Ok(());
     }
-    let what = format!(
-        "{} is not the disk that the plan was made for: {}; nothing was written",
-        identity.device,
-        differences.join(", ")
-    );
+    let differences = differences.join(", ");
+    let what = format!("{device} is not the disk that the plan was made for: {differences}; {consequence}");
     Err(Error::new(Phase::Storage, what))
 }
 
-fn read(device: &str) -> Result<DiskIdentity> {
-    let (serial, wwn) = inventory::serial_and_wwn(&kernel::sysfs(device)?);
-    let file = std::fs::File::open(device).context(Phase::Storage, || format!("open {device}"))?;
-    let size_bytes = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
-    Ok(DiskIdentity { device: device.to_owned(), size_bytes, serial, wwn })
+/// What an open disk is now.
+///
+/// # Errors
+/// It is no block device, or does not tell.
+pub fn read(disk: &File, device: &str) -> Result<DiskIdentity> {
+    let (serial, wwn) = inventory::serial_and_wwn(&kernel::sysfs_of_open(disk, device)?);
+    let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("ask {device} for its size"))?;
+    let diskseq = kernel::diskseq(disk).context(Phase::Storage, || format!("ask {device} which disk it is"))?;
+    Ok(DiskIdentity { device: device.to_owned(), size_bytes, serial, wwn, diskseq })
 }
 
 /// What the plan knows is compared, what it does not know is not.
@@ -43,84 +63,56 @@ fn differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     if plan.size_bytes != now.size_bytes {
         differences.push(format!("{} bytes are now {}", plan.size_bytes, now.size_bytes));
     }
+    if plan.diskseq != 0 && now.diskseq != 0 && plan.diskseq != now.diskseq {
+        differences.push(format!("the kernel's disk number {} is now {}", plan.diskseq, now.diskseq));
+    }
     differences
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::storage::loopdev::LoopDevice;
+/// The disks of a plan, open as long as it runs: the kernel gives the name of an open disk to no other.
+#[derive(Debug, Default)]
+pub struct Held(Vec<(DiskIdentity, File)>);
 
-    fn disk(serial: &str, wwn: &str, size_bytes: u64) -> DiskIdentity {
-        DiskIdentity { device: "/dev/sda".into(), size_bytes, serial: serial.into(), wwn: wwn.into() }
+impl Held {
+    /// # Errors
+    /// As [`identify`].
+    pub fn hold(&mut self, identity: &DiskIdentity) -> Result<()> {
+        self.0.push((identity.clone(), identify(identity)?));
+        Ok(())
     }
 
-    #[test]
-    fn what_the_plan_knows_must_be_so_still() {
-        let cases: [(DiskIdentity, DiskIdentity, &[&str]); 8] = [
-            (disk("S1", "0x5", 9), disk("S1", "0x5", 9), &[]),
-            (disk("", "", 9), disk("S1", "0x5", 9), &[]),
-            (disk("S1", "", 9), disk("S1", "0x5", 9), &[]),
-            (disk("S1", "", 9), disk("S2", "", 9), &["serial S1 is now S2"]),
-            (disk("S1", "", 9), disk("", "", 9), &["serial S1 is now unknown"]),
-            (disk("", "0x5", 9), disk("S2", "0x6", 9), &["wwn 0x5 is now 0x6"]),
-            (disk("", "", 9), disk("", "", 10), &["9 bytes are now 10"]),
-            (
-                disk("S1", "0x5", 9),
-                disk("S2", "0x6", 10),
-                &["serial S1 is now S2", "wwn 0x5 is now 0x6", "9 bytes are now 10"],
-            ),
-        ];
-        for (plan, now, expected) in cases {
-            assert_eq!(differences(&plan, &now), expected, "{plan:?} {now:?}");
+    /// Of a device that is about to be written by its path: it lies on disks of the plan alone, and these are what they were.
+    ///
+    /// # Errors
+    /// It lies on another disk, which was not written.
+    pub fn prove_below(&self, device: &str) -> Result<()> {
+        for bottom in disks_below(&kernel::sysfs(device)?) {
+            let is_it = |disk: &File| kernel::sysfs_of_open(disk, device).is_ok_and(|held| held == bottom);
+            let Some((identity, disk)) = self.0.iter().find(|(_, disk)| is_it(disk)) else {
+                let name = bottom.file_name().unwrap_or_default().to_string_lossy();
+                let what = format!("{device} lies on {name}, which is no disk of the plan by now; it was left alone");
+                return Err(Error::new(Phase::Storage, what));
+            };
+            prove(disk, identity)?;
         }
-    }
-
-    #[test]
-    fn a_disk_that_is_gone_is_refused() {
-        let plan = DiskIdentity { device: "/dev/no-such-disk".into(), ..disk("S1", "", 9) };
-        let error = identify(&plan).unwrap_err().to_string();
-        assert!(error.starts_with("find the disk /dev/no-such-disk of the plan (nothing was written): "), "{error}");
-        let plan = DiskIdentity { device: "/dev/null".into(), ..plan };
-        assert!(identify(&plan).unwrap_err().to_string().contains("it is not a block device"));
-    }
-
-    #[test]
-    #[ignore = "needs root and loop devices"]
-    fn loop_another_size_is_another_disk() {
-        let device = LoopDevice::new(16 << 20, 512);
-        let plan = DiskIdentity { device: device.path().into(), ..disk("", "", 16 << 20) };
-        identify(&plan).unwrap();
-        let error = identify(&DiskIdentity { size_bytes: 17 << 20, ..plan.clone() }).unwrap_err().to_string();
-        let expected =
-            "is not the disk that the plan was made for: 17825792 bytes are now 16777216; nothing was written";
-        assert_eq!(error, format!("{} {expected}", device.path()));
-        let error = identify(&DiskIdentity { serial: "S1".into(), ..plan }).unwrap_err().to_string();
-        assert!(error.contains("serial S1 is now unknown"), "{error}");
-    }
-
-    /// The serial numbers of NVMe, SATA and virtio come from three places in sysfs.
-    #[test]
-    #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
-    fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
-        crate::storage::vmdisks::assert_test_machine();
-        let inventory = inventory::read().unwrap();
-        let identities = inventory.disks.iter().map(|disk| DiskIdentity {
-            device: disk.device.clone(),
-            size_bytes: disk.size_bytes,
-            serial: disk.serial.clone(),
-            wwn: disk.wwn.clone(),
-        });
-        let identities: Vec<DiskIdentity> = identities.collect();
-        assert!(identities.len() >= 11, "{identities:?}");
-        for identity in &identities {
-            assert!(!identity.serial.is_empty(), "{identity:?}");
-            identify(identity).unwrap();
-            for other in identities.iter().filter(|other| other.device != identity.device) {
-                let moved = DiskIdentity { device: other.device.clone(), ..identity.clone() };
-                let error = identify(&moved).unwrap_err().to_string();
-                assert!(error.contains(&format!("serial {} is now {}", identity.serial, other.serial)), "{error}");
-            }
-        }
+        Ok(())
     }
 }
+
+/// Directories in sysfs of the disks beneath a block device.
+fn disks_below(device: &Path) -> Vec<PathBuf> {
+    if device.join("partition").exists() {
+        return device.parent().map(disks_below).unwrap_or_default();
+    }
+    let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+    let slaves: Vec<PathBuf> = slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect();
+    // The mapping that stands for a part of a volume that is missing lies on nothing.
+    let is_mapping = ["dm", "md"].iter().any(|kind| device.join(kind).exists());
+    match slaves.is_empty() && !is_mapping {
+        true => vec![device.to_owned()],
+        false => slaves.iter().flat_map(|slave| disks_below(slave)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -47,6 +47,7 @@ mod ioctl {
     nix::ioctl_read_bad!(blksszget, nix::request_code_none!(0x12, 104), c_int);
     nix::ioctl_write_ptr_bad!(blkpg, nix::request_code_none!(0x12, 105), BlkpgArg);
     nix::ioctl_read!(blkgetsize64, 0x12, 114, u64);
+    nix::ioctl_read!(blkgetdiskseq, 0x12, 128, u64);
     nix::ioctl_write_ptr_bad!(blkdiscard, nix::request_code_none!(0x12, 119), [u64; 2]);
     nix::ioctl_write_ptr_bad!(blkzeroout, nix::request_code_none!(0x12, 127), [u64; 2]);
     nix::ioctl_readwrite!(fifreeze, b'X', 119, c_int);
@@ -212,6 +213,17 @@ pub fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
     unsafe { ioctl::blkroset(device.as_raw_fd(), &c_int::from(read_only)) }.map(drop)
 }
 
+/// The kernel's count of disks, which no other disk ever gets; 0 from kernels before 5.15, which have none.
+pub fn diskseq(device: &File) -> nix::Result<u64> {
+    let mut number = 0u64;
+    // SAFETY: BLKGETDISKSEQ writes one u64 where the pointer says.
+    match unsafe { ioctl::blkgetdiskseq(device.as_raw_fd(), &raw mut number) } {
+        Ok(_) => Ok(number),
+        Err(Errno::ENOTTY | Errno::EINVAL) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 /// Makes partition `number` known to the kernel.
 pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::Result<()> {
     blkpg(disk, ioctl::BLKPG_ADD_PARTITION, number, start, length)
@@ -246,8 +258,20 @@ fn blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> nix::R
 /// # Errors
 /// The path is no block device, or sysfs is not there.
 pub fn sysfs(device: &str) -> Result<PathBuf> {
+    sysfs_of(device, fs::metadata(device))
+}
+
+/// The same for an open device, whatever its path means by now.
+///
+/// # Errors
+/// As [`sysfs`].
+pub fn sysfs_of_open(file: &File, device: &str) -> Result<PathBuf> {
+    sysfs_of(device, file.metadata())
+}
+
+fn sysfs_of(device: &str, metadata: std::io::Result<fs::Metadata>) -> Result<PathBuf> {
     let what = || format!("find {device} in /sys");
-    let metadata = fs::metadata(device).context(Phase::Storage, what)?;
+    let metadata = metadata.context(Phase::Storage, what)?;
     if !metadata.file_type().is_block_device() {
         return Err(std::io::Error::other("it is not a block device")).context(Phase::Storage, what);
     }

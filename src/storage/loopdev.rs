@@ -1,7 +1,7 @@
 //! A loop device over a sparse file, for tests; gone when dropped.
 
 use crate::command::Command;
-use crate::plan::{NewPartition, PartitionTable};
+use crate::plan::{DiskIdentity, NewPartition, PartitionTable};
 use std::path::Path;
 use tempfile::NamedTempFile;
 use uuid::Uuid;
@@ -27,8 +27,29 @@ impl LoopDevice {
         LoopDevice { file, device }
     }
 
+    /// Another file of that size under the same name, as a disk that takes the name of one that was pulled.
+    pub fn exchanged(size_bytes: u64) -> (DiskIdentity, LoopDevice) {
+        loop {
+            let mut disk = LoopDevice::new(size_bytes, 512);
+            let before = disk.identity();
+            let file = NamedTempFile::new().unwrap();
+            file.as_file().set_len(size_bytes).unwrap();
+            Command::new("losetup").args(["--detach", &disk.device]).run().unwrap();
+            // Another test may be faster to take the name.
+            if Command::new("losetup").arg(&disk.device).arg(file.path()).run().is_ok() {
+                disk.file = file;
+                return (before, disk);
+            }
+            disk.device.clear();
+        }
+    }
+
     pub fn path(&self) -> &str {
         &self.device
+    }
+
+    pub fn identity(&self) -> DiskIdentity {
+        super::identify::read(&std::fs::File::open(&self.device).unwrap(), &self.device).unwrap()
     }
 
     pub fn image(&self) -> &Path {
@@ -53,6 +74,7 @@ impl LoopDevice {
         });
         PartitionTable {
             device: self.device.clone(),
+            identity: self.identity(),
             guid: Uuid::new_v4(),
             sector_bytes,
             partitions: partitions.collect(),

@@ -52,7 +52,8 @@ impl Drop for Disks {
 }
 
 fn table(disk: &str, sizes_mib: &[u64]) -> PartitionTable {
-    let sector_bytes = kernel::sector_bytes(&fs::File::open(disk).unwrap()).unwrap();
+    let file = fs::File::open(disk).unwrap();
+    let (identity, sector_bytes) = (super::identify::read(&file, disk).unwrap(), kernel::sector_bytes(&file).unwrap());
     let mib = (1 << 20) / u64::from(sector_bytes);
     let mut next = mib;
     let partitions = sizes_mib.iter().zip(1..).map(|(size, number)| {
@@ -69,7 +70,7 @@ fn table(disk: &str, sizes_mib: &[u64]) -> PartitionTable {
         }
     });
     let partitions = partitions.collect();
-    PartitionTable { device: disk.to_owned(), guid: Uuid::new_v4(), sector_bytes, partitions }
+    PartitionTable { device: disk.to_owned(), identity, guid: Uuid::new_v4(), sector_bytes, partitions }
 }
 
 /// Takes everything down, also what a failed test has left: layers lie on layers, so several rounds.

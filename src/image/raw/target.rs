@@ -58,6 +58,11 @@ impl Target {
         Ok(Target::new(file, Disk { name: path.to_owned(), size_bytes, sector_bytes }))
     }
 
+    /// What is written.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     fn new(file: File, disk: Disk) -> Target {
         Target { file, disk, written_to: AtomicU64::new(0) }
     }

@@ -24,4 +24,6 @@ pub enum Role {
     Serves,
     /// One of several, and it does not say of how many.
     Peer,
+    /// One of so many, more than one.
+    OneOf(u64),
 }

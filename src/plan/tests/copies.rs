@@ -27,11 +27,42 @@ fn the_copy_of_a_kept_disk_is_refused_with_both() {
     assert_eq!(refused(&inventory), [expected]);
 }
 
+/// The installed system may have mounted the copy, as the first one that it found: the wipe would take what it wrote.
+#[test]
+fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
+    let mut inventory = marked();
+    let srv = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures.clone();
+    let uuid = srv[0].uuid.clone();
+    inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = srv;
+    let said = format!(
+        "/dev/sdb1 on sdb (ext4 \"srv\") and /dev/sda3 on sda (ext4 \"srv\") have one UUID, {uuid}, and /dev/sdb1 is to be kept, and /dev/sda3 to be wiped"
+    );
+    let expected = format!(
+        "disks: {said}: one of them is a copy, and nobody can tell which one was used until now. Look into both; if nobody needs what is on /dev/sda3, order the reinstall again with --give-up A0"
+    );
+    assert_eq!(refused(&inventory), [expected]);
+    let given = |serial: &str| Claim { give_up: vec![serial.to_owned()], ..claim() };
+    reinstall(&layout(), &inventory, given("B0")).unwrap_err();
+    let plan = reinstall(&layout(), &inventory, given("A0")).unwrap();
+    let warned = format!("{said}: the operator gives up what is there");
+    assert!(plan.warnings.contains(&warned), "{:?}", plan.warnings);
+    // Where nothing names the disk.
+    inventory.disks[0].serial.clear();
+    assert!(refused(&inventory)[0].ends_with("if nobody needs what is on /dev/sda3, erase /dev/sda3 by hand"));
+    reinstall(&layout(), &inventory, given("")).unwrap_err();
+}
+
 type Case = (&'static str, fn(&mut Inventory));
 
 #[test]
 fn only_copies_of_what_is_kept_matter() {
-    let cases: [Case; 5] = [
+    let cases: [Case; 6] = [
+        ("inside of a virtual machine's disk", |inventory| {
+            let table = inventory.disks[2].table.take();
+            let (name, device) = ("dm-0".to_owned(), "/dev/mapper/vg-vm".to_owned());
+            let (kind, below) = (inventory::StackedKind::Volume, vec!["sdc".to_owned()]);
+            inventory.stacked.push(inventory::Stacked { name, device, kind, below, table, ..Default::default() });
+        }),
         ("a UUID of its own", |inventory| {
             inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid = "other".to_owned();
         }),

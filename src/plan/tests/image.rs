@@ -35,6 +35,7 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     let burn = BurnDisk {
         name: subject().image,
         device: "/dev/sda".to_owned(),
+        identity: DiskIdentity::of(&machine().disks[0]),
         size_bytes: machine().disks[0].size_bytes,
         sector_bytes: 512,
         grow: Some(2),

@@ -158,3 +158,90 @@ fn a_disk_that_was_being_made_anew_is_made_anew_again_unless_it_is_whole() {
     half.disks[1].serial = "B1".to_owned();
     assert!(reinstall(&layout(), &half, nothing).is_err());
 }
+
+/// The disk that is found under that name, and the disk that the attempt had, under this one.
+fn swapped(inventory: &Inventory, change: fn(&mut inventory::Disk)) -> Inventory {
+    let mut inventory = inventory.clone();
+    let named = |disk: &inventory::Disk, name: &str| {
+        let mut disk = disk.clone();
+        (disk.name, disk.device) = (name.to_owned(), format!("/dev/{name}"));
+        for part in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
+            part.device = partition_device(&disk.device, part.number);
+        }
+        disk
+    };
+    let ours = inventory.disks[1].clone();
+    let mut theirs = ours.clone();
+    change(&mut theirs);
+    (inventory.disks[1], inventory.disks[2]) = (named(&theirs, "sdb"), named(&ours, "sdc"));
+    inventory
+}
+
+/// Cheap bridges give two disks one serial number, and the names are swapped after the cut.
+#[test]
+fn a_disk_with_the_serial_number_of_the_one_that_was_being_made_is_not_made_anew() {
+    let mut before = marked();
+    empty(&mut before.disks[1], "B1");
+    let first = reinstall(&layout(), &before, claim()).unwrap();
+    let mut half = simulator::after(&first, before);
+    half.filesystems.clear();
+    (srv(&mut half).signatures, srv(&mut half).blank) = (Vec::new(), false);
+    let again = |inventory: &Inventory| reinstall(&layout(), inventory, next(&first));
+    assert_eq!(verdicts(&again(&half).unwrap())[1], Verdict::Make);
+    type Case = (&'static str, fn(&mut inventory::Disk));
+    let cases: [Case; 4] = [
+        ("data of no known kind", |disk| disk.table = None),
+        ("a table of its own", |disk| disk.table.as_mut().unwrap().guid = Some(Uuid::from_u128(77))),
+        ("a table of a kind that has no GUID", |disk| {
+            let table = disk.table.as_mut().unwrap();
+            (table.guid, table.kind) = (None, "dos".to_owned());
+        }),
+        ("a copy of ours, table and all", |_| {}),
+    ];
+    for (name, change) in cases {
+        let two = swapped(&half, change);
+        assert!(again(&two).is_err(), "{name}: {}", again(&two).unwrap());
+        // The one that the attempt had was taken out.
+        let mut one = two.clone();
+        (one.disks[2], one.disks[1].serial) = (disk("sdc", 9000), String::new());
+        assert_eq!(again(&one).is_err(), !name.starts_with("a copy"), "{name}: {:?}", again(&one));
+    }
+    // With a serial number that no other has, a table of its own is none that the attempt has made.
+    let mut one = swapped(&half, cases[1].1);
+    one.disks[2] = disk("sdc", 9000);
+    assert!(again(&one).is_err());
+}
+
+#[test]
+fn a_filesystem_on_a_whole_disk_is_finished_on_that_disk_and_no_other() {
+    let (mut layout, mut inventory) = (layout(), marked());
+    layout.disks[1].partitions.clear();
+    layout.filesystems[0].device = "/dev/sdb".to_owned();
+    inventory.disks[1].table = None;
+    inventory.disks[1].signatures = signature("half").into_iter().collect();
+    let why = "Structure needs cleaning (os error 117)".to_owned();
+    inventory.failed.push(Failed { tried: Tried::Filesystem("/dev/sdb".to_owned()), why });
+    let mut begun_on = super::identity::marker(&inventory).disks;
+    begun_on[1].making = vec![Making { on: "disk".to_owned(), uuid: "half".to_owned() }];
+    inventory.filesystems.clear();
+    let claim = Claim { waiver: Some(Waiver::Begun), begun_on, ..claim() };
+    let plan = reinstall(&layout, &inventory, claim.clone()).unwrap();
+    assert_eq!(made(&plan).as_deref(), Some("half"));
+    // It is kept then as it is, and fsck may mend it.
+    inventory.disks[2].serial = inventory.disks[1].serial.clone();
+    let plan = reinstall(&layout, &inventory, claim).unwrap();
+    assert_eq!((made(&plan), verdicts(&plan)[1]), (None, Verdict::Keep));
+}
+
+/// Of two partitions with one GUID nobody can tell which one the attempt was filling.
+#[test]
+fn a_filesystem_is_not_finished_where_the_partition_was_copied() {
+    let (before, first) = filling();
+    let cut = left(before, None, true);
+    assert!(made(&reinstall(&layout(), &cut, next(&first)).unwrap()).is_some());
+    let mut copied = cut.clone();
+    let mut table = cut.disks[1].table.clone().unwrap();
+    table.partitions[0].device = "/dev/sdc1".to_owned();
+    copied.disks[2].table = Some(table);
+    assert!(reinstall(&layout(), &copied, next(&first)).is_err());
+}

@@ -94,6 +94,45 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
     reinstall(&layout(), &without_journal(), claim()).unwrap();
 }
 
+/// What the kept parts say of the whole, and whether it may miss a part that is in the LUKS of the wiped disk.
+#[test]
+fn parts_are_counted_where_they_say_how_many_there_are() {
+    let several = |kind: &str, devices: &[&str], role: Role| -> Vec<Part> {
+        devices.iter().map(|device| part(device, kind, kind, role)).collect()
+    };
+    for (parts, misses) in [
+        (several("btrfs", &["/dev/sdb1"], Role::OneOf(2)), "1 of its 2 devices are there"),
+        (several("btrfs", &["/dev/sdb1", "/dev/sdb2"], Role::OneOf(2)), ""),
+        // What is on an array shows on its members.
+        (several("bcachefs", &["/dev/sdb1", "/dev/md127"], Role::OneOf(2)), "1 of its 2 devices are there"),
+        (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], Role::Peer), "does not say of how many parts it is one"),
+        (several("stratis", &["/dev/sdb1"], Role::Peer), "does not say of how many parts it is one"),
+        (several("jbd", &["/dev/sdb1"], Role::Serves), ""),
+        // That of somebody else.
+        (several("btrfs", &["/dev/sdc"], Role::OneOf(2)), ""),
+    ] {
+        let mut inventory = Inventory { parts, ..marked() };
+        let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
+        parts.push(inventory::Partition { device: "/dev/sdb2".to_owned(), number: 2, ..Default::default() });
+        let (name, device) = ("md127".to_owned(), "/dev/md127".to_owned());
+        let below = vec!["sdb1".to_owned()];
+        inventory.disks[1].table.as_mut().unwrap().partitions[0].uses.push(Use::Holder(name.clone()));
+        inventory.stacked.push(inventory::Stacked { name, device, below, assembled: true, ..Default::default() });
+        reinstall(&layout(), &inventory, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        hide(&mut inventory, "crypto_LUKS", "crypto");
+        let answer = reinstall(&layout(), &inventory, claim());
+        match misses {
+            "" => drop(answer.unwrap_or_else(|refusal| panic!("{:?}: {refusal}", inventory.parts))),
+            misses => {
+                let reasons = reasons(answer);
+                assert!(reasons.iter().all(|reason| reason.contains(misses)), "{reasons:#?}");
+            }
+        }
+        let given = Claim { give_up: vec!["A0".to_owned()], ..claim() };
+        reinstall(&layout(), &inventory, given).unwrap();
+    }
+}
+
 #[test]
 fn a_group_and_an_array_that_miss_a_member_are_such_things() {
     let member =

@@ -85,6 +85,7 @@ fn cut(disk: &str, size_mib: u64, count: u64) {
     let guid = uuid::Uuid::new_v4();
     crate::storage::gpt::write(&crate::plan::PartitionTable {
         device: path.clone(),
+        identity: crate::storage::identify::read(&std::fs::File::open(&path).unwrap(), &path).unwrap(),
         guid,
         sector_bytes: 512,
         partitions,

@@ -7,7 +7,7 @@ mod proof;
 mod tests;
 pub(super) mod zero;
 
-use super::{kernel, wipe};
+use super::{identify, kernel, wipe};
 use crate::control::wire::Erased;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{self, EraseMethod};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     let began = Instant::now();
     let deadline = Deadline::after(Duration::from_secs(disk.budget_seconds));
-    let mut target = Target::open(&disk.device, &disk.zero)?;
+    let mut target = Target::open(disk)?;
     zero::check(&disk.device, target.size, &disk.zero)?;
     wipe::forget_partitions(&target.file, &disk.device)?;
     // First and durably: a disk that still has its beginning has lost nothing. One that takes this only after it was formatted
@@ -108,6 +108,7 @@ struct Outcome {
 /// A disk that is ours alone.
 struct Target<'a> {
     device: &'a str,
+    plan: &'a WipeDisk,
     file: File,
     size: u64,
     /// Where signatures live.
@@ -115,10 +116,12 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn open<'a>(device: &'a str, signatures: &'a [ByteRange]) -> Result<Target<'a>> {
+    fn open(plan: &WipeDisk) -> Result<Target<'_>> {
+        let WipeDisk { device, identity, zero: signatures, .. } = plan;
         let file = wipe::open_exclusive(device)?;
+        identify::prove(&file, identity)?;
         let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
-        Ok(Target { device, file, size, signatures })
+        Ok(Target { device, plan, file, size, signatures })
     }
 
     fn climb(&mut self, methods: &[EraseMethod], deadline: Deadline) -> Result<Outcome> {
@@ -169,7 +172,7 @@ impl Target<'_> {
         }
         let there = || std::fs::metadata(self.device).map_err(|error| kernel::errno(&error));
         kernel::patiently(Errno::ENOENT, there).map_err(|error| error.to_string())?;
-        let renewed = Target::open(self.device, self.signatures).map_err(Failure::Final)?;
+        let renewed = Target::open(self.plan).map_err(Failure::Final)?;
         if renewed.size != self.size {
             let what =
                 format!("{} had {} bytes before it was erased and has {} now", self.device, self.size, renewed.size);

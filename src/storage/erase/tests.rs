@@ -13,7 +13,8 @@ fn ends(size: u64) -> Vec<ByteRange> {
 }
 
 fn plan(device: &str, methods: &[EraseMethod], strict: bool, zero: Vec<ByteRange>) -> WipeDisk {
-    WipeDisk { device: device.to_owned(), methods: methods.to_vec(), strict, budget_seconds: 120, zero }
+    let identity = identify::read(&std::fs::File::open(device).unwrap(), device).unwrap();
+    WipeDisk { device: device.to_owned(), identity, methods: methods.to_vec(), strict, budget_seconds: 120, zero }
 }
 
 /// Every MiB of the device begins and ends with text, and so does every place that is compared.

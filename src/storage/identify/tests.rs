@@ -1,0 +1,161 @@
+//! Disks that are what they were, and others that have taken their names.
+
+use super::*;
+use crate::plan::{ByteRange, PartitionTable, WipeDisk};
+use crate::storage::loopdev::LoopDevice;
+use crate::storage::{erase, gpt};
+use std::os::unix::fs::FileExt;
+
+fn disk(serial: &str, wwn: &str, size_bytes: u64) -> DiskIdentity {
+    DiskIdentity { device: "/dev/sda".into(), size_bytes, serial: serial.into(), wwn: wwn.into(), diskseq: 0 }
+}
+
+#[test]
+fn what_the_plan_knows_must_be_so_still() {
+    let cases: [(DiskIdentity, DiskIdentity, &[&str]); 8] = [
+        (disk("S1", "0x5", 9), disk("S1", "0x5", 9), &[]),
+        (disk("", "", 9), disk("S1", "0x5", 9), &[]),
+        (disk("S1", "", 9), disk("S1", "0x5", 9), &[]),
+        (disk("S1", "", 9), disk("S2", "", 9), &["serial S1 is now S2"]),
+        (disk("S1", "", 9), disk("", "", 9), &["serial S1 is now unknown"]),
+        (disk("", "0x5", 9), disk("S2", "0x6", 9), &["wwn 0x5 is now 0x6"]),
+        (disk("", "", 9), disk("", "", 10), &["9 bytes are now 10"]),
+        (
+            disk("S1", "0x5", 9),
+            disk("S2", "0x6", 10),
+            &["serial S1 is now S2", "wwn 0x5 is now 0x6", "9 bytes are now 10"],
+        ),
+    ];
+    for (plan, now, expected) in cases {
+        assert_eq!(differences(&plan, &now), expected, "{plan:?} {now:?}");
+    }
+}
+
+/// Two disks of one size without serial number: one was pulled, and the other one has taken its name.
+#[test]
+fn another_disk_of_the_same_kind_has_another_number() {
+    let numbered = |diskseq: u64, serial: &str| DiskIdentity { diskseq, ..disk(serial, "", 9) };
+    let other: &[&str] = &["the kernel's disk number 7 is now 8"];
+    for (plan, now, expected) in [
+        (numbered(7, ""), numbered(7, ""), &[][..]),
+        (numbered(7, ""), numbered(8, ""), other),
+        (numbered(7, "S1"), numbered(8, "S1"), other),
+        // A kernel or an inventory that does not tell.
+        (numbered(7, ""), numbered(0, ""), &[]),
+        (numbered(0, ""), numbered(8, ""), &[]),
+    ] {
+        assert_eq!(differences(&plan, &now), expected, "{plan:?} {now:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_is_gone_is_refused() {
+    let plan = DiskIdentity { device: "/dev/no-such-disk".into(), ..disk("S1", "", 9) };
+    let error = identify(&plan).unwrap_err().to_string();
+    assert!(error.starts_with("find the disk /dev/no-such-disk of the plan (nothing was written): "), "{error}");
+    let plan = DiskIdentity { device: "/dev/null".into(), ..plan };
+    assert!(identify(&plan).unwrap_err().to_string().contains("it is not a block device"));
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_another_size_is_another_disk() {
+    let device = LoopDevice::new(16 << 20, 512);
+    let plan = DiskIdentity { device: device.path().into(), ..disk("", "", 16 << 20) };
+    identify(&plan).unwrap();
+    let error = identify(&DiskIdentity { size_bytes: 17 << 20, ..plan.clone() }).unwrap_err().to_string();
+    let expected = "is not the disk that the plan was made for: 17825792 bytes are now 16777216; nothing was written";
+    assert_eq!(error, format!("{} {expected}", device.path()));
+    let error = identify(&DiskIdentity { serial: "S1".into(), ..plan }).unwrap_err().to_string();
+    assert!(error.contains("serial S1 is now unknown"), "{error}");
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_another_disk_that_has_taken_the_name_is_not_written() {
+    let (identity, disk) = LoopDevice::exchanged(16 << 20);
+    let device = disk.path().to_owned();
+    assert_eq!((identity.device.as_str(), identity.size_bytes), (disk.path(), 16 << 20));
+    assert_ne!(identity.diskseq, 0);
+    let writable = File::options().write(true).open(disk.path()).unwrap();
+    writable.write_all_at(&[0xaa; 4096], 0).unwrap();
+    writable.sync_all().unwrap();
+    drop(writable);
+    let before = fs::read(disk.image()).unwrap();
+
+    let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
+    let wipe =
+        WipeDisk { device, identity: identity.clone(), methods: vec![], strict: false, budget_seconds: 60, zero };
+    let table = PartitionTable { identity: identity.clone(), ..disk.table(512, &[(1, 2048, 4095)]) };
+    for (error, end) in [
+        (identify(&identity).map(drop), "; nothing was written"),
+        (erase::wipe(&wipe).map(drop), "; it was left alone"),
+        (gpt::write(&table), "; it was left alone"),
+    ] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("is not the disk that the plan was made for: the kernel's disk number "), "{error}");
+        assert!(error.ends_with(end), "{error}");
+    }
+    assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
+    // As itself it is written.
+    erase::wipe(&WipeDisk { identity: disk.identity(), ..wipe }).unwrap();
+    gpt::write(&PartitionTable { identity: disk.identity(), ..table }).unwrap();
+}
+
+/// A path that comes to mean another disk, as that of a tool's argument would.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
+    let (ours, other) = (LoopDevice::new(16 << 20, 512), LoopDevice::new(16 << 20, 512));
+    for disk in [&ours, &other] {
+        gpt::write(&disk.table(512, &[(1, 2048, 4095)])).unwrap();
+    }
+    let mut held = Held::default();
+    assert!(held.prove_below(ours.path()).is_err());
+    held.hold(&ours.identity()).unwrap();
+    held.prove_below(ours.path()).unwrap();
+    held.prove_below(&ours.partition(1)).unwrap();
+    for device in [other.path(), &other.partition(1)] {
+        let error = held.prove_below(device).unwrap_err().to_string();
+        let name = other.path().trim_start_matches("/dev/");
+        assert_eq!(error, format!("{device} lies on {name}, which is no disk of the plan by now; it was left alone"));
+    }
+    assert!(held.prove_below("/dev/no-such-disk").is_err());
+}
+
+/// A loop device that is open goes only when it is closed: nobody else gets its name.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
+    let disk = LoopDevice::new(16 << 20, 512);
+    let mut held = Held::default();
+    held.hold(&disk.identity()).unwrap();
+    let losetup = |args: &[&str]| crate::command::Command::new("losetup").args(args).run();
+    losetup(&["--detach", disk.path()]).unwrap();
+    let other = tempfile::NamedTempFile::new().unwrap();
+    other.as_file().set_len(16 << 20).unwrap();
+    losetup(&[disk.path(), other.path().to_str().unwrap()]).unwrap_err();
+    held.prove_below(disk.path()).unwrap();
+    // In this order: the name is another test's as soon as nobody holds it.
+    drop(disk);
+    drop(held);
+}
+
+/// The serial numbers of NVMe, SATA and virtio come from three places in sysfs.
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
+    crate::storage::vmdisks::assert_test_machine();
+    let inventory = inventory::read().unwrap();
+    let identities: Vec<DiskIdentity> = inventory.disks.iter().map(DiskIdentity::of).collect();
+    assert!(identities.len() >= 11, "{identities:?}");
+    for identity in &identities {
+        assert!(!identity.serial.is_empty(), "{identity:?}");
+        identify(identity).unwrap();
+        for other in identities.iter().filter(|other| other.device != identity.device) {
+            let moved = DiskIdentity { device: other.device.clone(), ..identity.clone() };
+            let error = identify(&moved).unwrap_err().to_string();
+            assert!(error.contains(&format!("serial {} is now {}", identity.serial, other.serial)), "{error}");
+        }
+    }
+}
