@@ -108,10 +108,10 @@ fn lies(plan: &Plan, inventory: &Inventory, device: &str) -> Vec<(String, ByteRa
             }
             Operation::CreateVolume(volume) if volume.device == device => return all(&volume.physical),
             Operation::AssembleArray { device: array, members, .. } if array == device => return all(members),
-            Operation::ActivateGroup { name, devices, volumes } => {
-                if volumes.iter().any(|volume| device == format!("/dev/{name}/{volume}")) {
-                    return all(devices);
-                }
+            Operation::ActivateGroup { name, devices, volumes }
+                if volumes.iter().any(|volume| device == format!("/dev/{name}/{volume}")) =>
+            {
+                return all(devices);
             }
             _ => {}
         }
