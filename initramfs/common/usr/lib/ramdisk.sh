@@ -54,3 +54,6 @@ load_modules() {
 	# What is plugged in later finds its driver by itself again.
 	[ ! -e /sys/bus/scsi/drivers_autoprobe ] || echo 1 >/sys/bus/scsi/drivers_autoprobe
 }
+
+# No hardware asks for these. mdadm and lvm expect a udev that has loaded them, and there is no /dev/loop-control before.
+load_stack() { modprobe -a md-mod dm-mod loop; }
