@@ -44,8 +44,9 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         for sector_bytes in [512, 4096] {
             let size_bytes = if format == Vfat { 500 * MIB } else { 20 << 30 };
             let trial = TryFilesystem { sector_bytes, size_bytes, ..trial(format, options, mount) };
+            // A loop device over memory writes the zeros that a file need not: 454 MiB of the first one with large sectors.
             let said =
-                with_memory(&trial, 256 * MIB).unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
+                with_memory(&trial, 1024 * MIB).unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
             assert_eq!(said, None, "{format} {sector_bytes}");
         }
     }
