@@ -75,7 +75,7 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
             failures.push(format!("the server does not say {text:?} but {:?}", seen.problems));
         }
     }
-    failures.extend(seen.broken.iter().cloned());
+    witness(&expect.witness_says, &seen.broken, &mut failures);
     untouched(machine, expect, seen, &mut failures);
     failures.extend(reinstall::failures(expect, seen));
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
@@ -103,6 +103,15 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
         failures.extend(found.into_iter().map(|failure| format!("on the disks: {failure}")));
     }
     failures
+}
+
+/// What the witness found is a failure, unless all of it was expected.
+fn witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
+    let says = |text: &String, words: &String| matches(&format!("*{text}*"), words);
+    failures.extend(found.iter().filter(|words| !expected.iter().any(|text| says(text, words))).cloned());
+    for text in expected.iter().filter(|text| !found.iter().any(|words| says(text, words))) {
+        failures.push(format!("the witness does not say {text:?} but {found:?}"));
+    }
 }
 
 fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
@@ -389,6 +398,21 @@ a: text
         assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
     }
     beside_the_old_system(&found);
+    what_the_witness_finds();
+}
+
+fn what_the_witness_finds() {
+    let found = ["disk vdb at sector 8, in step a".to_owned(), "disk vdb at sector 8, in step b".to_owned()];
+    let judged = |expected: &[&str], found: &[String]| {
+        let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        let mut failures = Vec::new();
+        witness(&expected, found, &mut failures);
+        failures
+    };
+    assert_eq!(judged(&[], &found), found);
+    assert!(judged(&["vdb*sector 8"], &found).is_empty());
+    assert_eq!(judged(&["step a"], &found), found[1..]);
+    assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness does not say \"vdc\"")));
 }
 
 /// Its own disks may change, all others not; where the names of the disks have moved, only what the scenario names counts.

@@ -44,8 +44,9 @@ pub struct Drama<'a> {
     others: usize,
     /// The power was cut when success was reported.
     died_reported: bool,
-    /// How many agents had announced what they write when this boot began.
+    /// How many agents had announced what they write, and how many had reported, when this boot began.
     announced: usize,
+    reported: usize,
     /// What the witness has against the boots so far.
     broken: Vec<String>,
     /// When the machine was switched on, or the system that reinstalls itself was up.
@@ -99,6 +100,7 @@ impl<'a> Drama<'a> {
             others,
             died_reported: false,
             announced: 0,
+            reported: 0,
             broken: vec![],
             began,
         }
@@ -117,8 +119,10 @@ impl<'a> Drama<'a> {
     fn testify(&mut self) -> Result<()> {
         let announced = self.proxy.announced();
         let last = announced.get(self.announced..).and_then(<[Value]>::last);
-        self.broken.extend(self.vm.testify(last.map(|notice| &notice["extents"]))?);
-        self.announced = announced.len();
+        let reported = self.server.said().iter().filter(|line| line["report"].is_object()).count();
+        let acted = last.is_some() || reported > self.reported;
+        self.broken.extend(self.vm.testify(last.map(|notice| &notice["extents"]), acted)?);
+        (self.announced, self.reported) = (announced.len(), reported);
         Ok(())
     }
 

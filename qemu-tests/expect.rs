@@ -27,6 +27,9 @@ pub struct Expect {
     /// Problems that the server shows to its operator.
     #[serde(default)]
     pub server_says: Vec<String>,
+    /// What the witness must find: writes where nobody may write.
+    #[serde(default)]
+    pub witness_says: Vec<String>,
     #[serde(default)]
     pub untouched_disks: Vec<String>,
     /// What is still as an earlier run has left it.

@@ -250,12 +250,13 @@ impl Vm {
         Ok(())
     }
 
-    /// What was written so far and should not have been, by the extents that the agent has announced.
+    /// What was written so far and should not have been, by the extents that the agent has announced; it has `acted` if it did
+    /// that or reported anything.
     ///
     /// # Errors
     /// A log cannot be read.
-    pub fn testify(&mut self, extents: Option<&Value>) -> Result<Vec<String>> {
-        self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.testify(extents))
+    pub fn testify(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
+        self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.testify(extents, acted))
     }
 
     /// Takes the power away, but lets QEMU finish its files: an overlay then shows all that was written to it.

@@ -263,7 +263,7 @@ impl Start<'_> {
         let mut vm = Vm::start(chassis, label, &boot)?;
         let end = watch(&mut vm, server, heard, cut)?;
         let announced = proxy.announced().split_off(announced);
-        let broken = vm.testify(announced.last().map(|notice| &notice["extents"]))?;
+        let broken = vm.testify(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
         Ok((end, broken))
     }
 }

@@ -77,16 +77,16 @@ impl Witness {
     }
 
     /// What was written and should not have been, up to this moment; nothing further is watched. `extents` are those that the
-    /// agent has announced, if it came so far. Logs that say nothing are removed.
+    /// agent has announced, if it came so far; it has `acted` if it did that or reported anything. Logs that say nothing are removed.
     ///
     /// # Errors
     /// A log cannot be read.
-    pub fn testify(&mut self, extents: Option<&Value>) -> Result<Vec<String>> {
+    pub fn testify(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
         self.ended.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
         let samples = thread.join().map_err(|_| "the witness panicked")??;
         let law = Law::new(extents, &self.all, self.named_as_listed);
-        let mut broken = Vec::new();
+        let mut broken: Vec<String> = law.is_blind(acted, &samples).into_iter().collect();
         for (number, (disk, log)) in self.disks.iter().enumerate() {
             let writes = witness_log::writes(log)?;
             broken.extend(law.broken_by(number, disk, &writes, &samples, self.from_the_start));
@@ -174,7 +174,7 @@ pub fn self_test() {
         ended: Arc::default(),
         thread: Some(std::thread::spawn(|| Ok(samples))),
     };
-    let broken = witness.testify(None).expect("a testimony");
+    let broken = witness.testify(None, true).expect("a testimony");
     assert!(broken.len() == 1 && broken[0].contains("4096 bytes of disk sda were written at sector 0"), "{broken:?}");
     assert!(log.exists());
     std::fs::remove_dir_all(&folder).expect("removed");

@@ -123,6 +123,23 @@ impl<'a> Law<'a> {
         ranges
     }
 
+    /// Why its silence would mean nothing, in words: the agent has `acted`, and what shows which step ran was not seen; or all logs
+    /// are empty although a whole installation has written.
+    pub fn is_blind(&self, acted: bool, samples: &[Sample]) -> Option<String> {
+        if acted && !samples.iter().any(|sample| sample.after.started) {
+            return Some(
+                "the witness: the agent has acted, and the console does not show that it began: nothing was judged"
+                    .to_owned(),
+            );
+        }
+        let may_write = self.steps.iter().any(|(_, disks)| !disks.is_empty());
+        let wrote = may_write && samples.iter().any(|sample| sample.after.leaves);
+        let counted = samples.iter().flat_map(|sample| &sample.counts).any(|count| *count > 0);
+        (wrote && !counted).then(|| {
+            "the witness: the agent has installed, and no log has a single write: nothing was judged".to_owned()
+        })
+    }
+
     /// The writes of a disk that no step may have done, in words. `number` is its place in the counts of the samples; writes
     /// before the agent count only `from_the_start`.
     pub fn broken_by(
@@ -187,6 +204,7 @@ const START: &str = "Preparing           drophammer 0.1.0";
 pub fn self_test() {
     marks_are_read();
     writes_are_judged();
+    blindness_is_told();
     disks_are_told_apart();
 }
 
@@ -268,6 +286,21 @@ fn writes_are_judged() {
     let mut failed = at("report.begin", 3);
     failed.after.failed = true;
     assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[at("storage.lock", 2), failed], true).len(), 1);
+}
+
+fn blindness_is_told() {
+    let (extents, disks) = (extents(), [known("sda", "A")]);
+    let (law, refused) = (Law::new(Some(&extents), &disks, true), Law::new(None, &disks, true));
+    let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
+    let words =
+        |law: &Law, acted, sample: &Sample| law.is_blind(acted, std::slice::from_ref(sample)).unwrap_or_default();
+    // A machine that died before its agent began.
+    assert_eq!(words(&law, false, &silent), "");
+    assert!(words(&law, true, &silent).contains("does not show that it began"));
+    assert_eq!(words(&law, true, &at("storage.lock", 0)), "");
+    assert!(words(&law, true, &at("boot.kexec", 0)).contains("no log has a single write"));
+    assert_eq!(words(&law, true, &at("boot.kexec", 1)), "");
+    assert_eq!(words(&refused, true, &at("boot.kexec", 0)), "");
 }
 
 fn disks_are_told_apart() {

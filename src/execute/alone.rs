@@ -22,10 +22,9 @@ pub(super) fn on_device(operation: &Operation, installation: &Installation) -> R
         Operation::CreateVolume(volume) => lvm::create_volume(volume)?,
         Operation::AssembleArray { device, uuid, members } => raid::assemble(device, *uuid, members)?,
         Operation::ActivateGroup { name, devices, volumes } => lvm::activate(name, volumes, devices)?,
+        Operation::TryArray(array) => trial::array(array)?.iter().for_each(|note| installation.reporter.say(note)),
         Operation::TryFilesystem(filesystem) => {
-            if let Some(note) = trial::try_out(filesystem)? {
-                installation.reporter.say(&note);
-            }
+            trial::filesystem(filesystem)?.iter().for_each(|note| installation.reporter.say(note));
         }
         Operation::MakeFilesystem(make) => filesystem::make(make)?,
         Operation::DeactivateGroup { name, devices } => lvm::deactivate(name, devices)?,

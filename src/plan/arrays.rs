@@ -5,6 +5,7 @@ use super::absent::survives;
 use super::capacity::{array_bytes, stripe_bytes};
 use super::devices::{Below, Device, Fate};
 use super::sectors::MIB;
+use super::trying;
 use super::verdict::{ArrayFate, Deciding};
 use crate::inventory::{self, ArrayMember, MemberRole, Signature, Tried};
 use crate::layout::Raid;
@@ -60,7 +61,7 @@ impl<'a> Deciding<'a> {
             content: Ok(&[]),
         };
         self.devices.insert(raid.arrayname.clone(), device);
-        self.decided.arrays.push(ArrayFate::Made(CreateArray {
+        let made = CreateArray {
             device: raid.arrayname.clone(),
             level: raid.level,
             metadata,
@@ -68,7 +69,9 @@ impl<'a> Deciding<'a> {
             devices,
             spares,
             createoptions: raid.other_options(),
-        }));
+        };
+        self.decided.array_trials.extend(trying::array(&made, &sizes, below.sector_bytes()));
+        self.decided.arrays.push(ArrayFate::Made(made));
     }
 
     /// None of its devices that are absent can be done without.

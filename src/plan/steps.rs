@@ -24,7 +24,11 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StepName::StorageIdentify, decided.identities.iter().cloned().map(Operation::IdentifyDisk).collect()),
         (
             StepName::StorageLock,
-            locks(layout, inventory, &decided).into_iter().chain(trying::tries(&filesystems)).collect(),
+            locks(layout, inventory, &decided)
+                .into_iter()
+                .chain(array_trials(&decided))
+                .chain(trying::tries(&filesystems))
+                .collect(),
         ),
         (StepName::StorageRelease, releases(&decided)),
         (StepName::StorageRehearse, returning.rehearsal(inventory).map(Operation::Rehearse).into_iter().collect()),
@@ -163,6 +167,10 @@ fn groups_and_volumes_to_make(decided: &Decided) -> Vec<Operation> {
         GroupFate::Kept { .. } => None,
     });
     groups.chain(decided.volumes.iter().cloned().map(Operation::CreateVolume)).collect()
+}
+
+fn array_trials(decided: &Decided) -> impl Iterator<Item = Operation> {
+    decided.array_trials.iter().cloned().map(Operation::TryArray)
 }
 
 /// The reverse of how it was put together.

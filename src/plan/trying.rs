@@ -1,13 +1,25 @@
-//! What is tried before the point of no return: filesystems whose options only their tool, or the kernel, understands.
+//! What is tried before the point of no return: arrays and filesystems whose options only their tool, or the kernel, understands.
 
 use super::returning::mountable;
 use super::steps::{Placed, new_filesystem};
-use super::{MakeFilesystem, Operation, TryFilesystem};
+use super::{CreateArray, MakeFilesystem, Operation, TryArray, TryFilesystem};
 use crate::layout::Format;
 use uuid::Uuid;
 
 /// Where the size of a device cannot be said before it is made.
 const UNKNOWN_SIZE_BYTES: u64 = 4 << 30;
+
+/// An array that is made, and has options. `sizes` are those of the devices that are there, in their order.
+pub fn array(made: &CreateArray, sizes: &[Option<u64>], sector_bytes: u32) -> Option<TryArray> {
+    if made.createoptions.is_empty() {
+        return None;
+    }
+    let mut sizes = sizes.iter().map(|size| size.unwrap_or(UNKNOWN_SIZE_BYTES));
+    let of = |device: &String| if device == "missing" { Some(0) } else { sizes.next() };
+    let member_bytes = made.devices.iter().map(of).collect::<Option<_>>()?;
+    let uuid = Uuid::from_u128(!made.uuid.as_u128());
+    Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, sector_bytes })
+}
 
 /// Those that are made, and have options. What has none is made as its tool wants it.
 pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {

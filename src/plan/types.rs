@@ -128,8 +128,9 @@ pub enum Operation {
         devices: Vec<String>,
         volumes: Vec<String>,
     },
-    /// Make a filesystem in memory, and mount it there: what its tool or the kernel refuses is known before anything is
-    /// destroyed.
+    /// Make an array of devices in memory: what mdadm or the kernel refuses is known before anything is destroyed.
+    TryArray(TryArray),
+    /// Make a filesystem in memory, and mount it there, for the same reason.
     TryFilesystem(TryFilesystem),
     MakeFilesystem(MakeFilesystem),
     Mount(MountFilesystem),
@@ -366,6 +367,15 @@ pub struct MakeFilesystem {
     /// As blkid and fstab write it: `1A2B-3C4D` for vfat, RFC 4122 for the others.
     pub uuid: String,
     pub createoptions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TryArray {
+    /// With a name and a UUID of its own, so that nobody takes it for the real one.
+    pub make: CreateArray,
+    /// One for each of its devices.
+    pub member_bytes: Vec<u64>,
+    pub sector_bytes: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -8,8 +8,8 @@ use super::lvm::Group;
 use super::release::Release;
 use super::stack::Stack;
 use super::{
-    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, Verdict,
-    WipeDisk, display,
+    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, TryArray,
+    Verdict, WipeDisk, display,
 };
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
@@ -30,6 +30,8 @@ pub struct Decided {
     pub image_disk: Option<inventory::Disk>,
     /// In the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
+    /// Of those that are made.
+    pub array_trials: Vec<TryArray>,
     /// In the order of `Layout::volumegroups`.
     pub groups: Vec<GroupFate>,
     pub volumes: Vec<CreateVolume>,

@@ -29,8 +29,8 @@ pub fn put(device: &str, memory_bytes: u64) -> Result<String> {
     let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
     let chunk_bytes = CHUNK * kernel::SYSFS_SECTOR_BYTES;
     // The first chunks are for the kernel itself.
-    let (changes, path) = memory::device((memory_bytes / chunk_bytes).max(16) * chunk_bytes)?;
-    let table = format!("0 {} snapshot {device} {path} N {CHUNK}", size / kernel::SYSFS_SECTOR_BYTES);
+    let changes = memory::device((memory_bytes / chunk_bytes).max(16) * chunk_bytes)?;
+    let table = format!("0 {} snapshot {device} {} N {CHUNK}", size / kernel::SYSFS_SECTOR_BYTES, changes.path);
     let create = Command::new("dmsetup").args(["create", "--noudevsync", "--uuid", &name, "--table", &table, &name]);
     create.env("DM_DISABLE_UDEV", "1").run().context(Phase::Storage, what)?;
     // From now on the overlay has it open.

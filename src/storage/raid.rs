@@ -38,12 +38,33 @@ pub fn create(array: &CreateArray) -> Result<()> {
     mdadm(argv(array)).context(Phase::Storage, what)?;
     freeze(device)?;
     let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;
-    let differences = found.differences(array);
-    if !differences.is_empty() {
-        let what = format!("{device} was created, but it is not what the plan says: {}", differences.join("; "));
-        return Err(Error::new(Phase::Storage, what));
-    }
+    require_planned(&found, array)?;
     wipe::wipe_ends(device)
+}
+
+/// Makes an array of devices that nobody needs, looks whether it is the one that was asked for, and takes it away again. Nothing
+/// of it is synchronised.
+///
+/// # Errors
+/// mdadm's or the kernel's own words, or what came of it.
+pub fn try_out(array: &CreateArray) -> Result<()> {
+    let mut array = array.clone();
+    array.createoptions.push("--assume-clean".to_owned());
+    let what = || format!("create {} of {}", array.level, array.devices.join(" "));
+    mdadm(argv(&array)).context(Phase::Storage, what)?;
+    let found = Found::read(&array.device);
+    stop(&array.device)?;
+    require_planned(&found.context(Phase::Storage, what)?, &array)
+}
+
+fn require_planned(found: &Found, array: &CreateArray) -> Result<()> {
+    match found.differences(array).join("; ") {
+        same if same.is_empty() => Ok(()),
+        differences => {
+            let what = format!("{} was created, but it is not what the plan says: {differences}", array.device);
+            Err(Error::new(Phase::Storage, what))
+        }
+    }
 }
 
 /// Assembles a kept array of these members, writable and under this name. Members may be missing as long as the level can

@@ -1,19 +1,23 @@
-//! Tries a filesystem before anything is destroyed: the tool makes it on a file in memory, of the size and with the sectors
-//! of the device that it is for, and the kernel mounts it. What they refuse there is refused while the old system is whole.
+//! Tries arrays and filesystems before anything is destroyed: the tool makes them on files in memory, of the size and with the
+//! sectors of the devices that they are for, and the kernel runs or mounts them. What they refuse there is refused while the old
+//! system is whole.
 
-use super::filesystem;
 use super::mount::Mounts;
 use super::scratch::Scratch;
+use super::{filesystem, raid};
 use crate::command::{CommandError, End};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
-use crate::plan::{MakeFilesystem, MountFilesystem, TryFilesystem};
+use crate::plan::{CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
 use std::fs;
 use std::io;
 use std::time::Duration;
 
 /// Most of a filesystem is a hole. What is not, is its metadata: of 8 TB some hundred MiB, most of it an xfs log of zeros.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
+
+/// Of each device of an array. Superblock, bitmap and bad-block log take a few MiB of it.
+const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
 /// This part of the memory that is free may be used.
 const PART_OF_FREE: u64 = 3;
@@ -24,11 +28,40 @@ const SMALL_BYTES: u64 = 2 << 30;
 /// No tool takes longer for a file of holes, but where it is told to read all of it.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// Makes the array of devices in memory, and says what could not be tried.
+///
+/// # Errors
+/// mdadm or the kernel refuses it, in their own words, or makes another one than the plan's.
+pub fn array(trial: &TryArray) -> Result<Option<String>> {
+    let TryArray { make, member_bytes, sector_bytes } = trial;
+    let what = || format!("{} for {} was tried in memory, and cannot be made so", make.level, make.device);
+    let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for (device, size_bytes) in make.devices.iter().zip(member_bytes) {
+        if device == raid::MISSING {
+            devices.push(device.clone());
+            continue;
+        }
+        let scratch = Scratch::new(*size_bytes, MEMBER_MEMORY_BYTES)?;
+        let member = scratch.attach(*sector_bytes)?;
+        devices.push(member.path.clone());
+        members.push(member);
+        scratches.push(scratch);
+    }
+    let device = format!("/dev/md/trial-{}", std::process::id());
+    match raid::try_out(&CreateArray { device, devices, ..make.clone() }) {
+        Err(_) if scratches.iter().any(Scratch::is_full) => {
+            let mib = MEMBER_MEMORY_BYTES >> 20;
+            Ok(Some(format!("{} takes more than {mib} MiB of memory for each device to try it", make.device)))
+        }
+        tried => tried.context(Phase::Storage, what).map(|()| None),
+    }
+}
+
 /// Makes and mounts it, and says what could not be tried.
 ///
 /// # Errors
 /// The tool or the kernel refuses it, in its own words.
-pub fn try_out(trial: &TryFilesystem) -> Result<Option<String>> {
+pub fn filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
     let memory = memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
     with_memory(trial, memory)
 }
@@ -64,7 +97,7 @@ fn once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Tri
     // A file is one with sectors of 512 bytes, and to zero a part of it takes no memory.
     let four_k = (trial.sector_bytes != 512).then(|| scratch.attach(trial.sector_bytes)).transpose()?;
     let path = match &four_k {
-        Some(device) => device.path()?.to_owned(),
+        Some(device) => device.path.clone(),
         None => scratch.file().to_string_lossy().into_owned(),
     };
     let make = MakeFilesystem { device: path, ..trial.make.clone() };
@@ -79,7 +112,7 @@ fn once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Tri
     drop(four_k);
     if trial.mount.is_some() {
         let device = scratch.attach(trial.sector_bytes)?;
-        mount(trial, &scratch, device.path()?)?;
+        mount(trial, &scratch, &device.path)?;
     }
     Ok(Tried::Whole)
 }

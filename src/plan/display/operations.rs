@@ -5,7 +5,7 @@ use crate::inventory::EraseMethod;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem, MountFilesystem, Operation,
-    PartitionTable, Rehearsal, TryFilesystem, WipeDisk,
+    PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
 
@@ -68,6 +68,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::ActivateGroup { name, devices, volumes } => {
             alone(format!("activate {} of {name} ({})", volumes.join(", "), listed(devices)))
         }
+        Operation::TryArray(trial) => alone(try_array(trial)),
         Operation::TryFilesystem(trial) => alone(try_filesystem(trial)),
         Operation::MakeFilesystem(make) => alone(make_filesystem(make)),
         Operation::Mount(filesystem) => alone(mount(filesystem)),
@@ -117,6 +118,12 @@ fn create_group(group: &CreateGroup) -> String {
 fn make_filesystem(make: &MakeFilesystem) -> String {
     let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
     format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid)
+}
+
+/// `try raid1 --bitmap=internal for md/root in memory`.
+fn try_array(trial: &TryArray) -> String {
+    let CreateArray { device, level, createoptions, .. } = &trial.make;
+    format!("try {level} {} for {} in memory", createoptions.join(" "), short(device))
 }
 
 /// `try ext4 -m 0 for sda2 in memory, mounted with noatime`.

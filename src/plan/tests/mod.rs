@@ -36,6 +36,7 @@ mod simulator;
 mod spanning;
 mod stacks;
 mod table;
+mod trying;
 mod unknown;
 mod whole;
 

@@ -86,3 +86,57 @@ fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     assert!(memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
     assert!(Path::new("/run/drophammer").exists());
 }
+
+/// mdadm's options are tried with its own words, and nothing of it stays.
+#[test]
+#[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
+fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
+    use crate::layout::RaidLevel::{self, Raid0, Raid1, Raid5, Raid6, Raid10};
+    crate::storage::vmdisks::assert_test_machine();
+    let trial = |level: RaidLevel, metadata: &str, members: &str, options: &str, sector_bytes| {
+        let devices: Vec<String> = members.split(' ').map(str::to_owned).collect();
+        let size = |device: &String| if device == raid::MISSING { 0 } else { 8 << 40 };
+        TryArray {
+            member_bytes: devices.iter().map(size).collect(),
+            make: CreateArray {
+                device: "/dev/md/data".to_owned(),
+                level,
+                metadata: metadata.to_owned(),
+                uuid: uuid::Uuid::from_u128(7),
+                devices,
+                spares: 0,
+                createoptions: options.split_whitespace().map(str::to_owned).collect(),
+            },
+            sector_bytes,
+        }
+    };
+    for (level, metadata, members, options) in [
+        (Raid0, "1.2", "/dev/vda /dev/vdb", "--chunk=64"),
+        (Raid1, "1.0", "/dev/vda missing", "--bitmap=internal --write-mostly"),
+        (Raid5, "1.2", "/dev/vda /dev/vdb /dev/vdc", "--consistency-policy=ppl"),
+        (Raid6, "1.1", "/dev/vda /dev/vdb /dev/vdc /dev/vdd", "--assume-clean --bitmap=none"),
+        (Raid10, "1.2", "/dev/vda /dev/vdb", "--layout=f2"),
+    ] {
+        for sector_bytes in [512, 4096] {
+            let tried = array(&trial(level, metadata, members, options, sector_bytes));
+            let said = tried.unwrap_or_else(|error| panic!("{level} {options} {sector_bytes}: {error}"));
+            assert_eq!(said, None, "{level} {options} {sector_bytes}");
+        }
+    }
+    for (level, options, words) in [
+        (Raid1, "--no-such-option", "unrecognized option"),
+        (Raid5, "--chunk=3", "invalid chunk"),
+        (Raid10, "--layout=f7", "layout"),
+        (Raid1, "--size=20T", "device"),
+    ] {
+        let error = array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("{level} for /dev/md/data was tried in memory, and cannot be made so")),
+            "{error}"
+        );
+        assert!(error.contains(words), "{options}: {error}");
+    }
+    assert_nothing_left();
+    let running = fs::read_to_string("/proc/mdstat").unwrap();
+    assert!(!running.contains("active"), "{running}");
+}

@@ -1,0 +1,83 @@
+//! Loop devices of our own: over a file, with sectors of any size, gone as soon as nobody has them open any more.
+
+use nix::errno::Errno;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Numbers and structures from linux/loop.h.
+mod ioctl {
+    pub const AUTOCLEAR: u32 = 4;
+
+    /// `struct loop_info64`; only what is set here has a name.
+    #[repr(C)]
+    pub struct Info {
+        pub places: [u64; 5],
+        pub number_and_keys: [u32; 3],
+        pub flags: u32,
+        pub names: [u8; 160],
+        pub init: [u64; 2],
+    }
+
+    /// `struct loop_config`.
+    #[repr(C)]
+    pub struct Config {
+        pub fd: u32,
+        pub block_bytes: u32,
+        pub info: Info,
+        pub reserved: [u64; 8],
+    }
+
+    nix::ioctl_none_bad!(get_free, 0x4C82);
+    nix::ioctl_write_ptr_bad!(configure, 0x4C0A, Config);
+}
+
+/// Open, so that it stays.
+pub struct LoopDevice {
+    pub file: File,
+    /// `/dev/loop0`.
+    pub path: String,
+}
+
+impl LoopDevice {
+    /// What is written to it goes to `backing`.
+    ///
+    /// # Errors
+    /// The kernel has no loop devices, or refuses this size of a sector.
+    pub fn over(backing: &File, sector_bytes: u32) -> io::Result<LoopDevice> {
+        let control = File::open("/dev/loop-control")?;
+        loop {
+            // SAFETY: LOOP_CTL_GET_FREE takes no argument.
+            let number = unsafe { ioctl::get_free(control.as_raw_fd()) }?;
+            let path = format!("/dev/loop{number}");
+            let file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
+            match configure(&file, backing, sector_bytes) {
+                // Somebody else was faster.
+                Err(Errno::EBUSY) => continue,
+                result => result?,
+            }
+            // The kernel keeps this flag when a loop device is detached.
+            super::kernel::set_read_only(&file, false)?;
+            return Ok(LoopDevice { file, path });
+        }
+    }
+}
+
+fn configure(device: &File, backing: &File, sector_bytes: u32) -> nix::Result<()> {
+    let fd = u32::try_from(backing.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+    let info =
+        ioctl::Info { places: [0; 5], number_and_keys: [0; 3], flags: ioctl::AUTOCLEAR, names: [0; 160], init: [0; 2] };
+    let config = ioctl::Config { fd, block_bytes: sector_bytes, info, reserved: [0; 8] };
+    // SAFETY: LOOP_CONFIGURE reads one `struct loop_config` where the pointer says.
+    unsafe { ioctl::configure(device.as_raw_fd(), &config) }.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structures_have_the_size_that_the_kernel_wants() {
+        assert_eq!((size_of::<ioctl::Info>(), size_of::<ioctl::Config>()), (232, 304));
+    }
+}
