@@ -2,7 +2,11 @@
 
 use crate::allocation::Machine;
 use crate::layout;
+use crate::plan::{self, Erase, Mode, Request, Subject};
 use crate::problem::lines;
+use std::fs;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
 
 /// The fenced blocks of that language.
 pub fn blocks(text: &str, language: &str) -> Vec<String> {
@@ -107,4 +111,204 @@ fn the_manifest_and_the_key_in_the_docs_are_such() {
     let key = text.split("`drophammer.key=").nth(1).unwrap().split('`').next().unwrap();
     let keys = crate::image::Keys::read(&[key.to_owned()], std::path::Path::new("/no/such/directory")).unwrap();
     assert_eq!(keys.0.len(), 1);
+}
+
+/// All that people read.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.chain([root.join("README.md"), root.join("CONTRIBUTING.md")]).collect()
+}
+
+/// Where the links of a page lead, but for those to other hosts.
+fn links(page: &str) -> Vec<&str> {
+    let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    links.filter(|link| !link.contains("://")).collect()
+}
+
+/// What a link calls the headings of a page: in lower case, hyphens for blanks, other punctuation left out.
+fn headings(page: &str) -> Vec<String> {
+    let outside_of_blocks = page.split("\n```").step_by(2);
+    let headings = outside_of_blocks.flat_map(str::lines).filter(|line| line.starts_with('#'));
+    let in_words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"));
+    in_words.map(|heading| heading.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()).collect()
+}
+
+#[test]
+fn every_link_in_the_docs_leads_to_a_page_and_to_a_heading_of_it() {
+    let mut found = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", page.display());
+            if !heading.is_empty() {
+                let headings = headings(&fs::read_to_string(&target).unwrap());
+                assert!(headings.iter().any(|one| one == heading), "{}: {link}: there is {headings:?}", page.display());
+            }
+            found += 1;
+        }
+    }
+    assert!(found > 80, "{found}");
+}
+
+#[test]
+fn every_page_is_in_the_contents() {
+    let readme = include_str!("../README.md");
+    for page in pages().iter().filter(|page| page.parent().is_some_and(|folder| folder.ends_with("docs"))) {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(links(readme).contains(&format!("docs/{name}").as_str()), "README.md does not name docs/{name}");
+    }
+}
+
+/// As `drophammer plan` prints it; what is left out is a line with nothing but `…`.
+#[test]
+fn the_plan_in_the_readme_is_what_a_desk_prints() {
+    let layout = layout::read_yaml(include_str!("../testdata/layouts/storage.yaml")).unwrap().layout;
+    let inventory = include_str!("../testdata/inventories/raid-lvm.json");
+    let inventory: crate::inventory::Inventory = serde_json::from_str(inventory).unwrap();
+    let subject = Subject {
+        machine: inventory.system.uuid.clone(),
+        image: "the image".to_owned(),
+        url: "the image's server".to_owned(),
+        ..Subject::default()
+    };
+    let request = Request { mode: Mode::Install, erase: Erase::default(), subject, claim: None };
+    let printed = plan::make(&layout, &inventory, request, &mut Uuid::new_v4).unwrap().to_string();
+    let printed: Vec<&str> = printed.lines().collect();
+    let shown = &blocks(include_str!("../README.md"), "text")[0];
+    let shown: Vec<&str> = shown.lines().filter(|line| line.trim() != "…").collect();
+    assert!(shown.len() > 30, "{}", shown.len());
+    for line in shown {
+        assert!(printed.contains(&line), "{line}\n{}", printed.join("\n"));
+    }
+}
+
+#[test]
+fn the_preview_in_the_docs_is_what_a_desk_prints() {
+    let printed: Vec<&str> = include_str!("../testdata/plans/preview.txt").lines().collect();
+    let shown = &blocks(include_str!("../docs/reinstall.md"), "text")[0];
+    assert!(shown.lines().count() > 8, "{shown}");
+    for line in shown.lines() {
+        assert!(printed.contains(&line), "{line}");
+    }
+}
+
+/// The program's text files below, without tests; a literal of several lines is one line.
+fn sources(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().is_some_and(|name| name == "tests" || name == "tests.rs") {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            found.push(text.split("\\\n").map(str::trim_start).collect());
+        }
+    }
+    found
+}
+
+/// What a message says outside of `<…>`, cut at punctuation: it may be put together from several literals.
+fn clauses(message: &str) -> Vec<&str> {
+    let parts = message.split('<').enumerate();
+    let outside = parts.filter_map(|(index, part)| match index {
+        0 => Some(part),
+        _ => part.split_once('>').map(|(_, rest)| rest),
+    });
+    let clauses = outside.flat_map(|part| part.split(['"', ':', ';', '(', ')', ','])).map(str::trim);
+    clauses.filter(|clause| clause.len() > 3).collect()
+}
+
+#[test]
+fn the_messages_in_the_docs_are_the_programs_own() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = sources(&root.join("src"));
+    sources.extend(self::sources(&root.join("initramfs/agent/root")));
+    let messages = blocks(include_str!("../docs/troubles.md"), "text").join("\n");
+    assert!(messages.lines().count() > 30, "{messages}");
+    for message in messages.lines() {
+        let clauses = clauses(message);
+        let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
+        assert!(!clauses.is_empty() && sources.iter().any(says), "{message}: no file has all of {clauses:?}");
+    }
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn the_machines_and_images_in_the_docs_are_good() {
+    use crate::serve::input::{image, machine};
+    let of_machine = blocks(include_str!("../docs/machine.md"), "yaml");
+    let [whole, least, an_image] = &of_machine[..] else { panic!("{of_machine:?}") };
+    assert_eq!(machine(whole).unwrap().macs.len(), 2);
+    assert!(machine(least).unwrap().allocation.is_some());
+    image(an_image).unwrap();
+
+    let of_start = blocks(include_str!("../docs/start.md"), "yaml");
+    let [an_image, a_layout, first] = &of_start[..] else { panic!("{of_start:?}") };
+    let (an_image, first) = (image(an_image).unwrap(), machine(first).unwrap().allocation.unwrap());
+    let parsed = layout::read_yaml(a_layout).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    assert_eq!(parsed.notes, []);
+    assert_eq!((&*first.image, first.filesystemlayout.as_deref()), (&an_image.id, Some(&parsed.layout.id)));
+}
+
+/// The parser names all that it knows when it meets a field that is like none.
+#[cfg(feature = "serve")]
+#[test]
+fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
+    use crate::serve::input::{image, machine};
+    let page = include_str!("../docs/machine.md");
+    let of_machine = machine("qqq: 1\n").unwrap_err();
+    let of_allocation = machine("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation: {qqq: 1}\n").unwrap_err();
+    let of_image = image("qqq: 1\n").unwrap_err();
+    for (error, least) in [(of_machine, 7), (of_allocation, 16), (of_image, 6)] {
+        let known = error.split_once("; there is ").unwrap_or_else(|| panic!("{error}")).1;
+        let known: Vec<&str> = known.lines().next().unwrap_or_default().split(", ").collect();
+        assert!(known.len() >= least, "{error}");
+        for field in known {
+            assert!(page.contains(&format!("`{field}`")), "{field}: {error}");
+        }
+    }
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn the_way_to_a_first_machine_is_the_servers() {
+    let page = include_str!("../docs/start.md");
+    let script = crate::serve::ipxe::start("http://10.0.0.1:8080");
+    assert!(blocks(page, "text").iter().any(|block| *block == script.trim_end()), "{script}");
+    let kea: serde_json::Value = serde_json::from_str(&blocks(page, "json")[0]).unwrap();
+    let dnsmasq = &blocks(page, "conf")[0];
+    let classes = kea["Dhcp4"]["client-classes"].as_array().unwrap();
+    assert_eq!(classes.len(), 3);
+    for class in classes {
+        let file = class["boot-file-name"].as_str().unwrap();
+        assert!(dnsmasq.contains(&format!(",{file}")), "{file}");
+    }
+}
+
+/// Each line of a block that begins with `drophammer` is one that the command line takes.
+#[cfg(all(feature = "agent", feature = "desk", feature = "serve"))]
+#[test]
+fn the_commands_in_the_docs_are_understood() {
+    use clap::Parser;
+    let mut found = 0;
+    for page in pages() {
+        for line in fs::read_to_string(&page).unwrap().lines() {
+            let Some(command) = line.strip_prefix("    ").filter(|line| line.starts_with("drophammer ")) else {
+                continue;
+            };
+            // Without the comment behind it, and without what a shell does.
+            let command = command.split("  #").next().unwrap_or_default();
+            let words = command.split_whitespace().take_while(|word| ![">", "|", "&&"].contains(word));
+            crate::cli::Cli::try_parse_from(words)
+                .unwrap_or_else(|error| panic!("{}: {command}: {error}", page.display()));
+            found += 1;
+        }
+    }
+    assert!(found > 15, "{found}");
 }
