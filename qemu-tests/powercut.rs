@@ -10,7 +10,7 @@ use crate::machine::{Boot, Chassis, SPARED, Vm, quick_ramdisk};
 use crate::proxy::Proxy;
 use crate::reinstall;
 use crate::run::{self, Stage};
-use crate::scenario::Scenario;
+use crate::scenario::{Reinstall, Scenario};
 use crate::server::{self, Server};
 use crate::survivors::{self, Promise, Verdict};
 use serde_json::Value;
@@ -136,7 +136,7 @@ fn install_and_order<'a>(scenario: &'a Scenario, artifacts: &'a Path, chassis: &
     let second = stage(order, "run2");
     let state = chassis.folder.join("serve");
     let (mut server, proxy) = second.serve(&state)?;
-    reinstall::press(&mut server, &proxy, &state, &chassis.uuid, &second.image(), false)?;
+    reinstall::press(&mut server, &proxy, &state, &chassis.uuid, &second.image(), &Reinstall::default())?;
     server.kill();
     let promise = Promise::read(&said, first.image(), second.image())?;
     let cmdline = format!("{SPARED} {}", scenario.machine.kernel_arguments).trim().to_owned();

@@ -5,7 +5,7 @@ use crate::expect::{Expect, Order, Outcome};
 use crate::facts::{Facts, matches};
 use crate::host::{Result, tool};
 use crate::proxy::Proxy;
-use crate::scenario::Run;
+use crate::scenario::{Reinstall, Run};
 use crate::server::Server;
 use serde_json::Value;
 use std::path::Path;
@@ -28,12 +28,12 @@ pub fn press(
     state: &Path,
     machine: &str,
     image: &str,
-    without_marker: bool,
+    button: &Reinstall,
 ) -> Result<()> {
     let began = Instant::now();
     let mut was_killed = false;
     loop {
-        let refused = order(proxy.port, state, machine, image, without_marker).err();
+        let refused = order(proxy.port, state, machine, image, button).err();
         let sprung = proxy.sprung();
         for trap in &sprung {
             server.kill();
@@ -53,9 +53,8 @@ pub fn press(
     }
 }
 
-fn order(port: u16, state: &Path, machine: &str, image: &str, without_marker: bool) -> Result<()> {
-    let more: &[&str] = if without_marker { &["--without-marker"] } else { &[] };
-    operate(port, state, machine, &[&["--image", image], more].concat())
+fn order(port: u16, state: &Path, machine: &str, image: &str, button: &Reinstall) -> Result<()> {
+    operate(port, state, machine, &[&["--image", image][..], &button.options()].concat())
 }
 
 /// As an operator does.

@@ -217,6 +217,20 @@ pub struct Reinstall {
     /// "I know that the disk with the marker was replaced."
     #[serde(default)]
     pub without_marker: bool,
+    /// Serial numbers of disks whose data nobody needs.
+    #[serde(default)]
+    pub give_up: Vec<String>,
+    #[serde(default)]
+    pub change_promise: bool,
+}
+
+impl Reinstall {
+    /// What the operator types.
+    pub fn options(&self) -> Vec<&str> {
+        let flags = [("--without-marker", self.without_marker), ("--change-promise", self.change_promise)];
+        let flags = flags.into_iter().filter_map(|(option, is_set)| is_set.then_some(option));
+        flags.chain(self.give_up.iter().flat_map(|serial| ["--give-up", serial])).collect()
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]

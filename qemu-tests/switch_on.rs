@@ -33,9 +33,7 @@ impl Stage<'_> {
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
         let pressed = match &self.run.reinstall {
             None => Ok(()),
-            Some(button) => {
-                reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.image(), button.without_marker)
-            }
+            Some(button) => reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.image(), button),
         };
         if self.run.expect.outcome == Outcome::Denied {
             return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
