@@ -65,12 +65,25 @@ pub fn take_back(port: u16, state: &Path, machine: &str) -> Result<()> {
     operate(port, state, machine, &["--cancel"])
 }
 
+/// As an operator does whose server has forgotten that the machine is installed.
+///
+/// # Errors
+/// The server refuses, with the command's words.
+pub fn adopt(port: u16, state: &Path, machine: &str) -> Result<()> {
+    command(port, state, &["adopt", machine])
+}
+
 fn operate(port: u16, state: &Path, machine: &str, words: &[&str]) -> Result<()> {
+    command(port, state, &[&["reinstall", machine][..], words].concat())
+}
+
+fn command(port: u16, state: &Path, words: &[&str]) -> Result<()> {
     let (server, token) = (format!("http://127.0.0.1:{port}"), state.join("operator.token"));
     let token = token.to_string_lossy();
     let program = env!("CARGO_BIN_EXE_drophammer");
-    let argv = [program, "machine", "reinstall", machine, "--server", &server, "--token-file", &token];
-    tool(&[&argv, words].concat(), Stdio::null()).map(drop)
+    let to: [&str; 4] = ["--server", &server, "--token-file", &token];
+    let argv = [&[program, "machine"][..], words, &to[..]].concat();
+    tool(&argv, Stdio::null()).map(drop)
 }
 
 /// What the installed system runs to reinstall itself. Its argument tells how it came up: the new one has nothing to do.

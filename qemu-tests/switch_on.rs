@@ -39,6 +39,9 @@ impl Stage<'_> {
             return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
         }
         pressed?;
+        if self.run.forget && self.run.expect.outcome == Outcome::Already {
+            reinstall::adopt(proxy.port, &state, self.machine_id())?;
+        }
         let label = format!("{}-network", self.label);
         let vm = match self.run.boot {
             BootFrom::Pxe | BootFrom::Direct => self.over_network(&label, &tftp, proxy.port)?,

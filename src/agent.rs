@@ -19,7 +19,7 @@ use crate::plan::{self, Claim, Mode, Plan, Request, StepName, Subject, Waiver};
 use crate::report::Reporter;
 use crate::settings::Settings;
 use crate::storage::{self, assemble};
-use crate::{command, problem};
+use crate::{command, problem, text};
 use ending::Failure;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,6 +30,9 @@ use uuid::Uuid;
 
 /// One long poll for the allocation. Proxies cut connections that are silent for longer.
 const WAIT: Duration = Duration::from_secs(60);
+
+/// A boot that waits for longer than this has a token that may have ended by its age.
+const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Why this program returns at all: the machine is to boot again at once, over PXE first.
 #[derive(Debug)]
@@ -90,7 +93,11 @@ impl Agent {
         let register = Register::new(self.machine.clone(), inventory);
         self.control.register(&register).map_err(at("control.register"))?;
         self.reporter.phase(EventName::Waiting, "for an allocation");
-        let (machine, mut allocation) = self.await_allocation().map_err(at("control.wait"))?;
+        let waiting = Instant::now();
+        let (machine, mut allocation) = self.await_allocation().map_err(|error| {
+            let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;
+            at(if has_ended { ending::TOKEN_HAS_ENDED } else { "control.wait" })(error)
+        })?;
         self.reporter.phase(EventName::Installing, &purpose(&allocation));
         match self.look(&machine, &mut allocation) {
             Ok((keys, inventory, plan)) => {
@@ -183,7 +190,7 @@ fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
         machine: id.to_owned(),
         name: machine.name.clone(),
         image: allocation.image.id.clone(),
-        url: allocation.image.url.clone(),
+        url: text::without_secrets(&allocation.image.url),
     };
     let claim = Claim {
         machine: id.to_owned(),

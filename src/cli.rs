@@ -217,6 +217,12 @@ pub struct ServeOptions {
     /// Address and port; port 0 takes a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
+    /// Answer the operator's calls here, and not where machines ask.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub operator_listen: Option<std::net::SocketAddr>,
+    /// A proxy before this server: whom it asks for, its X-Forwarded-For says; may be given several times.
+    #[arg(long = "proxy", value_name = "ADDRESS")]
+    pub proxies: Vec<std::net::IpAddr>,
     /// How machines reach this server; without it, as each request names it.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
@@ -234,8 +240,8 @@ pub struct ServeOptions {
 #[cfg(feature = "serve")]
 impl From<ServeOptions> for crate::serve::Options {
     fn from(serve: ServeOptions) -> Self {
-        let ServeOptions { dir, listen, url, boot, cmdline, json } = serve;
-        crate::serve::Options { dir, listen, url, boot, cmdline, json }
+        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json } = serve;
+        crate::serve::Options { dir, listen, operator_listen, proxies, url, boot, cmdline, json }
     }
 }
 
@@ -262,8 +268,18 @@ pub enum MachineCommand {
     List,
     /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
     Reinstall(Order),
+    /// The server has forgotten that a machine is installed: the marker on its disks is believed, and the machine boots what it has.
+    Adopt(Adopt),
     /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
     Rename(Rename),
+}
+
+#[cfg(feature = "serve")]
+#[derive(Debug, Args)]
+pub struct Adopt {
+    /// The machine's id or its name.
+    #[arg(value_name = "ID")]
+    pub machine: String,
 }
 
 #[cfg(feature = "serve")]

@@ -1,5 +1,6 @@
 //! The one error type: which phase failed, on what, and the words of whoever said no.
 
+use crate::text::without_secrets;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -71,12 +72,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        let mut said = self.what.clone();
+        let what = without_secrets(&self.what);
+        f.write_str(&what)?;
+        let mut said = what;
         let mut source = self.source();
         while let Some(error) = source {
             // Some libraries repeat their source in their own text; say each thing once.
-            let text = error.to_string();
+            let text = without_secrets(&error.to_string());
             if !said.contains(&text) {
                 write!(f, ": {text}")?;
                 said.push_str(&text);
@@ -109,6 +111,13 @@ impl<T, E: Into<Source>> Context<T> for std::result::Result<T, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_message_has_the_password_of_a_url() {
+        let inner: Result<(), _> = Err(std::io::Error::other("no answer from http://me:pass@h/i?sig=abc"));
+        let error = inner.context(Phase::Image, || "fetch http://me:pass@h/i?sig=abc").unwrap_err().to_string();
+        assert_eq!(error, "fetch http://…@h/i?sig=…: no answer from http://…@h/i?sig=…");
+    }
 
     #[test]
     fn the_whole_chain_is_said_once() {

@@ -346,7 +346,6 @@ impl<'a> Run<'a> {
             message,
             allocationuuid: allocation.id.clone(),
             step: None,
-            console_password: allocation.console_password.clone(),
             kernel: boot.kernel,
             initrd: boot.initrd,
             cmdline: boot.cmdline,

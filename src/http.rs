@@ -1,8 +1,10 @@
 //! What the agent's HTTP has in common. The clients: blocking, rustls with ring, the system's CA certificates.
 
 use crate::error::{Context, Phase, Result};
-use reqwest::StatusCode;
 use reqwest::blocking::{Client, ClientBuilder};
+use reqwest::redirect::Policy;
+use reqwest::{StatusCode, Url};
+use std::error::Error as StdError;
 use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -33,7 +35,11 @@ fn build(timeout: Option<Duration>) -> Result<Client> {
         let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
         // No referer: a redirect would carry the address with its query, which may be a secret, to the other host.
         // HTTP/2 would put all ranges of an image on one connection, which is what several are to get around.
-        Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false).http1_only()
+        let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
+        client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
+            Some(before) if is_downgrade(before, attempt.url()) => attempt.error("https does not lead to http"),
+            _ => Policy::default().redirect(attempt),
+        }))
     };
     match builder().build() {
         Ok(client) => Ok(client),
@@ -43,6 +49,18 @@ fn build(timeout: Option<Duration>) -> Result<Client> {
             without_roots(builder())
         }
     }
+}
+
+/// What was to come over TLS would come over nothing.
+fn is_downgrade(before: &Url, next: &Url) -> bool {
+    before.scheme() == "https" && next.scheme() != "https"
+}
+
+/// Is the other end's certificate not one that is trusted here? To ask again changes nothing.
+pub fn is_certificate(error: &(dyn StdError + 'static)) -> bool {
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    let is_it = matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
+    is_it || inner.is_some_and(|inner| is_certificate(inner)) || error.source().is_some_and(is_certificate)
 }
 
 /// The platform's verifier refuses to exist without any CA certificate, which would take plain http with it.
@@ -95,6 +113,30 @@ mod tests {
         let (url, server) = answer_once();
         assert_eq!(without_roots(Client::builder()).unwrap().get(url).send().unwrap().text().unwrap(), "ok");
         server.join().unwrap();
+    }
+
+    #[test]
+    fn https_leads_to_https_only() {
+        for (before, next, is) in [
+            ("https://h/a", "http://h/a", true),
+            ("https://h/a", "https://other/a", false),
+            ("http://h/a", "https://h/a", false),
+            ("http://h/a", "http://other/a", false),
+            ("https://h/a", "ftp://h/a", true),
+        ] {
+            assert_eq!(is_downgrade(&before.parse().unwrap(), &next.parse().unwrap()), is, "{before} {next}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_found_wherever_it_is_wrapped() {
+        let tls = |error: rustls::Error| std::io::Error::other(error);
+        let unknown = || rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert!(is_certificate(&unknown()) && is_certificate(&tls(unknown())));
+        let wrapped = crate::error::Error::with_source(Phase::Image, "x", std::io::Error::other(tls(unknown())));
+        assert!(is_certificate(&wrapped));
+        assert!(!is_certificate(&tls(rustls::Error::HandshakeNotComplete)));
+        assert!(!is_certificate(&std::io::Error::other("connection reset")));
     }
 
     #[test]

@@ -18,7 +18,12 @@ fn main() -> ExitCode {
             return if wrong { ExitCode::from(64) } else { ExitCode::SUCCESS };
         }
     };
-    tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .without_time()
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(|| drophammer::text::Discreet)
+        .init();
     match run(cli.command) {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Refused) => ExitCode::from(2),

@@ -34,6 +34,7 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
             Ok(Outcome::Good)
         }
         MachineCommand::Rename(asked) => rename(&server, asked, options.json),
+        MachineCommand::Adopt(asked) => adopt(&server, &all, &asked.machine, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
                 Ok(machine) => machine,
@@ -58,6 +59,26 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
                     Ok(Outcome::Good)
                 }
             }
+        }
+    }
+}
+
+fn adopt(server: &Server, all: &[Listed], machine: &str, json: bool) -> Result<Outcome> {
+    let machine = match find(all, machine) {
+        Ok(machine) => machine,
+        Err(why) => return Ok(refused(&why)),
+    };
+    let path = format!("/v1/machine/{}/adopt", machine.id);
+    match server.ask::<Listed>(server.request(Method::POST, &path))? {
+        Answer::Refused(why) => Ok(refused(&why)),
+        Answer::Good(listed) if json => print_json(&listed),
+        Answer::Good(listed) => {
+            desk::print(&format!(
+                "Allocation {} of {} is installed, by your word. The machine boots what its disks hold when it comes over PXE next, and reports it.\n",
+                listed.allocation.unwrap_or_default(),
+                machine.name
+            ))?;
+            Ok(Outcome::Good)
         }
     }
 }
@@ -255,6 +276,7 @@ mod tests {
             give_up: vec![],
             disks: vec![],
             given_up: false,
+            handed: None,
         }
     }
 

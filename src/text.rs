@@ -1,4 +1,6 @@
-//! Words and numbers for people: aligned columns, sizes, durations.
+//! Words and numbers for people: aligned columns, sizes, durations, and nothing that is for nobody's eyes.
+
+use std::io;
 
 /// Rows as aligned columns, two blanks between them, no blanks at line ends.
 pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
@@ -28,6 +30,51 @@ pub fn clean(text: &str) -> String {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     text.chars().map(|c| if steers(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
+}
+
+/// With the passwords and signatures of its URLs left out: `http://…@host/image?X-Amz-Signature=…`.
+pub fn without_secrets(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        let ends = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()".contains(c);
+        let (url, beyond) = after.split_at(after.find(ends).unwrap_or(after.len()));
+        shown.push_str(before);
+        shown.push_str(&shown_url(url));
+        rest = beyond;
+    }
+    shown + rest
+}
+
+/// Standard error for log lines: [`without_secrets`].
+pub struct Discreet;
+
+impl io::Write for Discreet {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = without_secrets(&String::from_utf8_lossy(line));
+        io::stderr().write_all(text.as_bytes()).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// What follows the scheme.
+fn shown_url(url: &str) -> String {
+    const SECRET: [&str; 8] = ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
+    let (host, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
+    let host = host.rsplit_once('@').map_or(host.to_owned(), |(_, host)| format!("…@{host}"));
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    let value = |pair: &str| match pair.split_once('=') {
+        Some((name, _)) if SECRET.iter().any(|secret| name.to_ascii_lowercase().contains(secret)) => {
+            format!("{name}=…")
+        }
+        _ => pair.to_owned(),
+    };
+    let query = query.map(|query| format!("?{}", query.split('&').map(value).collect::<Vec<_>>().join("&")));
+    format!("{host}{path}{}", query.unwrap_or_default())
 }
 
 /// Bytes as disks are sold: decimal units, three digits.
@@ -68,6 +115,24 @@ pub fn seconds(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn urls_are_shown_without_their_secrets() {
+        for (text, shown) in [
+            ("http://h/i.tar?a=b", "http://h/i.tar?a=b"),
+            ("http://me:pass@h:80/i", "http://…@h:80/i"),
+            ("ask https://u@x:p@h?sig=1&b=2#f", "ask https://…@h?sig=…&b=2#f"),
+            (
+                "https://s3/i?X-Amz-Credential=AK&X-Amz-Date=1&X-Amz-Signature=ff (url (https://a:b@c/?Token=1))",
+                "https://s3/i?X-Amz-Credential=…&X-Amz-Date=1&X-Amz-Signature=… (url (https://…@c/?Token=…))",
+            ),
+            ("oci://r/os:12@sha256:00, http://h/a@b", "oci://r/os:12@sha256:00, http://h/a@b"),
+            ("no url: a://", "no url: a://"),
+            ("ä://ö:ü@ß?keyé=x", "ä://…@ß?keyé=…"),
+        ] {
+            assert_eq!(without_secrets(text), shown);
+        }
+    }
 
     #[test]
     fn sizes() {

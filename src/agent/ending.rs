@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | before the point of no return | the installed system is booted as it is | the machine waits for a person |
 //! | after it | boots again at once while the control plane wants another attempt, then waits for a person | waits |
+//! | while it waits, because its token has ended after a day | boots again at once, for another token | the same |
 //! | at kexec | boots again at once: the new system is complete, and the control plane knows it | the same |
 //!
 //! An attempt that follows one which has passed that point is after it from its first moment: the old system is gone. One that
@@ -17,6 +18,9 @@ use crate::error::{Error, Result};
 use crate::execute::{self, LAST_WORDS};
 use crate::plan::StepName;
 use std::convert::Infallible;
+
+/// The step in which a machine that has waited for a day ends.
+pub const TOKEN_HAS_ENDED: &str = "control.token";
 
 /// Where the installation ended.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub enum Way {
     Back,
     /// Over PXE, for another attempt.
     Again,
+    /// Over PXE, for another token: nothing was asked for yet.
+    Renew,
     /// The whole new system, from its disk.
     Complete,
     /// Not at all, until a person comes or the ramdisk's patience is over.
@@ -74,6 +80,9 @@ impl Failure {
         if self.step == StepName::BootKexec.as_str() {
             return Way::Complete;
         }
+        if self.step == TOKEN_HAS_ENDED {
+            return Way::Renew;
+        }
         match self.allocation.reinstall {
             // Even when nothing was written, where a control plane wants that.
             true if answer.retry => Way::Again,
@@ -97,6 +106,7 @@ impl Agent {
         match failure.way(&answer) {
             Way::Hold => return Err(failure.error),
             Way::Again => self.say_reboot("over PXE, since the control plane wants another attempt"),
+            Way::Renew => self.say_reboot("over PXE, for a new token: the old one has ended while the machine waited"),
             Way::Complete => self.say_reboot("into the new system, which is complete, from its disk"),
             Way::Back => {
                 let Err(error) = self.go_back(&failure.allocation);
@@ -189,6 +199,14 @@ mod tests {
         for mut failure in [failure(true, false), failure(false, true), failure(false, false)] {
             failure.step = StepName::BootKexec.to_string();
             assert_eq!(failure.way(&Acknowledged::default()), Way::Complete);
+        }
+    }
+
+    #[test]
+    fn a_machine_that_has_waited_until_its_token_ended_boots_again() {
+        let error = || Error::refusal(Phase::Control, "401");
+        for (step, way) in [(TOKEN_HAS_ENDED, Way::Renew), ("control.wait", Way::Hold)] {
+            assert_eq!(Failure::before_the_plan(step, error()).way(&Acknowledged::default()), way);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::plan::StepName;
 use crate::settings::Settings;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// For one answer. Long polls get theirs on top.
@@ -23,6 +24,8 @@ pub struct HttpControl {
     url: String,
     token: String,
     machine: String,
+    /// What was told last: a machine whose address has changed tells it again.
+    registered: Mutex<Option<Register>>,
 }
 
 impl HttpControl {
@@ -34,6 +37,7 @@ impl HttpControl {
             url: settings.url.clone(),
             token: settings.token.clone(),
             machine: machine.to_owned(),
+            registered: Mutex::default(),
         })
     }
 
@@ -45,8 +49,33 @@ impl HttpControl {
         format!("/v1/machine/{}{call}", self.machine)
     }
 
-    /// Sends what `request` makes, with retries, until there is an answer of the 200s.
+    /// [`Self::ask_once`], and again after another registration when the token is not taken: it is bound to the address that has
+    /// registered with it, and leases change.
     fn ask(
+        &self,
+        retries: Retries,
+        what: &str,
+        patience: Duration,
+        request: impl Fn() -> RequestBuilder,
+    ) -> Result<Response> {
+        let refused = match self.ask_once(retries, what, patience, &request) {
+            Err(error) if error.is_refusal() => error,
+            done => return done,
+        };
+        let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(register) = registered else { return Err(refused) };
+        tracing::warn!("{refused}; registering again");
+        self.enroll(&register)?;
+        self.ask_once(retries, what, patience, request)
+    }
+
+    fn enroll(&self, register: &Register) -> Result<Response> {
+        let request = || self.request(Method::POST, "/v1/machine/register").json(register);
+        self.ask_once(PATIENT, "register", ANSWER, request)
+    }
+
+    /// Sends what `request` makes, with retries, until there is an answer of the 200s. That the token is not taken is a refusal.
+    fn ask_once(
         &self,
         retries: Retries,
         what: &str,
@@ -57,6 +86,7 @@ impl HttpControl {
             Ok(response) if response.status().is_success() => Attempt::Done(response),
             Ok(response) if http::is_passing(response.status()) => Attempt::Again(self.refused(what, response)),
             Ok(response) => Attempt::Never(self.refused(what, response)),
+            Err(error) if http::is_certificate(&error) => Attempt::Never(self.unreachable(what, error)),
             Err(error) => Attempt::Again(self.unreachable(what, error)),
         })
     }
@@ -67,7 +97,11 @@ impl HttpControl {
         let body = response.text().unwrap_or_default();
         let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
-        Error::new(Phase::Control, format!("{what}: {} answered {status}{said}", self.url))
+        let text = format!("{what}: {} answered {status}{said}", self.url);
+        match status {
+            StatusCode::UNAUTHORIZED => Error::refusal(Phase::Control, text),
+            _ => Error::new(Phase::Control, text),
+        }
     }
 
     fn unreachable(&self, what: &str, error: reqwest::Error) -> Error {
@@ -81,7 +115,8 @@ impl HttpControl {
 
 impl Control for HttpControl {
     fn register(&self, register: &Register) -> Result<()> {
-        self.ask(PATIENT, "register", ANSWER, || self.request(Method::POST, "/v1/machine/register").json(register))?;
+        self.enroll(register)?;
+        *self.registered.lock().unwrap_or_else(PoisonError::into_inner) = Some(register.clone());
         Ok(())
     }
 
@@ -173,6 +208,28 @@ mod tests {
             assert_eq!(request, "POST /v1/machine/m-1/point-of-no-return HTTP/1.1");
             assert_eq!(body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
         }
+    }
+
+    #[test]
+    fn a_token_that_is_not_taken_any_more_is_registered_again_once() {
+        const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
+        let (control, asked) = control(const { &[(200, "{}"), (401, MOVED), (503, ""), (200, "{}"), (204, "")] });
+        control.register(&Register::default()).unwrap();
+        assert!(!control.wait(Duration::from_secs(1)).unwrap());
+        let asked: Vec<String> = asked.iter().map(|(request, _)| request).collect();
+        let (register, wait) = ("POST /v1/machine/register HTTP/1.1", "GET /v1/machine/m-1/wait?seconds=1 HTTP/1.1");
+        assert_eq!(asked, [register, wait, register, register, wait]);
+    }
+
+    #[test]
+    fn a_token_that_has_ended_is_a_refusal() {
+        const ENDED: &str = r#"{"statuscode": 401, "message": "older than a day"}"#;
+        let (control, asked) = control(const { &[(401, ENDED), (200, "{}"), (401, ENDED), (401, ENDED)] });
+        let error = control.register(&Register::default()).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().ends_with("401 Unauthorized: older than a day"), "{error}");
+        control.register(&Register::default()).unwrap();
+        assert!(control.wait(Duration::ZERO).unwrap_err().is_refusal());
+        assert_eq!(asked.iter().count(), 4);
     }
 
     #[test]

@@ -186,8 +186,6 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(default)]
-    pub console_password: String,
-    #[serde(default)]
     pub kernel: String,
     #[serde(default)]
     pub initrd: String,

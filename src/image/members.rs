@@ -164,7 +164,7 @@ impl Members {
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
         let inside = |error: io::Error| at_member(&path, error);
 
-        let size = records.number("size").map_err(inside)?.map_or_else(|| header.entry_size(), Ok).map_err(inside)?;
+        let size = records.number("size").map_err(inside)?.map_or_else(|| self.size(header), Ok).map_err(inside)?;
         if size > i64::MAX as u64 {
             return Err(inside(self.malformed("its size is beyond any file")));
         }
@@ -269,8 +269,17 @@ impl Members {
         Ok(())
     }
 
+    /// Of the header. A number in base 256 has more bytes than the tar crate looks at.
+    fn size(&self, header: &Header) -> io::Result<u64> {
+        let size = header.as_old().size;
+        if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
+            return Err(self.malformed("its size is beyond any file"));
+        }
+        header.entry_size()
+    }
+
     fn extension(&mut self, header: &Header) -> io::Result<Vec<u8>> {
-        let size = header.entry_size()?;
+        let size = self.size(header)?;
         if size > EXTENSION_BYTES {
             return Err(self.malformed(&format!("an extended header has {size} bytes; up to 1 MiB is taken")));
         }

@@ -66,7 +66,8 @@ impl Records {
     /// The value is something else.
     pub fn number(&self, key: &str) -> io::Result<Option<u64>> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        let number =
+            if is_digits(value) { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
         number.map(Some).ok_or_else(|| {
             invalid(format!("the PAX header says {key}={:?}, which is no number", String::from_utf8_lossy(value)))
         })
@@ -98,9 +99,15 @@ impl Records {
     }
 }
 
+/// Rust takes a sign too, and other readers of tar do not: what one checked would not be what another unpacks.
+fn is_digits(text: &[u8]) -> bool {
+    text.iter().all(u8::is_ascii_digit)
+}
+
 fn split_record(text: &[u8]) -> Option<(Record, &[u8])> {
     let blank = text.iter().take(20).position(|byte| *byte == b' ')?;
-    let length: usize = std::str::from_utf8(&text[..blank]).ok()?.parse().ok()?;
+    let length = text.get(..blank).filter(|length| is_digits(length))?;
+    let length: usize = std::str::from_utf8(length).ok()?.parse().ok()?;
     let record = text.get(blank + 1..length)?;
     let (newline, record) = record.split_last()?;
     let equals = record.iter().position(|byte| *byte == b'=')?;

@@ -2,7 +2,7 @@
 
 use super::lanes::Rules;
 use crate::error::{Error, Phase, Result};
-use crate::http::{is_passing, jittered};
+use crate::http::{is_certificate, is_passing, jittered};
 use reqwest::StatusCode;
 use reqwest::blocking::{RequestBuilder, Response};
 use std::io::{self, Read};
@@ -109,9 +109,9 @@ pub fn at_most(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Errors that lie in the URL, not in the network.
+/// Errors that lie in the URL or in the server's certificate, not in the network.
 pub fn is_hopeless(error: &reqwest::Error) -> bool {
-    error.is_builder() || error.is_redirect()
+    error.is_builder() || error.is_redirect() || is_certificate(error)
 }
 
 #[cfg(test)]

@@ -46,7 +46,8 @@ pub struct Verified {
 pub type FetchSmall<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl Keys {
-    /// Those that the kernel command line names, and the `*.pub` files of a directory.
+    /// The `*.pub` files of a directory, which came with the ramdisk; those that the kernel command line names where it has none.
+    /// Whoever boots the machine writes that line: it must not add a key to those that are to be trusted.
     ///
     /// # Errors
     /// Something there is not a key. It was meant to be one, and images must not go unsigned for a slip.
@@ -65,7 +66,14 @@ impl Keys {
                 std::fs::read_to_string(&file).context(Phase::Settings, || format!("read {}", file.display()))?;
             keys.push(key_of(&text).map_err(wrong)?);
         }
-        Ok(Keys(keys))
+        let (named, own) = keys.split_at(named.len());
+        if own.is_empty() {
+            return Ok(Keys(named.to_vec()));
+        }
+        for key in named.iter().filter(|key| !own.contains(key)) {
+            tracing::warn!("key {} of the kernel command line is not trusted: the ramdisk has keys of its own", key.id);
+        }
+        Ok(Keys(own.to_vec()))
     }
 
     fn ids(&self) -> String {

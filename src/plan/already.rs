@@ -15,11 +15,17 @@ use std::collections::BTreeSet;
 ///
 /// | mode | marker of this machine and allocation | |
 /// |---|---|---|
-/// | install | any | a boot over PXE by accident |
+/// | install | any, and the control plane says that it is installed | a boot over PXE by accident |
+/// | install | of the attempt that has begun, by the tables that it was to make | a cut between marker and report |
+/// | install | any other | whoever had the disk before may have written it: refused (`identity`) |
 /// | reinstall | of this very order | a cut between marker and report |
 pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
     let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
-    let is_it = |marker: &&Marker| claim.is_ours(marker) && (request.mode == Mode::Install || is_order(claim, marker));
+    let is_believed = |marker: &Marker| match request.mode {
+        Mode::Install => claim.is_installed() || is_of_begun(claim, marker),
+        Mode::Reinstall => is_order(claim, marker),
+    };
+    let is_it = |marker: &&Marker| claim.is_ours(marker) && is_believed(marker);
     let found = inventory.filesystems.iter().filter_map(|filesystem| {
         let marker = filesystem.marker.as_ref().filter(is_it)?;
         Some(Marked { device: &filesystem.device, marker })
@@ -36,6 +42,17 @@ pub struct Marked<'a> {
     /// Where it is now.
     device: &'a str,
     marker: &'a Marker,
+}
+
+/// Does the marker know a table's GUID that the attempt made up, and told the control plane before it began? Where the image brings
+/// its own tables nothing of that kind is known, and that it has begun has to do.
+fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
+    let mut new =
+        claim.begun_on.iter().filter(|disk| !disk.guid.is_empty() && disk.guid != disk.guid_before).peekable();
+    if new.peek().is_none() {
+        return !claim.begun_on.is_empty();
+    }
+    new.all(|record| marker.disks.iter().any(|disk| disk.device == record.device && disk.guid == record.guid))
 }
 
 fn is_order(claim: &Claim, marker: &Marker) -> bool {

@@ -29,9 +29,12 @@ impl<'a> Deciding<'a> {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked();
-        // One with this allocation's marker was not asked: it is booted (`already`).
+        // One with this allocation's marker that is believed was not asked: it is booted (`already`).
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
+        }
+        for found in marked.iter().filter(|found| claim.is_ours(found.marker)) {
+            self.refuse_unbelieved(claim, found);
         }
         self.refuse_others(&marked);
         self.compare_begun(&claim.begun_on);
@@ -68,6 +71,22 @@ impl<'a> Deciding<'a> {
             claim.allocation,
             marker::PATH,
             in_words(marked)
+        );
+        self.refuse("disks", message);
+    }
+
+    /// The disk says that it has this very installation, and the control plane does not: one of the two is wrong.
+    fn refuse_unbelieved(&mut self, claim: &Claim, found: &Marked) {
+        let disks: Vec<&str> = found.disks.iter().map(String::as_str).collect();
+        let message = format!(
+            "{} on {} has the marker ({}) of {}, image {}, of {}, but the control plane does not say that this allocation is installed. It is neither booted nor erased. If the control plane has lost its memory, tell it: drophammer machine adopt {}; if nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself",
+            found.device,
+            disks.join(", "),
+            marker::PATH,
+            whose(&found.marker.machine, &found.marker.allocation),
+            found.marker.image,
+            found.marker.time,
+            claim.machine
         );
         self.refuse("disks", message);
     }

@@ -1,17 +1,20 @@
-//! The agent's API, as [`crate::control::wire`] has it. `boot` opens it.
+//! The agent's API, as [`crate::control::wire`] has it. `boot` opens it, `caller` says who may use it.
 
+use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
 use super::input::Location;
+use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
-use super::{App, ipxe, tidy, token};
+use super::watch::Who;
+use super::{App, ipxe, tidy};
 use crate::allocation;
 use crate::control::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Report};
 use crate::error::Error;
 use axum::Json;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -25,6 +28,8 @@ const MAX_WAIT_SECONDS: u64 = 300;
 /// A machine that takes longer to say what it has to say is gone.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 pub const EVENT_BYTES: usize = 64 << 10;
+/// What is kept of an event's message.
+const MESSAGE_BYTES: usize = 4 << 10;
 /// Inventories and reports with plans are text; the largest server has some ten thousand bytes of it.
 const DOCUMENT_BYTES: usize = 4 << 20;
 
@@ -62,41 +67,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The machine in the path, proven by its token. A handler that has one is authorised.
-pub struct Caller(String, token::Hash);
-
-impl FromRequestParts<Arc<App>> for Caller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, ApiError> {
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(id) = path.map_err(|error| ApiError::bad(error.to_string()))?;
-        authorize(app, &parts.headers, &id).await
-    }
-}
-
-async fn authorize(app: &App, headers: &HeaderMap, id: &str) -> Result<Caller, ApiError> {
-    let refuse = || {
-        ApiError::new(
-            StatusCode::UNAUTHORIZED,
-            format!("the bearer token is missing, not that of machine {id:?}, or older than its last PXE boot"),
-        )
-    };
-    let given = bearer(headers).ok_or_else(refuse)?;
-    let id = id.to_lowercase();
-    let known = app.state.token(&id).await?;
-    match known.is_some_and(|known| token::same(&known, &given)) {
-        true => Ok(Caller(id, given)),
-        false => Err(refuse()),
-    }
-}
-
-/// The hash of the request's bearer token.
-pub fn bearer(headers: &HeaderMap) -> Option<token::Hash> {
-    let (scheme, given) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token::hash(given.trim()))
-}
-
 /// The server's base URL as this client reaches it.
 pub struct Base(pub String);
 
@@ -113,17 +83,29 @@ impl FromRequestParts<Arc<App>> for Base {
     }
 }
 
-pub async fn register(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Json<Value>, ApiError> {
-    let register: Register = read(body, DOCUMENT_BYTES).await?;
-    let Caller(id, _) = authorize(&app, &headers, &register.uuid).await?;
+/// A boot becomes the machine's own.
+pub async fn register(
+    State(app): State<Arc<App>>,
+    peer: Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let boot = caller::boot(&app, &headers).await?.filter(|boot| boot.over != Some(true));
+    let boot = boot.ok_or_else(|| caller::not_of(""))?;
+    let register: Register = read(&app, peer, body, DOCUMENT_BYTES).await?;
+    let id = register.uuid.to_lowercase();
+    if boot.machine != id {
+        return Err(caller::not_of(&id));
+    }
     let directory = app.directory();
-    refuse_other_macs(&app, &directory, &id, &register)?;
+    refuse_other_macs(&app, &directory, &id, &register, peer)?;
+    caller::enroll(&app, &boot, peer).await?;
     app.state.register(&id, directory.name(&id), &register).await?;
     if directory.machine(&id).is_none() {
         let hardware = &register.hardware;
         let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
         app.watch.note(format!(
-            "unknown machine {id}: {} cores, {} MiB, {} disks, MACs {}; a file in machines/ with this id allocates it",
+            "unknown machine {id} at {peer}: {} cores, {} MiB, {} disks, MACs {}; a file in machines/ with this id allocates it",
             hardware.cpu_cores,
             hardware.memory >> 20,
             hardware.disks.len(),
@@ -134,14 +116,19 @@ pub async fn register(State(app): State<Arc<App>>, headers: HeaderMap, body: Bod
 }
 
 /// Two machines with one UUID are told apart by their MACs: the other one must not get this one's allocation.
-fn refuse_other_macs(app: &App, directory: &Directory, id: &str, register: &Register) -> Result<(), ApiError> {
+fn refuse_other_macs(
+    app: &App,
+    directory: &Directory,
+    id: &str,
+    register: &Register,
+    peer: Peer,
+) -> Result<(), ApiError> {
     let Some(machine) = directory.machine(id).filter(|machine| !machine.macs.is_empty()) else { return Ok(()) };
     let macs: Vec<String> = register.hardware.nics.iter().filter_map(|nic| ipxe::mac(&nic.mac).ok()).collect();
-    if macs.is_empty() || macs.iter().any(|mac| machine.macs.contains(mac)) {
-        return Ok(());
-    }
-    let message = machine.other_macs(&macs.join(" "));
-    app.watch.problem(message.clone());
+    let is_its_own = macs.is_empty() || macs.iter().any(|mac| machine.macs.contains(mac));
+    let said = (!is_its_own).then(|| format!("{}; it is at {peer}", machine.other_macs(&macs.join(" "))));
+    let Some(message) = said.or_else(|| caller::other_card(app, machine, peer)) else { return Ok(()) };
+    app.alarm(message.clone());
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
 
@@ -155,7 +142,7 @@ pub struct WaitQuery {
 /// those to wake, nothing else.
 pub async fn wait(
     State(app): State<Arc<App>>,
-    Caller(id, _): Caller,
+    Caller { id, .. }: Caller,
     query: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(WaitQuery { seconds }) = query.map_err(|error| ApiError::bad(error.to_string()))?;
@@ -197,7 +184,7 @@ async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(
 pub async fn machine(
     State(app): State<Arc<App>>,
     Base(base): Base,
-    Caller(id, _): Caller,
+    Caller { id, boot, peer }: Caller,
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
     let described = directory.machine(&id);
@@ -210,9 +197,11 @@ pub async fn machine(
                 standing.created = app.state.handed_out(&id, &assigned.allocation.id, what).await?;
             } else {
                 let text = "is installed and nothing is ordered: it is given nothing to install, and boots what it has";
-                app.watch.note(format!("{} {text}", directory.name(&id)));
+                app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));
             }
-            Some(on_the_wire(&assigned, standing, &base))
+            // For what is to be installed, and until the installation has begun: then the agent has them.
+            let with_secrets = assigned.installs && !boot.begun;
+            Some(on_the_wire(&assigned, standing, &base, with_secrets))
         }
         None => None,
     };
@@ -226,12 +215,14 @@ pub async fn machine(
 
 /// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
 /// fetched from, so that nobody can install it.
-fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocation::Allocation {
+fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
     let Assigned { allocation, image, layout, installs, .. } = assigned;
     let place = match &image.at {
         Location::Url(url) => url.clone(),
         Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
     };
+    let secret = |text: &String| if with_secrets { text.clone() } else { String::new() };
+    let succeeded = standing.is_installed();
     let passed_on = |name: &str| allocation.passed_on.get(name).cloned().unwrap_or_default();
     allocation::Allocation {
         id: allocation.id.to_string(),
@@ -250,12 +241,12 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
         filesystemlayout: layout.clone(),
         networks: passed_on("networks"),
         ssh_pub_keys: allocation.ssh_pub_keys.clone(),
-        user_data: allocation.user_data.clone(),
-        console_password: allocation.console_password.clone(),
+        user_data: secret(&allocation.user_data),
+        console_password: secret(&allocation.console_password),
         dns_servers: passed_on("dns_servers"),
         ntp_servers: passed_on("ntp_servers"),
         firewall_rules: passed_on("firewall_rules"),
-        vpn: passed_on("vpn"),
+        vpn: if with_secrets { passed_on("vpn") } else { Value::Null },
         reinstall: standing.order.is_some(),
         order: standing.order.map(|order| allocation::Order {
             id: order.id,
@@ -269,29 +260,34 @@ fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str) -> allocatio
         }),
         installed: standing.marker,
         erase: allocation.erase,
-        succeeded: standing.succeeded,
+        succeeded,
         begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
         former_machines: standing.former,
     }
 }
 
-pub async fn event(State(app): State<Arc<App>>, Caller(id, _): Caller, body: Body) -> Result<Json<Value>, ApiError> {
-    let event: Event = read(body, EVENT_BYTES).await?;
+pub async fn event(
+    State(app): State<Arc<App>>,
+    Teller(Caller { id, peer, .. }): Teller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let event: Event = read(&app, peer, body, EVENT_BYTES).await?;
+    let event = Event { message: tidy::cut(&event.message, MESSAGE_BYTES).to_owned(), ..event };
     // Progress comes every second and is only of interest now.
     if event.progress.is_none() {
         app.state.event(&id, &event).await?;
     }
-    app.watch.event(&id, app.directory().name(&id), event);
+    app.watch.event(Who::new(&id, app.directory().name(&id), peer), event);
     Ok(Json(json!({})))
 }
 
 /// An installation is about to destroy. It may, when this is still what the operator wants.
 pub async fn point_of_no_return(
     State(app): State<Arc<App>>,
-    Caller(id, token): Caller,
+    Caller { id, boot, peer }: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let PointOfNoReturn { allocationuuid, order, disks, .. } = read(body, DOCUMENT_BYTES).await?;
+    let PointOfNoReturn { allocationuuid, order, disks, .. } = read(&app, peer, body, DOCUMENT_BYTES).await?;
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
     // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.
@@ -306,10 +302,12 @@ pub async fn point_of_no_return(
         _ => {}
     }
     if order.is_empty() {
-        return match app.state.begin_first(&id, &allocationuuid, token, disks).await? {
+        return match app.state.begin_first(&id, &allocationuuid, boot.hash, disks).await? {
             BegunFirst::Yes(news) => {
+                app.state.boot_begins(boot.hash).await?;
                 if news {
-                    app.watch.note(format!("{} begins: what its layout lists is erased", directory.name(&id)));
+                    let text = "begins: what its layout lists is erased";
+                    app.watch.note(format!("{} {text} ({peer})", directory.name(&id)));
                 }
                 Ok(Json(json!({})))
             }
@@ -318,9 +316,10 @@ pub async fn point_of_no_return(
     }
     match app.state.begin(&id, &allocationuuid, &order, disks).await? {
         Begun::Yes(order, news) => {
+            app.state.boot_begins(boot.hash).await?;
             if news {
                 let text = format!("begun: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
-                app.watch.reinstall(&id, directory.name(&id), text);
+                app.watch.reinstall(Who::new(&id, directory.name(&id), peer), text);
             }
             Ok(Json(json!({})))
         }
@@ -332,10 +331,10 @@ pub async fn point_of_no_return(
 
 pub async fn report(
     State(app): State<Arc<App>>,
-    Caller(id, _): Caller,
+    Teller(Caller { id, boot, peer }): Teller,
     body: Body,
 ) -> Result<Json<Acknowledged>, ApiError> {
-    let mut report: Report = read(body, DOCUMENT_BYTES).await?;
+    let mut report: Report = read(&app, peer, body, DOCUMENT_BYTES).await?;
     let directory = app.directory();
     let current = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
     if let Some(current) = current
@@ -343,15 +342,37 @@ pub async fn report(
     {
         report.allocationuuid = current.id.to_string();
     }
+    let who = Who::new(&id, directory.name(&id), peer);
+    let is_current = current.is_some_and(|current| *current.id == report.allocationuuid);
+    if boot.address.is_none() || !(is_current || app.state.has_allocation(&id, &report.allocationuuid).await?) {
+        return foreign(&app, who, &report);
+    }
     let reported = app.state.report(&id, &report.allocationuuid, &report).await?;
+    if let Some(success) = reported.over {
+        app.state.boot_ends(boot.hash, success).await?;
+    }
     if reported.news {
-        app.watch.report(&id, directory.name(&id), &report);
+        app.watch.report(who.clone(), &report);
         if let Some(text) = ending(&reported, &report) {
-            app.watch.reinstall(&id, directory.name(&id), text);
+            app.watch.reinstall(who, text);
         }
         app.state_has_changed();
     }
     Ok(Json(Acknowledged { retry: reported.retry }))
+}
+
+/// A report about an allocation that the machine never had, or of a boot that never registered: shown, and not kept.
+fn foreign(app: &App, who: Who, report: &Report) -> Result<Json<Acknowledged>, ApiError> {
+    let allocation = &report.allocationuuid;
+    app.watch.report(who, report);
+    match report.success {
+        true => {
+            let message =
+                format!("allocation {allocation:?} was never given to this machine: its success is not believed");
+            Err(ApiError::new(StatusCode::CONFLICT, message))
+        }
+        false => Ok(Json(Acknowledged::default())),
+    }
 }
 
 /// What a report makes of the order.
@@ -369,7 +390,19 @@ fn ending(reported: &Reported, report: &Report) -> Option<String> {
     })
 }
 
-pub async fn read<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, ApiError> {
+/// Reads a body, when there is room for it: its memory is counted as that of whoever sends it.
+pub async fn read<T: DeserializeOwned>(app: &App, peer: Peer, body: Body, limit: usize) -> Result<T, ApiError> {
+    let length = body.size_hint().upper().unwrap_or(limit as u64);
+    if length > limit as u64 {
+        let message = format!("the body has {length} bytes, more than {limit}");
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
+    let _room = app.peers.body(peer, length).ok_or_else(|| {
+        ApiError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            format!("too many bodies are on their way from {peer}, or from all"),
+        )
+    })?;
     let bytes = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, limit)).await;
     let bytes = bytes.map_err(|_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))?;
     let bytes = bytes.map_err(|error| {

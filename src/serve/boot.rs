@@ -2,8 +2,10 @@
 //! handed out for an order is counted first.
 
 use super::api::{ApiError, Base};
-use super::state::{ATTEMPTS, Files, NextBoot, Order};
-use super::{App, input, ipxe, token};
+use super::peers::Peer;
+use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};
+use super::watch::Who;
+use super::{App, caller, input, ipxe, token};
 use crate::control::wire::{self, Event, EventName};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -24,20 +26,23 @@ pub struct BootQuery {
     mac: String,
 }
 
-/// `/boot.ipxe`: the script of one machine, with a token that makes its earlier ones worthless.
+/// `/boot.ipxe`: the script of one machine, with a token that is good for nothing until its boot registers.
 pub async fn script(
     State(app): State<Arc<App>>,
     Base(base): Base,
+    peer: Peer,
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<String, ApiError> {
-    let asking = asking(&app, &method, query)?;
+    let asking = asking(&app, peer, &method, query)?;
     let (token, hash) = token::fresh()?;
     if let Some(why) = asking.withheld {
-        app.watch.problem(why);
+        app.alarm(why);
         return Ok(ipxe::local_disk(&asking.id));
     }
-    let next = app.state.next_boot(&asking.id, asking.files.clone(), hash, false).await?;
+    let asked = Asked { token: hash, by: peer.to_string(), ordered_only: false };
+    let Handed { next, other } = app.state.next_boot(&asking.id, asking.files.clone(), asked).await?;
+    say_other(&app, &asking.id, other, peer);
     let (message, stop) = match &next {
         NextBoot::Install => ("gets kernel and ramdisk".to_owned(), Some(false)),
         NextBoot::Attempt(order) => (attempt(order), Some(false)),
@@ -46,12 +51,13 @@ pub async fn script(
         NextBoot::Elsewhere(other) => (elsewhere(&asking.id, other), None),
         NextBoot::NoFile => (no_file(&asking.id), None),
         NextBoot::Stop(order) => (stopped(order), Some(true)),
+        NextBoot::Crowded => return Err(crowded(&app, &asking.id, peer)),
     };
     if matches!(next, NextBoot::Elsewhere(_) | NextBoot::NoFile) {
-        app.watch.problem(format!("{}: it {message}", asking.id));
+        app.alarm(format!("{} at {peer}: it {message}", asking.id));
     }
-    tell(&app, &asking.id, EventName::PxeBooting, &message).await?;
-    say_the_end(&app, &asking.id, &next);
+    tell(&app, &asking.id, peer, EventName::PxeBooting, &message).await?;
+    say_the_end(&app, &asking.id, &next, peer);
     Ok(match stop {
         Some(stop) => ipxe::ramdisk(&asking.ramdisk(&app, &base, &token, stop)),
         None => ipxe::local_disk(&asking.id),
@@ -63,21 +69,25 @@ pub async fn script(
 pub async fn without_firmware(
     State(app): State<Arc<App>>,
     Base(base): Base,
+    peer: Peer,
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
 ) -> Result<Json<wire::NextBoot>, ApiError> {
-    let asking = asking(&app, &method, query)?;
+    let asking = asking(&app, peer, &method, query)?;
     let (token, hash) = token::fresh()?;
     if let Some(why) = asking.withheld {
-        app.watch.problem(why.clone());
+        app.alarm(why.clone());
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
-    let next = app.state.next_boot(&asking.id, asking.files.clone(), hash, true).await?;
-    say_the_end(&app, &asking.id, &next);
+    let asked = Asked { token: hash, by: peer.to_string(), ordered_only: true };
+    let Handed { next, other } = app.state.next_boot(&asking.id, asking.files.clone(), asked).await?;
+    say_other(&app, &asking.id, other, peer);
+    say_the_end(&app, &asking.id, &next, peer);
     let id = &asking.id;
     let refusal = match &next {
         NextBoot::Attempt(order) => {
-            tell(&app, id, EventName::PlannedReboot, &format!("{}, without its firmware", attempt(order))).await?;
+            tell(&app, id, peer, EventName::PlannedReboot, &format!("{}, without its firmware", attempt(order)))
+                .await?;
             let ramdisk = asking.ramdisk(&app, &base, &token, false);
             return Ok(Json(wire::NextBoot {
                 kernel: ramdisk.kernel(),
@@ -93,6 +103,7 @@ pub async fn without_firmware(
         NextBoot::Elsewhere(other) => format!("machine {id} {}", elsewhere(id, other)),
         NextBoot::NoFile => format!("machine {id} {}", no_file(id)),
         NextBoot::Stop(order) => stopped(order),
+        NextBoot::Crowded => return Err(crowded(&app, id, peer)),
     };
     Err(ApiError::new(StatusCode::CONFLICT, refusal))
 }
@@ -113,7 +124,12 @@ impl Asking {
     }
 }
 
-fn asking(app: &App, method: &Method, query: Result<Query<BootQuery>, QueryRejection>) -> Result<Asking, ApiError> {
+fn asking(
+    app: &App,
+    peer: Peer,
+    method: &Method,
+    query: Result<Query<BootQuery>, QueryRejection>,
+) -> Result<Asking, ApiError> {
     if *method == Method::HEAD {
         return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "a HEAD would waste the machine's token"));
     }
@@ -125,8 +141,10 @@ fn asking(app: &App, method: &Method, query: Result<Query<BootQuery>, QueryRejec
     let by_uuid = uuid.as_deref().and_then(|uuid| directory.machine(uuid));
     let machine = by_uuid.or_else(|| directory.machine_by_mac(mac.as_deref()?));
     let Some(id) = machine.map(|machine| machine.id.clone()).or(uuid) else {
-        let seen = format!("a machine without a usable UUID and with the unknown MAC {mac:?} asks for its boot script");
-        app.watch.problem(format!("{seen}: give it a file in machines/ with this MAC"));
+        let seen = format!(
+            "a machine at {peer} without a usable UUID and with the unknown MAC {mac:?} asks for its boot script"
+        );
+        app.alarm(format!("{seen}: give it a file in machines/ with this MAC"));
         return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
     };
     // Also while its image is being digested: what is installed stays installed.
@@ -138,7 +156,9 @@ fn asking(app: &App, method: &Method, query: Result<Query<BootQuery>, QueryRejec
     let other = |machine: &&input::Machine| {
         mac.as_ref().is_some_and(|mac| !machine.macs.is_empty() && !machine.macs.contains(mac))
     };
-    let withheld = machine.filter(other).map(|machine| machine.other_macs(mac.as_deref().unwrap_or_default()));
+    let said = machine.filter(other).map(|machine| machine.other_macs(mac.as_deref().unwrap_or_default()));
+    let said = said.map(|said| format!("{said}; it is at {peer}"));
+    let withheld = said.or_else(|| caller::other_card(app, machine?, peer));
     let consoles = machine.map_or_else(input::default_consoles, |machine| machine.consoles.clone());
     Ok(Asking { id, consoles, files, withheld })
 }
@@ -180,18 +200,35 @@ fn stopped(order: &Order) -> String {
     )
 }
 
-/// The line for people, when an order has come to its end here.
-fn say_the_end(app: &App, id: &str, next: &NextBoot) {
+/// The line for people, when an order has come to its end here; and why the machine is not whole, when it is not.
+pub fn say_the_end(app: &App, id: &str, next: &NextBoot, peer: Peer) -> Option<String> {
     if let NextBoot::Dropped(order) | NextBoot::Stop(order) = next {
         let text = format!("given up after {} attempts: image {} is not installed", order.attempts, order.image);
-        app.watch.reinstall(id, app.directory().name(id), text);
+        app.watch.reinstall(Who::new(id, app.directory().name(id), peer), text);
         app.state_has_changed();
     }
+    if let NextBoot::Stop(order) = next { Some(stopped(order)) } else { None }
 }
 
-async fn tell(app: &App, id: &str, event: EventName, message: &str) -> Result<(), ApiError> {
+/// Somebody asks for a boot of a machine that is heard elsewhere.
+fn say_other(app: &App, id: &str, other: Option<Boot>, peer: Peer) {
+    let Some(other) = other else { return };
+    let (at, ago) = (other.address.unwrap_or_default(), app.state.heard.since(&other.hash).as_secs());
+    app.alarm(format!(
+        "{}: {peer} asks for another boot, while the boot at {at} is still heard ({ago} s ago), and goes on",
+        app.directory().name(id)
+    ));
+}
+
+fn crowded(app: &App, id: &str, peer: Peer) -> ApiError {
+    let message = "there are too many machines already that no file is about: give it a file in machines/";
+    app.alarm(format!("{id} at {peer}: {message}"));
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+async fn tell(app: &App, id: &str, peer: Peer, event: EventName, message: &str) -> Result<(), ApiError> {
     let event = Event { event, message: message.to_owned(), step: None, seconds: None, progress: None };
     app.state.event(id, &event).await?;
-    app.watch.event(id, app.directory().name(id), event);
+    app.watch.event(Who::new(id, app.directory().name(id), peer), event);
     Ok(())
 }

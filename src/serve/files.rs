@@ -1,12 +1,14 @@
 //! Kernel, ramdisk and images over HTTP, with Range, If-Range and ETag.
 //!
-//! Only files that the operator has named can be reached, so there is no path to escape with.
+//! Only files that the operator has named can be reached, so there is no path to escape with; links are followed within the
+//! directory.
 
 use super::App;
 use super::api::ApiError;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use tower_http::services::ServeFile;
 use tower_http::services::fs::ServeFileSystemResponseBody;
@@ -20,7 +22,7 @@ pub async fn image(
 ) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
     let file = app.directory().image_file(&served);
     let file = file.ok_or_else(|| ApiError::not_found(format!("no image in images/ names the file {served:?}")))?;
-    send(&file, method, headers).await
+    send(&within(&app, &app.images, &file).await?, method, headers).await
 }
 
 /// `/boot/NAME`: a file directly in the boot directory.
@@ -34,7 +36,20 @@ pub async fn boot(
     if name.starts_with('.') || !name.bytes().all(plain) {
         return Err(ApiError::not_found(format!("{name:?} is not the name of a boot file")));
     }
-    send(&app.boot.join(name), method, headers).await
+    send(&within(&app, &app.boot, &app.boot.join(name)).await?, method, headers).await
+}
+
+/// The file itself, when it lies below the directory: a link that leads out of it would serve what nobody meant to be served.
+async fn within(app: &App, directory: &FilePath, file: &FilePath) -> Result<PathBuf, ApiError> {
+    let name = file.file_name().unwrap_or_default().display().to_string();
+    let gone = |_| ApiError::not_found(format!("{name} is not there"));
+    let directory = tokio::fs::canonicalize(directory).await.map_err(gone)?;
+    let real = tokio::fs::canonicalize(file).await.map_err(gone)?;
+    if real.starts_with(&directory) {
+        return Ok(real);
+    }
+    app.alarm(format!("{} leads out of {}: it is not served", file.display(), directory.display()));
+    Err(ApiError::not_found(format!("{name} leads out of its directory")))
 }
 
 /// tower-http knows Range and ETag but not If-Range: a Range whose If-Range names another version of the file is

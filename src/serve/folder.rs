@@ -5,6 +5,7 @@ use super::digest;
 use super::state::FileStamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -151,6 +152,16 @@ pub fn has_machines(dir: &Path) -> bool {
     }
 }
 
+/// The files of machines that hold secrets and that everybody may read.
+pub fn readable_secrets(folder: &Path) -> Vec<PathBuf> {
+    const SECRETS: [&str; 3] = ["user_data:", "console_password:", "vpn:"];
+    let has_secrets =
+        |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
+    let is_open = |path: &PathBuf| fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0);
+    let files = listed(folder).unwrap_or_default().into_iter().filter(is_open);
+    files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
+}
+
 pub fn say(path: &Path, why: &str, has_good: bool) -> String {
     let consequence = if has_good { " (its last good version stays in force)" } else { "" };
     let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), spaced(line))).collect();
@@ -190,6 +201,23 @@ mod tests {
         let mut problems = Vec::new();
         let values = folder.in_force(&mut problems).into_iter().map(|(_, value)| value).collect();
         (values, problems)
+    }
+
+    #[test]
+    fn secrets_that_everybody_may_read_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str, mode: u32| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        let open = write("a.yaml", "id: a\nallocation:\n  user_data: x\n", 0o644);
+        write("b.yaml", "id: b\nallocation:\n  user_data: x\n", 0o640);
+        write("c.yaml", "id: c\n# no user_data: here\n", 0o644);
+        let password = write("d.yaml", "id: d\nallocation:\n  console_password: x\n", 0o604);
+        assert_eq!(readable_secrets(dir.path()), [open, password]);
+        assert!(readable_secrets(&dir.path().join("none")).is_empty());
     }
 
     #[test]

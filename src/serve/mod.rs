@@ -1,14 +1,16 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `folder` and `directory` are what the operator wants, `resolve` what an allocation refers to, `promise` what a machine was
+//! `folder` and `directory` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to, `promise` what a machine was
 //! promised, `state` what has happened,
-//! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `tidy` how their words come in,
-//! `files` what they load, `operator` what the operator asks,
-//! `watch` what people see, `descriptors` how many may ask at once.
+//! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
+//! their words come in, `files` what they load, `operator` what the operator asks, `connections` how they come and go,
+//! `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
 mod api;
 pub mod backup;
 mod boot;
+mod caller;
+mod connections;
 mod descriptors;
 mod digest;
 mod directory;
@@ -16,10 +18,15 @@ mod files;
 mod folder;
 pub(crate) mod input;
 pub(crate) mod ipxe;
+mod keeper;
+mod neighbours;
 pub mod operator;
+mod patient;
+mod peers;
 mod promise;
 mod resolve;
 mod state;
+mod survive;
 mod tidy;
 mod token;
 mod watch;
@@ -29,23 +36,22 @@ use crate::desk::Outcome;
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::routing::{get, post};
+use connections::{Door, Front};
 use digest::Digests;
-use directory::{Directory, Loader, Seen};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use directory::{Directory, Loader};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use keeper::{Keeper, Wake};
+use peers::Peers;
 use state::State;
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use watch::Watch;
 
 /// What a person gives on the command line.
@@ -54,6 +60,10 @@ pub struct Options {
     /// The directory with `machines/`, `layouts/` and `images/`; the state file goes there too.
     pub dir: PathBuf,
     pub listen: SocketAddr,
+    /// Where the operator's calls are answered, and nowhere else; with the machines' when absent.
+    pub operator_listen: Option<SocketAddr>,
+    /// Addresses that say in `X-Forwarded-For` for whom they ask.
+    pub proxies: Vec<IpAddr>,
     /// Base URL for machines; what they used themselves (the Host header) when absent.
     pub url: Option<String>,
     /// Directory with `vmlinuz` and `initrd`; `DIR/boot` when absent.
@@ -68,8 +78,9 @@ pub struct Options {
 const DATABASE: &str = "drophammer.sqlite";
 /// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A request's head, and an idle connection, are waited for so long.
-const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+/// The same alarm is not said again so soon, and so many in that time.
+const ALARM_EVERY: Duration = Duration::from_secs(60);
+const ALARMS: usize = 256;
 /// Answers that are still on their way when the server is ended may take so long.
 const END_PATIENCE: Duration = Duration::from_millis(1500);
 
@@ -77,6 +88,7 @@ const END_PATIENCE: Duration = Duration::from_millis(1500);
 pub struct App {
     url: Option<String>,
     boot: PathBuf,
+    images: PathBuf,
     cmdline: String,
     directory: published::Receiver<Arc<Directory>>,
     closing: published::Receiver<bool>,
@@ -85,12 +97,27 @@ pub struct App {
     /// Of the operator's token.
     operator: token::Hash,
     wake: mpsc::Sender<Wake>,
+    peers: Peers,
+    /// The kernel's table of neighbours.
+    neighbours: PathBuf,
+    /// When these words were last said.
+    alarmed: Mutex<HashMap<String, Instant>>,
 }
 
 impl App {
     /// What is in force now.
     fn directory(&self) -> Arc<Directory> {
         self.directory.borrow().clone()
+    }
+
+    /// Something that anybody on the network can bring about, and the operator should know: the same is said once a minute.
+    fn alarm(&self, text: String) {
+        let mut alarmed = self.alarmed.lock().unwrap_or_else(PoisonError::into_inner);
+        alarmed.retain(|_, said| said.elapsed() < ALARM_EVERY);
+        if alarmed.len() < ALARMS && !alarmed.contains_key(&text) {
+            alarmed.insert(text.clone(), Instant::now());
+            self.watch.problem(text);
+        }
     }
 
     /// Has a new picture made, which wakes machines that wait and says what is wrong now.
@@ -131,8 +158,8 @@ pub fn run(options: Options) -> Result<()> {
     let runtime = runtime.context(Phase::Serve, || "start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let ended = ended().context(Phase::Serve, || "listen for signals")?;
-        let server = Server::bind(&options, watch, LOOK_EVERY).await?;
-        server.serve(ended, connections).await
+        let server = Server::bind(&options, watch, &Surroundings::default(), connections).await?;
+        server.serve(ended).await
     });
     runtime.shutdown_timeout(Duration::from_millis(200));
     writer.finish();
@@ -150,10 +177,27 @@ fn ended() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// What tests have otherwise.
+struct Surroundings {
+    look_every: Duration,
+    /// See [`state::boots::QUIET`].
+    quiet: Duration,
+    neighbours: PathBuf,
+}
+
+impl Default for Surroundings {
+    fn default() -> Surroundings {
+        Surroundings { look_every: LOOK_EVERY, quiet: state::boots::QUIET, neighbours: neighbours::TABLE.into() }
+    }
+}
+
 /// A server that listens already.
 struct Server {
-    listener: TcpListener,
-    router: Router,
+    machines: Front,
+    /// For the operator alone.
+    operators: Option<Front>,
+    places: usize,
+    peers: Peers,
     watch: Watch,
     closing: published::Sender<bool>,
     wake: mpsc::Sender<Wake>,
@@ -162,27 +206,31 @@ struct Server {
     _lock: Option<File>,
 }
 
-/// What the thread that looks at the directory hears.
-enum Wake {
-    Digest(digest::Done),
-    /// Of an allocation.
-    State,
-    End,
-}
-
 impl Server {
-    async fn bind(options: &Options, watch: Watch, look_every: Duration) -> Result<Server> {
+    /// With so many connections at once.
+    async fn bind(options: &Options, watch: Watch, around: &Surroundings, places: usize) -> Result<Server> {
         check(options)?;
         let lock = backup::lock(&options.dir)?;
         refuse_lost(&options.dir)?;
-        let state = State::open(&options.dir.join(DATABASE))?;
+        let state = State::open(&options.dir.join(DATABASE), around.quiet)?;
         let operator = token::of_operator(&options.dir)?;
-        let what = || format!("listen on {}", options.listen);
-        let listener = TcpListener::bind(options.listen).await.context(Phase::Serve, what)?;
-        watch.listening(format!("http://{}", listener.local_addr().context(Phase::Serve, what)?));
+        let (listener, address) = listen(options.listen).await?;
+        watch.listening(format!("http://{address}"));
+        let operators = match options.operator_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        if let Some((_, address)) = &operators {
+            watch.note(format!("the operator is answered at http://{address} only"));
+        }
         let boot = options.boot.clone().unwrap_or_else(|| options.dir.join("boot"));
         for name in ["vmlinuz", "initrd"].map(|name| boot.join(name)).iter().filter(|path| !path.is_file()) {
             watch.problem(format!("{} is not there, so no machine can boot the ramdisk", name.display()));
+        }
+
+        for path in folder::readable_secrets(&options.dir.join("machines")) {
+            let what = "holds secrets, and everybody on this host can read it";
+            watch.problem(format!("{} {what}: chmod o-r {0}", path.display()));
         }
 
         let (wake, woken) = mpsc::channel();
@@ -191,18 +239,14 @@ impl Server {
         let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
         let loader = Loader::new(&options.dir, digests, state.clone());
         let (publish, directory) = published::channel(Arc::default());
-        let keeper = Keeper {
-            state: state.clone(),
-            loader,
-            watch: watch.clone(),
-            publish,
-            said: BTreeSet::new(),
-            noted: BTreeSet::new(),
-        };
+        let keeper = Keeper::new(state.clone(), loader, watch.clone(), publish);
         let (ready, first_look) = tokio::sync::oneshot::channel();
         std::thread::Builder::new()
             .name("directory".to_owned())
-            .spawn(move || keeper.run(&woken, look_every, ready))
+            .spawn({
+                let look_every = around.look_every;
+                move || keeper.run(&woken, look_every, ready)
+            })
             .context(Phase::Serve, || "start the directory's thread")?;
         first_look.await.context(Phase::Serve, || "read the directory")?;
 
@@ -210,6 +254,7 @@ impl Server {
         let app = App {
             url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
             boot,
+            images: options.dir.join("images"),
             cmdline: options.cmdline.clone(),
             directory,
             closing: is_closing,
@@ -217,20 +262,26 @@ impl Server {
             watch: watch.clone(),
             operator,
             wake: wake.clone(),
+            peers: Peers::new(places, &options.proxies),
+            neighbours: around.neighbours.clone(),
+            alarmed: Mutex::default(),
         };
-        Ok(Server { listener, router: router(app), watch, closing, wake, state, _lock: lock })
+        let (peers, app) = (app.peers.clone(), Arc::new(app));
+        let of_machines = if operators.is_some() { for_machines() } else { for_machines().merge(for_operators()) };
+        let machines = Front { listener, router: finished(of_machines, &app) };
+        let operators = operators.map(|(listener, _)| Front { listener, router: finished(for_operators(), &app) });
+        Ok(Server { machines, operators, places, peers, watch, closing, wake, state, _lock: lock })
     }
 
-    /// Accepts until `ended`, with so many connections at once, then lets running answers go out for a moment.
+    /// Accepts until `ended`, then lets running answers go out for a moment.
     ///
     /// # Errors
     /// The database was taken away.
-    async fn serve(self, ended: impl Future<Output = ()>, at_once: usize) -> Result<()> {
-        let connections = GracefulShutdown::new();
-        let places = Arc::new(Semaphore::new(at_once));
+    async fn serve(self, ended: impl Future<Output = ()>) -> Result<()> {
+        let running = GracefulShutdown::new();
+        let door = Door::new(self.places, self.peers.clone(), self.watch.clone());
         let mut ended = std::pin::pin!(ended);
         let mut result = Ok(());
-        let mut is_full = false;
         loop {
             tokio::select! {
                 () = &mut ended => break,
@@ -239,8 +290,8 @@ impl Server {
                     result = Err(Error::new(Phase::Serve, why));
                     break;
                 }
-                (place, accepted) = self.accept(&places, &mut is_full) => match accepted {
-                    Ok((stream, _)) => connection(stream, self.router.clone(), &connections, place),
+                (front, place, accepted) = door.next(&self.machines, self.operators.as_ref()) => match accepted {
+                    Ok((stream, address)) => door.enter(stream, address, front.router.clone(), &running, place),
                     Err(error) => {
                         self.watch.problem(format!("accept a connection: {error}"));
                         // Out of descriptors, most likely: asking again at once would only spin.
@@ -249,34 +300,23 @@ impl Server {
                 },
             }
         }
-        drop(self.listener);
+        drop((self.machines, self.operators));
         self.closing.send_replace(true);
         let _ = self.wake.send(Wake::End);
-        let _ = tokio::time::timeout(END_PATIENCE, connections.shutdown()).await;
+        let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
         self.state.end().await;
         result
     }
-
-    /// The next connection, when there is a place for it. Others wait with the kernel.
-    async fn accept(
-        &self,
-        places: &Arc<Semaphore>,
-        is_full: &mut bool,
-    ) -> (Option<OwnedSemaphorePermit>, std::io::Result<(TcpStream, SocketAddr)>) {
-        let place = places.clone().try_acquire_owned().ok();
-        if place.is_none() && !std::mem::replace(is_full, true) {
-            self.watch.problem("as many connections are open as there can be: others wait".to_owned());
-        }
-        *is_full = place.is_none();
-        let place = match place {
-            Some(place) => Some(place),
-            None => places.clone().acquire_owned().await.ok(),
-        };
-        (place, self.listener.accept().await)
-    }
 }
 
-fn router(app: App) -> Router {
+async fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let what = || format!("listen on {at}");
+    let listener = TcpListener::bind(at).await.context(Phase::Serve, what)?;
+    let address = listener.local_addr().context(Phase::Serve, what)?;
+    Ok((listener, address))
+}
+
+fn for_machines() -> Router<Arc<App>> {
     Router::new()
         .route("/start.ipxe", get(boot::start_script))
         .route("/boot.ipxe", get(boot::script))
@@ -289,27 +329,19 @@ fn router(app: App) -> Router {
         .route("/v1/machine/{id}/event", post(api::event))
         .route("/v1/machine/{id}/point-of-no-return", post(api::point_of_no_return))
         .route("/v1/machine/{id}/report", post(api::report))
-        .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
-        .route("/v1/machine/{id}/rename", post(operator::rename))
-        .route("/v1/machines", get(operator::machines))
-        .fallback(api::no_such_call)
-        .method_not_allowed_fallback(api::wrong_method)
-        .with_state(Arc::new(app))
 }
 
-fn connection(stream: TcpStream, router: Router, connections: &GracefulShutdown, place: Option<OwnedSemaphorePermit>) {
-    // Answers are small and whole; a failure to say so costs a few milliseconds.
-    let _ = stream.set_nodelay(true);
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let connection = connections.watch(connection);
-    // Its error is that the client has gone or does not speak HTTP.
-    tokio::spawn(async move {
-        drop(connection.await);
-        drop(place);
-    });
+fn for_operators() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
+        .route("/v1/machine/{id}/adopt", post(operator::adopt))
+        .route("/v1/machine/{id}/rename", post(operator::rename))
+        .route("/v1/machines", get(operator::machines))
+}
+
+fn finished(router: Router<Arc<App>>, app: &Arc<App>) -> Router {
+    let router = router.fallback(api::no_such_call).method_not_allowed_fallback(api::wrong_method);
+    router.with_state(app.clone())
 }
 
 fn check(options: &Options) -> Result<()> {
@@ -347,52 +379,6 @@ fn refuse_lost(dir: &Path) -> Result<()> {
         token::OPERATOR_FILE
     );
     Err(Error::new(Phase::Serve, message))
-}
-
-/// Keeps the published picture of the directory up to date, in a thread of its own.
-struct Keeper {
-    state: State,
-    loader: Loader,
-    watch: Watch,
-    publish: published::Sender<Arc<Directory>>,
-    /// Problems that have been said, and notes.
-    said: BTreeSet<String>,
-    noted: BTreeSet<String>,
-}
-
-impl Keeper {
-    fn run(mut self, woken: &mpsc::Receiver<Wake>, look_every: Duration, ready: tokio::sync::oneshot::Sender<()>) {
-        self.look();
-        let _ = ready.send(());
-        loop {
-            match woken.recv_timeout(look_every) {
-                Ok(Wake::Digest(done)) => self.loader.digest_done(done),
-                Ok(Wake::State) => self.loader.refresh(),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Ok(Wake::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
-            }
-            self.look();
-        }
-    }
-
-    fn look(&mut self) {
-        self.state.look();
-        let Some(Seen { directory, problems, notes }) = self.loader.look() else { return };
-        let problems: BTreeSet<String> = problems.into_iter().collect();
-        for new in problems.difference(&self.said) {
-            self.watch.problem(new.clone());
-        }
-        if problems.is_empty() && !self.said.is_empty() {
-            self.watch.note("every file is good again".to_owned());
-        }
-        self.said = problems;
-        let notes: BTreeSet<String> = notes.into_iter().collect();
-        for new in notes.difference(&self.noted) {
-            self.watch.note(new.clone());
-        }
-        self.noted = notes;
-        self.publish.send_replace(Arc::new(directory));
-    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
 //! What the operator asks of the server: which machines there are, and the button that reinstalls one.
 
 use super::App;
-use super::api::{ApiError, EVENT_BYTES, bearer, read};
+use super::api::{ApiError, EVENT_BYTES, read};
+use super::caller::bearer;
 use super::input::Machine;
 use super::ipxe;
+use super::peers::Peer;
 use super::promise::{contradiction, remedy};
 use super::resolve::resolve;
-use super::state::{ATTEMPTS, Cancelled, Ordered, Renamed, Standing, Words};
+use super::state::{ATTEMPTS, Adopted, Cancelled, Ordered, Renamed, Standing, Words};
 pub use super::state::{Order, Outcome};
 use super::token;
+use super::watch::Who;
 use crate::allocation::Allocation;
 use crate::control::wire::Event;
 use crate::layout;
@@ -32,6 +35,9 @@ pub struct Listed {
     /// Id of the layout that is installed.
     pub layout: Option<String>,
     pub installed: bool,
+    /// By the operator's word, and the machine has not said so yet.
+    #[serde(default)]
+    pub adopted: bool,
     /// Why nothing can be ordered.
     pub locked: Option<String>,
     pub order: Option<Order>,
@@ -112,6 +118,7 @@ async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         image: standing.image,
         layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
         installed: standing.succeeded,
+        adopted: standing.adopted,
         locked: machine.locked.clone(),
         order: standing.order,
         attempts: ATTEMPTS,
@@ -127,9 +134,10 @@ pub async fn reinstall(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     _: Operator,
+    peer: Peer,
     body: Body,
 ) -> Result<Json<Listed>, ApiError> {
-    let asked: Reinstall = read(body, EVENT_BYTES).await?;
+    let asked: Reinstall = read(&app, peer, body, EVENT_BYTES).await?;
     let id = id.to_lowercase();
     if asked.id.to_lowercase() != id {
         return Err(ApiError::bad(format!("the path is about machine {id}, the body about {:?}", asked.id)));
@@ -166,7 +174,7 @@ pub async fn reinstall(
     match app.state.order(&id, &allocation, &asked.imageid, words).await? {
         Ordered::Placed(order) => {
             let text = format!("ordered: image {}{}", order.image, in_words(&order));
-            app.watch.reinstall(&id, directory.name(&id), text);
+            app.watch.reinstall(Who::new(&id, directory.name(&id), peer), text);
             app.state_has_changed();
             Ok(Json(listed(&app, &machine).await?))
         }
@@ -180,17 +188,41 @@ pub async fn cancel(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     _: Operator,
+    peer: Peer,
 ) -> Result<Json<Listed>, ApiError> {
     let id = id.to_lowercase();
     let (machine, allocation) = with_allocation(&app, &id)?;
     match app.state.cancel(&id, &allocation).await? {
         Cancelled::Done(order) => {
-            app.watch.reinstall(&id, app.directory().name(&id), format!("taken back: image {}", order.image));
+            let who = Who::new(&id, app.directory().name(&id), peer);
+            app.watch.reinstall(who, format!("taken back: image {}", order.image));
             app.state_has_changed();
             Ok(Json(listed(&app, &machine).await?))
         }
         Cancelled::NothingOrdered => Err(ApiError::not_found(format!("no reinstall of machine {id} is ordered"))),
         Cancelled::Begun(order) => Err(begun(&order)),
+    }
+}
+
+/// `POST /v1/machine/{id}/adopt`: the server has forgotten that the allocation is installed, and the operator says that it is.
+pub async fn adopt(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    _: Operator,
+    peer: Peer,
+) -> Result<Json<Listed>, ApiError> {
+    let id = id.to_lowercase();
+    let (machine, allocation) = with_allocation(&app, &id)?;
+    match app.state.adopt(&id, &allocation).await? {
+        Adopted::Yes => {
+            let name = app.directory().name(&id).to_owned();
+            app.watch.note(format!(
+                "{name}: {peer} says that allocation {allocation} is installed: nothing is installed, and the marker on its disks is believed"
+            ));
+            app.state_has_changed();
+            Ok(Json(listed(&app, &machine).await?))
+        }
+        Adopted::No(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
 
@@ -216,9 +248,10 @@ pub async fn rename(
     State(app): State<Arc<App>>,
     Path(old): Path<String>,
     _: Operator,
+    peer: Peer,
     body: Body,
 ) -> Result<Json<Listed>, ApiError> {
-    let Rename { id: new } = read(body, EVENT_BYTES).await?;
+    let Rename { id: new } = read(&app, peer, body, EVENT_BYTES).await?;
     let id = |text: &str| -> Result<String, ApiError> {
         let made_up = || ApiError::bad(format!("{text} is what firmware without a UUID says"));
         ipxe::uuid(text).map_err(ApiError::bad)?.ok_or_else(made_up)
@@ -230,7 +263,7 @@ pub async fn rename(
     match app.state.rename(&old, &new).await? {
         Renamed::Done => {
             let directory = app.directory();
-            app.watch.note(format!("machine {old} is {new} now"));
+            app.watch.note(format!("machine {old} is {new} now, by the word of {peer}"));
             app.state_has_changed();
             // Its file may follow later.
             let machine = directory.machine(&new);

@@ -46,8 +46,8 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         return Err(at(&allocation.id, &message));
     }
     let (layout_id, layout) = layout(machine, &allocation, standing, known)?;
-    let installs = !standing.succeeded || standing.order.is_some();
-    let image = match (standing.succeeded, &standing.order) {
+    let installs = !standing.is_installed() || standing.order.is_some();
+    let image = match (standing.is_installed(), &standing.order) {
         (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!("a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits", order.image);
             match order.begun {

@@ -1,20 +1,29 @@
 //! What the server remembers, in SQLite: one thread owns the connection, everybody else sends it work.
 //!
 //! Here is what all of it rests on, machines and digests; `store` is the file, `identity` what tells it from others, `standing`
-//! how far an allocation is, `first` a first installation that begins, `orders` what becomes of an order to reinstall, `renamed` a machine with another id.
+//! how far an allocation is, `boots` who may speak for a machine, `strangers` those without a file, `first` a first installation that
+//! begins, `orders` what becomes of an order to reinstall, `next` what a machine boots, `adopted` what the operator says to be installed, `renamed` a machine
+//! with another id.
 
+mod adopted;
+pub mod boots;
 mod first;
 pub mod identity;
+mod next;
 mod orders;
 mod renamed;
 mod schema;
 mod standing;
 pub mod store;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
+pub use adopted::Adopted;
+pub use boots::{Boot, Enrolled, Heard};
 pub use first::BegunFirst;
-pub use orders::{ATTEMPTS, Begun, Cancelled, Files, NextBoot, Ordered, Reported};
+pub use next::{Asked, Files, Handed, NextBoot};
+pub use orders::{ATTEMPTS, Begun, Cancelled, Ordered, Reported};
 pub use renamed::Renamed;
 pub use standing::{HandedOut, Order, Outcome, Standing, Words};
 
@@ -22,8 +31,10 @@ use super::token::Hash;
 use crate::control::wire::{Event, Register};
 use crate::error::{Context, Error, Phase, Result};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc;
+use std::time::Duration;
 use store::Store;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -31,6 +42,8 @@ use tokio::sync::{oneshot, watch};
 
 /// As many events of a machine are kept; a few hundred make one installation.
 const EVENTS_KEPT: u32 = 5000;
+/// The oldest are looked for so seldom.
+const TRIM_EVERY: i64 = 64;
 
 enum Job {
     Work(Box<dyn FnOnce(&mut Store) + Send>),
@@ -42,6 +55,7 @@ enum Job {
 #[derive(Clone)]
 pub struct State {
     jobs: mpsc::Sender<Job>,
+    pub heard: Heard,
     gone: watch::Receiver<Option<String>>,
 }
 
@@ -56,18 +70,19 @@ pub struct FileStamp {
 }
 
 impl State {
-    /// Opens or creates the database at `path`.
+    /// Opens or creates the database at `path`. A boot that says nothing for `quiet` is not heard any more.
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub fn open(path: &Path) -> Result<State> {
+    pub fn open(path: &Path, quiet: Duration) -> Result<State> {
         let (say_gone, gone) = watch::channel(None);
         let mut store = Store::open(path, say_gone)?;
         let (jobs, queue) = mpsc::channel::<Job>();
         let run = move || {
             for job in queue {
                 match job {
-                    Job::Work(work) => work(&mut store),
+                    // A panic is one call's trouble: its transaction is rolled back, and whoever asked gets an error.
+                    Job::Work(work) => drop(catch_unwind(AssertUnwindSafe(|| work(&mut store)))),
                     Job::End(done) => {
                         drop(store);
                         let _ = done.send(());
@@ -78,7 +93,7 @@ impl State {
         };
         let what = || "start the state file's thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(State { jobs, gone })
+        Ok(State { jobs, heard: Heard::new(quiet), gone })
     }
 
     /// Does what is waiting, and closes the file, which is whole then.
@@ -152,19 +167,20 @@ impl State {
         .await
     }
 
-    /// The hash of that machine's token, if it ever got one.
+    /// Was this allocation ever handed out to the machine, or installed on it?
     ///
     /// # Errors
     /// The database's.
-    pub async fn token(&self, machine: &str) -> Result<Option<Hash>> {
-        let machine = machine.to_owned();
+    pub async fn has_allocation(&self, machine: &str, allocation: &str) -> Result<bool> {
+        let key = [machine.to_owned(), allocation.to_owned()];
         self.run(move |connection| {
-            connection.query_row("SELECT hash FROM tokens WHERE machine = ?1", [&machine], |row| row.get(0)).optional()
+            let select = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2";
+            connection.query_row(select, key, |_| Ok(())).optional().map(|there| there.is_some())
         })
         .await
     }
 
-    /// Keeps what a machine said about itself and forgets its oldest events.
+    /// Keeps what a machine said about itself.
     ///
     /// # Errors
     /// The database's.
@@ -177,18 +193,14 @@ impl State {
                 "INSERT INTO machines (id, macs, name, registered, last_seen) VALUES (?1, ?2, ?3, ?4, ?5)
                  ON CONFLICT (id) DO UPDATE SET macs = ?2, name = ?3, registered = ?4, last_seen = ?5",
                 params![machine, macs, name, text, now()],
-            )?;
-            connection.execute(
-                "DELETE FROM events WHERE machine = ?1 AND id NOT IN
-                 (SELECT id FROM events WHERE machine = ?1 ORDER BY id DESC LIMIT ?2)",
-                params![machine, EVENTS_KEPT],
             )
         })
         .await
         .map(drop)
     }
 
-    /// Keeps an event. Not durable against a power failure of the server: losing one is harmless.
+    /// Keeps an event; of a machine that no file is about only the last one. Not durable against a power failure of the server:
+    /// losing one is harmless.
     ///
     /// # Errors
     /// The database's.
@@ -197,10 +209,18 @@ impl State {
         self.run(move |connection| {
             let time = now();
             let transaction = connection.transaction()?;
-            transaction.execute(
-                "INSERT INTO events (machine, time, event) VALUES (?1, ?2, ?3)",
+            let kept = transaction.execute(
+                "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
+                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)",
                 params![machine, time, text],
             )?;
+            if kept > 0 && transaction.last_insert_rowid() % TRIM_EVERY == 0 {
+                transaction.execute(
+                    "DELETE FROM events WHERE machine = ?1 AND id <= (SELECT id FROM events WHERE machine = ?1
+                     ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+                    params![machine, EVENTS_KEPT],
+                )?;
+            }
             transaction.execute(
                 "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
                  ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3",
@@ -249,7 +269,9 @@ fn in_file<T>(result: rusqlite::Result<T>) -> Result<T> {
 }
 
 fn settle<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
-    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the state file's thread has ended")))
+    answer.unwrap_or_else(|_| {
+        Err(Error::new(Phase::Serve, "the state file's thread has ended, or this call has panicked"))
+    })
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String> {

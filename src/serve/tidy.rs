@@ -27,7 +27,8 @@ fn lines(text: &str) -> String {
     text.lines().map(clean).collect::<Vec<_>>().join("\n")
 }
 
-fn cut(text: &str, bytes: usize) -> &str {
+/// At most so many bytes of it.
+pub fn cut(text: &str, bytes: usize) -> &str {
     let ends = (0..=bytes.min(text.len())).rev();
     &text[..ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or_default()]
 }

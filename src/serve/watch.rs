@@ -2,6 +2,7 @@
 //!
 //! A thread of its own writes, so a paused terminal or a full pipe never keeps a machine waiting.
 
+use super::peers::Peer;
 use super::state::now;
 use crate::control::wire::{Erased, Event, Report, StepTime};
 use crate::text::{self, clean};
@@ -9,6 +10,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
 use time::macros::format_description;
@@ -24,9 +26,30 @@ enum Said {
     Listening(String),
     Note(String),
     Problem(String),
-    Event { machine: String, name: String, event: Event },
-    Report { machine: String, name: String, report: Box<Report> },
-    Reinstall { machine: String, name: String, text: String },
+    Event(Who, Event),
+    Report(Who, Box<Report>),
+    Reinstall(Who, String),
+}
+
+/// What a line is about, and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Who {
+    machine: String,
+    name: String,
+    from: String,
+}
+
+impl Who {
+    pub fn new(machine: &str, name: &str, from: Peer) -> Who {
+        Who { machine: machine.to_owned(), name: clean(name), from: from.to_string() }
+    }
+}
+
+/// `storage-7 10.0.0.7`.
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.name, self.from)
+    }
 }
 
 /// The end that everybody talks to; cheap to clone.
@@ -70,8 +93,8 @@ impl Watch {
         let (finished, done) = mpsc::channel();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             for one in heard {
-                // Nobody reads any more: the machines are served all the same.
-                let _ = show.show(one);
+                // Nobody reads any more, or this one line cannot be drawn: the machines are served all the same.
+                let _ = catch_unwind(AssertUnwindSafe(|| show.show(one)));
             }
             show.end();
             let _ = finished.send(());
@@ -98,19 +121,18 @@ impl Watch {
         self.say(Said::Problem(text));
     }
 
-    pub fn event(&self, machine: &str, name: &str, event: Event) {
-        self.say(Said::Event { machine: machine.to_owned(), name: clean(name), event });
+    pub fn event(&self, who: Who, event: Event) {
+        self.say(Said::Event(who, event));
     }
 
     /// What has become of an order to reinstall.
-    pub fn reinstall(&self, machine: &str, name: &str, text: impl Into<String>) {
-        self.say(Said::Reinstall { machine: machine.to_owned(), name: clean(name), text: clean(&text.into()) });
+    pub fn reinstall(&self, who: Who, text: impl Into<String>) {
+        self.say(Said::Reinstall(who, clean(&text.into())));
     }
 
-    /// The end of an installation. Its password stays in the state file.
-    pub fn report(&self, machine: &str, name: &str, report: &Report) {
-        let report = Box::new(Report { console_password: String::new(), ..report.clone() });
-        self.say(Said::Report { machine: machine.to_owned(), name: clean(name), report });
+    /// The end of an installation.
+    pub fn report(&self, who: Who, report: &Report) {
+        self.say(Said::Report(who, Box::new(report.clone())));
     }
 }
 
@@ -136,14 +158,14 @@ impl<W: Write + Send> Show for Json<W> {
             Said::Listening(url) => json!({ "listening": url }),
             Said::Note(text) => json!({ "time": now(), "note": text }),
             Said::Problem(text) => json!({ "time": now(), "problem": text }),
-            Said::Event { machine, name, event } => {
-                with_event(json!({ "time": now(), "machine": machine, "name": name }), &event)
+            Said::Event(Who { machine, name, from }, event) => {
+                with_event(json!({ "time": now(), "machine": machine, "name": name, "from": from }), &event)
             }
-            Said::Report { machine, name, report } => {
-                json!({ "time": now(), "machine": machine, "name": name, "report": report })
+            Said::Report(Who { machine, name, from }, report) => {
+                json!({ "time": now(), "machine": machine, "name": name, "from": from, "report": report })
             }
-            Said::Reinstall { machine, name, text } => {
-                json!({ "time": now(), "machine": machine, "name": name, "reinstall": text })
+            Said::Reinstall(Who { machine, name, from }, text) => {
+                json!({ "time": now(), "machine": machine, "name": name, "from": from, "reinstall": text })
             }
         };
         writeln!(self.out, "{value}")?;
@@ -175,23 +197,23 @@ impl<W: Write + Send> Show for Plain<W> {
                     writeln!(self.out, "{time} {}", clean(line))?;
                 }
             }
-            Said::Event { machine, name, event } => {
+            Said::Event(who, event) => {
                 if event.progress.is_some() {
-                    let last = self.last_progress.get(&machine);
+                    let last = self.last_progress.get(&who.machine);
                     if last.is_some_and(|last| last.elapsed() < PROGRESS_EVERY) {
                         return Ok(());
                     }
-                    self.last_progress.insert(machine, Instant::now());
+                    self.last_progress.insert(who.machine.clone(), Instant::now());
                 }
-                writeln!(self.out, "{time} {name}  {}", event_line(&event))?;
+                writeln!(self.out, "{time} {who}  {}", event_line(&event))?;
             }
-            Said::Report { machine, name, report } => {
-                self.last_progress.remove(&machine);
+            Said::Report(who, report) => {
+                self.last_progress.remove(&who.machine);
                 for line in report_lines(&report) {
-                    writeln!(self.out, "{time} {name}  {line}")?;
+                    writeln!(self.out, "{time} {who}  {line}")?;
                 }
             }
-            Said::Reinstall { name, text, .. } => writeln!(self.out, "{time} {name}  reinstall {text}")?,
+            Said::Reinstall(who, text) => writeln!(self.out, "{time} {who}  reinstall {text}")?,
         }
         self.out.flush()
     }
@@ -204,11 +226,11 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn bar(&mut self, machine: &str, name: &str) -> ProgressBar {
+    fn bar(&mut self, who: &Who) -> ProgressBar {
         let lines = &self.lines;
         let new = || lines.add(ProgressBar::new_spinner());
-        let bar = self.machines.entry(machine.to_owned()).or_insert_with(new);
-        bar.set_prefix(name.to_owned());
+        let bar = self.machines.entry(who.machine.clone()).or_insert_with(new);
+        bar.set_prefix(who.to_string());
         bar.clone()
     }
 }
@@ -222,8 +244,8 @@ impl Show for Terminal {
             Said::Problem(text) => {
                 text.lines().try_for_each(|line| self.lines.println(red(&format!("{time} {}", clean(line)))))
             }
-            Said::Event { machine, name, event } => {
-                let bar = self.bar(&machine, &name);
+            Said::Event(who, event) => {
+                let bar = self.bar(&who);
                 let total =
                     event.progress.and_then(|progress| progress.total_bytes.map(|total| (progress.bytes, total)));
                 bar.set_style(style(total.is_some()));
@@ -233,14 +255,14 @@ impl Show for Terminal {
                 bar.set_message(event_line(&event));
                 Ok(())
             }
-            Said::Report { machine, name, report } => {
-                let bar = self.bar(&machine, &name);
+            Said::Report(who, report) => {
+                let bar = self.bar(&who);
                 bar.set_style(style(false));
                 let lines = report_lines(&report);
                 bar.set_message(format!("{time}  {}", lines.first().map(String::as_str).unwrap_or_default()));
-                lines.iter().try_for_each(|line| self.lines.println(format!("{time} {name}  {line}")))
+                lines.iter().try_for_each(|line| self.lines.println(format!("{time} {who}  {line}")))
             }
-            Said::Reinstall { name, text, .. } => self.lines.println(format!("{time} {name}  reinstall {text}")),
+            Said::Reinstall(who, text) => self.lines.println(format!("{time} {who}  reinstall {text}")),
         }
     }
 
@@ -250,7 +272,7 @@ impl Show for Terminal {
 }
 
 fn style(with_bar: bool) -> ProgressStyle {
-    let template = if with_bar { "{prefix:16} {bar:16} {wide_msg}" } else { "{prefix:16} {wide_msg}" };
+    let template = if with_bar { "{prefix:32} {bar:16} {wide_msg}" } else { "{prefix:32} {wide_msg}" };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
@@ -314,8 +336,12 @@ mod tests {
         }
     }
 
+    fn who(name: &str) -> Who {
+        Who::new("m", name, Peer("10.0.0.7".parse().unwrap()))
+    }
+
     fn said(event: Event) -> Said {
-        Said::Event { machine: "m".to_owned(), name: "storage-7".to_owned(), event }
+        Said::Event(who("storage-7"), event)
     }
 
     fn failed() -> Report {
@@ -352,25 +378,24 @@ mod tests {
         let message = "a\u{1b}[2Jb".to_owned();
         plain.show(said(Event { message, progress: None, seconds: Some(0.25), ..event() })).unwrap();
         let report = Box::new(failed());
-        let (machine, name) = ("m".to_owned(), "storage-7".to_owned());
-        plain.show(Said::Report { machine: machine.clone(), name: name.clone(), report }).unwrap();
-        plain.show(Said::Reinstall { machine, name, text: "ordered: image i".to_owned() }).unwrap();
+        plain.show(Said::Report(who("storage-7"), report)).unwrap();
+        plain.show(Said::Reinstall(who("storage-7"), "ordered: image i".to_owned())).unwrap();
         let text = String::from_utf8(plain.out).unwrap();
         let lines: Vec<&str> = text.lines().map(|line| line.get(9..).unwrap()).collect();
         assert_eq!(
             lines,
             [
                 " on http://127.0.0.1:1",
-                "storage-7  Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left",
-                "storage-7  Installing  image.burn  a [2Jb",
-                "storage-7  FAILED at storage.format: mkfs.ext4 failed",
-                "storage-7       [2Jdisk on fire",
-                "storage-7      storage.wipe        1.2 s",
-                "storage-7      storage.format     20.0 s",
-                "storage-7      total              21.2 s",
-                "storage-7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
-                "storage-7      the image: 207 MB in 1.8 s, 115 MB/s: de code 97 % (the bottleneck)",
-                "storage-7  reinstall ordered: image i",
+                "storage-7 10.0.0.7  Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left",
+                "storage-7 10.0.0.7  Installing  image.burn  a [2Jb",
+                "storage-7 10.0.0.7  FAILED at storage.format: mkfs.ext4 failed",
+                "storage-7 10.0.0.7       [2Jdisk on fire",
+                "storage-7 10.0.0.7      storage.wipe        1.2 s",
+                "storage-7 10.0.0.7      storage.format     20.0 s",
+                "storage-7 10.0.0.7      total              21.2 s",
+                "storage-7 10.0.0.7      /dev/sda S45N erased in 1.0 s: both ends read back as zero",
+                "storage-7 10.0.0.7      the image: 207 MB in 1.8 s, 115 MB/s: de code 97 % (the bottleneck)",
+                "storage-7 10.0.0.7  reinstall ordered: image i",
             ]
         );
         assert!(text.starts_with("listening on http://127.0.0.1:1\n"), "{text}");
@@ -382,12 +407,13 @@ mod tests {
         out.show(Said::Listening("http://127.0.0.1:1".to_owned())).unwrap();
         out.show(said(event())).unwrap();
         let report = Box::new(failed());
-        out.show(Said::Report { machine: "m".to_owned(), name: "n".to_owned(), report }).unwrap();
+        out.show(Said::Report(who("n"), report)).unwrap();
         let text = String::from_utf8(out.out).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(text.lines().next(), Some("{\"listening\":\"http://127.0.0.1:1\"}"));
         assert_eq!(lines[1]["event"], "Installing");
         assert_eq!((&lines[1]["machine"], &lines[1]["name"]), (&json!("m"), &json!("storage-7")));
+        assert_eq!(lines[2]["from"], "10.0.0.7", "every line about a machine has the address that it came from");
         assert_eq!(lines[1]["progress"]["bytes"], 120_400_000);
         assert!(lines[1]["time"].as_str().unwrap().ends_with('Z'));
         assert_eq!(lines[2]["report"]["step"], "storage.format");
@@ -406,7 +432,7 @@ mod tests {
         let (release, stuck) = mpsc::channel();
         let (watch, writer) = Watch::with(Stuck(stuck)).unwrap();
         for _ in 0..BACKLOG * 2 {
-            watch.event("m", "n", event());
+            watch.event(who("n"), event());
         }
         drop(release);
         drop(watch);

@@ -137,3 +137,26 @@ fn what_is_malformed_is_refused() {
         }
     }
 }
+
+#[test]
+fn sizes_that_others_would_read_otherwise_are_refused() {
+    let with_size = |size: [u8; 12]| {
+        let tar = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = size).end();
+        error(&tar)
+    };
+    // In base 256: 2^63, 2^64 (of which the last eight bytes are none), and a negative number.
+    for size in [
+        [0x80, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0],
+        [0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0xff; 12],
+        [0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ] {
+        assert!(with_size(size).contains("its size is beyond any file"), "{size:?}: {}", with_size(size));
+    }
+    for record in ["size=+1", "size=-1", "size= 1", "size=0x1"] {
+        let tar = Tar::new().pax(b'x', &[record.as_bytes()]).raw("a", b'0', b"x", |_| ()).end();
+        assert!(error(&tar).contains("which is no number"), "{record}: {}", error(&tar));
+    }
+    let tar = Tar::new().raw("a", b'x', b"+13 size=100\n", |_| ()).file("b", b"").end();
+    assert!(error(&tar).contains("malformed record"), "{}", error(&tar));
+}

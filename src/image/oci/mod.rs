@@ -11,7 +11,7 @@ mod token;
 pub use reference::Reference;
 pub use token::renewed;
 
-use super::digest::Digest;
+use super::digest::{Digest, Kind};
 use super::retry::Pace;
 use super::{Part, Reached};
 use crate::error::{Context, Error, Phase, Result};
@@ -34,7 +34,7 @@ pub fn reach(client: &Client, reference: &Reference, given: Option<&Digest>, pac
         Document::Manifest(layers) => layers,
         Document::Index(index) => {
             let Descriptor { digest, size, .. } = index.for_this_machine().map_err(fail)?;
-            let digest: Digest = digest.parse().map_err(fail)?;
+            let digest = strong(digest).map_err(fail)?;
             let inner = registry.manifest(&digest.to_string(), Some(&digest), Some(*size))?;
             digests.push(inner.digest);
             match Document::read(&inner.bytes).map_err(fail)? {
@@ -55,11 +55,20 @@ pub fn reach(client: &Client, reference: &Reference, given: Option<&Digest>, pac
     Ok(Reached { url: reference.url.clone(), digest, parts, layered: true, ..Reached::default() })
 }
 
+/// A registry's digests are what proves an image: an md5 proves nothing.
+fn strong(text: &str) -> std::result::Result<Digest, String> {
+    let digest: Digest = text.parse()?;
+    match digest.kind {
+        Kind::Md5 => Err(format!("it names {digest}: an md5 can be forged, a registry's digests are sha256")),
+        Kind::Sha256 | Kind::Sha512 => Ok(digest),
+    }
+}
+
 /// One part for each layer. Each is asked for, so that one that is missing is known before anything is written.
 fn layers(registry: &mut Registry, manifest: &Layers, fail: impl Fn(String) -> Error) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for layer in manifest.in_order().map_err(&fail)? {
-        let digest: Digest = layer.digest.parse().map_err(&fail)?;
+        let digest = strong(&layer.digest).map_err(&fail)?;
         let url = format!("{}/blobs/{digest}", registry.reference.base);
         let parsed = Url::parse(&url).context(Phase::Image, || url.clone())?;
         let look = registry.blob(&parsed)?;

@@ -284,3 +284,25 @@ fn a_registry_that_is_down_has_others_beside_it() {
     assert_eq!((reached.digest.as_str(), &reached.url), (descriptor["digest"].as_str().unwrap(), &url(&up, ":12")));
     assert!(reached.parts[0].mirrors.is_empty());
 }
+
+#[test]
+fn what_is_named_by_an_md5_is_refused() {
+    for digest in ["md5:0123456789abcdef0123456789abcdef", "MD5:0123456789abcdef0123456789abcdef"] {
+        let why = strong(digest).unwrap_err();
+        assert!(why.contains("an md5 can be forged"), "{why}");
+    }
+    assert!(strong(&sha256(b"")).is_ok() && strong(&format!("sha512:{}", "0a".repeat(64))).is_ok());
+}
+
+#[test]
+fn a_layer_with_an_md5_is_not_asked_for() {
+    let mut contents = Contents::default();
+    let md5 = "md5:0123456789abcdef0123456789abcdef";
+    contents.0.insert(format!("blobs/{md5}"), b"forged".to_vec());
+    let layer = json!({"mediaType": LAYER, "digest": md5, "size": 6});
+    contents.manifest("12", &json!({"schemaVersion": 2, "mediaType": MANIFEST, "layers": [layer]}));
+    let server = contents.serve();
+    let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
+    assert!(error.contains("an md5 can be forged"), "{error}");
+    assert!(!server.requests().iter().any(|request| request.path.contains("blobs")), "it is refused by its name");
+}

@@ -42,7 +42,10 @@ fn plan(
     allocation: &str,
     order: &str,
 ) -> Result<Plan, Box<Refusal>> {
-    let claim = Claim { machine: "m".into(), allocation: allocation.into(), order: order.into(), ..Claim::default() };
+    let known = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let succeeded = mode == Mode::Install && known.clone().any(|marker| marker.allocation == allocation);
+    let (machine, allocation, order) = ("m".into(), allocation.into(), order.into());
+    let claim = Claim { machine, allocation, order, succeeded, ..Claim::default() };
     let request = Request { mode, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
     super::super::make(layout, inventory, request, &mut counting())
 }
@@ -67,6 +70,39 @@ fn the_same_allocation_is_not_installed_again() {
     assert!(!plan.steps.iter().any(|step| step.name.is_destructive()));
     assert_eq!(mounts(&plan), [("/dev/sda2", "/", vec!["ro", "noload"])]);
     assert_eq!(verdicts(&plan), [Verdict::Keep, Verdict::Keep, Verdict::NotOurs]);
+}
+
+/// The previous tenant has read the next allocation's id, and written it into its own disk; or the server has lost its memory.
+#[test]
+fn a_marker_that_only_the_disk_knows_is_neither_booted_nor_erased() {
+    let machine = super::identity::marked();
+    let plan = |claim| super::identity::install(&layout(), &machine, claim);
+    let claim = || super::identity::claim();
+    let expected = "disks: /dev/sda2 on sda has the marker (/etc/metal/drophammer.json) of machine m-1, allocation a-1, image , of 2026-11-01T00:00:00Z, but the control plane does not say that this allocation is installed. It is neither booted nor erased. If the control plane has lost its memory, tell it: drophammer machine adopt m-1; if nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself";
+    assert_eq!(reasons(plan(claim())), [expected]);
+    let installed = machine.filesystems[0].marker.clone();
+    for believed in [Claim { succeeded: true, ..claim() }, Claim { installed, ..claim() }] {
+        assert!(plan(believed).unwrap().already.is_some());
+    }
+}
+
+/// Power went between the marker and the report: the attempt made up the GUIDs of its tables, and nobody else knew them before.
+#[test]
+fn the_marker_of_the_attempt_that_has_begun_is_known_by_the_tables_that_it_made() {
+    let machine = super::identity::marked();
+    let recorded = machine.filesystems[0].marker.clone().unwrap().disks;
+    let plan = |begun_on: Vec<MarkedDisk>| {
+        super::identity::install(&layout(), &machine, Claim { begun_on, ..super::identity::claim() })
+    };
+    let before = || recorded.iter().map(|disk| MarkedDisk { guid_before: String::new(), ..disk.clone() });
+    assert!(plan(before().collect()).unwrap().already.is_some());
+    // A disk of before was not made anew, and the first one has another table than the attempt was to make.
+    let mut other: Vec<MarkedDisk> = before().collect();
+    other[0].guid = "00000000-0000-4000-8000-0000000000ff".to_owned();
+    assert!(reasons(plan(other))[0].contains("has the marker"), "forged while the attempt was cut off");
+    // An image that brings its own table: nothing is known of it before it is there.
+    let raw = before().map(|disk| MarkedDisk { guid: String::new(), ..disk }).collect();
+    assert!(plan(raw).unwrap().already.is_some());
 }
 
 #[test]

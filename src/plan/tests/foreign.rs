@@ -32,7 +32,7 @@ fn an_installation_over_another_machine_is_refused() {
 #[test]
 fn a_renamed_machine_is_itself() {
     let claim = Claim { former_machines: vec!["m-0".to_owned(), "m-9".to_owned()], ..claim() };
-    let plan = install(&layout(), &of("m-9", "a-1"), claim.clone()).unwrap();
+    let plan = install(&layout(), &of("m-9", "a-1"), Claim { succeeded: true, ..claim.clone() }).unwrap();
     assert_eq!(plan.already.as_ref().map(|marker| marker.machine.as_str()), Some("m-9"));
     // Its earlier allocation is over.
     assert_eq!(install(&layout(), &of("m-9", "a-0"), claim.clone()).unwrap().already, None);

@@ -112,8 +112,10 @@ fn an_installation_of_what_was_never_installed_is_made() {
     }) {
         let (inventory, claim) = case.machine();
         let plan = planned(&layout(), &inventory, case.mode, claim);
-        let is_refused = case.there == There::OtherMachine || case.begun == Begun::OnOthers;
-        let is_booted = matches!(case.there, There::Ours | There::FormerName);
+        let is_marked = matches!(case.there, There::Ours | There::FormerName);
+        let is_booted = is_marked && case.begun != Begun::Never;
+        let is_refused =
+            case.there == There::OtherMachine || case.begun == Begun::OnOthers || (is_marked && !is_booted);
         match plan {
             Ok(plan) => {
                 assert!(is_booted || !is_refused, "{case:?}");

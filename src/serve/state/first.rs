@@ -3,11 +3,11 @@
 
 use super::orders::column;
 use super::standing::{First, read};
-use super::{Hash, State};
+use super::{Hash, State, boots};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::MarkedDisk;
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,11 @@ impl State {
             let no = |why: String| Ok(BegunFirst::No(why));
             if standing.succeeded {
                 return no(format!("allocation {allocation} is installed: only an order reinstalls it"));
+            }
+            if standing.adopted {
+                return no(format!(
+                    "allocation {allocation} is installed, by the operator's word (`drophammer machine adopt`)"
+                ));
             }
             if let Some(other) = &standing.elsewhere {
                 return no(format!("allocation {allocation} is installed under machine {other}"));
@@ -81,7 +86,7 @@ pub fn failed(
 }
 
 fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<Hash>> {
-    transaction.query_row("SELECT hash FROM tokens WHERE machine = ?1", [machine], |row| row.get(0)).optional()
+    Ok(boots::current(transaction, machine)?.map(|boot| boot.hash))
 }
 
 /// The first disk that is another one than the one that was begun with.

@@ -1,10 +1,10 @@
-//! What becomes of an order to reinstall: placed, handed out, begun, reported, taken back, given up.
+//! What becomes of an order to reinstall: placed, begun, reported, taken back. `next` hands it out, and gives it up.
 //!
 //! Each of these is one durable transaction, so that a crash at any moment leaves the order either as it was before or
 //! as it is after, and a repeated call finds out that it was done.
 
 use super::standing::{Order, Outcome, Words, read};
-use super::{Hash, State, first, json, now};
+use super::{State, first, json, now};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::{MarkedDisk, Marker};
@@ -44,36 +44,6 @@ pub enum Begun {
     NotInForce,
 }
 
-/// What the operator's files say of a machine that boots.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Files {
-    /// It has this allocation.
-    Allocated(String),
-    /// Its file gives it none.
-    Free,
-    /// No file that can be used is about it.
-    Nothing,
-}
-
-/// What a machine boots.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NextBoot {
-    /// The ramdisk: nothing is installed, or it waits for its file.
-    Install,
-    /// The ramdisk, for an order.
-    Attempt(Order),
-    /// Its disk.
-    Disk,
-    /// Its disk: this order never began and is dropped.
-    Dropped(Order),
-    /// Its disk: its allocation is installed under this other id.
-    Elsewhere(String),
-    /// Its disk: it is installed, and its file is gone.
-    NoFile,
-    /// The ramdisk without the agent: this order began and is not finished, a person has to look.
-    Stop(Order),
-}
-
 /// What came of a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reported {
@@ -83,6 +53,8 @@ pub struct Reported {
     pub retry: bool,
     /// The open order that it is about, as it is now.
     pub order: Option<Order>,
+    /// It is the end of what the machine was to do: whether a good one.
+    pub over: Option<bool>,
 }
 
 impl State {
@@ -114,6 +86,7 @@ impl State {
                 give_up,
                 disks: earlier.map(|open| open.disks).unwrap_or_default(),
                 given_up: false,
+                handed: None,
             };
             keep(transaction, &machine, &allocation, &order)?;
             Ok(Ordered::Placed(order))
@@ -134,37 +107,6 @@ impl State {
                 forget(transaction, &machine, &allocation)?;
                 Ok(Cancelled::Done(order))
             }
-        })
-        .await
-    }
-
-    /// Decides what the machine boots, counts the attempt, and makes `token` its only one when it gets the ramdisk. With
-    /// `ordered_only`, the ramdisk is for an order that may still be tried, and for nothing else.
-    ///
-    /// A machine that has no file is not new because of that: see [`Files`].
-    ///
-    /// # Errors
-    /// The database's.
-    pub async fn next_boot(&self, machine: &str, files: Files, token: Hash, ordered_only: bool) -> Result<NextBoot> {
-        let machine = machine.to_owned();
-        self.durably(move |transaction| {
-            let next = match &files {
-                Files::Allocated(allocation) => decide(transaction, &machine, allocation)?,
-                Files::Free => NextBoot::Install,
-                Files::Nothing => without_file(transaction, &machine)?,
-            };
-            let ramdisk = match next {
-                NextBoot::Attempt(_) => true,
-                NextBoot::Install | NextBoot::Stop(_) => !ordered_only,
-                NextBoot::Disk | NextBoot::Dropped(_) | NextBoot::Elsewhere(_) | NextBoot::NoFile => false,
-            };
-            if ramdisk {
-                transaction.execute(
-                    "INSERT OR REPLACE INTO tokens (machine, hash, created) VALUES (?1, ?2, ?3)",
-                    params![machine, token, now()],
-                )?;
-            }
-            Ok(next)
         })
         .await
     }
@@ -201,6 +143,7 @@ impl State {
             let before = read(transaction, &machine, &allocation)?;
             let order = before.order.clone().filter(|order| order.id == report.order);
             let mut reported = Reported { order: order.clone(), ..Reported::default() };
+            let is_about_it = order.is_some() || before.order.is_none();
             match order {
                 Some(order) if report.success => finish(transaction, &machine, &allocation, &order, &report)?,
                 Some(order) => reported = failed(transaction, &machine, &allocation, order, &report)?,
@@ -216,49 +159,12 @@ impl State {
             let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
             let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
             let after = read(transaction, &machine, &allocation)?;
+            reported.over = is_about_it.then_some(report.success);
             reported.news = other_text || before.succeeded != after.succeeded || before.order != after.order;
             Ok(reported)
         })
         .await
     }
-}
-
-fn decide(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<NextBoot> {
-    let standing = read(transaction, machine, allocation)?;
-    if let Some(other) = standing.elsewhere {
-        return Ok(NextBoot::Elsewhere(other));
-    }
-    if !standing.succeeded {
-        return Ok(NextBoot::Install);
-    }
-    let Some(mut order) = standing.order else { return Ok(NextBoot::Disk) };
-    if order.attempts < ATTEMPTS && !order.given_up {
-        order.attempts += 1;
-        keep(transaction, machine, allocation, &order)?;
-        return Ok(NextBoot::Attempt(order));
-    }
-    if order.begun {
-        // The last attempt may be whole, and its report lost in a power cut: it is handed out once more, to say so.
-        let is_unheard = !std::mem::replace(&mut order.given_up, true);
-        keep(transaction, machine, allocation, &order)?;
-        return Ok(if is_unheard { NextBoot::Attempt(order) } else { NextBoot::Stop(order) });
-    }
-    forget(transaction, machine, allocation)?;
-    let message = format!("given up after {ATTEMPTS} attempts, none of which reached the point of no return");
-    end(transaction, machine, allocation, &Outcome::of(&order, false, message))?;
-    Ok(NextBoot::Dropped(order))
-}
-
-/// What was installed once boots its disk until the file is back. What has begun to be reinstalled has no system there: it gets
-/// the ramdisk, where it waits for the file, and nothing is counted.
-fn without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<NextBoot> {
-    let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
-         WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";
-    let installed = transaction.query_row(select, [machine], |row| row.get::<_, Option<u32>>(0)).optional()?;
-    Ok(match installed {
-        Some(begun) if begun.unwrap_or_default() == 0 => NextBoot::NoFile,
-        Some(_) | None => NextBoot::Install,
-    })
 }
 
 fn finish(
@@ -325,25 +231,39 @@ fn failed(
     Ok(Reported { retry: !order.given_up, order: Some(order), ..Reported::default() })
 }
 
-fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
-    let Order { id, image, created, attempts, begun, without_marker, change_promise, give_up, disks, given_up } = order;
+pub fn keep(transaction: &Transaction, machine: &str, allocation: &str, order: &Order) -> rusqlite::Result<()> {
+    let Order { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
+    let Order { disks, given_up, handed, .. } = order;
     let words = Words { without_marker: *without_marker, change_promise: *change_promise, give_up: give_up.clone() };
     let (disks, words) = (column(disks)?, column(&words)?);
     transaction.execute(
         "INSERT OR REPLACE INTO orders
-         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-        params![machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words],
+         (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        params![
+            machine,
+            allocation,
+            id,
+            image,
+            created,
+            attempts,
+            begun,
+            without_marker,
+            given_up,
+            disks,
+            words,
+            handed
+        ],
     )?;
     Ok(())
 }
 
-fn forget(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+pub fn forget(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM orders WHERE machine = ?1 AND allocation = ?2", [machine, allocation])?;
     Ok(())
 }
 
-fn end(transaction: &Transaction, machine: &str, allocation: &str, outcome: &Outcome) -> rusqlite::Result<()> {
+pub fn end(transaction: &Transaction, machine: &str, allocation: &str, outcome: &Outcome) -> rusqlite::Result<()> {
     let text = column(outcome)?;
     transaction.execute(
         "UPDATE allocations SET outcome = ?3 WHERE machine = ?1 AND id = ?2",

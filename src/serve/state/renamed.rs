@@ -45,11 +45,15 @@ fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<(
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
-    // What the machine has said under its new id is newer, and so is the token that it may be using now.
-    for (table, key) in [("tokens", "machine"), ("machines", "id")] {
-        transaction.execute(&format!("UPDATE OR IGNORE {table} SET {key} = ?2 WHERE {key} = ?1"), [old, new])?;
-        transaction.execute(&format!("DELETE FROM {table} WHERE {key} = ?1"), [old])?;
+    // What the machine has said under its new id is newer, and so is the boot that it may be in now.
+    transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
+    transaction.execute("DELETE FROM machines WHERE id = ?1", [old])?;
+    let boots =
+        transaction.query_row("SELECT count(*) FROM boots WHERE machine = ?1", [new], |row| row.get::<_, u32>(0))?;
+    if boots == 0 {
+        transaction.execute("UPDATE boots SET machine = ?2 WHERE machine = ?1", [old, new])?;
     }
+    transaction.execute("DELETE FROM boots WHERE machine = ?1", [old])?;
     transaction.execute("UPDATE former SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("DELETE FROM former WHERE former = ?1", [new])?;
     transaction.execute("INSERT OR REPLACE INTO former (former, machine) VALUES (?1, ?2)", params![old, new])?;

@@ -1,12 +1,15 @@
 //! The tables, and what those of earlier versions lack.
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS machines (
         id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
         last_seen TEXT, last_event TEXT) STRICT;
-    CREATE TABLE IF NOT EXISTS tokens (machine TEXT PRIMARY KEY, hash BLOB NOT NULL, created TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS boots (
+        hash BLOB PRIMARY KEY, machine TEXT NOT NULL, created TEXT NOT NULL, asked_by TEXT NOT NULL,
+        while_heard INTEGER NOT NULL, address TEXT, begun INTEGER NOT NULL DEFAULT 0, over INTEGER) STRICT;
+    CREATE INDEX IF NOT EXISTS boots_of_machine ON boots (machine);
     CREATE TABLE IF NOT EXISTS allocations (
         machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
         report TEXT, PRIMARY KEY (machine, id)) STRICT;
@@ -26,19 +29,24 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS former (former TEXT PRIMARY KEY, machine TEXT NOT NULL) STRICT;
 ";
 
-/// Columns that came later. Of `allocations`: what is installed, and what a first installation has begun on; of `layouts`: what
-/// was handed out last, and for which order; of `orders`: what it has begun on, and the operator's words.
-const LATER: [(&str, &str); 10] = [
+/// Columns that came later. Of `allocations`: what is installed, and what a first installation has begun on,
+/// and that the operator says that it is installed; of `layouts`: what was handed out last, and for which order; of `orders`: what
+/// it has begun on, the operator's words, and when an attempt was counted that has not registered yet; of `machines`: that no file
+/// is about it.
+const LATER: [(&str, &str); 13] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
     ("allocations", "outcome"),
     ("allocations", "begun"),
+    ("allocations", "adopted"),
     ("layouts", "document"),
     ("layouts", "image"),
     ("layouts", "for_order"),
     ("orders", "disks"),
     ("orders", "words"),
+    ("orders", "handed"),
+    ("machines", "stranger"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.
@@ -52,5 +60,19 @@ pub fn bring_up_to_date(connection: &mut Connection) -> rusqlite::Result<()> {
             transaction.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} TEXT"))?;
         }
     }
+    move_tokens(&transaction)?;
     transaction.commit()
+}
+
+/// Earlier versions had one token a machine: its boot registers again.
+fn move_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
+    let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";
+    if transaction.query_row(select, [], |_| Ok(())).optional()?.is_some() {
+        transaction.execute_batch(
+            "INSERT OR IGNORE INTO boots (hash, machine, created, asked_by, while_heard)
+                 SELECT hash, machine, created, '', 0 FROM tokens;
+             DROP TABLE tokens;",
+        )?;
+    }
+    Ok(())
 }

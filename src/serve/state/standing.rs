@@ -1,6 +1,6 @@
 //! How far an allocation is: what is begun, what is installed, what is ordered, how the last reinstall ended.
 
-use super::{Hash, State, now};
+use super::{Hash, State, now, strangers};
 use crate::error::Result;
 use crate::marker::{MarkedDisk, Marker};
 use rusqlite::types::Type;
@@ -15,6 +15,8 @@ pub struct Standing {
     /// When it was first asked for; empty before.
     pub created: String,
     pub succeeded: bool,
+    /// The operator says that it is installed, and the machine has not said so yet.
+    pub adopted: bool,
     /// Id of the image that is installed; databases of before do not know it.
     pub image: Option<String>,
     /// The layout that is installed, as it was handed out; databases of before know its id only.
@@ -35,6 +37,11 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// By the machine's word or by the operator's.
+    pub fn is_installed(&self) -> bool {
+        self.succeeded || self.adopted
+    }
+
     /// What has begun and may be finished, its report lost, goes on with the layout that it began with, whatever the files say.
     pub fn pinned(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
@@ -100,6 +107,9 @@ pub struct Order {
     pub disks: Vec<MarkedDisk>,
     /// Begun, and every attempt is used up: the machine waits for a person.
     pub given_up: bool,
+    /// When the last attempt was counted, as long as no boot has registered for it; not for people.
+    #[serde(skip)]
+    pub handed: Option<String>,
 }
 
 /// How the last reinstall ended, or its last attempt.
@@ -170,6 +180,8 @@ impl State {
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
                 params![machine, allocation, now()],
             )?;
+            // Its file may have come while it waited.
+            strangers::is_known(transaction, &machine)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
             transaction.query_row(select, [&machine, &allocation], |row| row.get(0))
         })
@@ -180,7 +192,8 @@ impl State {
 /// As one picture: the caller holds the connection.
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
-    let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order
+    let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
+         adopted IS NOT NULL AND succeeded = 0
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
@@ -193,6 +206,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             marker: parsed(row, 5)?,
             outcome: parsed(row, 6)?,
             first: parsed(row, 7)?,
+            adopted: row.get(10)?,
             handed_out: match parsed(row, 8)? {
                 Some(layout) => Some(Given { layout, order: row.get::<_, Option<_>>(9)?.unwrap_or_default() }),
                 None => None,
@@ -207,7 +221,8 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
     }
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words FROM orders
+    let select =
+        "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed FROM orders
          WHERE machine = ?1 AND allocation = ?2";
     let order = connection.query_row(select, key, |row| {
         let Words { change_promise, give_up, .. } = parsed(row, 8)?.unwrap_or_default();
@@ -223,6 +238,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             disks: parsed(row, 7)?.unwrap_or_default(),
             change_promise,
             give_up,
+            handed: row.get(9)?,
         })
     });
     standing.order = order.optional()?;

@@ -15,7 +15,7 @@ fn wait<T>(work: impl Future<Output = Result<T>>) -> T {
 }
 
 fn open(dir: &TempDir) -> State {
-    State::open(&dir.path().join("state.sqlite")).unwrap()
+    State::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap()
 }
 
 /// As `kill -9` leaves it: what is on the disk now, with whatever is still in the log.
@@ -34,6 +34,10 @@ fn report(success: bool, order: &str) -> Report {
 /// Each machine has one of its own.
 fn allocation(machine: &str) -> &str {
     if machine == "m" { "a" } else { machine }
+}
+
+fn asked(token: Hash) -> Asked {
+    Asked { token, by: "10.0.0.7".to_owned(), ordered_only: false }
 }
 
 fn standing(state: &State, machine: &str) -> Standing {
@@ -56,15 +60,15 @@ fn what_was_acknowledged_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
     let state = open(&dir);
-    assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)), NextBoot::Install);
-    assert_eq!(wait(state.next_boot("m", Files::Free, [2; 32], false)), NextBoot::Install);
+    assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next, NextBoot::Install);
+    assert_eq!(wait(state.next_boot("m", Files::Free, asked([2; 32]))).next, NextBoot::Install);
     install(&state, "m");
     state.keep_digest(&stamp, "sha256:00").unwrap();
     drop(state);
     let state = open(&dir);
     assert_eq!(state.digest(&stamp).unwrap().as_deref(), Some("sha256:00"));
     assert_eq!(state.digest(&FileStamp { size: 4, ..stamp }).unwrap(), None);
-    assert_eq!((wait(state.token("m")), wait(state.token("n"))), (Some([2; 32]), None));
+    assert_eq!(wait(state.boot([2; 32])).map(|boot| boot.machine).as_deref(), Some("m"));
     let now = standing(&state, "m");
     assert_eq!((now.succeeded, now.image.as_deref()), (true, Some("i0")));
     assert_eq!(now.layout.unwrap()["id"], "default");
@@ -104,13 +108,13 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
         let now = standing(&state, "m");
         assert_eq!((now.created.as_str(), now.succeeded), ("2026-01-01T00:00:00Z", true));
         assert_eq!((now.layout_id.as_deref(), now.layout, now.image), (Some("default"), None, None));
-        assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)), NextBoot::Disk);
+        assert_eq!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next, NextBoot::Disk);
     }
     // Its first reinstall is one like any other.
     let state = open(&dir);
     let Ordered::Placed(order) = wait(state.order("m", "a", "i1", Words::default())) else { panic!() };
     assert!(matches!(
-        wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)),
+        wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next,
         NextBoot::Attempt(_)
     ));
     let layout = serde_json::json!({"id": "default", "disks": []});
@@ -141,7 +145,7 @@ fn a_file_that_is_no_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.sqlite");
     fs::write(&path, "not a database, but long enough to be read as one, and then some more of it").unwrap();
-    let error = State::open(&path).err().unwrap().to_string();
+    let error = State::open(&path, Duration::ZERO).err().unwrap().to_string();
     assert!(error.contains("open the state file") && error.contains("not a database"), "{error}");
 }
 
@@ -267,9 +271,9 @@ impl Actor {
                     self.stale = std::mem::replace(&mut self.seen, order.id);
                 }
             }
-            Step::Boot => {
-                drop(wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), [1; 32], false)))
-            }
+            Step::Boot => drop(
+                wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), asked([1; 32]))).next,
+            ),
             Step::Begin => drop(wait(state.begin(machine, allocation(machine), &self.seen, vec![]))),
             Step::Success => say(told(&self.seen, true, false)),
             Step::Untouched => say(told(&self.seen, false, true)),
@@ -370,7 +374,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
     };
     for attempt in 1..=3 {
         assert!(matches!(
-            wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)),
+            wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next,
             NextBoot::Attempt(_)
         ));
         let begun = wait(state.begin("m", "a", &order.id, vec![]));
@@ -382,7 +386,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
         assert_eq!((first.retry, second.retry), (attempt < 3, attempt < 3));
     }
     assert!(
-        matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), [1; 32], false)), NextBoot::Stop(order) if order.without_marker)
+        matches!(wait(state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]))).next, NextBoot::Stop(order) if order.without_marker)
     );
     let success = wait(state.report("m", "a", &report(true, &order.id)));
     assert!(success.news && !success.retry, "a person may have finished it by hand");
@@ -401,7 +405,8 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
         let Ordered::Placed(order) = wait(state.order(machine, allocation(machine), "i1", Words::default())) else {
             panic!()
         };
-        let boot = || wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), [1; 32], false));
+        let boot =
+            || wait(state.next_boot(machine, Files::Allocated(allocation(machine).to_owned()), asked([1; 32]))).next;
         for attempt in [1, 2, 3, 3] {
             assert!(matches!(boot(), NextBoot::Attempt(order) if order.attempts == attempt), "{attempt}");
             assert!(matches!(wait(state.begin(machine, allocation(machine), &order.id, vec![])), Begun::Yes(..)));
@@ -419,18 +424,21 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
 fn the_token_is_only_for_who_gets_the_ramdisk() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
-    let boot =
-        |token, ordered_only| wait(state.next_boot("m", Files::Allocated("a".to_owned()), [token; 32], ordered_only));
-    assert_eq!((boot(1, true), wait(state.token("m"))), (NextBoot::Install, None));
+    let boot = |token, ordered_only| {
+        wait(state.next_boot("m", Files::Allocated("a".to_owned()), Asked { ordered_only, ..asked([token; 32]) })).next
+    };
+    let handed_out = |token: u8| wait(state.boot([token; 32])).is_some();
+    assert_eq!((boot(1, true), handed_out(1)), (NextBoot::Install, false));
     install(&state, "m");
-    assert_eq!((boot(2, true), boot(3, false), wait(state.token("m"))), (NextBoot::Disk, NextBoot::Disk, None));
+    assert_eq!((boot(2, true), boot(3, false)), (NextBoot::Disk, NextBoot::Disk));
+    assert!(!handed_out(2) && !handed_out(3));
     wait(state.order("m", "a", "i1", Words::default()));
     for token in 4..=6 {
         assert!(matches!(boot(token, token % 2 == 0), NextBoot::Attempt(_)));
-        assert_eq!(wait(state.token("m")), Some([token; 32]));
+        assert!(handed_out(token));
     }
     assert!(matches!(boot(7, false), NextBoot::Dropped(_)));
-    assert_eq!(wait(state.token("m")), Some([6; 32]));
+    assert!(handed_out(6) && !handed_out(7));
     let outcome = standing(&state, "m").outcome.unwrap();
     assert!(outcome.message.contains("given up after 3 attempts") && !outcome.success, "{outcome:?}");
 }

@@ -57,10 +57,9 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
     server.report_of(&token, failure("", true)).await;
     assert_eq!(server.begun_on(&token).await, ["A"]);
     server.report(ONE, &token, "a1", true).await;
-    assert!(server.begun_on(&token).await.is_empty());
     let late = server.begin_first(&token, "a1", disks("A")).await;
-    assert_eq!(late.status, 409);
-    assert!(late.text().contains("is installed: only an order reinstalls it"), "{}", late.text());
+    assert_eq!(late.status, 401);
+    assert!(late.text().contains("has ended with the installation"), "{}", late.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

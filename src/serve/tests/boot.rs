@@ -150,3 +150,26 @@ async fn files_with_range_and_etag() {
     }
     panic!("the digest is still that of the old file");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_are_followed_within_their_directory_only() {
+    use std::os::unix::fs::symlink;
+    let dir = directory();
+    symlink("deb/debian 12.tar.zst", dir.path().join("images/within.tar")).unwrap();
+    symlink("../secret", dir.path().join("images/out.tar")).unwrap();
+    symlink("../secret", dir.path().join("boot/out")).unwrap();
+    symlink("vmlinuz", dir.path().join("boot/within")).unwrap();
+    for name in ["within", "out"] {
+        std::fs::write(dir.path().join(format!("images/{name}.yaml")), format!("id: {name}\nfile: {name}.tar\n"))
+            .unwrap();
+    }
+    let server = Running::start_in(dir).await;
+    for (path, status) in
+        [("/images/within.tar", 200), ("/images/out.tar", 404), ("/boot/within", 200), ("/boot/out", 404)]
+    {
+        let answer = server.ask("GET", path, &[], "").await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.text());
+        assert!(!answer.text().contains("not served"), "{path}");
+    }
+    server.heard("out.tar leads out of ").await;
+}

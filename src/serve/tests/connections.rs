@@ -94,7 +94,9 @@ async fn a_thousand_machines_wait() {
 /// Whoever opens connections and says nothing does not take the descriptors for our own files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_connections_are_taken_than_there_are_places() {
-    let server = Running::start_with(directory(), 4).await;
+    let dir = directory();
+    let options = options(dir.path());
+    let server = Running::start_with(dir, &options, &silent(), 4).await;
     let mut idle = Vec::new();
     for _ in 0..8 {
         idle.push(TcpStream::connect(server.address).await.unwrap());
@@ -114,14 +116,7 @@ async fn no_more_connections_are_taken_than_there_are_places() {
 #[test]
 fn options_that_cannot_be_used() {
     let dir = tempfile::tempdir().unwrap();
-    let good = Options {
-        dir: dir.path().to_owned(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        url: Some("https://install.rack:8443/base".to_owned()),
-        boot: None,
-        cmdline: "quiet".to_owned(),
-        json: true,
-    };
+    let good = Options { url: Some("https://install.rack:8443/base".to_owned()), ..options(dir.path()) };
     assert!(check(&good).is_ok());
     let cases = [
         (Options { dir: dir.path().join("nothing"), ..good.clone() }, "is not a directory"),

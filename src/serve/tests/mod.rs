@@ -1,5 +1,6 @@
 //! A whole server on the loopback, asked over TCP.
 
+mod attackers;
 mod begun;
 mod boot;
 mod choice;
@@ -22,6 +23,7 @@ use std::io::Write;
 use std::sync::Mutex;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -55,6 +57,8 @@ impl Heard {
 struct Running {
     dir: TempDir,
     address: SocketAddr,
+    /// Where the operator is answered, when not with the machines.
+    operators: Option<SocketAddr>,
     heard: Heard,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
@@ -102,6 +106,18 @@ fn directory() -> TempDir {
     dir
 }
 
+/// What the agent says of a machine of that id.
+fn registration(id: &str) -> Value {
+    json!({ "uuid": id, "hardware": { "memory": 1, "cpu_cores": 2, "disks": [], "nics": [] },
+            "bios": { "vendor": "", "version": "", "date": "" } })
+}
+
+/// Of a boot script, or a kernel command line.
+fn token_of(script: &str) -> String {
+    let (_, rest) = script.split_once("drophammer.token=").unwrap_or_else(|| panic!("{script}"));
+    rest.split(' ').next().unwrap().to_owned()
+}
+
 fn machine_file(id: &str, name: &str, mac: &str, allocation: &str, more: &str) -> String {
     format!(
         "id: {id}\nname: {name}\nmacs: ['{mac}']\nsize: c1\nallocation:\n  id: {allocation}\n  hostname: h\n  \
@@ -109,16 +125,26 @@ fn machine_file(id: &str, name: &str, mac: &str, allocation: &str, more: &str) -
     )
 }
 
-async fn bind(dir: &TempDir, heard: &Heard) -> Result<Server> {
-    let options = Options {
-        dir: dir.path().to_owned(),
+fn options(dir: &Path) -> Options {
+    Options {
+        dir: dir.to_owned(),
         listen: "127.0.0.1:0".parse().unwrap(),
+        operator_listen: None,
+        proxies: Vec::new(),
         url: None,
         boot: None,
         cmdline: "quiet".to_owned(),
         json: true,
-    };
-    Server::bind(&options, Watch::json_into(heard.clone()), Duration::from_millis(20)).await
+    }
+}
+
+/// Machines are silent as soon as they have spoken, so that each boot is the next one.
+fn silent() -> Surroundings {
+    Surroundings { look_every: Duration::from_millis(20), quiet: Duration::ZERO, ..Surroundings::default() }
+}
+
+async fn bind(dir: &TempDir, heard: &Heard) -> Result<Server> {
+    Server::bind(&options(dir.path()), Watch::json_into(heard.clone()), &silent(), 10_000).await
 }
 
 impl Running {
@@ -127,17 +153,18 @@ impl Running {
     }
 
     async fn start_in(dir: TempDir) -> Running {
-        Running::start_with(dir, 10_000).await
+        let options = options(dir.path());
+        Running::start_with(dir, &options, &silent(), 10_000).await
     }
 
-    /// With so many connections at once.
-    async fn start_with(dir: TempDir, at_once: usize) -> Running {
+    async fn start_with(dir: TempDir, options: &Options, around: &Surroundings, at_once: usize) -> Running {
         let heard = Heard::default();
-        let server = bind(&dir, &heard).await.unwrap();
-        let address = server.listener.local_addr().unwrap();
+        let server = Server::bind(options, Watch::json_into(heard.clone()), around, at_once).await.unwrap();
+        let at = |front: &Front| front.listener.local_addr().unwrap();
+        let (address, operators) = (at(&server.machines), server.operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(server.serve(async move { drop(ended.await) }, at_once));
-        Running { dir, address, heard, end, task }
+        let task = tokio::spawn(server.serve(async move { drop(ended.await) }));
+        Running { dir, address, operators, heard, end, task }
     }
 
     /// Ends the server and gives the directory back.
@@ -192,11 +219,16 @@ impl Running {
         self.ask("GET", &format!("/boot.ipxe?{query}"), &[], "").await
     }
 
-    /// PXE-boots the machine and gives its token.
+    /// PXE-boots the machine, which registers, and gives its token.
     async fn token(&self, id: &str) -> String {
-        let script = self.boot(&format!("uuid={id}")).await.text();
-        let (_, rest) = script.split_once("drophammer.token=").unwrap_or_else(|| panic!("{script}"));
-        rest.split(' ').next().unwrap().to_owned()
+        let token = token_of(&self.boot(&format!("uuid={id}")).await.text());
+        let answer = self.register(id, &token).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        token
+    }
+
+    async fn register(&self, id: &str, token: &str) -> Answer {
+        self.call(token, "POST", "/v1/machine/register", &registration(id)).await
     }
 
     /// Waits until the machine is (not) allocated; the digest of its image comes a moment after the start.

@@ -111,9 +111,8 @@ async fn from_the_button_to_the_report() {
     assert_eq!((&listed["image"], &listed["order"]), (&json!("debian-13"), &Value::Null));
     assert_eq!((&listed["outcome"]["success"], &listed["layout"]), (&json!(true), &json!("default")));
     assert!(server.boots_disk().await);
-    let given = server.allocated(ONE, &token).await.allocation.unwrap();
-    assert!(!given.reinstall && given.order.is_none());
-    assert_eq!((given.image.id.as_str(), given.installed.unwrap().order), ("debian-13", order));
+    let over = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
+    assert_eq!(over.status, 401, "{}", over.text());
     server
         .heard("one.yaml:8:10: the file says debian-12, the machine runs debian-13; `drophammer machine reinstall`")
         .await;
@@ -360,6 +359,7 @@ async fn without_the_firmware() {
              console=ttyS0,115200n8 panic=-1 quiet"
         )
     );
+    assert_eq!(server.register(ONE, &token).await.status, 200);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().attempt, 1);
     server.heard("attempt 1 of 3 of the reinstall with image debian-13, without its firmware").await;
     // Both ways count for the same order.

@@ -1,0 +1,131 @@
+//! Who may call: a machine by the token of its boot, from the address that has registered with it. All of it is known from a
+//! request's head, before anything of its body is read.
+
+use super::api::ApiError;
+use super::input::Machine;
+use super::peers::Peer;
+use super::state::{Boot, Enrolled};
+use super::{App, neighbours, token};
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use std::sync::Arc;
+
+/// The machine in the path, proven by its token. A handler that has one is authorised.
+pub struct Caller {
+    pub id: String,
+    pub boot: Boot,
+    pub peer: Peer,
+}
+
+/// The same for what a boot may say that has not registered yet, or is at its end: events and reports.
+pub struct Teller(pub Caller);
+
+impl FromRequestParts<Arc<App>> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, ApiError> {
+        let caller = of_path(parts, app).await?;
+        let Caller { boot, .. } = &caller;
+        if boot.over == Some(true) {
+            return Err(unauthorized("the token has ended with the installation"));
+        }
+        if boot.address.is_none() {
+            return Err(unauthorized("the boot with this token has not registered"));
+        }
+        Ok(caller)
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Teller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Teller, ApiError> {
+        of_path(parts, app).await.map(Teller)
+    }
+}
+
+async fn of_path(parts: &mut Parts, app: &Arc<App>) -> Result<Caller, ApiError> {
+    let path = Path::<String>::from_request_parts(parts, app).await;
+    let Path(id) = path.map_err(|error| ApiError::bad(error.to_string()))?;
+    let id = id.to_lowercase();
+    let peer = Peer::from_request_parts(parts, app).await?;
+    let boot = boot(app, &parts.headers).await?.filter(|boot| boot.machine == id);
+    let boot = boot.ok_or_else(|| not_of(&id))?;
+    match &boot.address {
+        Some(address) if *address != peer.to_string() => {
+            app.alarm(format!(
+                "{}: a call from {peer} has the token of the boot that registered from {address}: refused",
+                app.directory().name(&id)
+            ));
+            return Err(unauthorized(&format!(
+                "the boot with this token has registered from {address}, not from {peer}"
+            )));
+        }
+        Some(_) => app.state.heard.note(&boot.hash),
+        None => {}
+    }
+    Ok(Caller { id, boot, peer })
+}
+
+/// The boot whose token the request has.
+pub async fn boot(app: &App, headers: &HeaderMap) -> Result<Option<Boot>, ApiError> {
+    let Some(given) = bearer(headers) else { return Ok(None) };
+    let boot = app.state.boot(given).await?;
+    Ok(boot.filter(|boot| !boot.is_expired()))
+}
+
+/// The hash of the request's bearer token.
+pub fn bearer(headers: &HeaderMap) -> Option<token::Hash> {
+    let (scheme, given) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token::hash(given.trim()))
+}
+
+pub fn not_of(id: &str) -> ApiError {
+    unauthorized(&format!(
+        "the bearer token is missing, not that of machine {id:?}, older than its last PXE boot, or older than a day"
+    ))
+}
+
+fn unauthorized(message: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, message)
+}
+
+/// Makes the boot the machine's own.
+///
+/// # Errors
+/// Another boot of the machine is heard at another address: it is asked again, until that one is silent.
+pub async fn enroll(app: &App, boot: &Boot, peer: Peer) -> Result<(), ApiError> {
+    let (directory, id) = (app.directory(), &boot.machine);
+    let name = directory.name(id);
+    let allocation = directory.machine(id).and_then(|machine| machine.allocation.as_ref());
+    let allocation = allocation.map(|allocation| allocation.id.to_string());
+    match app.state.enroll(boot.hash, &peer.to_string(), allocation).await? {
+        Enrolled::Yes(next) => {
+            let stopped = next.as_ref().map(|next| super::boot::say_the_end(app, id, next, peer)).unwrap_or_default();
+            app.state.heard.note(&boot.hash);
+            stopped.map_or(Ok(()), |why| Err(ApiError::new(StatusCode::CONFLICT, why)))
+        }
+        Enrolled::Moved(before) => {
+            app.state.heard.note(&boot.hash);
+            app.alarm(format!("{name}: its boot is at {peer} now, and was at {before}"));
+            Ok(())
+        }
+        Enrolled::Waits(other) => {
+            app.alarm(format!(
+                "{name}: a boot at {peer} wants to register, while the boot at {other} is still heard: it waits until that one is silent"
+            ));
+            let message =
+                format!("machine {id} is heard at {other}, not at {peer}: register again when that boot is silent");
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
+        }
+        Enrolled::Gone => Err(not_of(id)),
+    }
+}
+
+/// Why whoever is at that address is not this machine: by the word of the segment, its card is none of the machine's.
+pub fn other_card(app: &App, machine: &Machine, Peer(address): Peer) -> Option<String> {
+    let mac = neighbours::mac_of(address, &app.neighbours).filter(|_| !machine.macs.is_empty())?;
+    let is_other = !machine.macs.contains(&mac);
+    is_other.then(|| format!("{}; it is at {address}", machine.other_macs(&mac)))
+}

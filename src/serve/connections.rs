@@ -1,0 +1,132 @@
+//! How connections come and go: so many at once, so many of one address, each with its deadlines, and none that ends the server.
+
+use super::api::ApiError;
+use super::patient::{Patient, STALLED};
+use super::peers::{Connected, Peers, Share};
+use super::survive::{Panicked, Survive};
+use super::watch::Watch;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A request's head, and an idle connection, are waited for so long.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// An address, and what is answered there.
+pub struct Front {
+    pub listener: TcpListener,
+    pub router: Router,
+}
+
+/// What is given back at the end of a connection.
+type Places = (Option<OwnedSemaphorePermit>, Share);
+
+pub struct Door {
+    places: Arc<Semaphore>,
+    peers: Peers,
+    watch: Watch,
+    is_full: AtomicBool,
+    has_refused: AtomicBool,
+}
+
+impl Door {
+    pub fn new(places: usize, peers: Peers, watch: Watch) -> Door {
+        let (is_full, has_refused) = (AtomicBool::new(false), AtomicBool::new(false));
+        Door { places: Arc::new(Semaphore::new(places)), peers, watch, is_full, has_refused }
+    }
+
+    /// The next connection, when there is a place for it. Others wait with the kernel.
+    pub async fn next<'a>(
+        &self,
+        one: &'a Front,
+        other: Option<&'a Front>,
+    ) -> (&'a Front, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
+        let place = self.places.clone().try_acquire_owned().ok();
+        if place.is_none() && !self.is_full.swap(true, Ordering::Relaxed) {
+            self.watch.problem("as many connections are open as there can be: others wait".to_owned());
+        }
+        self.is_full.store(place.is_none(), Ordering::Relaxed);
+        let place = match place {
+            Some(place) => Some(place),
+            None => self.places.clone().acquire_owned().await.ok(),
+        };
+        let of_other = async {
+            match other {
+                Some(other) => (other, other.listener.accept().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            accepted = one.listener.accept() => (one, place, accepted),
+            (other, accepted) = of_other => (other, place, accepted),
+        }
+    }
+
+    /// Serves the connection, unless its address has as many as it may have.
+    pub fn enter(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        router: Router,
+        running: &GracefulShutdown,
+        place: Option<OwnedSemaphorePermit>,
+    ) {
+        let address = address.ip().to_canonical();
+        match self.peers.connect(address) {
+            Some(share) => serve(stream, address, router, self.watch.clone(), running, (place, share)),
+            None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.problem(format!(
+                "{address} has as many connections as one address may have: more of them are closed (a proxy is named with --proxy)"
+            )),
+            None => {}
+        }
+    }
+}
+
+fn serve(stream: TcpStream, address: IpAddr, router: Router, watch: Watch, running: &GracefulShutdown, places: Places) {
+    // Answers are small and whole; a failure to say so costs a few milliseconds.
+    let _ = stream.set_nodelay(true);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        let what = format!("{} {}", request.method(), request.uri().path());
+        request.extensions_mut().insert(Connected(address));
+        let (router, watch) = (router.clone(), watch.clone());
+        let answer = Survive::new(async move { router.call(request).await });
+        async move {
+            Ok::<Response, Infallible>(match answer.await {
+                Ok(Ok(response)) => response,
+                Err(Panicked) => {
+                    watch.problem(format!(
+                        "{what} from {address} has panicked: it is answered with 500, and nothing else ends"
+                    ));
+                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this request has panicked").into_response()
+                }
+            })
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .serve_connection(TokioIo::new(Patient::new(stream, STALLED)), service);
+    let connection = running.watch(connection);
+    // Its error is that the client has gone, takes nothing, or does not speak HTTP.
+    tokio::spawn(async move {
+        drop(connection.await);
+        drop(places);
+    });
+}
+
+#[cfg(test)]
+mod tests;

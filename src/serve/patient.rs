@@ -1,0 +1,71 @@
+//! A connection that is given up when its other end does not take what it is sent: whoever reads nothing must not hold an image
+//! open for ever. An agent whose disks stall for longer comes again, and goes on where it was.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Not one byte is taken for so long.
+pub const STALLED: Duration = Duration::from_secs(60);
+
+pub struct Patient {
+    stream: TcpStream,
+    stalled: Duration,
+    /// Runs while something waits to be sent.
+    end: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    pub fn new(stream: TcpStream, stalled: Duration) -> Patient {
+        Patient { stream, stalled, end: None }
+    }
+
+    fn watched<T>(&mut self, context: &mut Context, write: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if write.is_ready() {
+            self.end = None;
+            return write;
+        }
+        let after = self.stalled;
+        let end = self.end.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + after)));
+        ready!(end.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, to: &mut ReadBuf) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, to)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let write = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watched(context, write)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        bytes: &[io::IoSlice],
+    ) -> Poll<io::Result<usize>> {
+        let write = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.watched(context, write)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

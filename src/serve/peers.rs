@@ -1,0 +1,145 @@
+//! Who is connected, and how much of the server each address may take: connections, and bodies that are on their way.
+
+use super::App;
+use super::api::ApiError;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bodies of one address, and of all, that are in memory at once. A proxy speaks for many.
+const BODIES_OF_ONE: u64 = 8 << 20;
+const BODIES_OF_ALL: u64 = 64 << 20;
+/// With fewer places than this, nobody is kept from them.
+const PLACES_AT_LEAST: usize = 64;
+
+/// The address at the other end of a connection; a request carries it.
+#[derive(Debug, Clone, Copy)]
+pub struct Connected(pub IpAddr);
+
+/// Whom a request comes from: that address or, by the word of a proxy that the operator has named, the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Peer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Peer, ApiError> {
+        let unknown = || ApiError::bad("nobody knows where this request comes from");
+        let Connected(address) = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
+        if !app.peers.is_proxy(address) {
+            return Ok(Peer(address));
+        }
+        let words = parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+        // What came before the last one is what the client says of itself.
+        let last = words.last().and_then(|words| words.rsplit(',').next());
+        Ok(Peer(
+            last.and_then(|word| word.trim().parse().ok()).map_or(address, |address: IpAddr| address.to_canonical()),
+        ))
+    }
+}
+
+/// What is taken now; cheap to clone.
+#[derive(Clone)]
+pub struct Peers {
+    taken: Arc<Mutex<HashMap<IpAddr, Taken>>>,
+    places: usize,
+    proxies: Arc<[IpAddr]>,
+}
+
+#[derive(Default)]
+struct Taken {
+    connections: usize,
+    body_bytes: u64,
+}
+
+/// Given back when it is dropped.
+pub struct Share {
+    peers: Peers,
+    address: IpAddr,
+    connections: usize,
+    body_bytes: u64,
+}
+
+impl Peers {
+    /// Of so many places for connections one address gets at most a quarter.
+    pub fn new(all_places: usize, proxies: &[IpAddr]) -> Peers {
+        let places = (all_places / 4).max(PLACES_AT_LEAST);
+        Peers { taken: Arc::default(), places, proxies: proxies.iter().map(IpAddr::to_canonical).collect() }
+    }
+
+    fn is_proxy(&self, address: IpAddr) -> bool {
+        self.proxies.contains(&address)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<IpAddr, Taken>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection, unless the address has its share.
+    pub fn connect(&self, address: IpAddr) -> Option<Share> {
+        let mut all = self.taken();
+        let taken = all.entry(address).or_default();
+        if taken.connections >= self.places && !self.is_proxy(address) {
+            return None;
+        }
+        taken.connections += 1;
+        Some(Share { peers: self.clone(), address, connections: 1, body_bytes: 0 })
+    }
+
+    /// Memory for a body, unless the address has its share, or all have theirs.
+    pub fn body(&self, Peer(address): Peer, body_bytes: u64) -> Option<Share> {
+        let mut all = self.taken();
+        let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();
+        let of_one = all.get(&address).map_or(0, |taken| taken.body_bytes);
+        if of_all + body_bytes > BODIES_OF_ALL || of_one + body_bytes > BODIES_OF_ONE {
+            return None;
+        }
+        all.entry(address).or_default().body_bytes += body_bytes;
+        Some(Share { peers: self.clone(), address, connections: 0, body_bytes })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut all = self.peers.taken();
+        let Some(taken) = all.get_mut(&self.address) else { return };
+        taken.connections -= self.connections;
+        taken.body_bytes -= self.body_bytes;
+        if taken.connections == 0 && taken.body_bytes == 0 {
+            all.remove(&self.address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_leaves_room_for_others_and_a_proxy_speaks_for_many() {
+        let [one, other, proxy]: [IpAddr; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|text| text.parse().unwrap());
+        let peers = Peers::new(400, &[proxy]);
+        let taken: Vec<_> = (0..200).map_while(|_| peers.connect(one)).collect();
+        assert_eq!(taken.len(), 100);
+        assert!(peers.connect(other).is_some());
+        assert_eq!((0..200).map_while(|_| peers.connect(proxy)).collect::<Vec<_>>().len(), 200);
+        drop(taken);
+        assert!(peers.connect(one).is_some());
+
+        let bodies: Vec<_> = (0..10).map_while(|_| peers.body(Peer(one), 4 << 20)).collect();
+        assert_eq!(bodies.len(), 2);
+        let others = (4..100).map_while(|last| peers.body(Peer(format!("10.0.0.{last}").parse().unwrap()), 4 << 20));
+        let others: Vec<_> = others.collect();
+        assert_eq!(others.len(), 14, "64 MiB in all");
+        drop((bodies, others));
+        assert!(peers.taken().is_empty());
+    }
+}

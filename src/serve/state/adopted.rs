@@ -1,0 +1,44 @@
+//! What the operator says to be installed, because the server has forgotten it: then the marker on the machine's disks is believed,
+//! and the machine boots what it has and reports it.
+
+use super::State;
+use super::now;
+use super::standing::read;
+use crate::error::Result;
+use rusqlite::params;
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Adopted {
+    Yes,
+    /// There is nothing to adopt, for this reason.
+    No(String),
+}
+
+impl State {
+    /// Notes that the allocation is installed on this machine, by the operator's word.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn adopt(&self, machine: &str, allocation: &str) -> Result<Adopted> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.durably(move |transaction| {
+            let standing = read(transaction, &machine, &allocation)?;
+            if standing.succeeded {
+                return Ok(Adopted::No(format!(
+                    "allocation {allocation} of machine {machine} is known to be installed"
+                )));
+            }
+            if let Some(other) = standing.elsewhere {
+                return Ok(Adopted::No(format!("allocation {allocation} is installed under machine {other}")));
+            }
+            transaction.execute(
+                "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
+                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3",
+                params![machine, allocation, now()],
+            )?;
+            Ok(Adopted::Yes)
+        })
+        .await
+    }
+}

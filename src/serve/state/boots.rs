@@ -1,0 +1,217 @@
+//! Boots and their tokens. A boot begins when somebody asks for the ramdisk, is the machine's when it has registered, from one
+//! address, and ends with the installation, with the next boot that registers, or after a day.
+//!
+//! A stranger on the boot network can ask for a boot too. So a boot that is still heard is ended by nobody at another address.
+
+use super::next::{NextBoot, decide};
+use super::{Hash, State, now};
+use crate::error::Result;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// A machine says something each minute; one that says nothing for so long is not there any more.
+pub const QUIET: Duration = Duration::from_secs(180);
+/// What has not begun to install by then boots again.
+const LASTS: time::Duration = time::Duration::hours(24);
+/// A boot that was asked for registers within a few minutes, or never.
+const ASKED_FOR: time::Duration = time::Duration::hours(1);
+/// So many of a machine may have been asked for and not have registered yet.
+const ASKED_MOST: u32 = 16;
+
+/// One boot of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Boot {
+    pub machine: String,
+    pub hash: Hash,
+    created: String,
+    /// The address that asked for it.
+    pub asked_by: String,
+    /// Another boot was still heard when it was asked for.
+    while_heard: bool,
+    /// The address that has registered with it.
+    pub address: Option<String>,
+    /// It has passed its point of no return.
+    pub begun: bool,
+    /// It has reported its end: whether that was a success.
+    pub over: Option<bool>,
+}
+
+impl Boot {
+    /// One that installs is as old as its disks make it.
+    pub fn is_expired(&self) -> bool {
+        !self.begun && is_older(&self.created, LASTS)
+    }
+}
+
+/// Also what cannot be read.
+fn is_older(text: &str, than: time::Duration) -> bool {
+    OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
+}
+
+/// Which boots have said something lately.
+#[derive(Clone)]
+pub struct Heard {
+    at: Arc<Mutex<HashMap<Hash, Instant>>>,
+    /// What was heard before that is not known any more.
+    started: Instant,
+    pub quiet: Duration,
+}
+
+impl Heard {
+    pub fn new(quiet: Duration) -> Heard {
+        Heard { at: Arc::default(), started: Instant::now(), quiet }
+    }
+
+    /// It has just said something.
+    pub fn note(&self, boot: &Hash) {
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.insert(*boot, Instant::now());
+        if at.len() > 16 << 10 {
+            at.retain(|_, heard| heard.elapsed() < self.quiet);
+        }
+    }
+
+    pub fn since(&self, boot: &Hash) -> Duration {
+        let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.get(boot).copied().unwrap_or(self.started).elapsed()
+    }
+
+    /// Is the boot under way, and heard?
+    pub fn is(&self, boot: &Boot) -> bool {
+        boot.over.is_none() && self.since(&boot.hash) < self.quiet
+    }
+}
+
+/// What came of a registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Enrolled {
+    /// The boot is the machine's; what its order came to when it was asked for while another boot was heard.
+    Yes(Option<NextBoot>),
+    /// The same boot, from this other address before.
+    Moved(String),
+    /// Another boot is heard, at this address.
+    Waits(String),
+    /// There is no such boot.
+    Gone,
+}
+
+impl State {
+    /// The boot with that token.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn boot(&self, hash: Hash) -> Result<Option<Boot>> {
+        self.run(move |connection| {
+            let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
+            connection.query_row(&select, [hash], row).optional()
+        })
+        .await
+    }
+
+    /// Makes this boot the machine's, unless another one is heard. `allocation` is that of the machine's file.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn enroll(&self, hash: Hash, address: &str, allocation: Option<String>) -> Result<Enrolled> {
+        let (address, heard) = (address.to_owned(), self.heard.clone());
+        self.durably(move |transaction| {
+            let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
+            let Some(boot) = transaction.query_row(&select, [hash], row).optional()? else { return Ok(Enrolled::Gone) };
+            let current = current(transaction, &boot.machine)?;
+            let is_it = current.as_ref().is_some_and(|current| current.hash == hash);
+            let other = current.filter(|current| current.address.as_deref() != Some(address.as_str()));
+            if let Some(at) = other.as_ref().filter(|other| heard.is(other)).and_then(|other| other.address.clone()) {
+                return Ok(Enrolled::Waits(at));
+            }
+            let set = "UPDATE boots SET address = ?2 WHERE hash = ?1";
+            if is_it {
+                transaction.execute(set, params![hash, address])?;
+                return Ok(other.and_then(|other| other.address).map_or(Enrolled::Yes(None), Enrolled::Moved));
+            }
+            let next = match allocation.filter(|_| boot.while_heard) {
+                Some(allocation) => Some(decide(transaction, &boot.machine, &allocation, heard.quiet)?),
+                None => None,
+            };
+            transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
+            // What was asked for later may be the machine's next boot.
+            let older =
+                "DELETE FROM boots WHERE machine = ?1 AND hash <> ?2 AND (address IS NOT NULL OR created <= ?3)";
+            transaction.execute(older, params![boot.machine, hash, boot.created])?;
+            transaction.execute(set, params![hash, address])?;
+            Ok(Enrolled::Yes(next))
+        })
+        .await
+    }
+
+    /// Notes that the boot has passed its point of no return.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn boot_begins(&self, hash: Hash) -> Result<()> {
+        let update = "UPDATE boots SET begun = 1 WHERE hash = ?1";
+        self.durably(move |transaction| transaction.execute(update, [hash]).map(drop)).await
+    }
+
+    /// Notes that the boot has reported its end.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn boot_ends(&self, hash: Hash, success: bool) -> Result<()> {
+        let update = "UPDATE boots SET over = ?2 WHERE hash = ?1 AND over IS NOT 1";
+        self.durably(move |transaction| transaction.execute(update, params![hash, success]).map(drop)).await
+    }
+}
+
+const COLUMNS: &str = "machine, hash, created, asked_by, while_heard, address, begun, over";
+
+fn row(row: &Row) -> rusqlite::Result<Boot> {
+    Ok(Boot {
+        machine: row.get(0)?,
+        hash: row.get(1)?,
+        created: row.get(2)?,
+        asked_by: row.get(3)?,
+        while_heard: row.get(4)?,
+        address: row.get(5)?,
+        begun: row.get(6)?,
+        over: row.get(7)?,
+    })
+}
+
+/// The boot that has registered last.
+pub fn current(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<Boot>> {
+    let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
+    transaction.query_row(&select, [machine], row).optional()
+}
+
+/// A boot that somebody at that address has asked for. The one before ends now, unless it is heard.
+pub fn hand_out(
+    transaction: &Transaction,
+    machine: &str,
+    hash: Hash,
+    asked_by: &str,
+    while_heard: bool,
+) -> rusqlite::Result<()> {
+    if !while_heard {
+        transaction.execute("DELETE FROM boots WHERE machine = ?1 AND address IS NOT NULL", [machine])?;
+    }
+    let again = "DELETE FROM boots WHERE machine = ?1 AND asked_by = ?2 AND address IS NULL";
+    transaction.execute(again, params![machine, asked_by])?;
+    let mut asked = transaction.prepare("SELECT hash, created FROM boots WHERE machine = ?1 AND address IS NULL")?;
+    let asked: Vec<(Hash, String)> =
+        asked.query_map([machine], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
+    for (old, _) in asked.iter().filter(|(_, created)| is_older(created, ASKED_FOR)) {
+        transaction.execute("DELETE FROM boots WHERE hash = ?1", [old])?;
+    }
+    let most = "DELETE FROM boots WHERE hash IN (SELECT hash FROM boots WHERE machine = ?1 AND address IS NULL
+         ORDER BY created DESC LIMIT -1 OFFSET ?2)";
+    transaction.execute(most, params![machine, ASKED_MOST - 1])?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO boots (hash, machine, created, asked_by, while_heard) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![hash, machine, now(), asked_by, while_heard],
+    )?;
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What a machine boots next: nothing that was installed is installed again without an order, and an order is tried so often.
+
+use super::boots::{self, Boot};
+use super::orders::{ATTEMPTS, end, forget, keep};
+use super::standing::{Order, Outcome, read};
+use super::{Hash, State, now, strangers};
+use crate::error::Result;
+use rusqlite::{OptionalExtension, Transaction};
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// What the operator's files say of a machine that boots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Files {
+    /// It has this allocation.
+    Allocated(String),
+    /// Its file gives it none.
+    Free,
+    /// No file that can be used is about it.
+    Nothing,
+}
+
+/// What a machine boots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NextBoot {
+    /// The ramdisk: nothing is installed, or it waits for its file.
+    Install,
+    /// The ramdisk, for an order.
+    Attempt(Order),
+    /// Its disk.
+    Disk,
+    /// Its disk: this order never began and is dropped.
+    Dropped(Order),
+    /// Its disk: its allocation is installed under this other id.
+    Elsewhere(String),
+    /// Its disk: it is installed, and its file is gone.
+    NoFile,
+    /// The ramdisk without the agent: this order began and is not finished, a person has to look.
+    Stop(Order),
+    /// Nothing: no file is about it, and there is no room for one more of that kind.
+    Crowded,
+}
+
+/// A request for a boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Of the boot that it becomes.
+    pub token: Hash,
+    /// The address that it comes from.
+    pub by: String,
+    /// The ramdisk is for an order that may still be tried, and for nothing else.
+    pub ordered_only: bool,
+}
+
+/// What it came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handed {
+    pub next: NextBoot,
+    /// The boot that is heard at another address.
+    pub other: Option<Boot>,
+}
+
+impl State {
+    /// Decides what the machine boots, counts the attempt, and keeps the boot when it gets the ramdisk.
+    ///
+    /// A machine that has no file is not new because of that: see [`Files`]. While a boot is heard, somebody at another address
+    /// changes nothing: what was asked for counts when it registers.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn next_boot(&self, machine: &str, files: Files, asked: Asked) -> Result<Handed> {
+        let (machine, heard) = (machine.to_owned(), self.heard.clone());
+        self.durably(move |transaction| {
+            let is_at = |boot: &Boot| boot.address.as_ref() == Some(&asked.by) || boot.asked_by == asked.by;
+            let other = boots::current(transaction, &machine)?.filter(|boot| heard.is(boot) && !is_at(boot));
+            let next = match &files {
+                Files::Allocated(allocation) if other.is_some() => as_it_is(transaction, &machine, allocation)?,
+                Files::Allocated(allocation) => decide(transaction, &machine, allocation, heard.quiet)?,
+                Files::Free => NextBoot::Install,
+                Files::Nothing => without_file(transaction, &machine)?,
+            };
+            match (&files, &next) {
+                (Files::Nothing, NextBoot::Install) if !strangers::admit(transaction, &machine, &heard)? => {
+                    return Ok(Handed { next: NextBoot::Crowded, other });
+                }
+                (Files::Nothing, _) => {}
+                _ => strangers::is_known(transaction, &machine)?,
+            }
+            let ramdisk = match next {
+                NextBoot::Attempt(_) => true,
+                NextBoot::Install | NextBoot::Stop(_) => !asked.ordered_only,
+                NextBoot::Disk
+                | NextBoot::Dropped(_)
+                | NextBoot::Elsewhere(_)
+                | NextBoot::NoFile
+                | NextBoot::Crowded => false,
+            };
+            if ramdisk {
+                boots::hand_out(transaction, &machine, asked.token, &asked.by, other.is_some())?;
+            }
+            Ok(Handed { next, other })
+        })
+        .await
+    }
+}
+
+/// What a machine would boot, without anything being counted or given up.
+fn as_it_is(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<NextBoot> {
+    let standing = read(transaction, machine, allocation)?;
+    Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
+        (Some(other), _, _) => NextBoot::Elsewhere(other),
+        (None, false, _) => NextBoot::Install,
+        (None, true, Some(order)) => NextBoot::Attempt(order),
+        (None, true, None) => NextBoot::Disk,
+    })
+}
+
+/// Has an attempt been counted, and no boot registered for it yet? Whoever asks again meanwhile, or for a stranger, uses up none.
+fn is_counted(order: &Order, quiet: Duration) -> bool {
+    let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
+    handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
+}
+
+pub fn decide(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    quiet: Duration,
+) -> rusqlite::Result<NextBoot> {
+    let standing = read(transaction, machine, allocation)?;
+    if let Some(other) = standing.elsewhere {
+        return Ok(NextBoot::Elsewhere(other));
+    }
+    if !standing.succeeded {
+        return Ok(NextBoot::Install);
+    }
+    let Some(mut order) = standing.order else { return Ok(NextBoot::Disk) };
+    if is_counted(&order, quiet) && !order.given_up {
+        return Ok(NextBoot::Attempt(order));
+    }
+    if order.attempts < ATTEMPTS && !order.given_up {
+        order.attempts += 1;
+        order.handed = Some(now());
+        keep(transaction, machine, allocation, &order)?;
+        return Ok(NextBoot::Attempt(order));
+    }
+    if order.begun {
+        // The last attempt may be whole, and its report lost in a power cut: it is handed out once more, to say so.
+        let is_unheard = !std::mem::replace(&mut order.given_up, true);
+        keep(transaction, machine, allocation, &order)?;
+        return Ok(if is_unheard { NextBoot::Attempt(order) } else { NextBoot::Stop(order) });
+    }
+    forget(transaction, machine, allocation)?;
+    let message = format!("given up after {ATTEMPTS} attempts, none of which reached the point of no return");
+    end(transaction, machine, allocation, &Outcome::of(&order, false, message))?;
+    Ok(NextBoot::Dropped(order))
+}
+
+/// What was installed once boots its disk until the file is back. What has begun to be reinstalled has no system there: it gets
+/// the ramdisk, where it waits for the file, and nothing is counted.
+fn without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<NextBoot> {
+    let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
+         WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";
+    let installed = transaction.query_row(select, [machine], |row| row.get::<_, Option<u32>>(0)).optional()?;
+    Ok(match installed {
+        Some(begun) if begun.unwrap_or_default() == 0 => NextBoot::NoFile,
+        Some(_) | None => NextBoot::Install,
+    })
+}

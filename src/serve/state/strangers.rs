@@ -1,0 +1,62 @@
+//! Machines that no file is about: whoever asks with a new UUID is one. There is room for so many, and what is not heard for a day
+//! is forgotten.
+
+use super::boots::{Heard, current};
+use super::now;
+use rusqlite::{OptionalExtension, Transaction, params};
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime};
+
+/// More than anybody puts into racks before writing the first file.
+const MOST: u32 = 256;
+const KEPT: Duration = Duration::hours(24);
+
+/// What was installed once is no stranger, whatever became of its file.
+const ALL: &str = "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations)";
+
+/// Makes room for the machine; false when there is none, because all the others are heard.
+pub fn admit(transaction: &Transaction, machine: &str, heard: &Heard) -> rusqlite::Result<bool> {
+    let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
+    if there.is_none() && !has_room(transaction, heard)? {
+        return Ok(false);
+    }
+    transaction.execute(
+        "INSERT INTO machines (id, last_seen, stranger) VALUES (?1, ?2, '1')
+         ON CONFLICT (id) DO UPDATE SET last_seen = ?2, stranger = '1'",
+        params![machine, now()],
+    )?;
+    Ok(true)
+}
+
+/// A file is about it now.
+pub fn is_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+    transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
+}
+
+fn has_room(transaction: &Transaction, heard: &Heard) -> rusqlite::Result<bool> {
+    let long_ago = (OffsetDateTime::now_utc() - KEPT).format(&Rfc3339).unwrap_or_default();
+    let select = format!("SELECT id, coalesce(last_seen, '') FROM machines WHERE {ALL} ORDER BY last_seen");
+    let mut select = transaction.prepare(&select)?;
+    let all: Vec<(String, String)> =
+        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
+    let mut left = all.len();
+    for (id, seen) in all {
+        let is_old = seen < long_ago;
+        if !is_old && left < MOST as usize {
+            break;
+        }
+        if is_old || !current(transaction, &id)?.is_some_and(|boot| heard.is(&boot)) {
+            forget(transaction, &id)?;
+            left -= 1;
+        }
+    }
+    Ok(left < MOST as usize)
+}
+
+fn forget(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM machines WHERE id = ?1", [machine])?;
+    for table in ["boots", "events"] {
+        transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [machine])?;
+    }
+    Ok(())
+}
