@@ -14,7 +14,7 @@ mod digest;
 mod directory;
 mod files;
 mod folder;
-mod input;
+pub(crate) mod input;
 mod ipxe;
 pub mod operator;
 mod promise;
