@@ -64,7 +64,7 @@ fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
     let began = Instant::now();
     let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
     let (onto, expected) = (raw::Target::open(device)?, Expected::default());
-    incoming.require_disk(&onto.disk, &expected)?;
+    incoming.require_disk(&onto.disk, &expected).map_err(without_layout)?;
     let burned = incoming.burn_raw(&onto, &expected, &show)?;
     drop(onto);
     let streamed = began.elapsed();
@@ -74,9 +74,32 @@ fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
     Ok((burned, streamed))
 }
 
+/// Here it is `--overwrite` that asks for a disk image, and no layout.
+fn without_layout(error: Error) -> Error {
+    match error.to_string().split_once(", and the layout says image: true for") {
+        Some((what, _)) => Error::refusal(
+            error.phase,
+            format!("{what}, and --overwrite is for a raw disk image: give a directory, and leave --overwrite out"),
+        ),
+        None => error,
+    }
+}
+
+/// A key itself, or the `.pub` file that minisign wrote, whose last line it is.
+fn public_key(given: &str) -> Result<PublicKey> {
+    let text = match Path::new(given).is_file() {
+        true => fs::read_to_string(given).context(Phase::Image, || format!("read the public key {given}"))?,
+        false => given.to_owned(),
+    };
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    line.parse().map_err(|why: String| {
+        let file = if text == given { String::new() } else { format!("{given}: ") };
+        Error::refusal(Phase::Image, format!("{file}{why}"))
+    })
+}
+
 fn source(burn: &cli::Burn) -> Result<Source> {
-    let keys: Result<Vec<PublicKey>, String> = burn.key.iter().map(|key| key.parse()).collect();
-    let keys = Keys(keys.map_err(|why| Error::refusal(Phase::Image, why))?);
+    let keys = Keys(burn.key.iter().map(|key| public_key(key)).collect::<Result<_>>()?);
     Ok(Source { url: burn.url.clone(), mirrors: burn.mirror.clone(), digest: burn.digest.clone(), keys })
 }
 
@@ -192,6 +215,32 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         assert_eq!(target(&dir.path().join("file"), true).unwrap(), Target::Disk(real.join("file")));
+    }
+
+    #[test]
+    fn a_key_is_given_as_text_or_as_its_file() {
+        let trust = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/trust");
+        let file = trust.join("one.pub");
+        let text = fs::read_to_string(&file).unwrap();
+        let line = text.lines().last().unwrap();
+        assert_eq!(public_key(line).unwrap(), public_key(file.to_str().unwrap()).unwrap());
+        let secret = trust.join("one.key");
+        for given in ["no key", secret.to_str().unwrap()] {
+            let error = public_key(given).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains("is no minisign public key"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_tar_for_a_disk_speaks_of_no_layout() {
+        let said = |what: &str| without_layout(Error::refusal(Phase::Image, what)).to_string();
+        let tar =
+            said("file:///i.tar: the image is a tar archive, and the layout says image: true for /dev/sdb: give it");
+        assert_eq!(
+            tar,
+            "file:///i.tar: the image is a tar archive, and --overwrite is for a raw disk image: give a directory, and leave --overwrite out"
+        );
+        assert_eq!(said("anything else"), "anything else");
     }
 
     /// A file with its digest beside it.

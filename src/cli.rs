@@ -78,7 +78,7 @@ pub enum Command {
     #[cfg(feature = "desk")]
     #[command(after_help = format!("Example: a picture for the runbook\n  drophammer tree storage.yaml --svg=storage.svg\n\n{EXIT_CODES}"))]
     Tree(Tree),
-    /// Print the JSON Schema of layouts or allocations, with which editors complete and check them.
+    /// Print the JSON Schema of layouts, allocations or machine files, with which editors complete and check them.
     #[cfg(feature = "desk")]
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
     Schema(Schema),
@@ -151,8 +151,9 @@ pub struct Burn {
     /// Another place with the same bytes; may be given several times.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
-    /// minisign public key that may have signed the image; may be given several times. With one, a signature is required.
-    #[arg(long, value_name = "KEY")]
+    /// minisign public key that may have signed the image, or its file; may be given several times. With one, a signature is
+    /// required.
+    #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
     /// A raw disk image replaces ALL that is on the target. On a disk the backup GPT goes to its end; a file gets the table as the
     /// image has it.
@@ -339,7 +340,7 @@ pub struct Pack {
 
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// The layout, YAML or JSON.
+    /// The layout, YAML or JSON; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub layout: PathBuf,
     /// What `drophammer inventory` printed; without it, this machine.
@@ -351,6 +352,13 @@ pub struct Plan {
     /// Preview a reinstall: disks without wipeonreinstall are kept, and what is on them is shown.
     #[arg(long)]
     pub reinstall: bool,
+    /// As after a reboot into the agent: what the inventory shows as mounted, and its swap, is not in the way. A reinstall is
+    /// always shown so.
+    #[arg(long)]
+    pub at_rest: bool,
+    /// Preview a reinstall that is ordered with --without-marker.
+    #[arg(long, requires = "reinstall")]
+    pub without_marker: bool,
     /// The plan as JSON.
     #[arg(long)]
     pub json: bool,
@@ -358,7 +366,8 @@ pub struct Plan {
 
 #[derive(Debug, Args)]
 pub struct Check {
-    /// Layouts, YAML or JSON; of a directory all *.yaml, *.yml and *.json. All of them are one set.
+    /// Layouts, YAML or JSON, one or several a file; of a directory all *.yaml, *.yml and *.json; - is standard input. All of
+    /// them are one set.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// The findings as JSON.
@@ -367,10 +376,13 @@ pub struct Check {
     /// Print the layout that is chosen for this size and image: id and file.
     #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
     pub select: Vec<String>,
-    /// Print the canonical form of one valid layout. Comments are lost.
+    /// Notes count as problems do.
+    #[arg(long, conflicts_with = "fix")]
+    pub strict: bool,
+    /// Print one valid file in the canonical spelling: edited where it differs, comments and order stay.
     #[arg(long, conflicts_with_all = ["json", "select"])]
     pub fix: bool,
-    /// Put every valid layout that has notes into its canonical form, in its file. Comments are lost.
+    /// Put the canonical spelling into the files themselves.
     #[arg(long, requires = "fix")]
     pub write: bool,
 }
@@ -399,5 +411,8 @@ pub struct Schema {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Document {
     Layout,
+    /// What an agent gets from its control plane.
     Allocation,
+    /// A file of `machines/` of `drophammer serve`.
+    Machine,
 }

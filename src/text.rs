@@ -7,7 +7,7 @@ pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(self::width(cell));
         }
     }
     let mut text = String::new();
@@ -19,9 +19,28 @@ pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// With blanks up to a width in characters. A width in a format string may not be above 65,535: then it panics.
+/// With blanks up to a width in columns. A width in a format string may not be above 65,535: then it panics.
 pub fn padded(text: &str, width: usize) -> String {
-    text.to_owned() + &" ".repeat(width.saturating_sub(text.chars().count()))
+    text.to_owned() + &" ".repeat(width.saturating_sub(self::width(text)))
+}
+
+/// Columns that a terminal takes for it: two for what East Asia writes wide and for pictures, none for what joins the
+/// character before.
+pub fn width(text: &str) -> usize {
+    text.chars().map(|c| if is_joining(c) { 0 } else { 1 + usize::from(is_wide(c)) }).sum()
+}
+
+/// The large blocks of Unicode's EastAsianWidth.txt that are wide.
+fn is_wide(c: char) -> bool {
+    matches!(c,
+        '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{303e}' | '\u{3041}'..='\u{a4cf}' | '\u{a960}'..='\u{a97f}'
+        | '\u{ac00}'..='\u{d7a3}' | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}'
+        | '\u{ffe0}'..='\u{ffe6}' | '\u{1f300}'..='\u{1f64f}' | '\u{1f680}'..='\u{1f6ff}' | '\u{1f900}'..='\u{1faff}'
+        | '\u{20000}'..='\u{3fffd}')
+}
+
+fn is_joining(c: char) -> bool {
+    matches!(c, '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}')
 }
 
 /// Without characters that steer a terminal, break a line, or turn the direction of what follows (U+202E).
@@ -170,6 +189,17 @@ mod tests {
         let long = "x".repeat(70_000);
         let text = columns(&[[long.clone(), "y".to_owned()], ["z".to_owned(), "y".to_owned()]]);
         assert_eq!(text.lines().map(str::len).collect::<Vec<_>>(), [70_003, 70_003]);
+    }
+
+    #[test]
+    fn columns_align_where_characters_are_wide() {
+        for (text, columns) in
+            [("sda", 3), ("データ", 6), ("é", 1), ("e\u{301}", 1), ("한글", 4), ("💾", 2), ("−·…", 3)]
+        {
+            assert_eq!(width(text), columns, "{text}");
+        }
+        let rows = [["データ", "x"], ["sda", "x"]].map(|row| row.map(str::to_owned));
+        assert_eq!(super::columns(&rows), "データ  x\nsda     x\n");
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 mod fix;
 
-use super::{Outcome, json, print, problem_lines, read_layout};
+use super::{Outcome, bytes, json, located, print, problem_lines, text_of_layouts};
 use crate::cli;
 use crate::error::{Context, Error, Phase, Result};
-use crate::layout::Layout;
 use crate::layout::set::{Collision, Duplicate, Set};
+use crate::layout::{self, Parsed};
 use crate::problem::Problem;
 use serde::Serialize;
 use serde_json::json;
@@ -16,23 +16,29 @@ use std::path::{Path, PathBuf};
 /// What was found in all files.
 #[derive(Serialize)]
 pub(crate) struct Checked {
-    layouts: Vec<CheckedFile>,
+    layouts: Vec<CheckedLayout>,
     duplicates: Vec<Duplicate>,
     collisions: Vec<Collision>,
     #[serde(skip)]
     set: Set,
+    /// Notes count as problems do.
+    #[serde(skip)]
+    is_strict: bool,
 }
 
-/// What was found in one file.
+/// What was found of one layout; a file may hold several.
 #[derive(Serialize)]
-struct CheckedFile {
+struct CheckedLayout {
     file: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     valid: bool,
     problems: Vec<Problem>,
+    /// Unusual spellings, and what is valid and hardly meant.
     notes: Vec<Problem>,
-    /// What a valid file says.
+    /// A valid one.
     #[serde(skip)]
-    layout: Option<Layout>,
+    parsed: Option<Parsed>,
 }
 
 /// Prints all that is wrong with the layouts, the one that is chosen of them, or their canonical form.
@@ -47,10 +53,10 @@ pub fn check(options: &cli::Check) -> Result<Outcome> {
 
 /// What is printed, and how it ends.
 pub(super) fn answer(options: &cli::Check) -> Result<(String, Outcome)> {
-    let checked = Checked::read(&options.files)?;
     if options.fix {
-        return fix::fix(&checked, options.write);
+        return fix::fix(&files_at(&options.files)?, options.write);
     }
+    let checked = Checked { is_strict: options.strict, ..Checked::read(&options.files)? };
     let (text, good) = match &options.select[..] {
         [size, image] => (checked.selection(size, image, options.json)?, checked.set.select(size, image).is_ok()),
         _ if options.json => (json(&checked)? + "\n", checked.is_good()),
@@ -62,34 +68,40 @@ pub(super) fn answer(options: &cli::Check) -> Result<(String, Outcome)> {
 impl Checked {
     /// Reads all files, and the layouts in directories, as one set.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Checked> {
-        let files = paths.iter().map(|path| layouts_at(path)).collect::<Result<Vec<_>>>()?.concat();
         let mut layouts = Vec::new();
-        for file in files {
-            let (problems, notes, layout) = match read_layout(&file)? {
-                Ok(parsed) => (Vec::new(), parsed.notes, Some(parsed.layout)),
-                Err(problems) => (problems, Vec::new(), None),
+        for file in files_at(paths)? {
+            let found = match file.text {
+                Ok(text) => layout::read_all(&text),
+                Err(problems) => vec![Err(problems)],
             };
-            layouts.push(CheckedFile { file, valid: layout.is_some(), problems, notes, layout });
+            layouts.extend(found.into_iter().map(|found| CheckedLayout::new(&file.path, found)));
         }
-        let set = Set::new(layouts.iter().filter_map(|one| Some((one.file.as_path(), one.layout.as_ref()?))));
-        Ok(Checked { duplicates: set.duplicates(), collisions: set.collisions(), layouts, set })
+        let set = Set::new(layouts.iter().filter_map(|one| Some((one.file.as_path(), &one.parsed.as_ref()?.layout))));
+        Ok(Checked { duplicates: set.duplicates(), collisions: set.collisions(), layouts, set, is_strict: false })
     }
 
     fn is_good(&self) -> bool {
-        self.layouts.iter().all(|one| one.valid) && self.duplicates.is_empty() && self.collisions.is_empty()
+        let is_good = |one: &CheckedLayout| one.valid && !(self.is_strict && !one.notes.is_empty());
+        self.layouts.iter().all(is_good) && self.duplicates.is_empty() && self.collisions.is_empty()
     }
 
     /// `3 layouts, all good: …`, or how many of what were found.
     fn summary(&self) -> String {
         let invalid = self.layouts.iter().filter(|one| !one.valid).count();
         let mut parts = vec![counted(self.layouts.len(), "layout")];
-        match (invalid, self.is_good()) {
+        let set_is_good = self.duplicates.is_empty() && self.collisions.is_empty();
+        match (invalid, set_is_good) {
             (0, true) if self.layouts.len() > 1 => {
                 parts.push("all good, at most one for every size and image".to_owned());
             }
             (0, true) => parts.push("good".to_owned()),
             (0, false) => parts.push("each of them valid".to_owned()),
+            (1, _) if self.layouts.len() == 1 => parts.push("not valid".to_owned()),
             (invalid, _) => parts.push(format!("{invalid} not valid and not compared with the others")),
+        }
+        let notes: usize = self.layouts.iter().map(|one| one.notes.len()).sum();
+        if self.is_strict && notes > 0 {
+            parts.push(format!("{}, which --strict takes for problems", counted(notes, "note")));
         }
         let more = [(self.duplicates.len(), "id given twice"), (self.collisions.len(), "collision")];
         parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| counted(count, what)));
@@ -120,10 +132,12 @@ impl std::fmt::Display for Checked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for one in &self.layouts {
             for note in &one.notes {
-                writeln!(f, "{}:{note} (note)", one.file.display())?;
+                writeln!(f, "{} (note)", located(&one.file, note))?;
             }
             if one.valid {
-                writeln!(f, "{}: good", one.file.display())?;
+                let several = self.layouts.iter().filter(|other| other.file == one.file).count() > 1;
+                let id = one.id.as_deref().filter(|_| several).map(|id| format!(" ({id})")).unwrap_or_default();
+                writeln!(f, "{}: good{id}", one.file.display())?;
             }
             f.write_str(&problem_lines(&one.file, &one.problems))?;
         }
@@ -137,6 +151,47 @@ fn counted(count: usize, what: &str) -> String {
     // Only the first word has a plural: layouts, ids given twice, collisions.
     let (word, rest) = what.split_once(' ').map_or((what, String::new()), |(word, rest)| (word, format!(" {rest}")));
     format!("{count} {word}{}{rest}", if count == 1 { "" } else { "s" })
+}
+
+impl CheckedLayout {
+    fn new(file: &Path, found: std::result::Result<Parsed, Vec<Problem>>) -> CheckedLayout {
+        let file = file.to_owned();
+        match found {
+            Ok(parsed) => {
+                let mut notes: Vec<Problem> = parsed.notes.iter().cloned().chain(parsed.advice()).collect();
+                notes.sort_by_key(|note| (note.line, note.column));
+                let id = Some(parsed.layout.id.clone());
+                CheckedLayout { file, id, valid: true, problems: Vec::new(), notes, parsed: Some(parsed) }
+            }
+            Err(problems) => CheckedLayout { file, id: None, valid: false, problems, notes: Vec::new(), parsed: None },
+        }
+    }
+}
+
+/// A file and what it says, or why that cannot be told.
+struct TextFile {
+    path: PathBuf,
+    text: std::result::Result<String, Vec<Problem>>,
+}
+
+/// All files, and those in directories. A file that a person names must be there. Of those in a directory one may be a link to
+/// nothing, which is no reason to be silent about the others.
+fn files_at(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
+    let mut files = Vec::new();
+    for given in paths {
+        for path in layouts_at(given)? {
+            let text = match bytes(&path) {
+                Ok(bytes) => text_of_layouts(&path, &bytes),
+                Err(error) if path == *given => return Err(error),
+                Err(error) => {
+                    let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                    Err(vec![Problem::new("", format!("cannot be read: {why}"))])
+                }
+            };
+            files.push(TextFile { path, text });
+        }
+    }
+    Ok(files)
 }
 
 /// The file itself, or the layouts directly in the directory, by name.

@@ -1,6 +1,6 @@
 //! `drophammer inventory`: this machine as JSON.
 
-use super::{Outcome, json};
+use super::{Outcome, json, print};
 use crate::error::Result;
 
 /// Prints this machine.
@@ -8,6 +8,6 @@ use crate::error::Result;
 /// # Errors
 /// sysfs cannot be read.
 pub fn inventory() -> Result<Outcome> {
-    println!("{}", json(&crate::inventory::read()?)?);
+    print(&(json(&crate::inventory::read()?)? + "\n"))?;
     Ok(Outcome::Good)
 }

@@ -23,7 +23,7 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::layout::{self, Parsed};
 use crate::problem::Problem;
 use serde::Serialize;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::path::Path;
 
 /// Was the input good?
@@ -42,7 +42,6 @@ impl Outcome {
 }
 
 /// A refusal is said as a failure is, and has an exit status of its own.
-#[cfg(feature = "agent")]
 pub fn or_refused(result: Result<Outcome>) -> Result<Outcome> {
     match result {
         Err(error) if error.is_refusal() => {
@@ -55,25 +54,59 @@ pub fn or_refused(result: Result<Outcome>) -> Result<Outcome> {
 
 /// Problems of a file, one a line: `FILE:LINE:COLUMN: PLACE: MESSAGE`.
 fn problem_lines(file: &Path, problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("{}:{problem}\n", file.display())).collect()
+    problems.iter().map(|problem| located(file, problem) + "\n").collect()
 }
 
-fn print_problems(file: &Path, problems: &[Problem]) {
-    print!("{}", problem_lines(file, problems));
+fn located(file: &Path, problem: &Problem) -> String {
+    let blank = if problem.line.is_some() { "" } else { " " };
+    format!("{}:{blank}{problem}", file.display())
 }
+
+fn print_problems(file: &Path, problems: &[Problem]) -> Result<()> {
+    print(&problem_lines(file, problems))
+}
+
+/// In the place of a file: standard input.
+const STDIN: &str = "-";
 
 fn read_layout(path: &Path) -> Result<std::result::Result<Parsed, Vec<Problem>>> {
-    let bytes = std::fs::read(path).context(Phase::Settings, || format!("read {}", path.display()))?;
-    Ok(match std::str::from_utf8(&bytes) {
-        Ok(text) => layout::read_yaml(text),
-        Err(error) => {
-            Err(vec![Problem::new("", format!("this is not UTF-8 text, from byte {} on", error.valid_up_to() + 1))])
+    Ok(text_of_layouts(path, &bytes(path)?).and_then(|text| layout::read_yaml(&text)))
+}
+
+/// What a file of layouts says: UTF-8, and JSON where its name says so. YAML takes more than JSON, and others read such a file.
+fn text_of_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Problem>> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        vec![Problem::new("", format!("this is not UTF-8 text, from byte {} on", error.valid_up_to() + 1))]
+    })?;
+    if is_json(path)
+        && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start_matches('\u{feff}'))
+    {
+        let said = error.to_string();
+        let why = said.split(" at line ").next().unwrap_or_default();
+        let mut problem = Problem::new("", format!("this is not JSON, as its name says: {why}"));
+        (problem.line, problem.column) = (Some(error.line().max(1)), Some(error.column().max(1)));
+        return Err(vec![problem]);
+    }
+    Ok(text.to_owned())
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "json")
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let read = match path.as_os_str() == STDIN {
+        true => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
         }
-    })
+        false => std::fs::read(path),
+    };
+    read.context(Phase::Settings, || format!("read {}", path.display()))
 }
 
 fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).context(Phase::Settings, || format!("read {}", path.display()))
+    String::from_utf8(bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
 }
 
 /// To standard output; a reader that has seen enough (`| head`) is no error.
@@ -82,6 +115,13 @@ pub(crate) fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context(Phase::Settings, || "write to standard output".to_owned()),
     }
+}
+
+/// Colour is for people: no pipe gets it, and nobody who asked for none (no-color.org).
+fn wants_colour() -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    std::io::stdout().is_terminal() && !unwanted && !dumb
 }
 
 pub(crate) fn json(value: &impl Serialize) -> Result<String> {

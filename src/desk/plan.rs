@@ -1,11 +1,12 @@
 //! `drophammer plan`: what an installation would do.
 
-use super::{Outcome, json, print, print_problems, read, read_layout};
+use super::{Outcome, json, or_refused, print, print_problems, read, read_layout, wants_colour};
 use crate::cli;
-use crate::error::{Context, Phase, Result};
+use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{self, Inventory, Use};
 use crate::marker::Marker;
-use crate::plan::{self, Mode, Request, Subject};
+use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
+use std::fmt::Display;
 use std::path::Path;
 use uuid::Uuid;
 
@@ -14,10 +15,14 @@ use uuid::Uuid;
 /// # Errors
 /// A file cannot be read, or the inventory is not one.
 pub fn plan(options: &cli::Plan) -> Result<Outcome> {
+    or_refused(planned(options))
+}
+
+fn planned(options: &cli::Plan) -> Result<Outcome> {
     let parsed = match read_layout(&options.layout)? {
         Ok(parsed) => parsed,
         Err(problems) => {
-            print_problems(&options.layout, &problems);
+            print_problems(&options.layout, &problems)?;
             return Ok(Outcome::Refused);
         }
     };
@@ -26,7 +31,7 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
         None => inventory::read()?,
     };
     let mode = if options.reinstall { Mode::Reinstall } else { Mode::Install };
-    if mode == Mode::Reinstall {
+    if mode == Mode::Reinstall || options.at_rest {
         stop_using(&mut inventory);
     }
     let subject = Subject {
@@ -35,18 +40,44 @@ pub fn plan(options: &cli::Plan) -> Result<Outcome> {
         url: "the image's server".to_owned(),
         ..Subject::default()
     };
-    let request = Request { mode, erase: options.erase, subject, claim: None };
-    match plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4) {
+    let claim = options.without_marker.then(|| waived(&inventory));
+    let request = Request { mode, erase: options.erase, subject, claim };
+    match plan::make(&parsed.layout, &inventory, request, &mut placeholders()) {
         Ok(mut plan) => {
             plan.warnings.extend(installed(mode, &inventory));
-            print(&if options.json { json(&plan)? + "\n" } else { plan.to_string() })?;
+            print(&if options.json { json(&plan)? + "\n" } else { in_colour(&plan) })?;
             Ok(Outcome::Good)
         }
         Err(refusal) => {
             let refusal = refusal.located(|problem| parsed.locate(problem));
-            print(&format!("{}\n", if options.json { json(&refusal)? } else { refusal.to_string() }))?;
+            print(&format!("{}\n", if options.json { json(&refusal)? } else { in_colour(&refusal) }))?;
             Ok(Outcome::Refused)
         }
+    }
+}
+
+/// What a plan makes has UUIDs that nobody knows before it is carried out. These stand for them, the same in every run,
+/// and are evidently drawn by nobody.
+fn placeholders() -> impl FnMut() -> Uuid {
+    let mut next = 0;
+    move || {
+        next += 1;
+        Uuid::from_u128(next << 96 | next)
+    }
+}
+
+fn in_colour(said: &impl Display) -> String {
+    if wants_colour() { format!("{said:#}") } else { said.to_string() }
+}
+
+/// As with an order that says `--without-marker`: for the machine of the inventory, whatever marker is there.
+fn waived(inventory: &Inventory) -> Claim {
+    let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
+    Claim {
+        machine: marker.map_or_else(|| inventory.system.uuid.clone(), |marker| marker.machine.clone()),
+        allocation: marker.map(|marker| marker.allocation.clone()).unwrap_or_default(),
+        waiver: Some(Waiver::Operator),
+        ..Claim::default()
     }
 }
 
@@ -76,9 +107,12 @@ fn installed(mode: Mode, inventory: &Inventory) -> Vec<String> {
 
 fn read_inventory(path: &Path) -> Result<Inventory> {
     let text = read(path)?;
-    serde_json::from_str(&text).context(Phase::Inventory, || {
-        format!("{} is not an inventory as `drophammer inventory` prints it", path.display())
-    })
+    let what = || format!("{} is not an inventory as `drophammer inventory` prints it", path.display());
+    let inventory: Inventory = serde_json::from_str(&text).context(Phase::Inventory, what)?;
+    match inventory.impossible() {
+        Some(why) => Err(Error::refusal(Phase::Inventory, format!("{}: {why}", what()))),
+        None => Ok(inventory),
+    }
 }
 
 #[cfg(test)]
@@ -104,7 +138,16 @@ mod tests {
         let outcome = |text: &str, reinstall| {
             std::fs::write(&layout, text).unwrap();
             let (layout, inventory) = (layout.clone(), Some(path.clone()));
-            plan(&cli::Plan { layout, inventory, erase: Erase::Quick, reinstall, json: true }).unwrap()
+            let options = cli::Plan {
+                layout,
+                inventory,
+                erase: Erase::Quick,
+                reinstall,
+                at_rest: false,
+                without_marker: false,
+                json: true,
+            };
+            plan(&options).unwrap()
         };
         assert_eq!(outcome(&text, true), Outcome::Good);
         // Who holds a disk that is wiped is still in the way.

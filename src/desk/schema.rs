@@ -3,6 +3,7 @@
 //! Fields, kinds and descriptions come from the types themselves; what the types do not say (rules of the format,
 //! other spellings that are read) is in [`rules`].
 
+mod machine;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -29,16 +30,14 @@ fn of(document: Document) -> Value {
     let schema = match document {
         Document::Layout => generator.into_root_schema_for::<Layout>(),
         Document::Allocation => generator.into_root_schema_for::<Machine>(),
+        Document::Machine => return machine::schema(),
     };
     let mut schema = schema.to_value();
     without_widths(&mut schema);
-    match document {
-        Document::Layout => rules::layout(&mut schema),
-        Document::Allocation => {
-            if let Some(layout) = schema.pointer_mut("/$defs/Layout") {
-                rules::layout(layout);
-            }
-        }
+    if document == Document::Layout {
+        rules::layout(&mut schema);
+    } else if let Some(layout) = schema.pointer_mut("/$defs/Layout") {
+        rules::layout(layout);
     }
     if let Some(definitions) = schema.get_mut("$defs").and_then(Value::as_object_mut) {
         rules::definitions(definitions);

@@ -66,7 +66,7 @@ fn a_directory_is_one_set_and_so_are_files() {
     fs::write(dir.path().join("deeper.d/e.yaml"), layout("a", all)).unwrap();
     let said = found(&[dir.path().to_owned()]);
     let said = said.replace(&format!("{}/", dir.path().display()), "");
-    let lines: Vec<&str> = said.lines().collect();
+    let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with("(note)")).collect();
     assert_eq!(lines[..2], ["a.yaml: good", "b.yml: good"]);
     assert!(lines[2].starts_with("c.json:1:"), "{said}");
     assert_eq!(lines.last(), Some(&"3 layouts, 1 not valid and not compared with the others, 1 collision"), "{said}");
@@ -98,7 +98,7 @@ fn the_exit_status_says_whether_it_is_good() {
         (&[place, "--select", "c1", "ubuntu-9"], Outcome::Refused, "takes no ubuntu, but debian \"< 10\", suse \"7\""),
         (&[place, "--select", "c1", "debian", "--json"], Outcome::Refused, "\"message\": \"invalid format"),
         (&[seeds, "--select", "c1-large-x86", "debian-12"], Outcome::Refused, "2 layouts match"),
-        (&[&file, "--fix"], Outcome::Good, "images:\n    debian: \">= 10\"\n"),
+        (&[&file, "--fix"], Outcome::Good, "# a, kept by hand\n"),
     ] {
         let (said, found) = run(arguments).unwrap();
         assert_eq!(found, outcome, "{arguments:?}");
@@ -139,9 +139,9 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
         said.lines().filter(|line| !line.starts_with("d.yaml:")).collect::<Vec<_>>(),
         [
             "a.yaml: canonical already",
-            "b.yaml: written anew in the canonical form, without its comments",
-            "c.json: written anew in the canonical form, without its comments",
-            "e.yaml: written anew in the canonical form, without its comments",
+            "b.yaml: spelt canonically now",
+            "c.json: spelt canonically now",
+            "e.yaml: spelt canonically now",
         ]
     );
     assert!(said.contains("d.yaml: not valid, left as it is\n"), "{said}");
@@ -155,4 +155,145 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
     assert!(read("c.json").starts_with('{'));
     assert!(dir.path().join("e.yaml").is_symlink());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5, "nothing is left beside them");
+}
+
+/// In block and flow style, in metal-stack's v2 spelling, with comments and line ends of their own.
+const V2: &str = "# kept\r
+id: v2   # an id\r
+disks:\r
+- device: /dev/sda\r
+  wipe_on_reinstall: true\r
+  partitions:\r
+  - {number: 1, size: \"500\", gpt_type: GPT_TYPE_BOOT}\r
+  - number: 2 # the rest\r
+    size: 0\r
+    gptType: 'GPT_TYPE_LINUX'\r
+filesystems:\r
+- {path: /boot/efi, device: /dev/sda1, format: FORMAT_VFAT, create_options: [\"-F 32\"]}\r
+- path: /\r
+  device: /dev/sda2\r
+  format: FORMAT_EXT4\r
+  createOptions:\r
+  - -m 1 # one percent\r
+volume_groups: []\r
+constraints: {sizes: [c1], images: {debian: \">=10\"}}\r
+";
+
+const V2_CANONICAL: &str = "# kept\r
+id: v2   # an id\r
+disks:\r
+- device: /dev/sda\r
+  wipeonreinstall: true\r
+  partitions:\r
+  - {number: 1, size: 500, gpttype: \"ef00\"}\r
+  - number: 2 # the rest\r
+    size: 0\r
+    gpttype: \"8300\"\r
+filesystems:\r
+- {path: /boot/efi, device: /dev/sda1, format: vfat, createoptions: [\"-F\", \"32\"]}\r
+- path: /\r
+  device: /dev/sda2\r
+  format: ext4\r
+  createoptions:\r
+  - \"-m\"\r
+  - \"1\" # one percent\r
+volumegroups: []\r
+constraints: {sizes: [c1], images: {debian: \">= 10\"}}\r
+";
+
+#[test]
+fn a_layout_of_the_v2_api_is_read_and_edited_in_place() {
+    let dir = directory(&[("v2.yaml", V2)]);
+    let file = dir.path().join("v2.yaml");
+    let (said, outcome) = run(&[file.to_str().unwrap()]).unwrap();
+    assert_eq!(outcome, Outcome::Good, "{said}");
+    assert!(said.contains("disks[0].wipe_on_reinstall: the canonical name of this field is wipeonreinstall"), "{said}");
+    assert!(said.contains("the canonical value is \"ef00\""), "{said}");
+    let (said, _) = run(&[file.to_str().unwrap(), "--fix"]).unwrap();
+    assert_eq!(said, V2_CANONICAL);
+    assert_eq!(fs::read_to_string(&file).unwrap(), V2, "without --write nothing is written");
+    run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), V2_CANONICAL);
+    let (said, _) = run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
+    assert!(said.ends_with("v2.yaml: canonical already\n"), "{said}");
+}
+
+#[test]
+fn layouts_are_read_from_the_forms_that_metal_stack_has() {
+    let constraints = "{sizes: [c1], images: {}}";
+    let (one, two) = (layout("a", constraints), layout("b", constraints));
+    let item = |text: &str| format!("- {}", text.lines().skip(1).collect::<Vec<_>>().join("\n  "));
+    let list = format!("{}\n{}\n", item(&one), item(&two));
+    for (text, count) in [
+        (format!("---\n{one}---\n{two}"), 2),
+        (format!("{one}---\n"), 1),
+        (list.clone(), 2),
+        (format!("metal_api_sizes: [{{id: c1}}]\nmetal_api_filesystemlayouts:\n{list}other: &x 1\n"), 2),
+        (format!("[{}]", serde_json::to_string(&crate::layout::read_yaml(&one).unwrap().layout).unwrap()), 1),
+    ] {
+        let dir = directory(&[("set.yaml", &text)]);
+        let said = found(&[dir.path().join("set.yaml")]);
+        let good = said.lines().filter(|line| line.contains(": good")).count();
+        assert_eq!(good, count, "{text}{said}");
+        assert_eq!(said.contains("good (b)"), count == 2, "{said}");
+    }
+    // One of them is not valid, and its place says which.
+    let dir = directory(&[("set.yaml", &format!("{list}- id: c\n  disks: 7\n"))]);
+    let said = found(&[dir.path().join("set.yaml")]);
+    assert!(said.contains("[2].disks: must be a list"), "{said}");
+    assert!(said.ends_with("3 layouts, 1 not valid and not compared with the others\n"), "{said}");
+    let dir = directory(&[("set.yaml", "[]\n"), ("other.yaml", "metal_api_filesystemlayouts: 7\n")]);
+    let said = found(&[dir.path().to_owned()]);
+    assert!(said.contains("set.yaml: there is no layout in this list\n"), "{said}");
+    assert!(said.contains("metal_api_filesystemlayouts: must be a list of layouts"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
+    let dir = directory(&[
+        ("a.yaml", &layout("a", "{sizes: [c1], images: {}}")),
+        ("b.json", &layout("b", "{sizes: [c2], images: {}}")),
+        ("c.json", "{\"id\": \"c\",\n \"disks\": ["),
+        ("d.yaml", ""),
+    ]);
+    std::os::unix::fs::symlink("/nowhere/at-all", dir.path().join("e.yaml")).unwrap();
+    fs::write(dir.path().join("f.yaml"), b"id: \xff\n").unwrap();
+    let said = found(&[dir.path().to_owned()]).replace(&format!("{}/", dir.path().display()), "");
+    let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with("(note)")).collect();
+    assert_eq!(
+        lines,
+        [
+            "a.yaml: good",
+            "b.json:1:1: this is not JSON, as its name says: expected value",
+            "c.json:2:11: this is not JSON, as its name says: EOF while parsing a list",
+            "d.yaml: the document is empty",
+            "e.yaml: cannot be read: No such file or directory (os error 2)",
+            "f.yaml: this is not UTF-8 text, from byte 5 on",
+            "6 layouts, 5 not valid and not compared with the others",
+        ]
+    );
+    // The same as JSON is good.
+    let json =
+        serde_json::to_string(&crate::layout::read_yaml(&layout("b", "{sizes: [], images: {}}")).unwrap().layout);
+    fs::write(dir.path().join("b.json"), json.unwrap()).unwrap();
+    assert!(found(&[dir.path().join("b.json")]).ends_with("1 layout, good\n"));
+}
+
+#[test]
+fn notes_are_problems_where_somebody_says_strict() {
+    let dir = directory(&[("a.yaml", &layout("a", "{sizes: [c1], images: {}}")), ("b.yaml", V2)]);
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (name, strict, expected) in [
+        ("a.yaml", Outcome::Refused, "1 layout, good, 2 notes, which --strict takes for problems\n"),
+        ("b.yaml", Outcome::Refused, "notes, which --strict takes for problems\n"),
+    ] {
+        assert_eq!(run(&[&file(name)]).unwrap().1, Outcome::Good);
+        let (said, outcome) = run(&[&file(name), "--strict"]).unwrap();
+        assert_eq!(outcome, strict, "{said}");
+        assert!(said.ends_with(expected), "{said}");
+    }
+    let (said, _) = run(&[&file("b.yaml"), "--fix"]).unwrap();
+    let good = directory(&[("good.yaml", &said)]);
+    let (said, outcome) = run(&[good.path().to_str().unwrap(), "--strict"]).unwrap();
+    assert_eq!(outcome, Outcome::Good, "{said}");
 }

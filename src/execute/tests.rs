@@ -110,6 +110,9 @@ fn plan(steps: Vec<(StepName, Vec<Operation>)>) -> Plan {
         root_uuid: UUID.into(),
         already: None,
         warnings: vec![],
+        torn: vec![],
+        summary: Default::default(),
+        sizes: Default::default(),
         extents: vec![],
     }
 }

@@ -75,7 +75,7 @@ fn parse_digest(text: &str, url: &str) -> Result<Digest> {
     if digest.kind == Kind::Md5 {
         return Err(Error::refusal(
             Phase::Image,
-            format!("{url}: md5 is not taken from an allocation: give its sha256"),
+            format!("{url}: md5 proves nothing and is not taken: give the sha256"),
         ));
     }
     Ok(digest)

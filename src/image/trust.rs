@@ -175,10 +175,10 @@ fn read(suffix: &str, text: &[u8], image: &Asked) -> Result<Verified, String> {
         return Err(format!("it is about {} bytes, and the server's image has {size}", manifest.size_bytes));
     }
     match image.digest {
-        Some(given) if given.kind != Kind::Sha256 => {
-            Err(format!("it has {digest}, the allocation {given}: give the sha256 there, so that they can be compared"))
-        }
-        Some(given) if *given != digest => Err(format!("it has {digest}, the allocation {given}")),
+        Some(given) if given.kind != Kind::Sha256 => Err(format!(
+            "it has {digest}, and the digest that was given is {given}: give the sha256, so that they can be compared"
+        )),
+        Some(given) if *given != digest => Err(format!("it has {digest}, and the digest that was given is {given}")),
         _ => Ok(Verified { digest, manifest: manifest.map(Arc::new), signed_by: None }),
     }
 }

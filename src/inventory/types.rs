@@ -1,6 +1,7 @@
 //! What is there, as data. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
 mod hardware;
+mod impossible;
 mod part;
 mod unclear;
 

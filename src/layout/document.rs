@@ -75,11 +75,11 @@ pub(super) fn child(place: &str, key: &str) -> String {
     if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
 }
 
-/// Reads the one YAML document of `text`; the second value holds what is wrong without ending the reading.
+/// Reads the YAML documents of `text`, empty ones left out; the second value holds what is wrong without ending the reading.
 ///
 /// This pulls events from the parser instead of using marked-yaml's loader, which ignores all documents after the
 /// first and descends recursively: a few kilobytes of `- - - -` would overflow the stack.
-pub(super) fn from_yaml(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
+pub(super) fn from_yaml(text: &str) -> Result<Vec<(Node, Vec<Problem>)>, Problem> {
     if text.len() > MAX_BYTES {
         return Err(Problem::new(
             "",
@@ -89,17 +89,27 @@ pub(super) fn from_yaml(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
     let mut parser = Parser::new(text.strip_prefix('\u{feff}').unwrap_or(text).chars());
     let mut builder = Builder::default();
     loop {
-        let (event, marker) = parser
-            .next_token()
-            .map_err(|error| marked("", Some(mark(*error.marker())), format!("this is not YAML: {}", error.info())))?;
+        let (event, marker) =
+            parser.next_token().map_err(|error| not_yaml(text, mark(*error.marker()), error.info()))?;
         if event == Event::StreamEnd {
             break;
         }
         builder.event(event, mark(marker))?;
     }
-    match builder.root {
-        Some(root) => Ok((root, builder.problems)),
-        None => Err(Problem::new("", "the document is empty")),
+    if builder.documents.is_empty() {
+        return Err(Problem::new("", "the document is empty"));
+    }
+    Ok(builder.documents)
+}
+
+/// The parser speaks of a tab that indents a line at the end of the line before.
+fn not_yaml(text: &str, mark: Mark, why: &str) -> Problem {
+    let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
+    let mut lines = text.lines().enumerate().skip(mark.line.saturating_sub(1)).take(2);
+    let tab = lines.find_map(|(number, line)| Some(Mark { line: number + 1, column: indents(line)? + 1 }));
+    match tab {
+        Some(tab) => marked("", Some(tab), "this is not YAML: a tab indents this line, where YAML takes only blanks"),
+        None => marked("", Some(mark), format!("this is not YAML: {why}")),
     }
 }
 
@@ -110,7 +120,7 @@ fn mark(marker: Marker) -> Mark {
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
-    root: Option<Node>,
+    documents: Vec<(Node, Vec<Problem>)>,
     problems: Vec<Problem>,
 }
 
@@ -124,9 +134,6 @@ struct Open {
 impl Builder {
     fn event(&mut self, event: Event, mark: Mark) -> Result<(), Problem> {
         let (value, anchor, tag) = match event {
-            Event::DocumentStart if self.root.is_some() => {
-                return Err(marked("", Some(mark), "a second YAML document starts here: one file holds one layout"));
-            }
             Event::Scalar(text, style, anchor, tag) => {
                 if self.takes_key(&text, mark) {
                     return Ok(());
@@ -196,7 +203,11 @@ impl Builder {
     /// Puts a complete value where it belongs. Of a field given twice the first value stays.
     fn close(&mut self, node: Node) {
         let Some(Open { node: parent, key }) = self.open.last_mut() else {
-            self.root = Some(node);
+            let problems = std::mem::take(&mut self.problems);
+            // What `---` ends, and nothing follows.
+            if !matches!(node.value, Value::Null) {
+                self.documents.push((node, problems));
+            }
             return;
         };
         match &mut parent.value {
@@ -259,7 +270,7 @@ mod tests {
 
     #[test]
     fn values_know_where_they_are() {
-        let (root, problems) = from_yaml("disks:\n  - device: /dev/sda\n    wipe:\n").unwrap();
+        let (root, problems) = from_yaml("disks:\n  - device: /dev/sda\n    wipe:\n").unwrap().remove(0);
         assert!(problems.is_empty());
         let Value::Map(fields) = &root.value else { panic!("{root:?}") };
         let Value::List(disks) = &fields[0].node.value else { panic!("{root:?}") };
@@ -279,7 +290,8 @@ mod tests {
             ("", "empty"),
             ("# only a comment\n", "empty"),
             (long.as_str(), "at most 128 KiB"),
-            ("a: 1\n---\nb: 2\n", "2:1: a second YAML document"),
+            ("--- # nothing\n---\n", "empty"),
+            ("id: a\ndisks:\n\t- device: /dev/sda\n", "3:1: this is not YAML: a tab indents this line"),
             ("a: [1\n", "not YAML"),
             ("a: b: c\n", "not YAML"),
             ("{[a]: b}\n", "plain text"),
@@ -289,15 +301,24 @@ mod tests {
             let said = from_yaml(text).map(|_| ()).unwrap_err().to_string();
             assert!(said.contains(words), "{said}");
         }
-        let (_, problems) = from_yaml("a: &x 1\nb: *x\na: !!str 2\n").unwrap();
+        let (_, problems) = from_yaml("a: &x 1\nb: *x\na: !!str 2\n").unwrap().remove(0);
         let said: Vec<String> = problems.iter().map(|problem| problem.to_string()).collect();
         assert_eq!(said.len(), 4, "{said:?}");
         assert!(said.iter().any(|line| line.starts_with("3:1: a: this field is given twice, first in line 1")));
     }
 
     #[test]
+    fn a_file_may_hold_several_documents_and_empty_ones_are_none() {
+        for (text, count) in [("a: 1\n---\n", 1), ("---\na: 1\n...\n", 1), ("a: 1\n---\nb: &x 2\n---\n", 2)] {
+            let documents = from_yaml(text).unwrap();
+            assert_eq!(documents.len(), count, "{text}");
+            assert!(documents[0].1.is_empty(), "the problems of another one are not its own: {text}");
+        }
+    }
+
+    #[test]
     fn a_byte_order_mark_is_no_part_of_the_first_key() {
-        let (root, _) = from_yaml("\u{feff}id: x\n").unwrap();
+        let (root, _) = from_yaml("\u{feff}id: x\n").unwrap().remove(0);
         let Value::Map(fields) = root.value else { panic!("no mapping") };
         assert_eq!(fields[0].key, "id");
     }

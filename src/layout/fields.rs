@@ -1,6 +1,7 @@
 //! Takes a document apart field by field: names and their other spellings, kinds of values, and a list of what was wrong.
 
 use super::document::{Entry, Mark, Node, Value, child, marked};
+use super::edit::{Edit, New};
 use crate::problem::Problem;
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -16,6 +17,8 @@ pub(super) struct Field {
 pub(super) struct Reader {
     pub problems: Vec<Problem>,
     pub notes: Vec<Problem>,
+    /// What makes the spelling canonical.
+    pub edits: Vec<Edit>,
     /// Canonical places whose value could not be had; the types hold a stand-in there.
     pub unread: Vec<String>,
     pub places: Places,
@@ -78,8 +81,15 @@ impl Reader {
         self.problems.push(node.problem(message));
     }
 
-    pub fn note(&mut self, node: &Node, message: impl Into<String>) {
+    /// Notes an unusual spelling, and the canonical one.
+    pub fn respell(&mut self, node: &Node, new: New, message: impl Into<String>) {
         self.notes.push(node.problem(message));
+        let old = match &node.value {
+            Value::Scalar { text, .. } => text.as_str(),
+            Value::List(items) if items.is_empty() => "[]",
+            _ => return,
+        };
+        self.edits.extend(Edit::at(node.mark, old, new));
     }
 
     /// A problem after which the value at the canonical `place` is not known.
@@ -104,7 +114,7 @@ impl Reader {
         };
         let mut fields = Fields { place: place.to_owned(), node, found: Vec::new(), misspelt: Vec::new() };
         for entry in entries {
-            match known.iter().find(|field| field.name == entry.key || field.also.contains(&entry.key.as_str())) {
+            match known_as(&entry.key, known) {
                 Some(field) => self.known_field(&mut fields, entry, field.name),
                 None => self.unknown_field(&mut fields, entry, known),
             }
@@ -121,6 +131,7 @@ impl Reader {
         if entry.key != name {
             let message = format!("the canonical name of this field is {name}");
             self.notes.push(marked(&entry.node.place, entry.mark, message));
+            self.edits.extend(Edit::at(entry.mark, &entry.key, New::Text(name.to_owned())));
         }
         self.place(&fields.at(name), &entry.node);
         fields.found.push((name, &entry.node));
@@ -167,7 +178,8 @@ impl Reader {
     pub fn text(&mut self, node: &Node, place: &str) -> Option<String> {
         let (text, plain) = self.scalar(node, place)?;
         if plain && is_number_or_truth(text) {
-            self.note(node, format!("this is text: only in quotes, \"{text}\", is it that for every reader"));
+            let message = format!("this is text: only in quotes, \"{text}\", is it that for every reader");
+            self.respell(node, New::Raw(format!("{text:?}")), message);
         }
         Some(text.to_owned())
     }
@@ -190,12 +202,15 @@ impl Reader {
         match whole_number(text) {
             Ok(number) => {
                 if !plain {
-                    self.note(node, format!("this is a number: write {text} without quotes"));
+                    let message = format!("this is a number: write {text} without quotes");
+                    self.respell(node, New::Raw(text.to_owned()), message);
                 }
                 Some(number)
             }
             Err(why) => {
-                self.unreadable(node, place, why);
+                let mib = if place.ends_with(".size") { mib_of(text) } else { None };
+                let mib = mib.map(|mib| format!("; sizes are MiB: write {mib}")).unwrap_or_default();
+                self.unreadable(node, place, why + &mib);
                 None
             }
         }
@@ -211,8 +226,13 @@ impl Reader {
         match self.scalar(node, &fields.at(name)) {
             Some(("true" | "True" | "TRUE", true)) => true,
             Some(("false" | "False" | "FALSE", true)) | None => false,
-            Some((text, _)) => {
-                self.unreadable(node, &fields.at(name), format!("must be true or false, without quotes, found {text}"));
+            Some((text, plain)) => {
+                let found = if plain { text.to_owned() } else { format!("{text:?}") };
+                self.unreadable(
+                    node,
+                    &fields.at(name),
+                    format!("must be true or false, without quotes, found {found}"),
+                );
                 false
             }
         }
@@ -259,8 +279,10 @@ impl Reader {
         let node = fields.get(name)?;
         let Value::Scalar { text, .. } = &node.value else { return None };
         let words = split(text);
-        self.note(node, format!("this is a list of single words: [{}]", quoted(&words)));
-        Some(words.into_iter().map(str::to_owned).collect())
+        let list = format!("[{}]", quoted(&words));
+        let words = words.into_iter().map(str::to_owned).collect();
+        self.respell(node, New::Raw(list.clone()), format!("this is a list of single words: {list}"));
+        Some(words)
     }
 }
 
@@ -287,10 +309,33 @@ fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     }
 }
 
+/// A size with a unit, in MiB: `G` and `GiB` are of 1024, `GB` is of 1000, as disks are sold.
+fn mib_of(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim().to_ascii_uppercase());
+    let (letter, is_decimal) = match unit.as_bytes() {
+        [letter] | [letter, b'I', b'B'] | [letter, b'I'] => (*letter, false),
+        [letter, b'B'] => (*letter, true),
+        _ => return None,
+    };
+    let power = b"KMGT".iter().position(|known| *known == letter)? as u32 + 1;
+    let bytes = number.checked_mul(if is_decimal { 1000u64 } else { 1024 }.checked_pow(power)?)?;
+    Some(bytes >> 20).filter(|mib| *mib > 0)
+}
+
+/// The field of that name. metal-stack's v2 API writes `mount_options` and `mountOptions`.
+fn known_as<'k>(name: &str, known: &'k [Field]) -> Option<&'k Field> {
+    let exact = known.iter().find(|field| field.name == name || field.also.contains(&name));
+    exact.or_else(|| known.iter().find(|field| field.name == plain(name) && name.len() <= 40))
+}
+
+/// A name without what styles differ in.
+pub(super) fn plain(name: &str) -> String {
+    name.replace(['_', '-', ' '], "").to_lowercase()
+}
+
 /// What a misspelt name probably means, out of pairs of a spelling and its meaning.
 pub(super) fn nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
-    // metal-stack's v2 API writes mount_options, other tools mountOptions.
-    let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
     let name = plain(name);
     if name.len() > 40 {
         return None;
@@ -329,6 +374,25 @@ mod tests {
         ] {
             let why = whole_number::<u32>(text).unwrap_err();
             assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_size_with_a_unit_is_told_in_mib() {
+        for (text, mib) in [
+            ("500G", Some(512_000)),
+            ("500 GiB", Some(512_000)),
+            ("500gb", Some(476_837)),
+            ("1T", Some(1 << 20)),
+            ("512M", Some(512)),
+            ("4096K", Some(4)),
+            ("1K", None),
+            ("500", None),
+            ("G", None),
+            ("5é", None),
+            ("99999999999999999T", None),
+        ] {
+            assert_eq!(mib_of(text), mib, "{text}");
         }
     }
 

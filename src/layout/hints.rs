@@ -7,13 +7,14 @@
 //! Somebody's USB stick and the virtual medium of a management controller are disks as well. No hint means them that does
 //! not say so.
 
+pub(super) mod doubts;
 mod expression;
 #[cfg(test)]
 mod tests;
 
 use crate::inventory::Disk;
 use crate::text;
-use expression::{Condition, Flag, Number, Word};
+use expression::{Comparison, Condition, Flag, Number, Word};
 use std::collections::BTreeMap;
 
 /// Attribute to expression, as the layout has them.

@@ -1,10 +1,12 @@
 //! What should be: the filesystem layout, read from every spelling in use, with all its problems at once.
 
+mod advice;
 mod arrays;
 mod below;
 mod canonical;
 mod constraints;
 mod document;
+mod edit;
 mod fields;
 #[cfg(test)]
 mod fuzz;
@@ -19,9 +21,10 @@ pub mod tree;
 mod types;
 mod validate;
 
+pub use advice::likely_disk;
 pub use below::Below;
 pub use canonical::{canonical_yaml, digest};
-pub use spellings::{Parsed, read_json, read_yaml};
+pub use spellings::{Parsed, read_all, read_json, read_yaml, respelt};
 pub use types::*;
 pub use validate::validate;
 

@@ -9,7 +9,8 @@ mod stacked;
 
 use super::constraints;
 use super::document::{self, Node, Value, marked};
-use super::fields::{Field, Fields, Places, Reader, quoted};
+use super::edit::{self, Edit, New};
+use super::fields::{Field, Fields, Places, Reader, plain, quoted};
 use super::validate::validate_except;
 use super::{Constraints, Layout};
 use crate::problem::Problem;
@@ -32,11 +33,15 @@ const LAYOUT: [Field; 9] = [
 const CONSTRAINTS: [Field; 2] = [Field { name: "sizes", also: &["size"] }, only("images")];
 const SIZE_MISSING: &str = "size is missing: MiB, or 0 for all that is left";
 
+/// Under this key, Ansible's roles of metal-stack have a list of layouts.
+const ANSIBLE_KEY: &str = "metal_api_filesystemlayouts";
+
 /// A layout that can be worked with, and what was unusual about its spelling.
 #[derive(Debug, Clone)]
 pub struct Parsed {
     pub layout: Layout,
     pub notes: Vec<Problem>,
+    edits: Vec<Edit>,
     places: Places,
 }
 
@@ -45,6 +50,16 @@ impl Parsed {
     pub fn locate(&self, problem: Problem) -> Problem {
         self.places.locate(problem)
     }
+
+    /// What is valid and hardly meant, with its line and column in the file.
+    pub fn advice(&self) -> Vec<Problem> {
+        sorted(self.layout.advice().into_iter().map(|problem| self.locate(problem)).collect())
+    }
+
+    /// Is every word of it spelt canonically?
+    pub fn is_canonical(&self) -> bool {
+        self.edits.is_empty()
+    }
 }
 
 /// Reads and validates a layout from YAML (JSON is YAML too), with line and column in every problem.
@@ -52,8 +67,62 @@ impl Parsed {
 /// # Errors
 /// Every problem of the document: spelling, types, unknown fields, and the rules of [`super::validate`].
 pub fn read_yaml(text: &str) -> Result<Parsed, Vec<Problem>> {
-    let (root, problems) = document::from_yaml(text).map_err(|problem| vec![tidy(problem)])?;
-    read(&root, problems)
+    let layouts = layouts(text).map_err(|problem| vec![tidy(problem)])?;
+    match &layouts[..] {
+        [(root, problems)] => read(root, problems.clone()),
+        [] => Err(vec![Problem::new("", "there is no layout in this list")]),
+        [_, (second, _), ..] => Err(vec![tidy(
+            second.problem("a second layout starts here, and one is wanted: give each a file of its own"),
+        )]),
+    }
+}
+
+/// Reads all layouts of a file: of several YAML documents, of a list, or below the key of metal-stack's Ansible roles.
+pub fn read_all(text: &str) -> Vec<Result<Parsed, Vec<Problem>>> {
+    match layouts(text) {
+        Ok(layouts) if layouts.is_empty() => vec![Err(vec![Problem::new("", "there is no layout in this list")])],
+        Ok(layouts) => layouts.into_iter().map(|(root, problems)| read(&root, problems)).collect(),
+        Err(problem) => vec![Err(vec![tidy(problem)])],
+    }
+}
+
+/// The text with the canonical spelling in the places where it has another one; comments, order and line ends stay. None when
+/// that cannot be done so.
+pub fn respelt(text: &str, layouts: &[&Parsed]) -> Option<String> {
+    let edits: Vec<Edit> = layouts.iter().flat_map(|parsed| parsed.edits.clone()).collect();
+    let new = edit::apply(text, &edits)?;
+    let again = read_all(&new);
+    let is_same = |(again, before): (&Result<Parsed, Vec<Problem>>, &&Parsed)| {
+        again.as_ref().is_ok_and(|again| again.layout == before.layout && again.is_canonical())
+    };
+    (again.len() == layouts.len() && again.iter().zip(layouts).all(is_same)).then_some(new)
+}
+
+/// Each layout of the text, with what was wrong with its document.
+fn layouts(text: &str) -> Result<Vec<(Node, Vec<Problem>)>, Problem> {
+    let mut layouts = Vec::new();
+    for (root, problems) in document::from_yaml(text)? {
+        let items = match root.value {
+            Value::List(items) => items,
+            Value::Map(entries) if entries.iter().any(|entry| entry.key == ANSIBLE_KEY) => {
+                let list = entries.into_iter().find(|entry| entry.key == ANSIBLE_KEY).map(|entry| entry.node);
+                match list.map(|node| node.value) {
+                    Some(Value::List(items)) => items,
+                    _ => return Err(document::marked(ANSIBLE_KEY, root.mark, "must be a list of layouts")),
+                }
+            }
+            _ => vec![root],
+        };
+        let of = |node: &Node| -> Vec<Problem> {
+            let inside = |problem: &&Problem| problem.place.starts_with(&node.place);
+            problems.iter().filter(inside).cloned().collect()
+        };
+        layouts.extend(items.into_iter().map(|node| {
+            let problems = of(&node);
+            (node, problems)
+        }));
+    }
+    Ok(layouts)
 }
 
 /// Reads and validates a layout as it arrives inside an allocation.
@@ -72,7 +141,8 @@ fn read(root: &Node, problems: Vec<Problem>) -> Result<Parsed, Vec<Problem>> {
         let broken: Vec<Problem> = broken.into_iter().map(|problem| reader.places.locate(problem)).collect();
         reader.problems.extend(broken);
         if reader.problems.is_empty() {
-            return Ok(Parsed { layout, notes: sorted(reader.notes), places: reader.places });
+            let Reader { notes, edits, places, .. } = reader;
+            return Ok(Parsed { layout, notes: sorted(notes), edits, places });
         }
     }
     Err(sorted(reader.problems))
@@ -134,7 +204,9 @@ fn read_constraints(reader: &mut Reader, node: &Node) -> Option<Constraints> {
             }
         }
         // `images: []` is how the proposal speaks of a layout for explicit use.
-        Value::List(items) if items.is_empty() => reader.note(images, "this is a mapping: write {}"),
+        Value::List(items) if items.is_empty() => {
+            reader.respell(images, New::Raw("{}".to_owned()), "this is a mapping: write {}");
+        }
         _ => {
             let message = format!("must be a mapping of OS to version constraint, found {}", images.kind());
             reader.unreadable(images, "constraints.images", message);
@@ -147,7 +219,8 @@ fn image_constraint(reader: &mut Reader, node: &Node, place: &str) -> Option<Str
     let constraint = reader.text(node, place)?;
     Some(match constraints::with_blank(&constraint) {
         Some(canonical) => {
-            reader.note(node, format!("a blank belongs between operator and version: \"{canonical}\""));
+            let message = format!("a blank belongs between operator and version: \"{canonical}\"");
+            reader.respell(node, New::Raw(format!("{canonical:?}")), message);
             canonical
         }
         None => constraint,
@@ -174,7 +247,8 @@ fn single_words(reader: &mut Reader, node: &Node, place: &str) -> Option<Vec<Str
     if words.is_empty() || words == [text.as_str()] {
         return Some(vec![text]);
     }
-    reader.note(node, format!("one word per entry: {}", quoted(&words)));
+    let items = words.iter().map(|word| format!("{word:?}")).collect();
+    reader.respell(node, New::Items(items), format!("one word per entry: {}", quoted(&words)));
     Some(words.into_iter().map(str::to_owned).collect())
 }
 
@@ -186,11 +260,26 @@ fn at_blanks(text: &str) -> Vec<&str> {
 fn one_of<T: Copy>(reader: &mut Reader, fields: &Fields, name: &str, called: &str, known: &[(&str, T)]) -> Option<T> {
     let node = reader.required(fields, name, &format!("{name} is missing"))?;
     let (text, _) = reader.scalar(node, &fields.at(name))?;
-    let found = known.iter().find(|(spelling, _)| *spelling == text);
+    let found = known.iter().find(|(spelling, _)| *spelling == text).or_else(|| {
+        let found = known.iter().find(|(spelling, _)| *spelling == without_prefix(text, called))?;
+        let quoted = if found.0.parse::<u8>().is_ok() {
+            New::Raw(format!("{:?}", found.0))
+        } else {
+            New::Text(found.0.to_owned())
+        };
+        reader.respell(node, quoted, format!("the canonical value is \"{}\"", found.0));
+        Some(found)
+    });
     if found.is_none() {
         let all = known.iter().map(|(spelling, _)| *spelling).collect::<Vec<_>>().join(",");
         let message = format!("given {called}:{text} is not supported, but:{all}");
         reader.unreadable(node, &fields.at(name), message);
     }
     found.map(|(_, value)| *value)
+}
+
+/// `FORMAT_EXT4`, as metal-stack's v2 API has it → `ext4`.
+fn without_prefix(text: &str, called: &str) -> String {
+    let plain = plain(text);
+    plain.strip_prefix(called).map(str::to_owned).unwrap_or(plain)
 }

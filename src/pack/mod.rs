@@ -37,6 +37,8 @@ struct Packed {
     /// Names of what lies beside the image.
     beside: Vec<String>,
     signed_by: Option<String>,
+    /// Was there an image of that name before?
+    replaced: bool,
 }
 
 /// Packs an image, and says in one line what was made.
@@ -60,6 +62,8 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
     let signer = options.key.as_deref().map(Signer::open).transpose()?;
     let epoch = epoch(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref())?;
     let source = Source::look(&options.source, image)?;
+    refuse_other_codec(image)?;
+    let replaced = image.exists();
 
     let new = Part(with_suffix(image, ".new"));
     let file = File::create(&new.0).context(Phase::Image, || format!("create {}", new.0.display()))?;
@@ -95,6 +99,7 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
         digest: manifest.digest,
         beside: documents.iter().map(|(suffix, _)| format!("{}{suffix}", file_name(image))).collect(),
         signed_by: signer.map(|signer| signer.id),
+        replaced,
     })
 }
 
@@ -104,8 +109,9 @@ impl Packed {
         let signed = self.signed_by.as_ref().map_or(String::new(), |key| format!(" (signed by {key})"));
         let (bytes_in, bytes_out) = (text::bytes(self.bytes_in), text::bytes(self.bytes_out));
         let (seconds, image) = (text::seconds(self.seconds), self.image.display());
+        let replaced = if self.replaced { "; it replaces the image of that name" } else { "" };
         format!(
-            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; beside it {}{signed}\n",
+            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; beside it {}{signed}{replaced}\n",
             self.beside.join(", ")
         )
     }
@@ -134,6 +140,11 @@ impl Source {
             let why = format!("{} is neither a directory nor the file of a disk image", source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
+        let is_empty = fs::read_dir(source).map(|mut entries| entries.next().is_none());
+        if is_empty.context(Phase::Image, || format!("list {}", source.display()))? {
+            let why = format!("{} is empty: there is nothing that an image could be made of", source.display());
+            return Err(Error::refusal(Phase::Image, why));
+        }
         let absolute =
             |path: &Path| path.canonicalize().context(Phase::Image, || format!("look at {}", path.display()));
         let beside = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -141,6 +152,20 @@ impl Source {
             true => Err(Error::refusal(Phase::Image, format!("{} lies in what it is made of", image.display()))),
             false => Ok(Source::Tree),
         }
+    }
+}
+
+/// All images are compressed with zstd; by their names people and programs believe other things.
+fn refuse_other_codec(image: &Path) -> Result<()> {
+    const OTHERS: [&str; 12] = ["gz", "tgz", "xz", "txz", "lz4", "bz2", "tbz", "zip", "tar", "raw", "img", "qcow2"];
+    let end = image.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();
+    match OTHERS.contains(&end.as_str()) {
+        true => {
+            let why =
+                format!("{} would be compressed with zstd, which its name belies: end it in .zst", image.display());
+            Err(Error::refusal(Phase::Image, why))
+        }
+        false => Ok(()),
     }
 }
 

@@ -10,6 +10,9 @@ use time::OffsetDateTime;
 /// For keys that are used where nobody types.
 const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
 
+/// Kind, id and key of a public one.
+const PUBLIC_BYTES: usize = 42;
+
 /// A signature's first line, which nobody signs.
 const UNTRUSTED: &str = "signature of drophammer image pack";
 
@@ -34,7 +37,15 @@ impl Signer {
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
         let bytes = BASE64_STANDARD.decode(line).context(Phase::Settings, reading)?;
-        let secret = SecretKey::from_bytes(&bytes).context(Phase::Settings, reading)?;
+        if bytes.len() == PUBLIC_BYTES {
+            let why = format!(
+                "{} is a public key: an image is signed with the secret one, which minisign -G made with it",
+                path.display()
+            );
+            return Err(Error::refusal(Phase::Settings, why));
+        }
+        let secret = SecretKey::from_bytes(&bytes)
+            .context(Phase::Settings, || format!("{} is no secret key of minisign", path.display()))?;
         let secret = if secret.is_encrypted() { opened(path, &text, password()?)? } else { secret };
         let public = PublicKey::from_secret_key(&secret).context(Phase::Settings, reading)?;
         let number = secret.keynum().try_into().map(u64::from_le_bytes).unwrap_or_default();
@@ -74,6 +85,13 @@ fn password(key: &Path) -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_public_key_is_told_from_a_secret_one() {
+        let public = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust/one.pub"));
+        let error = Signer::open(public).err().unwrap();
+        assert!(error.is_refusal() && error.to_string().contains("one.pub is a public key: "), "{error}");
+    }
 
     #[test]
     fn a_key_with_a_password_needs_it() {

@@ -122,14 +122,21 @@ fn what_is_refused_is_told_from_what_fails() {
         (at("empty"), at("image")),
         (at("."), at("image")),
         ("/dev/null".into(), at("image")),
+        (at("nothing"), directory.path().with_extension("image")),
+        (at("disk.raw"), at("image.tar.gz")),
+        (at("disk.raw"), at("IMAGE.XZ")),
+        (at("disk.raw"), at("image.raw")),
     ];
+    fs::create_dir(at("nothing")).unwrap();
     for (source, output) in refused {
         assert_eq!(pack(&options(&source, &output)).unwrap(), Outcome::Refused, "{source:?} {output:?}");
     }
     pack(&options(&at("missing"), &at("image"))).unwrap_err();
     pack(&options(&at("disk.raw"), &at("missing/image"))).unwrap_err();
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 4);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 5);
     assert_eq!(pack(&options(&at("disk.raw"), &at("image"))).unwrap(), Outcome::Good);
+    let again = packed(&options(&at("disk.raw"), &at("image"))).unwrap();
+    assert!(again.line().ends_with("; it replaces the image of that name\n"), "{}", again.line());
 }
 
 #[test]

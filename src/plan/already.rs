@@ -4,12 +4,15 @@ use super::display::{self, Running};
 use super::extents;
 use super::returning::without_replay;
 use super::stack::Stack;
-use super::{Claim, DiskPlan, Mode, MountFilesystem, Operation, Plan, Refusal, Request, Step, StepName, Verdict, find};
+use super::{
+    Claim, DiskPlan, Found, Mode, MountFilesystem, Operation, Plan, Refusal, Request, Step, StepName, Summary, Verdict,
+    find,
+};
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{Format, Layout, partition_device};
 use crate::marker::Marker;
 use crate::problem::Problem;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The filesystem with the marker of an installation that is not to be made again.
 ///
@@ -84,6 +87,7 @@ pub fn arrange(
                 mode: request.mode,
                 subject: request.subject,
                 layout: marked.marker.layout.clone(),
+                summary: Summary::of(&disks),
                 disks,
                 point_of_no_return: steps.len(),
                 steps: steps.into(),
@@ -91,6 +95,8 @@ pub fn arrange(
                 root_uuid,
                 already: Some(marked.marker.clone()),
                 warnings: Vec::new(),
+                torn: Vec::new(),
+                sizes: BTreeMap::new(),
                 extents: Vec::new(),
             };
             Ok(Plan { extents: extents::of(&plan, inventory), ..plan })
@@ -208,6 +214,8 @@ fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPla
         model: disk.model.clone(),
         serial: disk.serial.clone(),
         verdict: if listed.contains(disk.name.as_str()) { Verdict::Keep } else { Verdict::NotOurs },
+        listed_as: None,
+        found: Found::on(disk),
         now: display::contents(disk),
         running,
     });

@@ -82,6 +82,12 @@ impl<'a> Devices<'a> {
         self.devices.insert(path, device);
     }
 
+    /// Bytes by where it is while the installation runs, of those whose size is known.
+    pub fn sizes(&self) -> BTreeMap<String, u64> {
+        let present = self.devices.values().filter(|device| device.absent.is_none());
+        present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
+    }
+
     pub fn get(&mut self, place: &str, path: &str) -> Option<Device<'a>> {
         let device = self.devices.get(path).cloned();
         if device.is_none() {

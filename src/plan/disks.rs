@@ -2,6 +2,7 @@
 
 use super::absent::Absent;
 use super::devices::{Device, Fate};
+use super::identity_words::record_in_words;
 use super::sectors::{self, Extent};
 use super::verdict::{Deciding, of_disk};
 use super::{DiskIdentity, Erase, Mode, NewPartition, PartitionTable, Verdict, display, find, multipath, wipe};
@@ -26,7 +27,10 @@ impl<'a> Deciding<'a> {
                     self.decide_disk(&place, disk, found);
                 }
                 Err(message) if self.request.mode == Mode::Reinstall && find::is_absent(disk, self.inventory) => {
-                    self.absent.insert(index, Absent::new(message));
+                    let was = self
+                        .recorded(&disk.device)
+                        .map(|record| format!("; when the machine was installed it was {}", record_in_words(record)));
+                    self.absent.insert(index, Absent::new(message + &was.unwrap_or_default()));
                     self.note_absent(index, disk);
                 }
                 Err(message) => self.refuse(format!("{place}.device"), message),
@@ -216,12 +220,16 @@ fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<P
             "{} is to be kept with {} partitions, but has no GPT: there is {}",
             found.device,
             disk.partitions.len(),
-            there(found)
+            display::contents(found)
         );
         return vec![Problem::new(format!("{place}.partitions"), message)];
     }
     if found.table.is_some() && !found.signatures.is_empty() && !is_member_with_table(disk, found) {
-        let message = format!("{} is to be kept, but there are several things at once: {}", found.device, there(found));
+        let message = format!(
+            "{} is to be kept, but there are several things at once: {}",
+            found.device,
+            display::contents(found)
+        );
         return vec![Problem::new(format!("{place}.device"), message)];
     }
     let differs = |(index, wanted): (usize, &layout::Partition)| {
@@ -235,13 +243,6 @@ fn keep_disk(place: &str, disk: &layout::Disk, found: &inventory::Disk) -> Vec<P
 /// The table inside of an array whose metadata is at its end shows on its members too.
 fn is_member_with_table(disk: &layout::Disk, found: &inventory::Disk) -> bool {
     disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
-}
-
-fn there(disk: &inventory::Disk) -> String {
-    match disk.table.is_none() && disk.signatures.is_empty() && !disk.blank {
-        true => "data of no known kind".to_owned(),
-        false => display::contents(disk),
-    }
 }
 
 fn keep_partition(

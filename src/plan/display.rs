@@ -1,5 +1,6 @@
 //! The plan for a person: what `drophammer plan` and the console print before anything happens.
 
+mod disks;
 mod kept;
 mod operations;
 mod running;
@@ -7,12 +8,19 @@ mod running;
 pub use kept::show_kept;
 pub use running::Running;
 
-use super::{DiskPlan, Mode, Plan, Refusal, Subject, Verdict};
-use crate::inventory::{self, Signature};
+use disks::disks;
+
+use super::{Mode, Plan, Refusal, Subject, Summary};
+use crate::inventory::{self, Partition, Signature};
 use crate::marker::Marker;
-use crate::text::{bytes, columns};
+use crate::text::bytes;
 use std::fmt;
 
+/// What is said of a device that shows nothing known, and is not proven blank: it may be somebody's data all the same.
+pub const NO_KNOWN_KIND: &str = "data of no known kind";
+pub const BLANK: &str = "blank";
+
+/// With `{:#}`, what is wiped has a colour.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         title(f, &self.subject, self.mode, &self.layout)?;
@@ -30,7 +38,7 @@ impl fmt::Display for Plan {
             if index == self.point_of_no_return {
                 writeln!(f, "── point of no return {}", "─".repeat(49))?;
             }
-            let lines = operations::lines(&step.operations);
+            let lines = operations::lines(&step.operations, &self.sizes);
             writeln!(
                 f,
                 "{:>2}  {:<18}  {}",
@@ -42,7 +50,7 @@ impl fmt::Display for Plan {
                 writeln!(f, "{:24}{line}", "")?;
             }
         }
-        Ok(())
+        write!(f, "{}", self.summary)
     }
 }
 
@@ -54,7 +62,38 @@ impl fmt::Display for Refusal {
         for problem in &self.problems {
             writeln!(f, "  {problem}")?;
         }
-        write!(f, "Nothing was written. Correct the layout, or the disks, and try again.")
+        let remedy = match self.mode {
+            Mode::Install => "Correct the layout, or the disks, and try again.",
+            // A file that is edited now changes nothing by itself.
+            Mode::Reinstall => {
+                "A reinstall takes the layout that was stored when the machine was installed: put its disks in order \
+                 and order it again; or correct the layout's file and order it with --change-promise."
+            }
+        };
+        write!(f, "Nothing was written. {remedy}")
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let disks = |names: &[String]| format!("{} {}", names.len(), if names.len() == 1 { "disk" } else { "disks" });
+        let lost = match (self.wiped.is_empty(), self.lost_bytes) {
+            (true, _) => String::new(),
+            (false, 0) => " (blank)".to_owned(),
+            (false, lost) => format!(" (all that is on {} is lost)", bytes(lost)),
+        };
+        let parts = [
+            (&self.wiped, "wiped", lost.as_str()),
+            (&self.made, "made anew", " (blank)"),
+            (&self.kept, "kept", ""),
+            (&self.untouched, "not touched", ""),
+        ];
+        writeln!(f)?;
+        for (names, what, more) in parts.into_iter().filter(|(names, what, _)| !names.is_empty() || *what == "wiped") {
+            let names_of = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+            writeln!(f, "{} {what}{more}{names_of}", disks(names))?;
+        }
+        Ok(())
     }
 }
 
@@ -75,39 +114,6 @@ fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
     writeln!(f, "Nothing is written. What is installed is booted.\n")
 }
 
-fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
-    let mut rows = vec![["disk", "size", "model", "serial", "verdict", "now"].map(str::to_owned)];
-    rows.extend(disks.iter().map(|disk| {
-        let verdict = match disk.verdict {
-            Verdict::Wipe => "WIPE",
-            Verdict::Keep => "keep",
-            Verdict::Make => "make",
-            Verdict::NotOurs => "not ours",
-        };
-        let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-        let now = match disk.verdict {
-            Verdict::NotOurs => format!("untouched in every case: {}", disk.now),
-            _ => disk.now.clone(),
-        };
-        [
-            disk.name.clone(),
-            bytes(disk.size_bytes),
-            or_dash(&disk.model),
-            or_dash(&disk.serial),
-            verdict.to_owned(),
-            now,
-        ]
-    }));
-    let running = std::iter::once(&[][..]).chain(disks.iter().map(|disk| disk.running.as_slice()));
-    for (row, running) in columns(&rows).lines().zip(running) {
-        writeln!(f, "{row}")?;
-        for line in running {
-            writeln!(f, "    {line}")?;
-        }
-    }
-    writeln!(f)
-}
-
 fn short(device: &str) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
 }
@@ -120,10 +126,26 @@ pub fn contents(disk: &inventory::Disk) -> String {
         let plural = if count == 1 { "" } else { "s" };
         parts.push(format!("{} {count} partition{plural}", table.kind.to_uppercase()));
         parts.extend(table.partitions.iter().flat_map(|partition| &partition.signatures).map(signature));
+        let nameless: Vec<&str> =
+            table.partitions.iter().filter(|part| is_nameless(part)).map(|part| short(&part.device)).collect();
+        if !nameless.is_empty() {
+            parts.push(format!("{NO_KNOWN_KIND} on {}", nameless.join(", ")));
+        }
     }
     parts.extend(disk.signatures.iter().map(signature));
     parts.extend(disk.unreadable.as_ref().map(|why| format!("not all can be read: {why}")));
-    if parts.is_empty() { "blank".to_owned() } else { parts.join(" · ") }
+    if parts.is_empty() { nothing_known(disk.blank).to_owned() } else { parts.join(" · ") }
+}
+
+/// What is said where nothing is known: only what is proven blank is called so.
+pub fn nothing_known(is_blank: bool) -> &'static str {
+    if is_blank { BLANK } else { NO_KNOWN_KIND }
+}
+
+fn is_nameless(partition: &Partition) -> bool {
+    // An extended partition of DOS has a table, which is no signature.
+    let is_extended = ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str());
+    partition.signatures.is_empty() && !partition.blank && !is_extended
 }
 
 pub fn signature(signature: &Signature) -> String {

@@ -32,7 +32,8 @@ fn missing(wanted: &layout::Disk, inventory: &Inventory) -> String {
     let there: Vec<String> = inventory.disks.iter().map(disk_in_short).collect();
     let there =
         if there.is_empty() { "it has no disks".to_owned() } else { format!("its disks are {}", there.join(", ")) };
-    format!("device:{} does not exist on given hardware: {there}", wanted.device)
+    let likely = layout::likely_disk(&wanted.device).map(|likely| format!("; did you mean {likely}?"));
+    format!("device:{} does not exist on given hardware: {there}{}", wanted.device, likely.unwrap_or_default())
 }
 
 fn none_matches(wanted: &layout::Disk, inventory: &Inventory) -> String {

@@ -4,7 +4,7 @@
 use super::recorded::Known;
 use super::verdict::Deciding;
 use super::{Claim, Mode, Verdict, Waiver};
-use crate::marker::{self, Marker};
+use crate::marker::{self, MarkedDisk, Marker};
 use std::collections::BTreeSet;
 
 /// A filesystem with a marker.
@@ -107,6 +107,18 @@ impl<'a> Deciding<'a> {
         below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
     }
 
+    /// What is recorded of the disk that the layout calls so, by the latest word.
+    pub fn recorded(&self, device: &str) -> Option<&'a MarkedDisk> {
+        let request = self.request;
+        let claim = request.claim.as_ref();
+        let begun = claim.into_iter().flat_map(|claim| &claim.begun_on);
+        let remembered = claim.and_then(|claim| claim.installed.as_ref()).into_iter();
+        let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+        let found = found.filter(|marker| self.is_ours(marker));
+        let mut all = begun.chain(found.chain(remembered).flat_map(|marker| &marker.disks));
+        all.find(|record| record.device == device)
+    }
+
     /// On a desk any installation will do.
     fn is_ours(&self, marker: &Marker) -> bool {
         self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
@@ -162,7 +174,7 @@ impl<'a> Deciding<'a> {
     }
 
     fn decide_without_marker(&mut self, marked: &[Marked], root: &BTreeSet<String>) {
-        let root = root.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let root = listed(root);
         let root = if root.is_empty() { "disks that are not there" } else { &root };
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
@@ -184,13 +196,26 @@ impl<'a> Deciding<'a> {
             Some(claim) => format!("the marker of {}", whose(&claim.machine, &claim.allocation)),
             None => "the marker of an installation".to_owned(),
         };
+        let place = self.layout.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some("/"));
+        let place = format!("filesystems[{}]", place.unwrap_or_default());
+        let elsewhere: Vec<String> = marked
+            .iter()
+            .filter(|found| self.is_ours(found.marker))
+            .map(|found| format!("{} on {}", found.device, listed(&found.disks)))
+            .collect();
+        if !elsewhere.is_empty() {
+            let message = format!(
+                "/ is to be made anew on {root}, but this installation is in the machine and lies elsewhere: {}. The layout's names or hints point to another disk than then. Put the disks back in their places; or start again, so that they get their names back",
+                elsewhere.join("; ")
+            );
+            return self.refuse(place, message);
+        }
         let found = in_words(marked);
         let message = format!(
             "/ is to be made anew on {root}, but no filesystem there has {wanted} ({}): {found}. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
             marker::PATH
         );
-        let place = self.layout.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some("/"));
-        self.refuse(format!("filesystems[{}]", place.unwrap_or_default()), message);
+        self.refuse(place, message);
     }
 }
 
@@ -207,12 +232,15 @@ fn remedy(mode: Mode, claim: &Claim, marker: &Marker) -> &'static str {
     }
 }
 
+fn listed(disks: &BTreeSet<String>) -> String {
+    disks.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
 /// Which markers were found, and where.
 fn in_words(marked: &[Marked]) -> String {
     let found = marked.iter().map(|found| {
-        let disks: Vec<&str> = found.disks.iter().map(String::as_str).collect();
         let whose = whose(&found.marker.machine, &found.marker.allocation);
-        format!("{} on {} has that of {whose}", found.device, disks.join(", "))
+        format!("{} on {} has that of {whose}", found.device, listed(&found.disks))
     });
     let found: Vec<String> = found.collect();
     if found.is_empty() { "no filesystem of the machine has one".to_owned() } else { found.join("; ") }

@@ -2,7 +2,7 @@
 //! running or not.
 
 use super::verdict::Deciding;
-use super::{Mode, Verdict, arrays, display, lvm};
+use super::{Mode, Torn, Verdict, arrays, display, lvm};
 use crate::inventory::{Inventory, Part, Signature, StackedKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,16 +44,16 @@ impl Deciding<'_> {
 
     fn say_torn(&mut self, thing: &Thing, wiped: &[String], staying: &[String]) {
         let disks: BTreeSet<String> = staying.iter().flat_map(|member| self.stack.disks(member)).collect();
-        let disks = disks.into_iter().collect::<Vec<_>>().join(", ");
-        for member in wiped {
-            let said = format!(
-                "TAKES {member} OUT OF {}, whose other members on {disks} are not ours and stay as they are",
-                thing.name
-            );
-            for disk in self.stack.disks(member) {
-                self.torn.entry(disk).or_default().push(said.clone());
-            }
-        }
+        let stays_on: Vec<String> = disks.into_iter().collect();
+        self.warn(format!(
+            "TAKES {} OUT OF {}, whose other members on {} are not ours and stay as they are: {}",
+            wiped.join(", "),
+            thing.name,
+            stays_on.join(", "),
+            thing.whole
+        ));
+        let (name, whole) = (thing.name.clone(), thing.whole.clone());
+        self.decided.torn.push(Torn { name, whole, wiped: wiped.to_vec(), stays_on });
     }
 
     fn refuse_torn(&mut self, thing: &Thing, wiped: &[String], staying: &[String]) {

@@ -161,7 +161,7 @@ impl Deciding<'_> {
         let said = format!(
             "{}, and no disk of that name was recorded when the machine was installed; it is to be wiped and is not blank: there is {}",
             is_now(listed, found),
-            there(found)
+            display::contents(found)
         );
         match is_wanted {
             true => self.warn(format!("{said}: the operator gives it up")),
@@ -240,7 +240,7 @@ impl Deciding<'_> {
         } else {
             let message = format!(
                 "{other}; it is to be wiped and is not blank: there is {}. {} (recorded: {}; found: {})",
-                there(found),
+                display::contents(found),
                 remedy(found, "Put the old disk back"),
                 same::record_in_full(record),
                 same::disk_in_full(found)
@@ -274,13 +274,6 @@ fn not_it(listed: &layout::Disk, record: &MarkedDisk, found: &inventory::Disk, l
             format!("{is}, as when the machine was installed, but it is not what it was")
         }
         _ => format!("{is}, but was {was} when the machine was installed, which is not in the machine any more"),
-    }
-}
-
-fn there(found: &inventory::Disk) -> String {
-    match display::contents(found) {
-        there if there == "blank" => "data of no known kind".to_owned(),
-        there => there,
     }
 }
 

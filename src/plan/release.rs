@@ -52,8 +52,23 @@ impl<'a> Release<'a> {
             return Vec::new();
         }
         let refused = stacked_units(device).flat_map(|unit| self.unit(unit, bottom)).collect();
-        self.holders.push(holder(device));
+        self.holders.push(self.holder(device));
         refused
+    }
+}
+
+impl Release<'_> {
+    fn holder(&self, stacked: &Stacked) -> Holder {
+        let device = stacked.device.clone();
+        match stacked.kind {
+            StackedKind::Array => Holder::Array { device },
+            StackedKind::Bcache => Holder::Bcache { device },
+            StackedKind::Volume => match self.stack.volume_name(stacked) {
+                Some(name) => Holder::Volume { device, name },
+                None => Holder::Mapping { device },
+            },
+            StackedKind::Crypt | StackedKind::Other => Holder::Mapping { device },
+        }
     }
 }
 
@@ -64,13 +79,4 @@ fn in_use(device: &str, bottom: &str, usage: &Use) -> String {
         format!(", which lies on {bottom},")
     };
     format!("{device}{on} is in use ({usage}): unmount or stop it first; nothing here does that for you")
-}
-
-fn holder(device: &Stacked) -> Holder {
-    let path = device.device.clone();
-    match device.kind {
-        StackedKind::Array => Holder::Array { device: path },
-        StackedKind::Bcache => Holder::Bcache { device: path },
-        StackedKind::Volume | StackedKind::Crypt | StackedKind::Other => Holder::Mapping { device: path },
-    }
 }

@@ -56,6 +56,17 @@ impl<'a> Stack<'a> {
         self.inventory.stacked.iter().find(|device| device.name == name)
     }
 
+    /// `GROUP/VOLUME` of a logical volume. LVM tells it, or the name of the mapping, in which LVM writes each dash of a name
+    /// twice.
+    pub fn volume_name(&self, device: &Stacked) -> Option<String> {
+        let groups = self.inventory.groups.iter();
+        let mut volumes = groups.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
+        match volumes.find(|(_, volume)| volume.running.as_ref() == Some(&device.name)) {
+            Some((group, volume)) => Some(format!("{}/{}", group.name, volume.name)),
+            None => mapping_name(device.device.strip_prefix("/dev/mapper/")?),
+        }
+    }
+
     /// What holds the device directly.
     pub fn holders(&self, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         self.holders.get(name).cloned().unwrap_or_default().into_iter()
@@ -98,6 +109,32 @@ fn parts(table: &Option<Table>) -> impl Iterator<Item = &Partition> {
     table.iter().flat_map(|table| &table.partitions)
 }
 
+/// `vg0-lv--0` → `vg0/lv-0`.
+fn mapping_name(mapping: &str) -> Option<String> {
+    // No name has a slash, so that it can stand for a dash meanwhile.
+    let (group, volume) =
+        mapping.replace("--", "/").split_once('-').map(|(group, volume)| (group.to_owned(), volume.to_owned()))?;
+    Some(format!("{}/{}", group.replace('/', "-"), volume.replace('/', "-")))
+}
+
 fn kernel_name(device: &str) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_called_as_its_volume() {
+        for (mapping, name) in [
+            ("vg0-lv--0", Some("vg0/lv-0")),
+            ("csi--lvm-varlib", Some("csi-lvm/varlib")),
+            ("a--b--c-d", Some("a-b-c/d")),
+            ("mpatha", None),
+            ("", None),
+        ] {
+            assert_eq!(mapping_name(mapping).as_deref(), name, "{mapping}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::returning::{Returning, mountable};
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
-use super::{DiskPlan, FstabEntry, Kept, MakeFilesystem, Operation, Plan, Request, Step, StepName, Verdict};
+use super::{DiskPlan, FstabEntry, Kept, MakeFilesystem, Operation, Plan, Request, Step, StepName, Summary, Verdict};
 use super::{display, extents, image, kept, making, marking, trying, untouched};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
@@ -57,6 +57,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         mode,
         subject,
         layout: layout.id.clone(),
+        summary: Summary::of(&decided.disks),
         disks: decided.disks,
         steps,
         point_of_no_return,
@@ -64,6 +65,8 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         root_uuid,
         already: None,
         warnings: decided.warnings,
+        torn: decided.torn,
+        sizes: decided.sizes,
         extents: Vec::new(),
     };
     Plan { extents: extents::of(&plan, inventory), ..plan }

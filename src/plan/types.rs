@@ -3,10 +3,12 @@
 mod identity;
 mod request;
 mod step;
+mod summary;
 
 pub use identity::DiskIdentity;
 pub use request::{Claim, Erase, Mode, Request, Subject, Waiver};
 pub use step::{Step, StepName};
+pub use summary::{Found, Summary, Torn};
 
 use super::Extents;
 use crate::inventory::EraseMethod;
@@ -34,6 +36,11 @@ pub struct Plan {
     pub already: Option<Marker>,
     /// What a person must not overlook: a degraded array, a replaced disk.
     pub warnings: Vec<String>,
+    /// What loses members, and is on disks that stay as well.
+    pub torn: Vec<Torn>,
+    pub summary: Summary,
+    /// Bytes of what is made or kept, at least, by its device path; what nobody can tell before is not there.
+    pub sizes: BTreeMap<String, u64>,
     /// What each step may write.
     pub extents: Vec<Extents>,
 }
@@ -69,6 +76,10 @@ pub struct DiskPlan {
     pub model: String,
     pub serial: String,
     pub verdict: Verdict,
+    /// The name that the layout has for it, where that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listed_as: Option<String>,
+    pub found: Found,
     /// What is on it now, for a person.
     pub now: String,
     /// What runs on it now, for a person: a tree, one line each, children indented below what they lie on.
@@ -245,8 +256,10 @@ pub enum Holder {
     Swap { device: String },
     /// `mdadm --stop`.
     Array { device: String },
-    /// `dmsetup remove`: logical volumes, dm-crypt, anything of the device mapper.
+    /// `dmsetup remove`: dm-crypt, anything of the device mapper.
     Mapping { device: String },
+    /// The same for a logical volume, `GROUP/VOLUME`.
+    Volume { device: String, name: String },
     /// `/sys/block/NAME/bcache/stop`.
     Bcache { device: String },
 }

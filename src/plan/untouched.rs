@@ -83,6 +83,8 @@ mod tests {
                 model: String::new(),
                 serial: String::new(),
                 verdict,
+                listed_as: None,
+                found: Default::default(),
                 now: String::new(),
                 running: Vec::new(),
             };

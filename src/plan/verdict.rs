@@ -8,8 +8,8 @@ use super::lvm::Group;
 use super::release::Release;
 use super::stack::Stack;
 use super::{
-    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, TryArray,
-    Verdict, WipeDisk, display,
+    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Found, Holder, Mode, PartitionTable, Request, Torn,
+    TryArray, Verdict, WipeDisk, display,
 };
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
@@ -41,6 +41,9 @@ pub struct Decided {
     pub filling: Vec<(String, Making)>,
     /// What a person must not overlook.
     pub warnings: Vec<String>,
+    pub torn: Vec<Torn>,
+    /// Bytes by the device that it will be, or is.
+    pub sizes: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
 }
 
@@ -95,8 +98,6 @@ pub struct Deciding<'a> {
     pub groups: BTreeMap<&'a str, Group<'a>>,
     /// Kernel names of what is taken down.
     pub released: BTreeSet<String>,
-    /// What is taken apart, in words, by disk.
-    pub torn: BTreeMap<String, Vec<String>>,
     pub decided: Decided,
 }
 
@@ -121,7 +122,6 @@ pub fn decide(
         devices: Devices::default(),
         groups: BTreeMap::new(),
         released: BTreeSet::new(),
-        torn: BTreeMap::new(),
         decided: Decided::default(),
     };
     deciding.decide_disks();
@@ -231,12 +231,13 @@ impl<'a> Deciding<'a> {
         let running = display::Running::new(self.inventory, self.stack).trees();
         let plans = self.inventory.disks.iter().zip(running).map(|(disk, running)| self.disk_plan(disk, running));
         self.decided.disks = plans.collect();
+        self.decided.sizes = self.devices.sizes();
         self.decided
     }
 
     fn disk_plan(&self, disk: &inventory::Disk, running: Vec<String>) -> DiskPlan {
-        let mut now = vec![display::contents(disk)];
-        now.extend(self.torn.get(&disk.name).into_iter().flatten().cloned());
+        let listed = self.found.iter().find(|(_, found)| found.name == disk.name);
+        let listed = listed.map(|(index, _)| &self.layout.disks[*index]);
         DiskPlan {
             name: disk.name.clone(),
             device: disk.device.clone(),
@@ -244,7 +245,9 @@ impl<'a> Deciding<'a> {
             model: disk.model.clone(),
             serial: disk.serial.clone(),
             verdict: self.verdict(&disk.name),
-            now: now.join(" · "),
+            listed_as: listed.map(|listed| &listed.device).filter(|name| **name != disk.device).cloned(),
+            found: Found::on(disk),
+            now: display::contents(disk),
             running,
         }
     }

@@ -1,5 +1,7 @@
 //! One YAML file of the operator as data: what it may say, and what is said to who misspells it.
 
+mod all;
+
 use super::ipxe;
 use crate::plan::Erase;
 use crate::yaml;
@@ -133,46 +135,60 @@ pub fn default_consoles() -> Vec<String> {
 /// Reads and checks a machine.
 ///
 /// # Errors
-/// What is wrong, with line and column in front.
+/// All that is wrong, a line each, with line and column in front.
 pub fn machine(text: &str) -> Result<Machine, String> {
     let node = parse(text)?;
-    let raw: RawMachine = read(&node)?;
+    let (raw, mut wrong) = all::read::<RawMachine>(&node);
+    let Some(raw) = raw else { return Err(wrong.join("\n")) };
+    let mut check = |value: &Spanned<String>, found: Result<(), String>| {
+        if let Err(message) = found
+            && all::is_given(value)
+        {
+            wrong.push(at(value, &message));
+        }
+    };
     let made_up = "this UUID is what firmware without one says; give the machine another and its macs";
     let id = ipxe::uuid(&raw.id).and_then(|id| id.ok_or_else(|| made_up.to_owned()));
-    let macs = raw.macs.iter().map(|mac| ipxe::mac(mac).map_err(|message| at(mac, &message)));
-    for console in raw.consoles.iter().flatten() {
-        ipxe::console(console).map_err(|message| at(console, &message))?;
-    }
+    check(&raw.id, id.as_ref().map(|_| ()).map_err(String::clone));
+    let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, ipxe::mac(mac))).collect();
+    macs.iter().for_each(|(given, mac)| check(given, mac.as_ref().map(|_| ()).map_err(String::clone)));
+    raw.consoles.iter().flatten().for_each(|console| check(console, ipxe::console(console)));
+    let locked = raw.locked.as_ref().map(|given| (given, locked(given)));
+    locked.iter().for_each(|(given, locked)| check(given, locked.as_ref().map(|_| ()).map_err(String::clone)));
     let mut allocation = raw.allocation;
     if let (Some(allocation), Some(given)) = (&mut allocation, field(&node, "allocation")) {
         if allocation.id.trim().is_empty() {
-            return Err(at(&allocation.id, "the allocation's id is empty"));
+            check(&allocation.id, Err("the allocation's id is empty".to_owned()));
         }
         if let Some(order) = &allocation.reinstall {
             let message = "a file orders no reinstall any more: take this line out, and use";
-            return Err(at(order, &format!("{message} `drophammer machine reinstall {} --image IMAGE`", *raw.id)));
+            let command = format!("`drophammer machine reinstall {} --image IMAGE`", *raw.id);
+            check(order, Err(format!("{message} {command}")));
         }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
     }
-    Ok(Machine {
-        id: id.map_err(|message| at(&raw.id, &message))?,
-        name: raw.name,
-        macs: macs.collect::<Result<_, _>>()?,
-        size: raw.size,
-        consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
-        locked: raw.locked.map(|given| locked(&given)).transpose()?.flatten(),
-        allocation,
-    })
+    match id {
+        Ok(id) if wrong.is_empty() => Ok(Machine {
+            id,
+            name: raw.name,
+            macs: macs.into_iter().filter_map(|(_, mac)| mac.ok()).collect(),
+            size: raw.size,
+            consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
+            locked: locked.and_then(|(_, locked)| locked.ok()).flatten(),
+            allocation,
+        }),
+        _ => Err(wrong.join("\n")),
+    }
 }
 
 /// Why the machine is locked, if it is.
-fn locked(given: &Spanned<String>) -> Result<Option<String>, String> {
+fn locked(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
         "true" => Ok(Some("its file says so, without a reason".to_owned())),
         // A person who writes one of these means something, and must not get the opposite.
-        "" | "yes" | "no" | "on" | "off" => Err(at(given, "locked is true, false, or the reason in words")),
+        "" | "yes" | "no" | "on" | "off" => Err("locked is true, false, or the reason in words".to_owned()),
         reason => Ok(Some(reason.to_owned())),
     }
 }
@@ -257,15 +273,17 @@ fn is_null(node: &Node) -> bool {
 }
 
 fn read<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
-    from_node(node).map_err(|error| {
-        let place = place(error.start_mark().as_ref());
-        match error.into_inner() {
-            spanned_serde::Error::UnknownFieldError(field, known, _) => {
-                format!("{place}there is no field {field:?}{}", nearest(&field, known.iter().copied()))
-            }
-            other => format!("{place}{other}"),
+    from_node(node).map_err(reading_error)
+}
+
+fn reading_error(error: spanned_serde::FromNodeError) -> String {
+    let place = place(error.start_mark().as_ref());
+    match error.into_inner() {
+        spanned_serde::Error::UnknownFieldError(field, known, _) => {
+            format!("{place}there is no field {field:?}{}", nearest(&field, known.iter().copied()))
         }
-    })
+        other => format!("{place}{other}"),
+    }
 }
 
 /// `; did you mean "x"?`, or all there is when nothing is near.
@@ -388,6 +406,44 @@ mod tests {
             let error = machine(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn all_that_is_wrong_with_a_machine_is_said_at_once() {
+        let text = "id: 7
+mac: [x]
+macs: [52:54:00:aa:00, 52:54:00:aa:00:01]
+consoles: ['tty0 init=/bin/sh']
+locked: no
+allocation:
+  hostname: [h]
+  hostnam: h
+  reinstall: true
+  erase: quickly
+";
+        let error = machine(text).unwrap_err();
+        let mut lines: Vec<&str> = error.lines().collect();
+        lines.sort_unstable();
+        let expected = [
+            "10:10: ",
+            "1:5: \"7\" is not a UUID",
+            "2:1: there is no field \"mac\"; did you mean \"macs\"?",
+            "3:8: \"52:54:00:aa:00\" is not a MAC",
+            "4:12: \"tty0 init=/bin/sh\" is not a console",
+            "5:9: locked is true, false, or the reason in words",
+            "7:13: ",
+            "8:3: there is no field \"hostnam\"; did you mean \"hostname\"?",
+            "9:14: a file orders no reinstall any more",
+        ];
+        let places: Vec<&str> = lines.iter().copied().filter(|line| !line.contains("missing field")).collect();
+        assert_eq!(places.len(), expected.len(), "{error}");
+        for (line, expected) in places.iter().zip(expected) {
+            assert!(line.starts_with(expected), "{line}: {error}");
+        }
+        // What is there and could not be read is not missing.
+        let missing: Vec<&str> =
+            lines.iter().filter_map(|line| line.split_once("missing field ")).map(|(_, name)| name).collect();
+        assert_eq!(missing, ["`id`", "`image`"], "{error}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub fn release(holder: &Holder) -> Result<()> {
     match holder {
         Holder::Swap { device } => swap_off(device),
         Holder::Array { device } => raid::stop(device),
-        Holder::Mapping { device } => remove_mapping(device),
+        Holder::Mapping { device } | Holder::Volume { device, .. } => remove_mapping(device),
         Holder::Bcache { device } => stop_bcache(device, &kernel::sysfs(device)?),
     }
 }

@@ -128,6 +128,9 @@ mod tests {
             root_uuid: "r-uuid".into(),
             already: None,
             warnings: vec![],
+            torn: vec![],
+            summary: Default::default(),
+            sizes: Default::default(),
             extents: vec![],
         }
     }

@@ -1,51 +1,103 @@
-//! `drophammer check --fix`: layouts in their canonical form.
+//! `drophammer check --fix`: layouts in their canonical spelling, edited where they differ from it.
 
-use super::{Checked, CheckedFile};
-use crate::desk::{Outcome, json, problem_lines};
+use super::TextFile;
+use crate::desk::{Outcome, STDIN, is_json, json, problem_lines};
 use crate::error::{Context, Error, Phase, Result};
-use crate::layout::{Layout, canonical_yaml};
+use crate::layout::{self, Parsed, canonical_yaml};
+use crate::problem::Problem;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::path::Path;
 
-/// The canonical form of the one file to print, or what was done with each of the files.
-pub(super) fn fix(checked: &Checked, write: bool) -> Result<(String, Outcome)> {
-    match &checked.layouts[..] {
-        all if write => {
-            let said = all.iter().map(fix_file).collect::<Result<String>>()?;
-            Ok((said, Outcome::good_if(all.iter().all(|one| one.valid))))
-        }
-        [one] => Ok(match &one.layout {
-            Some(layout) => (canonical(&one.file, layout)?, Outcome::Good),
-            None => (problem_lines(&one.file, &one.problems), Outcome::Refused),
-        }),
-        all => {
-            let what = format!("--fix prints one layout, these are {}: give one file, or --write", all.len());
-            Err(Error::new(Phase::Settings, what))
-        }
-    }
+/// What becomes of a file.
+enum Fixed {
+    /// It needs nothing.
+    Canonical(String),
+    /// With its comments, its order and its line ends.
+    Edited(String),
+    /// From the layout alone: what is written otherwise is not written in one place.
+    Anew(String),
+    NotValid(Vec<Problem>),
+    /// Several layouts, and one of them cannot be edited.
+    ByHand,
 }
 
-/// A file that is not valid, or needs nothing, stays as it is.
-fn fix_file(one: &CheckedFile) -> Result<String> {
-    let file = one.file.display();
-    let Some(layout) = &one.layout else {
-        return Ok(format!("{}{file}: not valid, left as it is\n", problem_lines(&one.file, &one.problems)));
+/// The canonical spelling of the one file to print, or what was done with each of the files.
+pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Outcome)> {
+    if write {
+        let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
+        let good = said.iter().all(|(_, good)| *good);
+        return Ok((said.into_iter().map(|(said, _)| said).collect(), Outcome::good_if(good)));
+    }
+    let [file] = files else {
+        let what = format!("--fix prints one layout, these are {}: give one file, or --write", files.len());
+        return Err(Error::new(Phase::Settings, what));
     };
-    if one.notes.is_empty() {
-        return Ok(format!("{file}: canonical already\n"));
-    }
-    replace(&one.file, &canonical(&one.file, layout)?)?;
-    Ok(format!("{file}: written anew in the canonical form, without its comments\n"))
+    Ok(match fixed(file)? {
+        Fixed::Canonical(text) | Fixed::Edited(text) | Fixed::Anew(text) => (text, Outcome::Good),
+        Fixed::NotValid(problems) => (problem_lines(&file.path, &problems), Outcome::Refused),
+        Fixed::ByHand => (by_hand(file), Outcome::Refused),
+    })
 }
 
-/// A `.json` file stays JSON.
-fn canonical(file: &Path, layout: &Layout) -> Result<String> {
-    match file.extension() {
-        Some(end) if end == "json" => Ok(json(layout)? + "\n"),
-        _ => Ok(canonical_yaml(layout)),
+/// What is said of a file, and whether it is good now. One that is not valid, or needs nothing, stays as it is.
+fn fix_file(file: &TextFile) -> Result<(String, bool)> {
+    let name = file.path.display();
+    if file.path.as_os_str() == STDIN {
+        return Err(Error::new(
+            Phase::Settings,
+            "standard input is no file that --write could change: leave --write out",
+        ));
     }
+    Ok(match fixed(file)? {
+        Fixed::Canonical(_) => (format!("{name}: canonical already\n"), true),
+        Fixed::Edited(text) => {
+            replace(&file.path, &text)?;
+            (format!("{name}: spelt canonically now\n"), true)
+        }
+        Fixed::Anew(text) => {
+            replace(&file.path, &text)?;
+            (format!("{name}: written anew in the canonical form, without its comments\n"), true)
+        }
+        Fixed::NotValid(problems) => {
+            (format!("{}{name}: not valid, left as it is\n", problem_lines(&file.path, &problems)), false)
+        }
+        Fixed::ByHand => (by_hand(file), false),
+    })
+}
+
+fn by_hand(file: &TextFile) -> String {
+    let name = file.path.display();
+    format!("{name}: holds several layouts and cannot be edited in place: spell it by hand, as `check` notes\n")
+}
+
+fn fixed(file: &TextFile) -> Result<Fixed> {
+    let text = match &file.text {
+        Ok(text) => text,
+        Err(problems) => return Ok(Fixed::NotValid(problems.clone())),
+    };
+    let mut layouts = Vec::new();
+    let mut problems = Vec::new();
+    for found in layout::read_all(text) {
+        match found {
+            Ok(parsed) => layouts.push(parsed),
+            Err(more) => problems.extend(more),
+        }
+    }
+    if !problems.is_empty() {
+        return Ok(Fixed::NotValid(problems));
+    }
+    if layouts.iter().all(Parsed::is_canonical) {
+        return Ok(Fixed::Canonical(text.clone()));
+    }
+    let all: Vec<&Parsed> = layouts.iter().collect();
+    Ok(match (layout::respelt(text, &all), &layouts[..]) {
+        (Some(text), _) => Fixed::Edited(text),
+        (None, [one]) if is_json(&file.path) => Fixed::Anew(json(&one.layout)? + "\n"),
+        (None, [one]) => Fixed::Anew(canonical_yaml(&one.layout)),
+        (None, _) => Fixed::ByHand,
+    })
 }
 
 /// Puts `text` in the place of the file's content: at every moment, a reader finds all of the old or all of the new one.

@@ -73,7 +73,7 @@ fn filesystem(filesystem: &mut Value) {
         "device",
         json!({"minLength": 1, "examples": ["/dev/sda1", "/dev/md/root", "/dev/vg00/varlib", "tmpfs"]}),
     );
-    set(filesystem, "label", json!({"maxLength": 255, "pattern": r"^\S*$", "examples": ["root"]}));
+    set(filesystem, "label", json!({"maxLength": 255, "pattern": r"^(\S([\S ]*\S)?)?$", "examples": ["root"]}));
     for (formats, label) in [
         (json!(["ext3", "ext4"]), json!({"maxLength": 16})),
         (json!(["vfat"]), json!({"maxLength": 11, "pattern": r#"^[^*?.,;:/\\|+=<>\[\]"]*$"#})),

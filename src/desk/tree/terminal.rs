@@ -5,7 +5,7 @@
 use super::words;
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Filesystem, Format};
-use crate::text::padded;
+use crate::text::{padded, width};
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
@@ -254,10 +254,6 @@ impl Table {
             text.push('\n');
         }
     }
-}
-
-fn width(text: &str) -> usize {
-    text.chars().count()
 }
 
 fn paint(text: &str, style: &str, colour: bool) -> String {

@@ -69,7 +69,9 @@ pub(super) fn details(graph: &Graph, node: usize) -> Vec<String> {
         Item::Disk(disk) => {
             let hints: Vec<String> =
                 disk.hints.iter().map(|(hint, expression)| format!("{hint} {expression}")).collect();
-            if hints.is_empty() { Vec::new() } else { vec![format!("found by {}", hints.join(", "))] }
+            let image = disk.image.then(|| "takes the raw image".to_owned());
+            let found = (!hints.is_empty()).then(|| format!("found by {}", hints.join(", ")));
+            image.into_iter().chain(found).collect()
         }
         Item::Array(raid) => array(graph, raid),
         Item::Group(group) => {
@@ -110,21 +112,20 @@ pub(super) fn options(filesystem: &Filesystem) -> Vec<String> {
     let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));
     let mounted = (!filesystem.mountoptions.is_empty()).then(|| filesystem.mountoptions.join(", "));
     let merged = (filesystem.reinstall == OnReinstall::Merge).then(|| "a reinstall merges".to_owned());
-    made.into_iter().chain(mounted).chain(merged).collect()
+    let grown = filesystem.grow.then(|| "grows to the rest of the disk".to_owned());
+    made.into_iter().chain(mounted).chain(grown).chain(merged).collect()
 }
 
 /// Whom the layout is for.
 pub(super) fn purpose(graph: &Graph) -> String {
     let constraints = &graph.layout.constraints;
-    if constraints.sizes.is_empty() && constraints.images.is_empty() {
+    // Chosen by size and image, both of them.
+    if constraints.sizes.is_empty() || constraints.images.is_empty() {
         return "for allocations that name it".to_owned();
     }
-    let any = |list: Vec<String>, otherwise: &str| {
-        if list.is_empty() { otherwise.to_owned() } else { list.join(", ") }
-    };
     let images = constraints.images.iter().map(|(os, version)| match version.trim() {
         "*" => os.clone(),
         version => format!("{os} {version}"),
     });
-    format!("for {} with {}", any(constraints.sizes.clone(), "no size"), any(images.collect(), "no image"))
+    format!("for {} with {}", constraints.sizes.join(", "), images.collect::<Vec<_>>().join(", "))
 }

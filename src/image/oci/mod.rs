@@ -46,7 +46,7 @@ pub fn reach(client: &Client, reference: &Reference, given: Option<&Digest>, pac
     if let Some(given) = given.filter(|given| !digests.contains(given)) {
         let all: Vec<String> = digests.iter().map(Digest::to_string).collect();
         return Err(fail(format!(
-            "its manifest has the digest {}, the allocation says {given}",
+            "its manifest has the digest {}, and the digest that was given is {given}",
             all.join(" in the index ")
         )));
     }

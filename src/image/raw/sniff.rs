@@ -29,8 +29,7 @@ pub(super) fn require_tree(head: &[u8]) -> io::Result<()> {
 }
 
 /// Said of a raw image that is to be unpacked.
-pub(in crate::image) const DISK_FOR_TREE: &str =
-    "it is a raw disk image: that needs a layout with image: true for the disk that takes it";
+pub(in crate::image) const DISK_FOR_TREE: &str = "it is a raw disk image: that needs a layout with image: true for the disk that takes it, or a disk and --overwrite";
 
 fn tar_for_disk(name: &str) -> String {
     format!(

@@ -26,6 +26,11 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
     if constraint.trim() == "*" {
         return Ok(None);
     }
+    if constraint.contains(',') || constraint.contains("||") {
+        return Err(format!(
+            "given imageconstraint:{constraint} is not supported: it is one operator and one version. ~ 10 is all of 10, ^ 10.1 is 10.1 and what comes before 11; for anything else write a layout for each"
+        ));
+    }
     let Some((operator, version)) = constraint.split_once(' ') else {
         let written = Written::parse(constraint).ok_or_else(|| {
             format!(

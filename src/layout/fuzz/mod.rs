@@ -6,7 +6,7 @@ mod mutate;
 
 use super::constraints::{Accepted, Version, Written, tests::kept};
 use super::set::Set;
-use super::{Layout, canonical_yaml, read_json, read_yaml, validate};
+use super::{Layout, canonical_yaml, read_all, read_json, read_yaml, respelt, validate};
 use crate::desk::check::Checked;
 use crate::problem::{Problem, lines};
 use mutate::{Mutator, Random};
@@ -138,13 +138,17 @@ fn check_document(text: &str) -> bool {
     match &read {
         Ok(parsed) => {
             notes_are_fit_to_print(&parsed.notes);
+            notes_are_fit_to_print(&parsed.advice());
             check_layout(&parsed.layout);
+            // What comes is the same layout, or nothing.
+            let _ = respelt(text, &[parsed]);
         }
         Err(problems) => {
             assert!(!problems.is_empty(), "refused without a reason");
             notes_are_fit_to_print(problems);
         }
     }
+    assert!(!read_all(text).is_empty(), "nothing is said of it");
     if let Ok(value) = serde_json::from_str(text) {
         let _ = read_json(&value);
     }
@@ -201,7 +205,8 @@ fn check_command(bytes: &[u8]) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.yaml"), include_str!("../../../testdata/layouts/default.yaml")).unwrap();
     std::fs::write(dir.path().join("b.json"), bytes).unwrap();
+    std::fs::write(dir.path().join("c.yaml"), bytes).unwrap();
     let said = Checked::read(&[dir.path().to_owned()]).map(|checked| checked.to_string());
     let said = said.unwrap_or_else(|error| panic!("{error}: {bytes:?}"));
-    assert!(said.contains("a.yaml: good") && said.lines().last().unwrap().starts_with("2 layouts, "), "{said}");
+    assert!(said.contains("a.yaml: good") && said.lines().last().unwrap().contains(" layouts, "), "{said}");
 }

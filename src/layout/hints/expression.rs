@@ -113,7 +113,8 @@ impl Condition {
                 None => format!("unknown hint {hint}; known here: {known}"),
             });
         }
-        let text = text.trim().to_lowercase();
+        let written = text.trim();
+        let text = written.to_lowercase();
         if text.is_empty() {
             return Err(format!("the expression of the hint {hint} is empty"));
         }
@@ -122,7 +123,18 @@ impl Condition {
             "rotational" | REMOVABLE => flag(&text).map(Condition::Flag),
             _ => word(&text).map(Condition::Text),
         }
-        .map_err(|why| format!("the hint {hint} cannot be {text:?}: {why}"))
+        .map_err(|why| format!("the hint {hint} cannot be {written:?}: {}", as_written(&why, written, &text)))
+    }
+}
+
+/// What is quoted at the start of a message, as it was written: case is no matter of the expression, but of who wrote it.
+fn as_written(why: &str, written: &str, lower: &str) -> String {
+    let quoted =
+        why.strip_prefix('"').and_then(|rest| Some(rest.split_once('"')?.0)).filter(|quoted| !quoted.is_empty());
+    let found = quoted.and_then(|quoted| Some((quoted, written.get(lower.find(quoted)?..)?.get(..quoted.len())?)));
+    match found {
+        Some((quoted, own)) if own.eq_ignore_ascii_case(quoted) => why.replacen(quoted, own, 1),
+        _ => why.to_owned(),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{SIZE_MISSING, only};
 use crate::layout::document::{Node, Value, child};
-use crate::layout::fields::{Field, Fields, Reader};
+use crate::layout::edit::New;
+use crate::layout::fields::{Field, Fields, Reader, plain};
 use crate::layout::{Disk, Partition, PartitionKind};
 use std::collections::BTreeMap;
 
@@ -66,19 +67,22 @@ fn partition(reader: &mut Reader, node: &Node, place: &str) -> Option<Partition>
 
 fn partition_kind(reader: &mut Reader, fields: &Fields) -> Option<PartitionKind> {
     let node = fields.get("gpttype")?;
-    let (text, plain) = reader.scalar(node, &fields.at("gpttype"))?;
+    let (text, is_plain) = reader.scalar(node, &fields.at("gpttype"))?;
     let lower = text.to_ascii_lowercase();
     let by_code = PartitionKind::ALL.into_iter().find(|kind| kind.code() == lower);
-    let named = || KIND_NAMES.into_iter().find(|(name, _)| *name == lower).map(|(_, kind)| kind);
+    // metal-stack's v2 API writes GPT_TYPE_LINUX_RAID.
+    let name = plain(text).replacen("gpttype", "gpt", 1);
+    let named = || KIND_NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind);
     let Some(kind) = by_code.or_else(named) else {
         let codes = PartitionKind::ALL.map(PartitionKind::code).join(",");
         let message = format!("given GPTType:{text} is not supported, but:{codes}");
         reader.unreadable(node, &fields.at("gpttype"), message);
         return None;
     };
-    let number_to_others = plain && text.parse::<f64>().is_ok();
+    let number_to_others = is_plain && text.parse::<f64>().is_ok();
     if text != kind.code() || number_to_others {
-        reader.note(node, format!("the canonical value is \"{}\"", kind.code()));
+        let code = format!("{:?}", kind.code());
+        reader.respell(node, New::Raw(code.clone()), format!("the canonical value is {code}"));
     }
     Some(kind)
 }

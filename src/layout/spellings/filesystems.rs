@@ -2,6 +2,7 @@
 
 use super::{create_options, one_of, only};
 use crate::layout::document::Node;
+use crate::layout::edit::New;
 use crate::layout::fields::{Field, Fields, Reader};
 use crate::layout::{Filesystem, Format, OnReinstall};
 
@@ -48,7 +49,7 @@ fn mount_path(reader: &mut Reader, fields: &Fields, format: Option<Format>) -> O
     let path = reader.optional_text(fields, "path")?;
     if path == "none" && matches!(format, Some(Format::Swap | Format::None)) {
         if let Some(node) = fields.get("path") {
-            reader.note(node, "what is not mounted has no path: leave it out");
+            reader.respell(node, New::Raw("null".to_owned()), "what is not mounted has no path: leave it out");
         }
         return None;
     }

@@ -2,6 +2,7 @@
 
 use super::{SIZE_MISSING, create_options, one_of, only};
 use crate::layout::document::{Node, Value};
+use crate::layout::edit::New;
 use crate::layout::fields::{Field, Reader};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
@@ -19,9 +20,10 @@ pub(super) fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid
     let fields = reader.fields(node, place, &RAID)?;
     let level = one_of(reader, &fields, "level", "raidlevel", &RaidLevel::ALL.map(|level| (level.number(), level)));
     if let (Some(level), Some(node)) = (level, fields.get("level"))
-        && matches!(node.value, Value::Scalar { plain: true, .. })
+        && matches!(&node.value, Value::Scalar { plain: true, text } if text == level.number())
     {
-        reader.note(node, format!("this is text: write \"{}\"", level.number()));
+        let number = format!("{:?}", level.number());
+        reader.respell(node, New::Raw(number.clone()), format!("this is text: write {number}"));
     }
     let spares = fields.get("spares").and_then(|node| reader.number(node, &fields.at("spares")));
     Some(Raid {

@@ -85,8 +85,12 @@ fn path_error(path: &str) -> Option<String> {
     if names.iter().any(|name| matches!(*name, "" | "." | "..")) {
         return Some(format!("path:{path} must be written without empty parts, . and .."));
     }
-    if path.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {
-        return Some(format!("path:{path} contains a character that breaks its line in fstab"));
+    // A blank is escaped in fstab, as getmntent(3) says.
+    if let Some(c) = path.chars().find(|c| *c != ' ' && (c.is_whitespace() || c.is_control() || *c == '\\')) {
+        let code = u32::from(c);
+        return Some(format!(
+            "path:{path} contains U+{code:04X}, which not all that read fstab understand: use another"
+        ));
     }
     if path.len() > MAX_PATH_BYTES || names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
         return Some("path is longer than the kernel takes".to_owned());
@@ -111,8 +115,11 @@ fn check_label(check: &mut Check, place: &str, filesystem: &Filesystem, format_k
     if label.len() > room && format_known {
         check.report(&place, format!("the label {label} has {} bytes, {format} has room for {room}", label.len()));
     }
-    if label.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        check.report(&place, format!("the label {label} contains a blank or control character, which breaks fstab"));
+    if let Some(c) = label.chars().find(|c| *c != ' ' && (c.is_whitespace() || c.is_control())) {
+        check.report(&place, format!("the label {label} contains U+{:04X}, which is no printable text", u32::from(c)));
+    }
+    if label.starts_with(' ') || label.ends_with(' ') {
+        check.report(&place, format!("the label {label:?} begins or ends with a blank, which the tools cut off"));
     }
     if format == Format::Vfat && label.contains(|c| NOT_IN_VFAT_LABELS.contains(c)) {
         check.report(&place, format!("the label {label} contains one of {NOT_IN_VFAT_LABELS}, which vfat refuses"));

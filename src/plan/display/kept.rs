@@ -1,6 +1,6 @@
 //! What is on a kept disk and stays there, as a tree for a person: sizes, labels, UUIDs, how full, mounted where.
 
-use super::{bytes, short, signature};
+use super::{bytes, nothing_known, short, signature};
 use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signature, VolumeGroup};
 use crate::layout::{Layout, OnReinstall};
 use crate::plan::Verdict;
@@ -87,11 +87,29 @@ impl<'a> Tree<'a> {
             let parts: Vec<String> = uuid.into_iter().chain(used.clone()).chain(place.clone()).collect();
             self.line(depth, &signature(found), &parts);
         }
-        if signatures.is_empty()
-            && let Some(place) = place
-        {
-            self.line(depth, "blank", &[place]);
+        if signatures.is_empty() {
+            let place: Vec<String> = place.into_iter().collect();
+            if !place.is_empty() || !self.is_parted(device) {
+                self.line(depth, nothing_known(self.is_blank(device)), &place);
+            }
         }
+    }
+
+    /// Has it a partition table, so that all that is on it is in its partitions?
+    fn is_parted(&self, device: &str) -> bool {
+        let disks = self.inventory.disks.iter().map(|disk| (&disk.device, &disk.table));
+        let stacked = self.inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.table));
+        disks.chain(stacked).any(|(path, table)| path == device && table.is_some())
+    }
+
+    fn is_blank(&self, device: &str) -> bool {
+        let disks = self.inventory.disks.iter();
+        let parts = disks.clone().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+        let mut all = disks
+            .map(|disk| (&disk.device, disk.blank))
+            .chain(parts.map(|part| (&part.device, part.blank)))
+            .chain(self.inventory.stacked.iter().map(|stacked| (&stacked.device, stacked.blank)));
+        all.any(|(path, is_blank)| path == device && is_blank)
     }
 
     fn array(&mut self, array: &'a Array, depth: usize) {

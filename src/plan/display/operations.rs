@@ -8,12 +8,16 @@ use crate::plan::{
     PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
+use std::collections::BTreeMap;
+
+/// Bytes by device path, as far as they are known.
+type Sizes = BTreeMap<String, u64>;
 
 /// One text for each operation or each run of like ones.
-pub fn lines(operations: &[Operation]) -> Vec<String> {
+pub fn lines(operations: &[Operation], sizes: &Sizes) -> Vec<String> {
     let mut said: Vec<(Vec<&str>, Said)> = Vec::new();
     for operation in operations {
-        let (device, what) = of(operation);
+        let (device, what) = of(operation, sizes);
         match said.iter_mut().find(|(devices, before)| *before == what && !devices.is_empty() && device.is_some()) {
             Some((devices, _)) => devices.extend(device),
             None => said.push((device.into_iter().collect(), what)),
@@ -46,7 +50,7 @@ impl Said {
 }
 
 /// The device of an operation that can be told together with others, and what is said.
-fn of(operation: &Operation) -> (Option<&str>, Said) {
+fn of<'a>(operation: &'a Operation, sizes: &Sizes) -> (Option<&'a str>, Said) {
     let alone = |line: String| (None, Said::after(line));
     match operation {
         Operation::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
@@ -59,9 +63,9 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::WriteTable(table) => {
             (Some(short(&table.device)), Said { before: String::new(), after: ": GPT".to_owned(), below: rows(table) })
         }
-        Operation::CreateArray(array) => alone(create_array(array)),
+        Operation::CreateArray(array) => alone(create_array(array) + &size(sizes, &array.device)),
         Operation::CreateGroup(group) => alone(create_group(group)),
-        Operation::CreateVolume(volume) => alone(create_volume(volume)),
+        Operation::CreateVolume(volume) => alone(create_volume(volume, sizes)),
         Operation::AssembleArray { device, members, .. } => {
             alone(format!("assemble {} ({})", short(device), listed(members)))
         }
@@ -70,7 +74,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         }
         Operation::TryArray(trial) => alone(try_array(trial)),
         Operation::TryFilesystem(trial) => alone(try_filesystem(trial)),
-        Operation::MakeFilesystem(make) => alone(make_filesystem(make)),
+        Operation::MakeFilesystem(make) => alone(make_filesystem(make) + &size(sizes, &make.device)),
         Operation::Mount(filesystem) => alone(mount(filesystem)),
         Operation::BurnDisk(disk) => (None, burn_disk(disk)),
         Operation::GrowFilesystem(mount) => {
@@ -86,7 +90,7 @@ fn of(operation: &Operation) -> (Option<&str>, Said) {
         Operation::ExtendFstab => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
         Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
-        Operation::Rehearse(rehearsal) => (None, rehearse(rehearsal)),
+        Operation::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
         Operation::TellPointOfNoReturn { .. } => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }
@@ -117,7 +121,12 @@ fn create_group(group: &CreateGroup) -> String {
 
 fn make_filesystem(make: &MakeFilesystem) -> String {
     let label = make.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-    format!("{}: {}{label}  {}", short(&make.device), make.format, make.uuid)
+    format!("{}: {}{label}", short(&make.device), make.format)
+}
+
+/// `  19498 MiB`: what a device will have at least. The UUID of what is made is not said: on a desk it is not known yet.
+fn size(sizes: &Sizes, device: &str) -> String {
+    sizes.get(device).map(|bytes| format!("  {} MiB", bytes / MIB)).unwrap_or_default()
 }
 
 /// `try raid1 --bitmap=internal for md/root in memory`.
@@ -144,9 +153,9 @@ fn mount(mount: &MountFilesystem) -> String {
     format!("{} at {}{read_only}", short(&mount.device), mount.path)
 }
 
-fn rehearse(rehearsal: &Rehearsal) -> Said {
+fn rehearse(rehearsal: &Rehearsal, sizes: &Sizes) -> Said {
     let first = Said::after(format!("over snapshots of {} in memory, and taken down again:", listed(&rehearsal.over)));
-    Said { below: lines(&rehearsal.operations), ..first }
+    Said { below: lines(&rehearsal.operations, sizes), ..first }
 }
 
 fn prove_kept(kept: &[Kept]) -> Said {
@@ -184,6 +193,7 @@ fn release(holder: &Holder) -> (Option<&str>, Said) {
         Holder::Swap { device } => alone("swap off", device),
         Holder::Array { device } => alone("stop", device),
         Holder::Mapping { device } => alone("remove", device),
+        Holder::Volume { name, .. } => alone("deactivate", name),
         Holder::Bcache { device } => alone("stop", device),
     }
 }
@@ -251,8 +261,11 @@ fn create_array(array: &CreateArray) -> String {
     )
 }
 
-fn create_volume(volume: &CreateVolume) -> String {
-    let size = if volume.size_mib == 0 { "all that is left".to_owned() } else { format!("{} MiB", volume.size_mib) };
+fn create_volume(volume: &CreateVolume, sizes: &Sizes) -> String {
+    let size = match volume.size_mib {
+        0 => format!("all that is left{}", size(sizes, &volume.device)),
+        mib => format!("{mib} MiB"),
+    };
     format!("{}/{} {} {size}", volume.group, volume.name, volume.kind)
 }
 

@@ -1,6 +1,6 @@
 //! What runs on each disk now, as a tree for a person.
 
-use super::{short, signature};
+use super::{nothing_known, short, signature};
 use crate::inventory::{Array, Inventory, LogicalVolume, Stacked, StackedKind, Use};
 use crate::plan::stack::{Stack, Unit, disk_units, stacked_units};
 use crate::plan::{arrays, lvm};
@@ -64,6 +64,10 @@ impl<'a> Running<'a> {
             return self.line(depth, &what, &["as above".to_owned()]);
         }
         let mut parts: Vec<String> = device.signatures.iter().map(signature).collect();
+        let is_bottom = device.table.is_none() && self.stack.holders(&device.name).next().is_none();
+        if parts.is_empty() && is_bottom {
+            parts.push(nothing_known(device.blank).to_owned());
+        }
         parts.extend(device.uses.iter().filter_map(use_in_words));
         self.line(depth, &what, &parts);
         let mut units = stacked_units(device);
@@ -94,7 +98,8 @@ impl<'a> Running<'a> {
             (None, Some(LogicalVolume { kind, .. })) => format!(" {kind} volume"),
             (None, None) => format!(" {}", kind(device.kind)),
         };
-        format!("{}{known}", short(&device.device))
+        let volume = (device.kind == StackedKind::Volume).then(|| self.stack.volume_name(device)).flatten();
+        format!("{}{known}", volume.as_deref().unwrap_or_else(|| short(&device.device)))
     }
 
     fn line(&mut self, depth: usize, what: &str, parts: &[String]) {

@@ -76,7 +76,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         (
             "marker on another disk",
             |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".to_owned(),
-            "filesystems[3]: / is to be made anew on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): /dev/sdb1 on sdb has that of machine m-1, allocation a-1. Put the disk with the installation back; or, if it was replaced, order the reinstall again with --without-marker",
+            "filesystems[3]: / is to be made anew on sda, but this installation is in the machine and lies elsewhere: /dev/sdb1 on sdb. The layout's names or hints point to another disk than then. Put the disks back in their places; or start again, so that they get their names back",
         ),
         (
             "another allocation",

@@ -7,6 +7,7 @@ use simulator::after;
 
 mod already;
 mod begun;
+mod blankness;
 mod copies;
 mod degraded;
 mod drawn;
@@ -23,6 +24,7 @@ mod kept;
 mod likeness;
 mod making;
 mod missing;
+mod mutated;
 mod preview;
 mod promises;
 mod properties;

@@ -77,7 +77,9 @@ fn is_blank(inventory: &Inventory, device: &str) -> bool {
 
 /// What runs on kept disks alone stays, and on foreign ones what was running before.
 fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> Verdict) {
-    let (Holder::Array { device } | Holder::Mapping { device }) = holder else { return };
+    let (Holder::Array { device } | Holder::Mapping { device } | Holder::Volume { device, .. }) = holder else {
+        return;
+    };
     let stacked = inventory.stacked.iter().find(|stacked| stacked.device == *device).unwrap();
     let disks = stack::Stack::new(inventory).disks(&stacked.name);
     let verdicts: Vec<Verdict> = disks.iter().map(|disk| verdict(disk)).collect();

@@ -65,7 +65,10 @@ impl Machine {
     fn release(&mut self, holder: &Holder) {
         let device = match holder {
             Holder::Swap { device } => return self.uses(device).retain(|usage| *usage != Use::Swap),
-            Holder::Array { device } | Holder::Mapping { device } | Holder::Bcache { device } => device,
+            Holder::Array { device }
+            | Holder::Mapping { device }
+            | Holder::Volume { device, .. }
+            | Holder::Bcache { device } => device,
         };
         let gone = self.0.stacked.iter().position(|stacked| stacked.device == *device);
         let gone = self.0.stacked.remove(gone.unwrap_or_else(|| panic!("{device} is released twice")));

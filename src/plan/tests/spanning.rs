@@ -88,7 +88,12 @@ fn an_install_says_what_it_takes_a_member_out_of() {
     ["/dev/sda3", "/dev/sdc"].iter().for_each(|device| put(&mut inventory, device, signature("zfs_member", "tank")));
     let plan = make(&layout, &inventory, Mode::Install).unwrap();
     let said = "TAKES sda3 OUT OF zfs_member \"tank\", whose other members on sdc are not ours and stay as they are";
-    assert!(plan.disks[0].now.contains(said), "{plan}");
+    let warned = plan.warnings.iter().filter(|warning| warning.starts_with(said)).count();
+    assert_eq!(warned, 1, "{plan}");
+    assert!(plan.to_string().contains(&format!("WARNING: {said}")), "{plan}");
+    let json = serde_json::to_value(&plan).unwrap();
+    assert_eq!((&json["torn"][0]["wiped"][0], &json["torn"][0]["stays_on"][0]), (&"sda3".into(), &"sdc".into()));
+    assert_eq!(json["torn"][0]["name"], "zfs_member \"tank\"");
 }
 
 /// The foreign sdf and a volume, which lies on an array of kept disks.

@@ -1,0 +1,83 @@
+//! What no machine has: an inventory that was edited by hand, or is not whole. Whoever computes with it may rely on the rest.
+
+use super::{Disk, Inventory, Table};
+
+/// What the kernel can address: its byte offsets are signed.
+const MAX_BYTES: u64 = i64::MAX as u64;
+/// More than md takes (MD_SB_DISKS, and 1.x metadata).
+const MAX_MEMBERS: u32 = 4096;
+
+impl Inventory {
+    /// The first thing that cannot be, in words.
+    pub fn impossible(&self) -> Option<String> {
+        let disks = self.disks.iter().find_map(impossible_disk);
+        let stacked = self.stacked.iter();
+        let stacked = || {
+            stacked
+                .clone()
+                .find_map(|device| too_large(&device.device, 0, device.size_bytes).or_else(|| parts(&device.table)))
+        };
+        let arrays = || self.arrays.iter().find(|array| array.raid_devices > MAX_MEMBERS);
+        let arrays = || arrays().map(|array| format!("array {} has {} members", array.uuid, array.raid_devices));
+        let volumes = || self.groups.iter().flat_map(|group| &group.volumes);
+        let volumes = || volumes().find_map(|volume| too_large(&volume.name, 0, volume.size_bytes));
+        disks.or_else(stacked).or_else(arrays).or_else(volumes)
+    }
+}
+
+fn impossible_disk(disk: &Disk) -> Option<String> {
+    let sector = disk.sector_bytes;
+    if !sector.is_power_of_two() || !(512..=65536).contains(&sector) {
+        return Some(format!(
+            "sector_bytes of {} is {sector}, and disks have sectors of 512 or 4096 bytes",
+            disk.device
+        ));
+    }
+    too_large(&disk.device, 0, disk.size_bytes).or_else(|| parts(&disk.table))
+}
+
+fn parts(table: &Option<Table>) -> Option<String> {
+    let mut partitions = table.iter().flat_map(|table| &table.partitions);
+    partitions.find_map(|part| too_large(&part.device, part.start_bytes, part.size_bytes))
+}
+
+fn too_large(device: &str, start: u64, size: u64) -> Option<String> {
+    let fits = start.checked_add(size).is_some_and(|end| end <= MAX_BYTES);
+    (!fits).then(|| format!("{device} ends after {MAX_BYTES} bytes, and nothing is so large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{Array, LogicalVolume, Partition, Stacked, VolumeGroup};
+
+    #[test]
+    fn what_no_machine_has_is_found() {
+        let disk =
+            |sector_bytes, size_bytes| Disk { device: "/dev/sda".into(), sector_bytes, size_bytes, ..Disk::default() };
+        let with = |disk| Inventory { disks: vec![disk], ..Inventory::default() };
+        let part = Partition { start_bytes: 1 << 62, size_bytes: 1 << 62, ..Partition::default() };
+        let table = Some(Table { partitions: vec![part], ..Table::default() });
+        let huge = || LogicalVolume { size_bytes: u64::MAX, ..LogicalVolume::default() };
+        let empty = Inventory::default;
+        for (inventory, words) in [
+            (with(disk(512, 0)), ""),
+            (with(disk(4096, 22_000_969_973_760)), ""),
+            (with(disk(0, 1)), "sector_bytes of /dev/sda is 0"),
+            (with(disk(520, 1)), "sector_bytes of /dev/sda is 520"),
+            (with(disk(1 << 21, 1)), "sector_bytes"),
+            (with(disk(512, u64::MAX)), "nothing is so large"),
+            (with(Disk { table: table.clone(), ..disk(512, 1) }), "nothing is so large"),
+            (Inventory { stacked: vec![Stacked { table, ..Stacked::default() }], ..empty() }, "nothing is so large"),
+            (Inventory { arrays: vec![Array { raid_devices: 5000, ..Array::default() }], ..empty() }, "5000 members"),
+            (
+                Inventory { groups: vec![VolumeGroup { volumes: vec![huge()], ..VolumeGroup::default() }], ..empty() },
+                "nothing is so large",
+            ),
+        ] {
+            let found = inventory.impossible();
+            assert_eq!(found.is_some(), !words.is_empty(), "{words}: {found:?}");
+            assert!(found.is_none_or(|found| found.contains(words)), "{words}");
+        }
+    }
+}

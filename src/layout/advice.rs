@@ -1,0 +1,311 @@
+//! What is valid and hardly meant: a layout that can never be reinstalled or that no UEFI machine boots, sizes in another unit,
+//! disks that no machine has.
+
+use super::hints::doubts;
+use super::{Disk, Filesystem, Format, Layout, PartitionKind, partition_device};
+use crate::problem::Problem;
+
+/// 64 TiB: no disk is so large yet.
+const HUGE_MIB: u64 = 64 << 20;
+/// An ESP in KiB looks like 512 GiB.
+const HUGE_ESP_MIB: u64 = 32 << 10;
+/// No image fits on less; GiB look like this.
+const TINY_ROOT_MIB: u64 = 64;
+
+impl Layout {
+    /// What a person should look at again. The layout must be valid.
+    pub fn advice(&self) -> Vec<Problem> {
+        let mut said = Vec::new();
+        self.advise_reinstall(&mut said);
+        self.advise_uefi(&mut said);
+        self.advise_sizes(&mut said);
+        self.advise_disks(&mut said);
+        said
+    }
+
+    /// Whether some and others of these devices' disks are wiped by a reinstall.
+    fn wipes(&self, devices: &[String]) -> (bool, bool) {
+        let below = self.below(devices.iter().map(String::as_str));
+        let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
+        (wiped(true), wiped(false))
+    }
+
+    fn advise_reinstall(&self, said: &mut Vec<Problem>) {
+        const NEVER: &str = "so a machine with this layout can never be reinstalled";
+        if !self.disks.iter().any(|disk| disk.wipeonreinstall) {
+            return said.push(Problem::new("disks", format!("no disk says wipeonreinstall: true, {NEVER}")));
+        }
+        let arrays = self.raid.iter().enumerate().map(|(index, raid)| ("raid", index, &raid.arrayname, &raid.devices));
+        let groups = self.volumegroups.iter().enumerate();
+        let groups = groups.map(|(index, group)| ("volumegroups", index, &group.name, &group.devices));
+        for (list, index, name, devices) in arrays.chain(groups) {
+            if self.wipes(devices) == (true, true) {
+                let message =
+                    format!("{name} lies on disks that a reinstall wipes and on others that it keeps, {NEVER}");
+                said.push(Problem::new(format!("{list}[{index}].devices"), message));
+            }
+        }
+        if let Some((index, root)) = self.mounted_at(&["/"])
+            && self.wipes(std::slice::from_ref(&root.device)) == (false, true)
+        {
+            let message = format!("/ lies on a disk that a reinstall keeps, {NEVER}: say wipeonreinstall: true there");
+            said.push(Problem::new(format!("filesystems[{index}].device"), message));
+        }
+    }
+
+    /// A raw image brings its own.
+    fn advise_uefi(&self, said: &mut Vec<Problem>) {
+        if self.disks.iter().any(|disk| disk.image) {
+            return;
+        }
+        let Some((index, esp)) =
+            self.mounted_at(&["/boot/efi", "/efi", "/boot"]).filter(|(_, at)| at.format == Format::Vfat)
+        else {
+            let message = "no vfat filesystem is mounted at /boot/efi, so that a UEFI machine cannot boot this: it needs an EFI system partition";
+            return said.push(Problem::new("filesystems", message));
+        };
+        let parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
+        let part = parts.into_iter().find(|(disk, part)| partition_device(&disk.device, part.number) == esp.device);
+        if let Some((_, part)) = part.filter(|(_, part)| part.kind != Some(PartitionKind::Boot)) {
+            let found = part.kind.unwrap_or(PartitionKind::Linux).code();
+            let message = format!(
+                "{} is to be the EFI system partition, but has type {found}: a UEFI machine looks for one of type ef00",
+                esp.device
+            );
+            said.push(Problem::new(format!("filesystems[{index}].device"), message));
+        }
+    }
+
+    fn advise_sizes(&self, said: &mut Vec<Problem>) {
+        let mounts = |device: &str, paths: &[&str]| {
+            let mut on = self.filesystems.iter().filter(|filesystem| filesystem.device == device);
+            on.any(|filesystem| filesystem.path.as_deref().is_some_and(|path| paths.contains(&path)))
+        };
+        let mut advise = |place: String, device: &str, size_mib: u64| {
+            let is_esp = mounts(device, &["/boot/efi", "/efi"]);
+            let unit = match size_mib {
+                0 => return,
+                _ if size_mib >= HUGE_MIB && size_mib.is_multiple_of(1 << 20) => {
+                    format!("in bytes it would be {}", size_mib >> 20)
+                }
+                _ if size_mib >= HUGE_MIB || is_esp && size_mib >= HUGE_ESP_MIB => {
+                    format!("in KiB it would be {}", size_mib >> 10)
+                }
+                _ if size_mib < TINY_ROOT_MIB && mounts(device, &["/"]) => {
+                    format!("in GiB it would be {}", size_mib << 10)
+                }
+                _ => return,
+            };
+            let size = crate::text::bytes(size_mib.saturating_mul(1 << 20));
+            said.push(Problem::new(
+                place,
+                format!("{device} has {size_mib} MiB, which are {size}: sizes are MiB; meant {unit}"),
+            ));
+        };
+        for (index, disk) in self.disks.iter().enumerate() {
+            for (number, part) in disk.partitions.iter().enumerate() {
+                let place = format!("disks[{index}].partitions[{number}].size");
+                advise(place, &partition_device(&disk.device, part.number), part.size_mib);
+            }
+        }
+        for (index, volume) in self.logicalvolumes.iter().enumerate() {
+            advise(format!("logicalvolumes[{index}].size"), &volume.device(), volume.size_mib);
+        }
+    }
+
+    fn advise_disks(&self, said: &mut Vec<Problem>) {
+        for (index, disk) in self.disks.iter().enumerate() {
+            if let Some(message) = doubt_of_name(disk) {
+                said.push(Problem::new(format!("disks[{index}].device"), message));
+            }
+            for (hint, message) in doubts::doubts(&disk.hints) {
+                said.push(Problem::new(format!("disks[{index}].hints.{hint}"), message));
+            }
+        }
+    }
+
+    fn mounted_at(&self, paths: &[&str]) -> Option<(usize, &Filesystem)> {
+        let at = |path: &&str| self.filesystems.iter().position(|filesystem| filesystem.path.as_deref() == Some(path));
+        let index = paths.iter().find_map(at)?;
+        Some((index, &self.filesystems[index]))
+    }
+}
+
+fn doubt_of_name(disk: &Disk) -> Option<String> {
+    let name = disk.device.strip_prefix("/dev/")?;
+    if !disk.hints.is_empty() || ["disk/by-id/", "disk/by-path/"].iter().any(|start| name.starts_with(start)) {
+        return None;
+    }
+    let message = match is_kernel_disk(name) {
+        true => return None,
+        false if name.starts_with("disk/by-") => {
+            "no inventory has links of this kind: name the disk by /dev/disk/by-id or /dev/disk/by-path".to_owned()
+        }
+        false => match likely_disk(&disk.device) {
+            Some(likely) => format!("the kernel calls no disk {}; did you mean {likely}?", disk.device),
+            None => format!("the kernel calls no disk {}, so no machine has it", disk.device),
+        },
+    };
+    Some(message)
+}
+
+/// Names with letters at the end, and what names with numbers begin with.
+const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
+const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
+
+/// Does the kernel give disks such a name? A partition is none.
+pub(super) fn is_kernel_disk(name: &str) -> bool {
+    let some = |text: &str, is: fn(u8) -> bool| !text.is_empty() && text.bytes().all(is);
+    let digits = |text: &str| some(text, |byte| byte.is_ascii_digit());
+    let lettered =
+        |start: &&str| name.strip_prefix(*start).is_some_and(|rest| some(rest, |byte| byte.is_ascii_lowercase()));
+    let nvme = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
+    LETTERED.iter().any(lettered)
+        || NUMBERED.iter().any(|start| name.strip_prefix(start).is_some_and(digits))
+        || nvme.is_some_and(|(controller, namespace)| digits(controller) && digits(namespace))
+}
+
+/// What is probably meant by a path that is no disk's: `/dev/nvmne0n1` → `/dev/nvme0n1`.
+pub fn likely_disk(device: &str) -> Option<String> {
+    let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;
+    let letters = name.bytes().take_while(u8::is_ascii_alphabetic).count();
+    let (word, rest) = name.split_at(letters);
+    let known = NUMBERED.iter().chain(&["nvme"]).filter(|known| strsim::damerau_levenshtein(word, known) <= 1);
+    let named = known.map(|known| format!("{known}{rest}")).find(|name| is_kernel_disk(name));
+    // A partition of a disk: the disk.
+    let whole = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let whole = [whole, whole.strip_suffix('p').unwrap_or(whole)]
+        .into_iter()
+        .find(|whole| *whole != name && is_kernel_disk(whole));
+    named.or(whole.map(str::to_owned)).map(|name| format!("/dev/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::read_yaml;
+
+    /// A layout that nothing is said of, with lines replaced.
+    fn said(replaced: &[(&str, &str)]) -> Vec<String> {
+        let mut text = "id: x
+disks:
+- device: /dev/sda
+  wipeonreinstall: true
+  partitions: [{number: 1, size: 500, gpttype: ef00}, {number: 2, size: 5000}, {number: 3, size: 0}]
+- device: /dev/sdb
+filesystems:
+- {path: /boot/efi, device: /dev/sda1, format: vfat}
+- {path: /, device: /dev/sda2, format: ext4}
+constraints: {sizes: [], images: {}}
+"
+        .to_owned();
+        for (old, new) in replaced {
+            assert!(text.contains(old), "{old}");
+            text = text.replace(old, new);
+        }
+        let layout = read_yaml(&text).unwrap_or_else(|problems| panic!("{text}{problems:?}")).layout;
+        layout.advice().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_hardly_meant_is_said() {
+        let never = "so a machine with this layout can never be reinstalled";
+        for (replaced, expected) in [
+            (&[][..], &[][..]),
+            (&[("wipeonreinstall: true", "wipeonreinstall: false")], &["disks: no disk says wipeonreinstall: true, "]),
+            (
+                &[
+                    ("wipeonreinstall: true", "wipeonreinstall: false"),
+                    ("/dev/sdb", "/dev/sdb\n  wipeonreinstall: true"),
+                ],
+                &["filesystems[1].device: / lies on a disk that a reinstall keeps, so"],
+            ),
+            (
+                &[("constraints", "volumegroups: [{name: vg, devices: [/dev/sda3, /dev/sdb]}]\nconstraints")],
+                &["volumegroups[0].devices: vg lies on disks that a reinstall wipes and on others that it keeps, so"],
+            ),
+            (
+                &[(
+                    "constraints",
+                    "raid: [{arrayname: /dev/md0, level: \"1\", devices: [/dev/sda3, /dev/sdb]}]\nconstraints",
+                )],
+                &["raid[0].devices: /dev/md0 lies on disks that a reinstall wipes and on others that it keeps, so"],
+            ),
+            (
+                &[("path: /boot/efi", "path: /srv")],
+                &["filesystems: no vfat filesystem is mounted at /boot/efi, so that a UEFI"],
+            ),
+            (
+                &[(", gpttype: ef00", "")],
+                &["filesystems[0].device: /dev/sda1 is to be the EFI system partition, but has type 8300: a UEFI"],
+            ),
+            (
+                &[("size: 5000", "size: 5242880000")],
+                &[
+                    "disks[0].partitions[1].size: /dev/sda2 has 5242880000 MiB, which are 5.50 PB: sizes are MiB; meant in bytes it would be 5000",
+                ],
+            ),
+            (
+                &[("size: 500,", "size: 512000,")],
+                &[
+                    "disks[0].partitions[0].size: /dev/sda1 has 512000 MiB, which are 537 GB: sizes are MiB; meant in KiB it would be 500",
+                ],
+            ),
+            (
+                &[("size: 5000", "size: 50")],
+                &[
+                    "disks[0].partitions[1].size: /dev/sda2 has 50 MiB, which are 52.4 MB: sizes are MiB; meant in GiB it would be 51200",
+                ],
+            ),
+            (
+                &[("/dev/sdb", "/dev/nvmne0n1")],
+                &["disks[1].device: the kernel calls no disk /dev/nvmne0n1; did you mean /dev/nvme0n1?"],
+            ),
+            (
+                &[("/dev/sdb", "/dev/sdb1")],
+                &["disks[1].device: the kernel calls no disk /dev/sdb1; did you mean /dev/sdb?"],
+            ),
+            (&[("/dev/sdb", "/dev/disk/by-uuid/x")], &["disks[1].device: no inventory has links of this kind"]),
+            (
+                &[("/dev/sdb", "/dev/data")],
+                &["disks[1].device: the kernel calls no disk /dev/data, so no machine has it"],
+            ),
+            (&[("/dev/sdb", "/dev/disk/by-id/wwn-0x5")], &[]),
+            (
+                &[("/dev/sdb", "data\n  hints: {name: nvmne0n1, tran: pata, size: \"> 500000\"}")],
+                &[
+                    "disks[1].hints.name: the kernel calls no disk nvmne0n1; did you mean /dev/nvme0n1?",
+                    "disks[1].hints.size: no disk has 500000 GiB",
+                    "disks[1].hints.tran: no inventory has pata: it has one of ",
+                ],
+            ),
+        ] {
+            let found = said(replaced);
+            assert_eq!(found.len(), expected.len(), "{replaced:?}: {found:#?}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(found.starts_with(expected), "{found}");
+                assert!(!expected.ends_with("so") || found.contains(never), "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_disks_are_told_from_others() {
+        for name in ["sda", "sdaa", "vdb", "xvda", "nvme0n1", "nvme10n2", "mmcblk0", "pmem0", "dasda", "md127"] {
+            assert!(is_kernel_disk(name) && likely_disk(&format!("/dev/{name}")).is_none(), "{name}");
+        }
+        for (name, likely) in [
+            ("nvmne0n1", Some("/dev/nvme0n1")),
+            ("nvem1n1", Some("/dev/nvme1n1")),
+            ("nvme0n1p2", Some("/dev/nvme0n1")),
+            ("sda1", Some("/dev/sda")),
+            ("mmcblk0p1", Some("/dev/mmcblk0")),
+            ("root", None),
+            ("SDA", None),
+            ("é0n1", None),
+        ] {
+            assert_eq!(likely_disk(&format!("/dev/{name}")).as_deref(), likely, "{name}");
+            assert!(!is_kernel_disk(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The canonical spelling put into the text of a document, in the places where it differs: comments, order and line ends stay.
+
+use super::document::Mark;
+
+/// What is written otherwise, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Edit {
+    mark: Mark,
+    /// As the reader understands what is there.
+    old: String,
+    new: New,
+}
+
+/// What comes in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum New {
+    /// Text, in the quotes that are there.
+    Text(String),
+    /// With quotes or brackets of its own.
+    Raw(String),
+    /// Several items of a list for one.
+    Items(Vec<String>),
+}
+
+impl Edit {
+    /// None where nothing is known of the place, as in what came without text.
+    pub fn at(mark: Option<Mark>, old: &str, new: New) -> Option<Edit> {
+        Some(Edit { mark: mark?, old: old.to_owned(), new })
+    }
+}
+
+/// The text with all edits made; none when one of them does not find what it is about (a text over several lines, an escape).
+pub(super) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
+    let (bom, body) = match text.strip_prefix('\u{feff}') {
+        Some(body) => ("\u{feff}", body),
+        None => ("", text),
+    };
+    let mut edits: Vec<(usize, &Edit)> =
+        edits.iter().map(|edit| Some((offset(body, edit.mark)?, edit))).collect::<Option<_>>()?;
+    edits.sort_by_key(|(at, _)| *at);
+    let mut body = body.to_owned();
+    // From the end, so that the places before stay where they are.
+    for (at, edit) in edits.into_iter().rev() {
+        let token = token(&body[at..], &edit.old)?;
+        let new = match &edit.new {
+            New::Text(new) => token.replacen(&edit.old, new, 1),
+            New::Raw(new) => new.clone(),
+            New::Items(items) => items.join(&separator(&body, at)?),
+        };
+        body.replace_range(at..at + token.len(), &new);
+    }
+    Some(format!("{bom}{body}"))
+}
+
+fn offset(text: &str, mark: Mark) -> Option<usize> {
+    let start: usize = text.split_inclusive('\n').take(mark.line.checked_sub(1)?).map(str::len).sum();
+    let line = text.get(start..)?.split('\n').next()?;
+    let column = mark.column.checked_sub(1)?;
+    let at = line.char_indices().map(|(at, _)| at).chain([line.len()]).nth(column)?;
+    Some(start + at)
+}
+
+/// What stands for `old` at the start of `text`, in its quotes.
+fn token<'a>(text: &'a str, old: &str) -> Option<&'a str> {
+    for quote in ["\"", "'", ""] {
+        let whole = format!("{quote}{old}{quote}");
+        if text.starts_with(&whole) && !old.contains(['\n', '\\', '"', '\'']) {
+            return text.get(..whole.len());
+        }
+    }
+    None
+}
+
+/// Between items of the list that has one at this place: a comma within brackets, else a line.
+fn separator(text: &str, at: usize) -> Option<String> {
+    let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let before = &text[line..at];
+    if before.trim_end().ends_with(['[', ',']) {
+        return Some(", ".to_owned());
+    }
+    let dash = before.rfind('-').filter(|dash| before[dash + 1..].trim().is_empty())?;
+    let line_end = if text.contains("\r\n") { "\r\n" } else { "\n" };
+    Some(format!("{line_end}{}- ", " ".repeat(before[..dash].chars().count())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit(line: usize, column: usize, old: &str, new: New) -> Edit {
+        Edit { mark: Mark { line, column }, old: old.to_owned(), new }
+    }
+
+    #[test]
+    fn only_what_is_meant_changes() {
+        let text = |new: &str| New::Text(new.to_owned());
+        let raw = |new: &str| New::Raw(new.to_owned());
+        let items = || New::Items(vec!["\"-m\"".to_owned(), "\"1\"".to_owned()]);
+        for (before, edits, after) in [
+            ("a: 1 # é\r\nwipe: x\r\n", vec![edit(2, 1, "wipe", text("kept"))], "a: 1 # é\r\nkept: x\r\n"),
+            ("{\"wipe\": true}", vec![edit(1, 2, "wipe", text("kept"))], "{\"kept\": true}"),
+            ("é: 'ef00'", vec![edit(1, 4, "ef00", raw("\"ef00\""))], "é: \"ef00\""),
+            (
+                "a: 1\nb: 2\n",
+                vec![edit(2, 4, "2", raw("\"2\"")), edit(1, 4, "1", raw("\"1\""))],
+                "a: \"1\"\nb: \"2\"\n",
+            ),
+            ("[x, -m 1]", vec![edit(1, 5, "-m 1", items())], "[x, \"-m\", \"1\"]"),
+            ("  - -m 1 # c\r\n", vec![edit(1, 5, "-m 1", items())], "  - \"-m\"\r\n  - \"1\" # c\r\n"),
+            ("\u{feff}wipe: x", vec![edit(1, 1, "wipe", text("kept"))], "\u{feff}kept: x"),
+        ] {
+            assert_eq!(apply(before, &edits).as_deref(), Some(after), "{before}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_edited() {
+        let new = || New::Raw("y".to_owned());
+        for (text, edit) in [
+            ("a: \"\\x41\"\n", edit(1, 4, "A", new())),
+            ("a: b\n", edit(2, 9, "b", new())),
+            ("a: b\n", edit(9, 1, "b", new())),
+            ("a: b\n", edit(1, 4, "c", new())),
+        ] {
+            assert_eq!(apply(text, &[edit]), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Hints that are well written, and that no inventory can have.
+
+use super::expression::{Condition, Number, Word};
+use super::{Comparison, Hints};
+use crate::layout::advice::{is_kernel_disk, likely_disk};
+
+/// As the inventory names them.
+const TRANSPORTS: [&str; 8] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi"];
+const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
+/// 100 TiB: no disk is so large yet. MiB for GiB look like this.
+const HUGE_GIB: u64 = 100 << 10;
+
+/// The hint, and what to say about it. Unreadable ones are no matter of this.
+pub fn doubts(hints: &Hints) -> Vec<(String, String)> {
+    let doubt = |(hint, text): (&String, &String)| {
+        let message = match Condition::read(hint, text).ok()? {
+            Condition::Size(number) => doubt_of_size(&number?)?,
+            Condition::Text(word) => values(&word).into_iter().find_map(|value| doubt_of_text(hint, value))?,
+            Condition::Flag(_) => return None,
+        };
+        Some((hint.clone(), message))
+    };
+    hints.iter().filter_map(doubt).collect()
+}
+
+fn doubt_of_size(number: &Number) -> Option<String> {
+    let least = match number {
+        Number::Compared(Comparison::Less | Comparison::AtMost | Comparison::NotEqual, _) => return None,
+        Number::Compared(_, gib) | Number::Within { low: gib, .. } => *gib,
+        Number::OneOf(all) => all.iter().copied().min()?,
+    };
+    (least >= HUGE_GIB).then(|| format!("no disk has {least} GiB: sizes of hints are GiB"))
+}
+
+/// What the disk must have in full.
+fn values(word: &Word) -> Vec<&str> {
+    match word {
+        Word::Compared(Comparison::Equal, value) => vec![value],
+        Word::OneOf(values) => values.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn doubt_of_text(hint: &str, value: &str) -> Option<String> {
+    match hint {
+        "name" => {
+            let name = value.strip_prefix("/dev/").unwrap_or(value);
+            let likely = likely_disk(&format!("/dev/{name}"));
+            let likely = likely.map(|likely| format!("; did you mean {likely}?")).unwrap_or_default();
+            (!is_kernel_disk(name)).then(|| format!("the kernel calls no disk {value}{likely}"))
+        }
+        "tran" => (!TRANSPORTS.contains(&value))
+            .then(|| format!("no inventory has {value}: it has one of {}", TRANSPORTS.join(", "))),
+        "hctl" => {
+            let numbers = value.split(':').filter(|part| part.parse::<u64>().is_ok()).count();
+            (numbers != 4 || value.split(':').count() != 4)
+                .then(|| format!("{value} is no SCSI address: four numbers, as in 0:0:1:0"))
+        }
+        "by_path" => (!value.starts_with("/dev/disk/by-path/"))
+            .then(|| format!("{value} is no link of udev: it begins with /dev/disk/by-path/")),
+        "wwn" | "wwn_with_extension" => (!WWN_STARTS.iter().any(|start| value.starts_with(start)))
+            .then(|| format!("no inventory has {value}: a WWN begins with one of {}", WWN_STARTS.join(", "))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_that_no_disk_can_match_is_doubted() {
+        for (hint, text, words) in [
+            ("name", "/dev/nvmne0n1", "did you mean /dev/nvme0n1?"),
+            ("name", "sda", ""),
+            ("name", "<in> nvm", ""),
+            ("tran", "<or> sata <or> pata", "no inventory has pata"),
+            ("tran", "SATA", ""),
+            ("hctl", "0:0:1", "four numbers"),
+            ("hctl", "0:0:1:0", ""),
+            ("by_path", "pci-0000:00:1f.2-ata-1", "begins with /dev/disk/by-path/"),
+            ("wwn", "5000c500a1b2c3d7", "begins with one of"),
+            ("wwn", "0x5000c500a1b2c3d7", ""),
+            ("size", ">= 480000", "sizes of hints are GiB"),
+            ("size", "< 480000", ""),
+            ("size", "smallest", ""),
+            ("size", "16 GB", ""),
+            ("rotational", "true", ""),
+            ("serial", "anything", ""),
+        ] {
+            let hints = Hints::from([(hint.to_owned(), text.to_owned())]);
+            let found = doubts(&hints);
+            assert_eq!(found.len(), usize::from(!words.is_empty()), "{hint} {text}: {found:?}");
+            assert!(found.iter().all(|(of, message)| of == hint && message.contains(words)), "{found:?}");
+        }
+    }
+}

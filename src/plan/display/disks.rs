@@ -1,0 +1,73 @@
+//! The table of the disks: each with its verdict, what is on it, and below it a tree of that.
+
+use super::short;
+use crate::plan::{DiskPlan, Verdict};
+use crate::text::{bytes, columns, width};
+use std::fmt;
+
+const WIPE: &str = "WIPE";
+/// Bold red.
+const WIPE_COLOUR: &str = "\x1b[1;31m";
+const PLAIN: &str = "\x1b[0m";
+
+pub fn disks(f: &mut fmt::Formatter<'_>, disks: &[DiskPlan]) -> fmt::Result {
+    let mut rows = vec![["disk", "size", "model", "serial", "verdict", "now"].map(str::to_owned)];
+    rows.extend(disks.iter().map(row));
+    let table = columns(&rows);
+    // All before it has one width in characters.
+    let verdict_at = table.find("verdict").unwrap_or_default();
+    for (number, row) in table.lines().enumerate() {
+        let disk = number.checked_sub(1).and_then(|number| disks.get(number));
+        let is_wiped = disk.is_some_and(|disk| disk.verdict == Verdict::Wipe);
+        writeln!(f, "{}", if is_wiped && f.alternate() { coloured(row, verdict_at) } else { row.to_owned() })?;
+        let Some(disk) = disk else { continue };
+        for line in
+            disk.listed_as.iter().map(|name| format!("{} in the layout", short(name))).chain(disk.running.clone())
+        {
+            writeln!(f, "    {line}")?;
+        }
+    }
+    writeln!(f)
+}
+
+fn row(disk: &DiskPlan) -> [String; 6] {
+    let verdict = match disk.verdict {
+        Verdict::Wipe => WIPE,
+        Verdict::Keep => "keep",
+        Verdict::Make => "make",
+        Verdict::NotOurs => "not ours",
+    };
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    let now = match disk.verdict {
+        Verdict::NotOurs => format!("untouched in every case: {}", disk.now),
+        _ => disk.now.clone(),
+    };
+    [disk.name.clone(), bytes(disk.size_bytes), or_dash(&disk.model), or_dash(&disk.serial), verdict.to_owned(), now]
+}
+
+/// With the verdict, which begins after so many columns, in its colour.
+fn coloured(row: &str, verdict_at: usize) -> String {
+    let at = row.char_indices().map(|(at, _)| at).find(|at| width(&row[..*at]) == verdict_at).unwrap_or(row.len());
+    let (before, rest) = row.split_at(at);
+    match rest.strip_prefix(WIPE) {
+        Some(after) => format!("{before}{WIPE_COLOUR}{WIPE}{PLAIN}{after}"),
+        None => row.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_verdict_has_a_colour() {
+        for (row, expected) in [
+            ("sda  WIPE  GPT", "sda  \x1b[1;31mWIPE\x1b[0m  GPT"),
+            ("デ   WIPE", "デ   \x1b[1;31mWIPE\x1b[0m"),
+            ("sda  keep  WIPE", "sda  keep  WIPE"),
+            ("sd", "sd"),
+        ] {
+            assert_eq!(coloured(row, 5), expected);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! "blank" is the most dangerous word of the program: it is said of what is proven to have nothing, and of nothing else.
+
+use super::drawn::{any_layout, any_machine};
+use super::*;
+use crate::plan::display::contents;
+use proptest::prelude::*;
+
+fn signature(kind: &str) -> Signature {
+    Signature { kind: kind.to_owned(), ..Signature::default() }
+}
+
+fn part(number: u32, signatures: &[&str], blank: bool) -> inventory::Partition {
+    let signatures = signatures.iter().map(|kind| signature(kind)).collect();
+    inventory::Partition { number, device: format!("/dev/sda{number}"), signatures, blank, ..Default::default() }
+}
+
+#[test]
+fn only_what_is_proven_blank_is_called_so() {
+    let table = |kind: &str, partitions: Vec<inventory::Partition>| {
+        Some(Table { kind: kind.to_owned(), guid: None, partitions })
+    };
+    let extended = inventory::Partition { kind: "0x5".to_owned(), ..part(2, &[], false) };
+    for (table, signatures, blank, unreadable, expected) in [
+        (None, &[][..], true, None, "blank"),
+        (None, &[], false, None, "data of no known kind"),
+        (None, &["ext4"], false, None, "ext4"),
+        (None, &[], false, Some("Input/output error"), "not all can be read: Input/output error"),
+        (table("gpt", vec![]), &[], false, None, "GPT 0 partitions"),
+        (
+            table("gpt", vec![part(1, &["vfat"], false), part(2, &[], true)]),
+            &[],
+            false,
+            None,
+            "GPT 2 partitions · vfat",
+        ),
+        (
+            table("gpt", vec![part(1, &[], false), part(2, &["ext4"], false), part(3, &[], false)]),
+            &[],
+            false,
+            None,
+            "GPT 3 partitions · ext4 · data of no known kind on sda1, sda3",
+        ),
+        (table("dos", vec![part(1, &[], true), extended]), &[], false, None, "DOS 2 partitions"),
+    ] {
+        let signatures = signatures.iter().map(|kind| signature(kind)).collect();
+        let unreadable = unreadable.map(str::to_owned);
+        let disk = inventory::Disk { table, signatures, blank, unreadable, ..disk("sda", 100) };
+        assert_eq!(contents(&disk), expected);
+    }
+}
+
+/// Every flag of the machine, as `said`.
+fn flagged(mut machine: Inventory, said: bool) -> Inventory {
+    let flag = |table: &mut Option<Table>| {
+        let partitions = table.iter_mut().flat_map(|table| &mut table.partitions);
+        partitions.for_each(|part| part.blank = said && part.signatures.is_empty());
+    };
+    for disk in &mut machine.disks {
+        disk.blank = said && disk.table.is_none() && disk.signatures.is_empty();
+        flag(&mut disk.table);
+    }
+    for device in &mut machine.stacked {
+        device.blank = said && device.table.is_none() && device.signatures.is_empty();
+        flag(&mut device.table);
+    }
+    machine
+}
+
+fn printed(layout: &Layout, machine: &Inventory, mode: Mode) -> (String, Vec<DiskPlan>) {
+    match make(layout, machine, mode) {
+        Ok(plan) => (plan.to_string(), plan.disks),
+        Err(refusal) => (refusal.to_string(), refusal.disks),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_plan_calls_blank_what_is_not_proven(layout in any_layout(), machine in any_machine(), install in any::<bool>()) {
+        let mode = if install { Mode::Install } else { Mode::Reinstall };
+        let (said, _) = printed(&layout, &flagged(machine.clone(), false), mode);
+        prop_assert!(!said.contains("blank"), "{said}");
+        let proven = flagged(machine, true);
+        let (_, disks) = printed(&layout, &proven, mode);
+        for (disk, plan) in proven.disks.iter().zip(&disks) {
+            prop_assert_eq!(plan.now.contains("blank"), disk.blank);
+            prop_assert_eq!(plan.found.blank, disk.blank);
+        }
+    }
+}

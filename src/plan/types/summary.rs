@@ -1,0 +1,70 @@
+//! What a plan means for the data on the disks: what is there, what is taken apart, how much is lost.
+
+use super::{DiskPlan, Verdict};
+use crate::inventory::{Disk, Signature, Table};
+use serde::Serialize;
+
+/// What is on a disk now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    pub table: Option<Table>,
+    /// On the whole disk.
+    pub signatures: Vec<Signature>,
+    /// Samples from all over it are zero. Without that, a disk with nothing known on it may hold anything.
+    pub blank: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+impl Found {
+    pub fn on(disk: &Disk) -> Found {
+        Found {
+            table: disk.table.clone(),
+            signatures: disk.signatures.clone(),
+            blank: disk.blank,
+            unreadable: disk.unreadable.clone(),
+        }
+    }
+}
+
+/// An array, group or filesystem that is taken apart: some of its members are wiped, the others stay as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Torn {
+    /// `md127`, `vg:vg00`, `zfs_member "tank"`.
+    pub name: String,
+    /// All of it, in words.
+    pub whole: String,
+    /// Kernel names of the members that are wiped.
+    pub wiped: Vec<String>,
+    /// Kernel names of the disks with the other members.
+    pub stays_on: Vec<String>,
+}
+
+/// The plan in a few numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Kernel names.
+    pub wiped: Vec<String>,
+    /// Disks that are to be kept and are blank.
+    pub made: Vec<String>,
+    pub kept: Vec<String>,
+    pub untouched: Vec<String>,
+    /// Of the wiped disks that are not proven blank.
+    pub lost_bytes: u64,
+}
+
+impl Summary {
+    pub fn of(disks: &[DiskPlan]) -> Summary {
+        let names = |verdict: Verdict| -> Vec<String> {
+            disks.iter().filter(|disk| disk.verdict == verdict).map(|disk| disk.name.clone()).collect()
+        };
+        let lost = disks.iter().filter(|disk| disk.verdict == Verdict::Wipe && !disk.found.blank);
+        Summary {
+            wiped: names(Verdict::Wipe),
+            made: names(Verdict::Make),
+            kept: names(Verdict::Keep),
+            untouched: names(Verdict::NotOurs),
+            lost_bytes: lost.fold(0, |sum: u64, disk| sum.saturating_add(disk.size_bytes)),
+        }
+    }
+}

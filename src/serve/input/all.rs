@@ -1,0 +1,91 @@
+//! All that is wrong with a file at once: what cannot be read is noted and left out, and the rest read again.
+
+use super::reading_error;
+use marked_yaml::types::{MarkedMappingNode, MarkedScalarNode};
+use marked_yaml::{Marker, Node, Span, Spanned, from_node};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+
+/// More errors than a person reads at once.
+const MOST: usize = 100;
+
+/// What could be read, with stand-ins for what is missing, and what was wrong, each with its place. Of a file that is none at all
+/// there is nothing.
+pub fn read<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
+    let (mut node, mut wrong, mut gone) = (node.clone(), Vec::new(), BTreeSet::new());
+    while wrong.len() < MOST {
+        let error = match from_node::<T>(&node) {
+            Ok(value) => return (Some(value), wrong),
+            Err(error) => error,
+        };
+        let mark = error.start_mark();
+        let message = reading_error(error);
+        // `1:1: missing field `image``
+        let missing =
+            message.split_once("missing field `").and_then(|(_, rest)| Some(rest.split_once('`')?.0.to_owned()));
+        let goes_on = match (&missing, mark) {
+            (Some(name), _) => stand_in(&mut node, name),
+            (None, Some(mark)) => leave_out(&mut node, &mark, &mut gone),
+            (None, None) => false,
+        };
+        // A field that could not be read was spoken of.
+        if missing.is_none_or(|name| !gone.contains(&name)) {
+            wrong.push(message);
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    (None, wrong)
+}
+
+/// Is it in the file, and no stand-in?
+pub fn is_given(value: &Spanned<String>) -> bool {
+    value.span().start().is_some()
+}
+
+/// Something in the place of a field that must be there, in the first mapping that lacks it: the file's own, or the allocation's.
+fn stand_in(node: &mut Node, name: &str) -> bool {
+    let Node::Mapping(mapping) = node else { return false };
+    let is_own = name == "id" && mapping.get_node(name).is_none();
+    let lacking = match is_own {
+        true => Some(mapping),
+        false => {
+            mapping.iter_mut().find(|(key, _)| key.as_str() == "allocation").and_then(|(_, node)| as_mapping(node))
+        }
+    };
+    let Some(lacking) = lacking.filter(|mapping| mapping.get_node(name).is_none()) else { return false };
+    let word = |text: &str| MarkedScalarNode::new(Span::new_blank(), text);
+    lacking.insert(word(name), Node::Scalar(word("missing")));
+    true
+}
+
+fn as_mapping(node: &mut Node) -> Option<&mut MarkedMappingNode> {
+    match node {
+        Node::Mapping(mapping) => Some(mapping),
+        _ => None,
+    }
+}
+
+/// Takes out what begins at that place: a field, by its name or its value, or an item of a list.
+fn leave_out(node: &mut Node, mark: &Marker, gone: &mut BTreeSet<String>) -> bool {
+    let begins = |span: &Span| span.start() == Some(mark);
+    match node {
+        Node::Mapping(mapping) => {
+            let found = mapping.iter().find(|(key, value)| begins(key.span()) || begins(value.span()));
+            if let Some(key) = found.map(|(key, _)| key.clone()) {
+                gone.insert(key.as_str().to_owned());
+                return mapping.remove(&key).is_some();
+            }
+            mapping.iter_mut().any(|(_, value)| leave_out(value, mark, gone))
+        }
+        Node::Sequence(sequence) => match sequence.iter().position(|item| begins(item.span())) {
+            Some(at) => {
+                sequence.remove(at);
+                true
+            }
+            None => sequence.iter_mut().any(|item| leave_out(item, mark, gone)),
+        },
+        Node::Scalar(_) => false,
+    }
+}
