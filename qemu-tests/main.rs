@@ -1,4 +1,4 @@
-//! Installs whole machines in QEMU: each file of `qemu-tests/scenarios` is one test case, and `powercut` is one more.
+//! Installs whole machines in QEMU: each file of `qemu-tests/scenarios` is one test case; `powercut` and `witness` are two more.
 //!
 //! `cargo test --test qemu -- [FILTER] [--scenarios DIR] [--list]`. The cases need root's packages, a ramdisk and the
 //! tiny OS, so they are ignored unless `scripts/test` asks for them (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the
@@ -7,6 +7,13 @@
 mod budget;
 mod bystanders;
 mod check;
+mod crash;
+mod crash_files;
+mod crash_judge;
+mod crash_picks;
+mod crash_plan;
+mod crash_record;
+mod crash_states;
 mod disks;
 mod drama;
 mod earlier;
@@ -16,6 +23,7 @@ mod fits;
 mod host;
 mod image;
 mod lies;
+mod lives;
 mod looker;
 mod machine;
 mod members;
@@ -86,6 +94,12 @@ fn main() -> ExitCode {
         Trial::test("harness::witness", || quiet(witness::self_test)),
         Trial::test("harness::witness_judge", || quiet(witness_judge::self_test)),
         Trial::test("harness::witness_log", || quiet(witness_log::self_test)),
+        Trial::test("harness::crash_states", || quiet(crash_states::self_test)),
+        Trial::test("harness::crash_files", || quiet(crash_files::self_test)),
+        Trial::test("harness::crash_picks", || quiet(crash_picks::self_test)),
+        Trial::test("harness::crash_plan", || quiet(crash_plan::self_test)),
+        Trial::test("harness::crash_judge", || quiet(crash_judge::self_test)),
+        Trial::test("harness::crash", || quiet(crash::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     let budget = Arc::new(Budget::from_env());
@@ -96,6 +110,9 @@ fn main() -> ExitCode {
         let extent = powercut::Extent { full: is_set("DROPHAMMER_FULL"), machines };
         let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
         trials.push(timed("powercut", RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!wanted));
+        let runs = wanted && (is_set("DROPHAMMER_FULL") || arguments.filter.as_deref() == Some("witness"));
+        let states = || crash::run(&artifacts(), &work()).map_err(Failed::from);
+        trials.push(timed("witness", RUNS_OF_A_SAMPLE, budget.clone(), states).with_ignored_flag(!runs));
     }
     match scenario_files(&folder) {
         Ok(files) => {

@@ -3,30 +3,19 @@
 //!
 //! Every test run takes a sample; all of it with `DROPHAMMER_FULL=1`. `DROPHAMMER_SEED` chooses another sample.
 
-use crate::drama::GAVE_UP;
-use crate::host::{Context, Result, tool};
+use crate::host::{Context, Result};
+use crate::lives::Start;
 use crate::looker;
-use crate::machine::{Boot, Chassis, SPARED, Vm, quick_ramdisk};
-use crate::proxy::Proxy;
-use crate::reinstall;
-use crate::run::{self, Stage};
-use crate::scenario::{Reinstall, Scenario};
-use crate::server::{self, Server};
-use crate::survivors::{self, Promise, Verdict};
+use crate::run;
+use crate::scenario::Scenario;
+use crate::survivors::{self, Verdict};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use uuid::Uuid;
 
-/// A step may last a few milliseconds; to look at the machine's own words takes longer and is not urgent.
-const POLL: Duration = Duration::from_millis(10);
-const LOOK: Duration = Duration::from_millis(200);
-/// After a cut: attempts, and the boot from disk at the end.
-const LIVES: usize = 4;
 const SEED: u64 = 4;
 /// In a sample, and in all of it.
 const STEPS_IN_SAMPLE: usize = 2;
@@ -51,27 +40,6 @@ enum Cut {
     Within(String, Duration),
 }
 
-/// What is the same for all cuts.
-struct Start<'a> {
-    artifacts: &'a Path,
-    chassis: &'a Chassis<'a>,
-    /// The server's folder with the order in it.
-    state: PathBuf,
-    cmdline: String,
-    promise: Promise,
-}
-
-/// How a life of the machine ended.
-enum End {
-    /// At the cut, and where that was.
-    Cut(String),
-    Up(crate::facts::Facts),
-    /// By itself: a reboot.
-    Off,
-    /// The agent has ended and waits for a person, who switches the machine off and on.
-    GaveUp,
-}
-
 /// Installs, saves, cuts; prints a line a cut and the tally.
 ///
 /// # Errors
@@ -93,8 +61,9 @@ pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
 
 fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent) -> Result<()> {
     let chassis = run::assemble(scenario, artifacts, folder)?;
-    let start = install_and_order(scenario, artifacts, &chassis)?;
-    let seed = std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
+    let prepare = |script: &str| looker::prepare(&chassis, artifacts, "run2-prepare", script);
+    let start = Start::install_and_order(scenario, artifacts, &chassis, prepare)?;
+    let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
     println!("powercut: seed {seed}");
     let timings = timings(&start.state.join("serve.log"))?;
@@ -104,7 +73,7 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent
     if extent.full {
         cuts.splice(0..0, (1..=MOST_STEPS).map(Cut::AfterSteps));
     }
-    let verdicts = start.all(cuts, extent.machines);
+    let verdicts = Cuts(start).all(cuts, extent.machines);
     let count = |good: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| good(verdict)).count();
     let (intact, converged) = (count(|verdict| verdict.intact), count(|verdict| verdict.converged));
     println!("cuts: {}, kept data intact: {intact}, converged: {converged}", verdicts.len());
@@ -112,38 +81,10 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent
     if bad.is_empty() { Ok(()) } else { Err(bad.join("\n")) }
 }
 
-/// The first installation, data and other people's things on the kept disks, and the button.
-fn install_and_order<'a>(scenario: &'a Scenario, artifacts: &'a Path, chassis: &'a Chassis<'a>) -> Result<Start<'a>> {
-    let [install, order] = &scenario.runs[..] else { return Err("powercut.yaml has two runs".to_owned()) };
-    let allocation = Uuid::new_v4().to_string();
-    let stage = |run, label: &str| Stage {
-        scenario,
-        run,
-        artifacts,
-        chassis,
-        allocation: &allocation,
-        label: label.to_owned(),
-        installed: &None,
-        earlier: &[],
-    };
-    let first = stage(install, "run1");
-    let failures = first.play()?.failures;
-    if !failures.is_empty() {
-        return Err(format!("the first installation: {}", failures.join("\n")));
-    }
-    let script = order.prepare.as_deref().unwrap_or_default();
-    let said = looker::prepare(chassis, artifacts, "run2-prepare", script)?;
-    let second = stage(order, "run2");
-    let state = chassis.folder.join("serve");
-    let (mut server, proxy) = second.serve(&state)?;
-    reinstall::press(&mut server, &proxy, &state, &chassis.uuid, &second.image(), &Reinstall::default())?;
-    server.kill();
-    let promise = Promise::read(&said, first.image(), second.image())?;
-    let cmdline = format!("{SPARED} {}", scenario.machine.kernel_arguments).trim().to_owned();
-    Ok(Start { artifacts, chassis, state, cmdline, promise })
-}
+/// The cuts of one saved state.
+struct Cuts<'a>(Start<'a>);
 
-impl Start<'_> {
+impl Cuts<'_> {
     /// All cuts, on so many machines at once. Cuts after more steps than there are come to nothing and do not count.
     fn all(&self, cuts: Vec<Cut>, machines: usize) -> Vec<Verdict> {
         let queue = Mutex::new(cuts.into_iter().zip(1..).collect::<VecDeque<_>>());
@@ -168,10 +109,11 @@ impl Start<'_> {
 
     /// One cut and all that follows, with its line printed.
     fn cut(&self, number: usize, cut: &Cut) -> Verdict {
-        let folder = self.chassis.folder.join(format!("cut{number}"));
+        let folder = self.0.chassis.folder.join(format!("cut{number}"));
         let began = Instant::now();
         let mut verdict = Verdict { number, planned: format!("{cut:?}"), ..Verdict::default() };
-        if let Err(words) = self.lives(&folder, cut, &mut verdict) {
+        let mut since = None;
+        if let Err(words) = self.0.lives(&folder, &mut |said| is_now(cut, said, &mut since), &mut verdict) {
             verdict.words.push(words);
         }
         verdict.seconds = began.elapsed().as_secs();
@@ -181,118 +123,6 @@ impl Start<'_> {
             let _ = fs::remove_dir_all(&folder);
         }
         verdict
-    }
-
-    fn lives(&self, folder: &Path, cut: &Cut, verdict: &mut Verdict) -> Result<()> {
-        let chassis = self.overlays(folder)?;
-        let state = folder.join("serve");
-        tool(&["cp", "-a", &self.state.to_string_lossy(), &state.to_string_lossy()], Stdio::null())?;
-        let proxy = Proxy::start(&[])?;
-        let server = Server::start(&state, &self.artifacts.join("ramdisk"), &self.cmdline)?;
-        server.connect(&proxy)?;
-        let mut facts = None;
-        for life in 1..=1 + LIVES {
-            let next = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?;
-            let planned = Some(cut).filter(|_| life == 1);
-            let how = if next.is_some() { "agent" } else { "disk" };
-            let (end, broken) =
-                self.live(&chassis, &server, &proxy, &format!("life{life}"), next.as_deref(), planned)?;
-            if !broken.is_empty() {
-                return Err(broken.join("; "));
-            }
-            match end {
-                End::Cut(place) => {
-                    verdict.was_cut = true;
-                    verdict.lives.push(format!("cut {place}"));
-                }
-                End::GaveUp => verdict.lives.push(format!("{how}, gave up")),
-                End::Off => verdict.lives.push(format!("{how}, rebooted")),
-                End::Up(found) => {
-                    verdict.lives.push(how.to_owned());
-                    facts = Some(found);
-                    break;
-                }
-            }
-        }
-        let touched = self.promise.touched(&chassis)?;
-        let Some(facts) = facts else {
-            verdict.words.extend(touched);
-            return Err(format!("no system came up in {} lives", 1 + LIVES));
-        };
-        let order_is_open = server::order_is_open(&state, &chassis.uuid)?;
-        self.promise.judge(&facts, touched, order_is_open, verdict);
-        Ok(())
-    }
-
-    /// The saved disks once more, and what is written goes elsewhere.
-    fn overlays<'b>(&'b self, folder: &'b Path) -> Result<Chassis<'b>> {
-        // What an earlier cut of that number left.
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).context(folder.display())?;
-        let chassis = Chassis {
-            uuid: self.chassis.uuid.clone(),
-            mac: self.chassis.mac.clone(),
-            overlays: true,
-            ..Chassis::new(self.chassis.machine, folder)
-        };
-        for disk in &chassis.disks {
-            let (base, overlay) = (self.chassis.file(disk), chassis.file(disk));
-            let (base, overlay) = (base.to_string_lossy(), overlay.to_string_lossy());
-            let argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", &base, &overlay];
-            tool(&argv, Stdio::null())?;
-        }
-        Ok(chassis)
-    }
-
-    /// One life: the agent if the server has an order, else the disk; and what the witness has against it.
-    fn live(
-        &self,
-        chassis: &Chassis,
-        server: &Server,
-        proxy: &Proxy,
-        label: &str,
-        cmdline: Option<&str>,
-        cut: Option<&Cut>,
-    ) -> Result<(End, Vec<String>)> {
-        let (kernel, initrd) = quick_ramdisk(&self.artifacts.join("ramdisk"), chassis.machine.firmware);
-        let boot = match cmdline {
-            Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
-            None => Boot::Disk,
-        };
-        let (heard, announced) = (server.said().len(), proxy.announced().len());
-        let mut vm = Vm::start(chassis, label, &boot)?;
-        let end = watch(&mut vm, server, heard, cut)?;
-        let announced = proxy.announced().split_off(announced);
-        let broken = vm.testify(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
-        Ok((end, broken))
-    }
-}
-
-/// Until the cut, a system, or the machine's own end. `heard` is how much the server had said before.
-fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: Option<&Cut>) -> Result<End> {
-    let (mut since, mut looked) = (None, Instant::now());
-    loop {
-        let said = server.said();
-        if let Some(place) = cut.and_then(|cut| is_now(cut, &said[heard..], &mut since)) {
-            vm.end();
-            return Ok(End::Cut(place));
-        }
-        std::thread::sleep(POLL);
-        if looked.elapsed() < LOOK {
-            continue;
-        }
-        looked = Instant::now();
-        if let Some(facts) = vm.facts("tiny") {
-            vm.quit()?;
-            return Ok(End::Up(facts));
-        }
-        if vm.is_off()? {
-            return Ok(End::Off);
-        }
-        if vm.console().contains(GAVE_UP) {
-            return Ok(End::GaveUp);
-        }
-        vm.check_alive()?;
     }
 }
 
@@ -314,6 +144,11 @@ fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<Stri
             (since.get_or_insert_with(Instant::now).elapsed() >= *time).then(place)
         }
     }
+}
+
+/// Chooses what is random, in the crash states too.
+pub fn seed() -> u64 {
+    std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED)
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -235,11 +235,28 @@ pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
     serde_json::from_str(&text).map(Some).context(path.display())
 }
 
+/// What the machine with this token is told of itself and its allocation.
+///
+/// # Errors
+/// The server refuses.
+pub fn machine(port: u16, id: &str, token: &str) -> Result<Value> {
+    let path = format!("/v1/machine/{id}");
+    match get_with(port, &path, &format!("Authorization: Bearer {token}\r\n"))? {
+        (200, body) => serde_json::from_str(&body).context(path),
+        (status, body) => Err(format!("GET {path}: {status} {body}")),
+    }
+}
+
 /// Status and body, as a machine behind QEMU's network gets them.
 fn get(port: u16, path: &str) -> Result<(u16, String)> {
+    get_with(port, path, "")
+}
+
+/// The same with more header lines.
+fn get_with(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("drophammer serve")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("drophammer serve")?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n\r\n").context("drophammer serve")?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n{headers}\r\n").context("drophammer serve")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).context(path)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(format!("{path}: no answer: {answer:?}"))?;

@@ -68,6 +68,11 @@ impl Promise {
         Ok(Promise { proofs, regions, old, new })
     }
 
+    /// The images that may be there: the installed one, and the one that was ordered.
+    pub fn images(&self) -> [String; 2] {
+        [self.old.clone(), self.new.clone()]
+    }
+
     /// The places that were written to.
     ///
     /// # Errors

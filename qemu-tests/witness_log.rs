@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLUSH: u64 = 1;
+/// Force unit access: on the medium when it is answered.
+const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 
@@ -33,13 +35,39 @@ pub fn count(path: &Path) -> Result<u64> {
     Ok(open(path)?.map_or(0, |log| log.count))
 }
 
+/// An entry with all that the log tells of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// As [`Entry::number`].
+    pub number: u64,
+    /// Of the disk, in bytes. A flush alone has no length.
+    pub start: u64,
+    pub length: u64,
+    /// Where in the log the bytes are that were written; a discard has none.
+    pub data: Option<u64>,
+    /// All that came before is on the medium.
+    pub is_flush: bool,
+    /// It is on the medium itself.
+    pub is_forced: bool,
+}
+
 /// All writes and discards, in the order in which they came; flushes are left out.
 ///
 /// # Errors
 /// The file cannot be read, or is no log.
 pub fn writes(path: &Path) -> Result<Vec<Entry>> {
+    let writes = records(path)?.into_iter().filter(|record| record.length > 0);
+    let entry = |Record { number, start, length, data, .. }| Entry { number, start, length, discard: data.is_none() };
+    Ok(writes.map(entry).collect())
+}
+
+/// All writes, discards and flushes, in the order in which they came. A write that flushes first is two records of one number.
+///
+/// # Errors
+/// The file cannot be read, or is no log.
+pub fn records(path: &Path) -> Result<Vec<Record>> {
     let Some(log) = open(path)? else { return Ok(Vec::new()) };
-    let mut entries = Vec::new();
+    let mut records = Vec::new();
     let mut place = log.sector_bytes;
     for number in 0..log.count {
         let mut head = [0; 32];
@@ -52,14 +80,17 @@ pub fn writes(path: &Path) -> Result<Vec<Entry>> {
             }
         }
         let length = sectors * log.sector_bytes;
-        if sectors > 0 && flags & MARK == 0 {
-            let start = sector * log.sector_bytes;
-            entries.push(Entry { number, start, length, discard: flags & DISCARD != 0 });
+        let has_data = flags & (DISCARD | MARK) == 0;
+        if flags & MARK == 0 {
+            let flush = Record { number, start: 0, length: 0, data: None, is_flush: true, is_forced: false };
+            records.extend((flags & FLUSH != 0).then_some(flush));
+            let (start, data) = (sector * log.sector_bytes, has_data.then_some(place + log.sector_bytes));
+            let write = Record { number, start, length, data, is_flush: false, is_forced: flags & FUA != 0 };
+            records.extend((length > 0).then_some(write));
         }
-        let data = if flags & (DISCARD | MARK) == 0 { length } else { 0 };
-        place += log.sector_bytes + data;
+        place += log.sector_bytes + if has_data { length } else { 0 };
     }
-    Ok(entries)
+    Ok(records)
 }
 
 struct Log {

@@ -1,0 +1,231 @@
+//! The case `witness`: from the log of one reinstall over kept data, disks are rebuilt as a power cut at any moment could have left
+//! them, and judged without a machine; a few of them are booted.
+//!
+//! The states: all disks at each flush of each of them, the others at the place that they had then; and random ones, where of the
+//! writes in flight any have arrived. `DROPHAMMER_SEED` chooses others, `DROPHAMMER_BOOTS` how many are booted, and `DROPHAMMER_RECORD`
+//! names a folder that an earlier run has kept, whose record is judged again.
+
+use crate::crash_judge::{Finding, Judge};
+use crate::crash_picks::{Pick, apply, make, phases, picks, place, sample, step};
+use crate::crash_plan::at_rest;
+use crate::crash_record::{self, Phase, Record};
+use crate::crash_states::{self, Disk, copy_part};
+use crate::host::{Context, Result, tool};
+use crate::lives::Start;
+use crate::machine::{Chassis, SPARED};
+use crate::powercut;
+use crate::run;
+use crate::scenario::Scenario;
+use crate::survivors::{Promise, Verdict};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+const BOOTS: usize = 12;
+/// So many bad states are told.
+const TOLD: usize = 40;
+
+/// How many states there were, and how many of them were good.
+#[derive(Default)]
+struct Tally {
+    states: usize,
+    intact: usize,
+    safe: usize,
+    bad: Vec<String>,
+    next: BTreeMap<&'static str, usize>,
+}
+
+/// Records, rebuilds, judges, boots; prints the tally.
+///
+/// # Errors
+/// The states in which something is not as promised.
+pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
+    run::need(artifacts)?;
+    let scenario = crate::reader::parse(include_str!("crash.yaml"), "witness".to_owned(), work.to_owned())?;
+    let kept = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
+    let folder = kept.clone().unwrap_or_else(|| work.join("witness"));
+    if kept.is_none() {
+        // What an earlier failure left; usually there is nothing.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).context(folder.display())?;
+    }
+    let result = all_states(&scenario, artifacts, &folder, kept.is_some());
+    if result.is_ok() && kept.is_none() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
+        return fs::remove_dir_all(&folder).context(folder.display());
+    }
+    result.map_err(|failures| format!("{failures}\ndisks and logs are kept in {}", folder.display()))
+}
+
+fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded: bool) -> Result<()> {
+    let record = if is_recorded { Record::read(folder)? } else { reinstall(scenario, artifacts, folder)? };
+    let seed = powercut::seed();
+    let picks = picks(&record, &disks(&record, folder)?, &mut fastrand::Rng::with_seed(seed));
+    let wanted = std::env::var("DROPHAMMER_BOOTS").ok().and_then(|count| count.parse().ok()).unwrap_or(BOOTS);
+    let boots = sample(&picks, &record.moments, wanted);
+    println!("witness: seed {seed}, {} moments, {} states", record.moments.len(), picks.len());
+    let scratch = folder.join("states");
+    let _ = fs::remove_dir_all(&scratch);
+    fs::create_dir_all(&scratch).context(scratch.display())?;
+    let began = Instant::now();
+    let mut tally = judge_all(&record, folder, &picks, &boots, &scratch)?;
+    println!("witness: judged in {} s; the agent would: {:?}", began.elapsed().as_secs(), tally.next);
+    let mut converged = 0;
+    for (number, pick) in boots.iter().enumerate() {
+        let verdict = boot(&record, scenario, artifacts, folder, &saved(&scratch, number), number);
+        println!("{}", verdict.line());
+        converged += usize::from(verdict.is_good());
+        if !verdict.is_good() {
+            tally.bad.push(format!("{}: {}", place(&record, pick), verdict.line()));
+        }
+    }
+    println!(
+        "states: {}, kept data intact: {}, next plan safe: {}, booted: {}, converged: {converged}",
+        tally.states,
+        tally.intact,
+        tally.safe,
+        boots.len()
+    );
+    if tally.bad.is_empty() {
+        return Ok(());
+    }
+    let more = tally.bad.len().saturating_sub(TOLD);
+    tally.bad.truncate(TOLD);
+    Err(format!("{}\nand {more} more", tally.bad.join("\n")))
+}
+
+/// Installs, puts data on the kept disks, and reinstalls once with every write logged.
+fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<Record> {
+    let chassis = run::assemble(scenario, artifacts, folder)?;
+    let mut said = String::new();
+    let start = Start::install_and_order(scenario, artifacts, &chassis, |script| {
+        said = crash_record::prepare(&chassis, artifacts, script)?;
+        Ok(said.clone())
+    })?;
+    crash_record::record(&start, said)
+}
+
+/// All disks as they were before the reinstall.
+fn disks(record: &Record, folder: &Path) -> Result<Vec<Disk>> {
+    let open = |name: &String| Disk::open(name, &Record::base(folder, name), &Record::log(folder, name));
+    record.disks.iter().map(open).collect()
+}
+
+fn judge_all(record: &Record, folder: &Path, picks: &[Pick], boots: &[Pick], scratch: &Path) -> Result<Tally> {
+    let base = at_rest(record.inventory.clone());
+    let mut disks = disks(record, folder)?;
+    let mut judge = Judge::new(record, &base, &disks, scratch)?;
+    judge.learn_root(&disks, false)?;
+    learn_end(&mut judge, record, folder, scratch)?;
+    let mut tally = Tally::default();
+    for (number, pick) in picks.iter().enumerate() {
+        let made = make(record, &disks, pick, judge.wiped());
+        let phases = phases(record, &disks, &made, pick, judge.wiped());
+        let undos = apply(record, &mut disks, pick, &made)?;
+        let finding = judge.judge(&disks, &phases, &step(record, pick))?;
+        if let Some(boot) = boots.iter().position(|boot| boot == pick) {
+            save(&disks, *phases.last().unwrap_or(&Phase::Begun), &saved(scratch, boot))?;
+        }
+        for (disk, undo) in disks.iter_mut().zip(undos) {
+            disk.take_back(undo)?;
+        }
+        tally.add(finding, || place(record, pick));
+        if number % 200 == 199 {
+            println!("witness: {} of {} states", number + 1, picks.len());
+        }
+    }
+    let (plans, filesystems) = judge.different();
+    println!("witness: {plans} different plans, {filesystems} different kept filesystems");
+    Ok(tally)
+}
+
+impl Tally {
+    fn add(&mut self, finding: Finding, place: impl Fn() -> String) {
+        self.states += 1;
+        self.intact += usize::from(finding.data.is_empty());
+        self.safe += usize::from(finding.plan.is_empty());
+        finding.next.into_iter().for_each(|next| *self.next.entry(next).or_default() += 1);
+        let words = finding.data.into_iter().chain(finding.plan);
+        self.bad.extend(words.map(|words| format!("{}: {words}", place())));
+    }
+}
+
+fn saved(scratch: &Path, number: usize) -> PathBuf {
+    scratch.join(format!("boot{}", number + 1))
+}
+
+/// Keeps the disks as files, and which of the server's folders goes with them.
+fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).context(folder.display())?;
+    for disk in disks {
+        let path = folder.join(format!("{}.raw", disk.name));
+        let file = File::create(&path).context(path.display())?;
+        let length = disk.file.metadata().context(&disk.name)?.len();
+        file.set_len(length).context(path.display())?;
+        copy_part(&disk.file, &file, 0, length).context(path.display())?;
+    }
+    let phase = serde_json::to_vec(&phase).context("the phase")?;
+    crate::host::write(&folder.join("phase"), phase)
+}
+
+/// Switches a machine on with these disks until a system is up.
+fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, folder: &Path, number: usize) -> Verdict {
+    let began = Instant::now();
+    let mut verdict = Verdict { number: number + 1, was_cut: true, ..Verdict::default() };
+    let mut live = || {
+        let phase: Phase =
+            serde_json::from_slice(&fs::read(folder.join("phase")).context("the phase")?).context("the phase")?;
+        verdict.lives.push(format!("{phase:?}"));
+        let (uuid, mac) = (record.uuid.clone(), record.mac.clone());
+        let chassis = Chassis { uuid, mac, ..Chassis::new(&scenario.machine, folder) };
+        let [old, new] = record.images.clone();
+        let promise = Promise::read(&record.prepared, old, new)?;
+        let (state, cmdline) = (phase.folder(all), SPARED.to_owned());
+        let start = Start { artifacts, chassis: &chassis, state, cmdline, promise };
+        start.lives(&folder.join("lives"), &mut |_| None, &mut verdict)
+    };
+    if let Err(words) = live() {
+        verdict.words.push(words);
+    }
+    verdict.seconds = began.elapsed().as_secs();
+    if verdict.is_good() {
+        // What stays behind is only in the way.
+        let _ = fs::remove_dir_all(folder);
+    }
+    verdict
+}
+
+/// The new root, as the record's agent has left it; and whether all disks are rebuilt as the machine has left them.
+fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) -> Result<()> {
+    let mut disks = disks(record, folder)?;
+    let last = record.moments.last().ok_or("the record has no moments")?;
+    for (disk, count) in disks.iter_mut().zip(&last.counts) {
+        disk.advance(disk.place(*count))?;
+    }
+    judge.learn_root(&disks, true)?;
+    for disk in &mut disks {
+        disk.advance(disk.records.len())?;
+        let raw = scratch.join("end.raw");
+        let (from, to) = (Record::end(folder, &disk.name), raw.to_string_lossy().into_owned());
+        tool(&["qemu-img", "convert", "-U", "-O", "raw", &from.to_string_lossy(), &to], Stdio::null())?;
+        let real = File::open(&raw).context(raw.display())?;
+        if let Some(place) = crash_states::difference(&disk.file, &real).context(raw.display())? {
+            return Err(format!("{} is not rebuilt as the machine has left it, from byte {place} on", disk.name));
+        }
+    }
+    fs::remove_file(scratch.join("end.raw")).context(scratch.display())
+}
+
+/// The machine of this case can be read, and what is wrong is told with its place.
+pub fn self_test() {
+    let scenario = crate::reader::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
+    assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
+    let mut tally = Tally::default();
+    tally.add(Finding { next: vec!["refuses"], ..Finding::default() }, || "here".to_owned());
+    let data = vec!["lost".to_owned()];
+    tally.add(Finding { data, plan: vec!["wipes".to_owned()], next: vec!["refuses"] }, || "there".to_owned());
+    assert_eq!((tally.states, tally.intact, tally.safe), (2, 1, 1));
+    assert_eq!(tally.bad, ["there: lost", "there: wipes"]);
+    assert_eq!(tally.next, BTreeMap::from([("refuses", 2)]));
+}

@@ -1,0 +1,105 @@
+//! What is in a filesystem that was rebuilt: whether it is sound once its journal is replayed, and its files. By the tools of the
+//! filesystems, on copies, without a mount.
+
+use crate::host::{Context, Result, tool};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Digests of files, and where links lead, by their paths.
+pub type Files = BTreeMap<String, String>;
+
+/// All files of the filesystem in this copy, or what is wrong with it. `folder` is for the files and is emptied.
+///
+/// # Errors
+/// A tool is missing, or cannot read what it has found sound.
+pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> {
+    // What was there of an earlier state.
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder).context(folder.display())?;
+    let (image, to) = (view.to_string_lossy(), folder.to_string_lossy());
+    if format == "btrfs" {
+        if let Some(words) = check_btrfs(view)? {
+            return Ok(Err(words));
+        }
+        tool(&["btrfs", "restore", "-S", &image, &to], Stdio::null())?;
+    } else {
+        if let Some(words) = check_ext4(view)? {
+            return Ok(Err(words));
+        }
+        tool(&["debugfs", "-R", &format!("rdump / {to}"), &image], Stdio::null())?;
+    }
+    tree(folder).map(Ok)
+}
+
+/// Replays the journal, and says what is wrong then. Not `e2fsck -E journal_only`, which repairs all that it is let.
+fn check_ext4(view: &Path) -> Result<Option<String>> {
+    let run = |argv: &[&str]| Command::new(argv[0]).args(&argv[1..]).arg(view).output().context(argv[0]);
+    let replayed = run(&["debugfs", "-w", "-R", "journal_run"])?;
+    let checked = run(&["e2fsck", "-f", "-n"])?;
+    if checked.status.success() {
+        return Ok(None);
+    }
+    let words = [replayed.stdout, replayed.stderr, checked.stdout, checked.stderr].concat();
+    Ok(Some(one_line(&words)))
+}
+
+fn check_btrfs(view: &Path) -> Result<Option<String>> {
+    let checked = Command::new("btrfs").args(["check", "--readonly"]).arg(view).output().context("btrfs")?;
+    Ok((!checked.status.success()).then(|| one_line(&checked.stderr)))
+}
+
+fn one_line(words: &[u8]) -> String {
+    String::from_utf8_lossy(words).trim().replace('\n', " | ")
+}
+
+fn tree(folder: &Path) -> Result<Files> {
+    let mut found = Files::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).context(next.display())? {
+            let path = entry.context(next.display())?.path();
+            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+            let kind = fs::symlink_metadata(&path).context(path.display())?.file_type();
+            if kind.is_dir() {
+                found.insert(name, "a folder".to_owned());
+                open.push(path);
+            } else if kind.is_symlink() {
+                let target = fs::read_link(&path).context(path.display())?;
+                found.insert(name, format!("-> {}", target.display()));
+            } else if kind.is_file() {
+                let bytes = fs::read(&path).context(path.display())?;
+                found.insert(name, format!("{:x}", Sha256::digest(bytes)));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The files of a filesystem as it is made; one that is damaged is found, where the tools are installed.
+pub fn self_test() {
+    let folder = crate::witness_log::test_folder("crash-files");
+    let (root, view, out) = (folder.join("root"), folder.join("view"), folder.join("out"));
+    fs::create_dir_all(root.join("deep")).expect("a folder");
+    fs::write(root.join("deep/file"), "content").expect("written");
+    std::os::unix::fs::symlink("deep/file", root.join("link")).expect("a link");
+    fs::File::create(&view).and_then(|file| file.set_len(4 << 20)).expect("a file");
+    let (from, image) = (root.to_string_lossy(), view.to_string_lossy());
+    let made = Command::new("mkfs.ext4").args(["-q", "-d", &from, &image]).output();
+    if made.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return;
+    }
+    let found = files("ext4", &view, &out).expect("the tools").expect("sound");
+    assert_eq!(found.get("deep/file"), Some(&format!("{:x}", Sha256::digest("content"))));
+    assert_eq!(found.get("link").map(String::as_str), Some("-> deep/file"));
+    assert!(found.contains_key("lost+found") && !found.contains_key("file"));
+    let mut bytes = fs::read(&view).expect("read");
+    // The table of inodes, and with it the root folder, are within the first blocks.
+    bytes[8192..65536].fill(0xff);
+    fs::write(&view, bytes).expect("written");
+    let words = files("ext4", &view, &out).expect("the tools").expect_err("damaged");
+    assert!(!words.is_empty() && !words.contains('\n'));
+    fs::remove_dir_all(&folder).expect("removed");
+}

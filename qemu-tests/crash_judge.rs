@@ -1,0 +1,382 @@
+//! Judges a rebuilt state of all disks, without a machine.
+//!
+//! | | must hold |
+//! |---|---|
+//! | kept data | on kept and foreign disks every byte is as before, outside of what the agent announced that it may write, and in the places that the script named which prepared the disks. Each kept filesystem is sound once its journal is replayed, each half of a mirror alone, and its files are the ones that were there |
+//! | nothing half-written is booted | ordered only: what the disk boots is the old system, whole. Begun: the server answers with the ramdisk, and the machine boots over the network first; yet until the image's installer runs the disk boots nothing but a whole old system, and a root with the new marker is the new system, whole. Done: the disk boots the new system, whole |
+//! | the next plan | refuses, or makes something on wiped disks only, and opens no more of the others than the first attempt did |
+//!
+//! What the disk boots: boot code for a BIOS in its first sector, and an ext4 with a kernel. Whole: it is sound once its journal is
+//! replayed, and has every file of the base, or of the end of the record.
+
+use crate::crash_files::{self, Files};
+use crate::crash_plan::{Bounds, Look, Seen};
+use crate::crash_record::{Phase, Record};
+use crate::crash_states::{Disk, Ranges, copy_part};
+use crate::host::{Context, Result};
+use drophammer::inventory::Inventory;
+use drophammer::layout::Layout;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A kept filesystem, or half of a mirrored one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    pub disk: String,
+    pub start: u64,
+    pub length: u64,
+    pub format: String,
+    /// Where it is mounted.
+    pub path: String,
+}
+
+/// What is wrong with a state, and what the agent would do with it.
+#[derive(Debug, Default)]
+pub struct Finding {
+    pub data: Vec<String>,
+    pub plan: Vec<String>,
+    pub next: Vec<&'static str>,
+}
+
+pub struct Judge<'a> {
+    record: &'a Record,
+    layout: Layout,
+    bounds: Bounds,
+    look: Look<'a>,
+    extents: Vec<Extent>,
+    /// Path and digest of the files that were put there.
+    proofs: Vec<(String, String)>,
+    /// By disk: what of the places that nobody may write was written.
+    forbidden: BTreeMap<String, Ranges>,
+    /// By disk: what was written at all.
+    touched: BTreeMap<String, Ranges>,
+    scratch: PathBuf,
+    /// What was found before in the same bytes.
+    filesystems: HashMap<(usize, String), Option<String>>,
+    plans: HashMap<(Phase, String), std::result::Result<&'static str, String>>,
+    known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
+    /// Digests of all files of the old root and of the new one.
+    roots: [String; 2],
+}
+
+/// `extent: DISK START LENGTH FORMAT PATH`, as the script says it that prepares the disks.
+///
+/// # Errors
+/// A line is something else, or there is none.
+pub fn extents(said: &str) -> Result<Vec<Extent>> {
+    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
+    let extent = |line: &str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [disk, start, length, format, path] = fields[..] else { return Err(format!("extent: {line}")) };
+        let number = |text: &str| text.parse().context(format!("extent: {line}"));
+        let (disk, format, path) = (disk.to_owned(), format.to_owned(), path.to_owned());
+        Ok(Extent { disk, start: number(start)?, length: number(length)?, format, path })
+    };
+    let extents: Vec<Extent> = lines.map(extent).collect::<Result<_>>()?;
+    if extents.is_empty() { Err("the script told no extent of a kept filesystem".to_owned()) } else { Ok(extents) }
+}
+
+/// Two words and the rest of the lines that begin so: places that nobody may write.
+fn regions(said: &str, disk: &str) -> Result<Ranges> {
+    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("region: "));
+    let own = lines.filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));
+    let place = |line: &str| {
+        let mut fields = line.split(' ').map(|field| field.parse::<u64>().context(format!("region: {disk} {line}")));
+        let mut field = || fields.next().ok_or(format!("region: {disk} {line}"))?;
+        Ok((field()?, field()?))
+    };
+    Ok(Ranges::new(own.map(place).collect::<Result<Vec<_>>>()?))
+}
+
+impl<'a> Judge<'a> {
+    /// `base` is the inventory from before the reinstall, `scratch` an empty folder.
+    ///
+    /// # Errors
+    /// The record is not whole.
+    pub fn new(record: &'a Record, base: &'a Inventory, disks: &[Disk], scratch: &Path) -> Result<Judge<'a>> {
+        let allocation = record.answers.get(&Phase::Ordered).and_then(|machine| machine.allocation.as_ref());
+        let parsed = allocation.ok_or("no allocation in the record")?.layout();
+        let layout = parsed.map_err(|problems| format!("the layout: {problems:?}"))?.layout;
+        let bounds = Bounds::new(record, &layout);
+        let look = Look::new(base, disks, &bounds.wiped, &scratch.join("machine"))?;
+        let proofs = record.prepared.lines().filter_map(|line| line.trim().strip_prefix("proof: "));
+        let proofs = proofs.filter_map(|line| line.rsplit_once(' '));
+        let (mut forbidden, mut touched) = (BTreeMap::new(), BTreeMap::new());
+        for disk in disks {
+            let written = Ranges::new(disk.records.iter().map(|record| (record.start, record.length)));
+            if !bounds.wiped.contains(&disk.name) {
+                let named = written.within(&regions(&record.prepared, &disk.name)?);
+                let outside = written.without(&bounds.open[&disk.name]);
+                forbidden.insert(disk.name.clone(), Ranges::new(named.iter().chain(outside.iter())));
+            }
+            touched.insert(disk.name.clone(), written);
+        }
+        Ok(Judge {
+            extents: extents(&record.prepared)?,
+            proofs: proofs.map(|(path, digest)| (path.to_owned(), digest.to_owned())).collect(),
+            record,
+            layout,
+            bounds,
+            look,
+            forbidden,
+            touched,
+            scratch: scratch.to_owned(),
+            filesystems: HashMap::new(),
+            plans: HashMap::new(),
+            known_roots: HashMap::new(),
+            roots: Default::default(),
+        })
+    }
+
+    pub fn wiped(&self) -> &[String] {
+        &self.bounds.wiped
+    }
+
+    /// Takes the root that is on the disks now for the old one, or for the new one.
+    ///
+    /// # Errors
+    /// There is none, or it is not whole.
+    pub fn learn_root(&mut self, disks: &[Disk], is_new: bool) -> Result<()> {
+        let seen = self.look.look(disks)?;
+        if !seen.bootable {
+            return Err("the disks before the reinstall, or after it, boot nothing".to_owned());
+        }
+        self.roots[usize::from(is_new)] = self.root_files(disks, &seen)??;
+        Ok(())
+    }
+
+    /// What is wrong with the disks as they are, at a moment when the server was in one of these phases.
+    ///
+    /// # Errors
+    /// The disks cannot be looked at.
+    pub fn judge(&mut self, disks: &[Disk], phases: &[Phase], step: &str) -> Result<Finding> {
+        let mut finding = Finding { data: self.changed(disks)?, ..Finding::default() };
+        finding.data.extend(self.unsound(disks)?);
+        let seen = self.look.look(disks)?;
+        for phase in phases {
+            finding.data.extend(self.half_written(disks, &seen, *phase, step)?);
+            match self.next(&seen.inventory, *phase)? {
+                Ok(next) => finding.next.push(next),
+                Err(words) => finding.plan.push(words),
+            }
+        }
+        Ok(finding)
+    }
+
+    /// Bytes that nobody may write.
+    fn changed(&self, disks: &[Disk]) -> Result<Vec<String>> {
+        let mut words = Vec::new();
+        for disk in disks {
+            for (start, length) in self.forbidden.get(&disk.name).into_iter().flat_map(Ranges::iter) {
+                let (now, before) = disk.now_and_before(start, length)?;
+                if let Some(at) = now.iter().zip(&before).position(|(now, before)| now != before) {
+                    words.push(format!("{}: byte {} has changed", disk.name, start + at as u64));
+                }
+            }
+        }
+        Ok(words)
+    }
+
+    /// Kept filesystems that are not sound, or lack a file.
+    fn unsound(&mut self, disks: &[Disk]) -> Result<Vec<String>> {
+        let mut words = Vec::new();
+        for (index, extent) in self.extents.iter().enumerate() {
+            let disk = disks.iter().find(|disk| disk.name == extent.disk).ok_or(format!("no disk {}", extent.disk))?;
+            let own = Ranges::new([(extent.start, extent.length)]).within(&self.touched[&disk.name]);
+            let key = (index, digest(disk, &own)?);
+            if !self.filesystems.contains_key(&key) {
+                let found = self.filesystem(disk, extent)?;
+                self.filesystems.insert(key.clone(), found);
+            }
+            let found = self.filesystems[&key].as_ref();
+            words.extend(found.map(|found| format!("{} of {}: {found}", disk.name, extent.path)));
+        }
+        Ok(words)
+    }
+
+    fn filesystem(&self, disk: &Disk, extent: &Extent) -> Result<Option<String>> {
+        let files = match self.files(disk, &extent.format, extent.start, extent.length)? {
+            Ok(files) => files,
+            Err(words) => return Ok(Some(words)),
+        };
+        let mut inside = self
+            .proofs
+            .iter()
+            .filter_map(|(path, digest)| Some((path, path.strip_prefix(&extent.path)?.strip_prefix('/')?, digest)));
+        let lost = inside.find(|(_, inside, digest)| files.get(*inside) != Some(digest));
+        Ok(lost.map(|(path, ..)| format!("{path} is not as it was")))
+    }
+
+    /// What is in that part of the disk, on a copy: tools write.
+    fn files(&self, disk: &Disk, format: &str, start: u64, length: u64) -> Result<Result<Files>> {
+        let path = self.scratch.join("view");
+        let file = File::create(&path).context(path.display())?;
+        file.set_len(length).context(path.display())?;
+        copy_part(&disk.file, &file, start, length).context(path.display())?;
+        crash_files::files(format, &path, &self.scratch.join("files"))
+    }
+
+    /// What is booted, or could be, that is not whole.
+    fn half_written(&mut self, disks: &[Disk], seen: &Seen, phase: Phase, step: &str) -> Result<Option<String>> {
+        let marker = seen.inventory.filesystems.iter().find_map(|inside| inside.marker.as_ref());
+        let image = marker.map(|marker| marker.image.as_str());
+        let record = self.record;
+        let is = |number: usize| image == Some(record.images[number].as_str());
+        let which = match (phase, seen.bootable) {
+            (Phase::Ordered, true) => 0,
+            (Phase::Done, true) => 1,
+            (Phase::Ordered | Phase::Done, false) => return Ok(Some("the disk boots nothing".to_owned())),
+            (Phase::Begun, true) if is(1) => 1,
+            (Phase::Begun, true) if is(0) => 0,
+            (Phase::Begun, true) if !self.has_installer_begun(step) => {
+                return Ok(Some("the disk boots a system without a marker".to_owned()));
+            }
+            (Phase::Begun, _) => return Ok(None),
+        };
+        Ok(match self.root_files(disks, seen)? {
+            Ok(files) if files == self.roots[which] => None,
+            Ok(_) => Some(format!("the disk boots {}, which lacks files or has others", image.unwrap_or("a system"))),
+            Err(words) => Some(format!("the disk boots {}: {words}", image.unwrap_or("a system"))),
+        })
+    }
+
+    fn has_installer_begun(&self, step: &str) -> bool {
+        let groups = self.record.announced["extents"].as_array().into_iter().flatten();
+        let steps: Vec<&str> = groups
+            .flat_map(|group| group["steps"].as_array().into_iter().flatten())
+            .filter_map(|it| it.as_str())
+            .collect();
+        let place = |name: &str| steps.iter().position(|step| *step == name);
+        place(step).is_some_and(|now| place("target.installer").is_some_and(|installer| installer <= now))
+    }
+
+    /// Digest of all files of the root that is on the disks; in words why it is not sound.
+    fn root_files(&mut self, disks: &[Disk], seen: &Seen) -> Result<Result<String>> {
+        let key: Vec<(usize, u64)> =
+            disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(Disk::key).collect();
+        if let Some(known) = self.known_roots.get(&key) {
+            return Ok(known.clone());
+        }
+        let found = seen.inventory.filesystems.iter().find(|inside| inside.marker.is_some());
+        let device = found.map(|found| found.device.clone()).ok_or("no root with a marker")?;
+        let mut parts = seen.inventory.disks.iter().flat_map(|disk| {
+            let parts = disk.table.iter().flat_map(|table| &table.partitions);
+            parts.map(move |part| (&disk.name, part))
+        });
+        let (name, part) = parts.find(|(_, part)| part.device == device).ok_or(format!("no partition {device}"))?;
+        let disk = disks.iter().find(|disk| disk.name == *name).ok_or(format!("no disk {name}"))?;
+        let files = self.files(disk, "ext4", part.start_bytes, part.size_bytes)?;
+        let digest = files.map(|files| format!("{:x}", Sha256::digest(format!("{files:?}"))));
+        self.known_roots.insert(key, digest.clone());
+        Ok(digest)
+    }
+
+    fn next(&mut self, found: &Inventory, phase: Phase) -> Result<std::result::Result<&'static str, String>> {
+        let text = serde_json::to_vec(found).context("the inventory")?;
+        let key = (phase, format!("{:x}", Sha256::digest(text)));
+        if let Some(known) = self.plans.get(&key) {
+            return Ok(known.clone());
+        }
+        let answer = self.record.answers.get(&phase).ok_or(format!("no answer of the server: {phase:?}"))?;
+        let judged = self.bounds.judge(answer, &self.layout, found);
+        self.plans.insert(key, judged.clone());
+        Ok(judged)
+    }
+
+    /// How many different ones were judged: plans, and kept filesystems.
+    pub fn different(&self) -> (usize, usize) {
+        (self.plans.len(), self.filesystems.len())
+    }
+}
+
+/// Of these parts of the disk.
+fn digest(disk: &Disk, ranges: &Ranges) -> Result<String> {
+    let mut digest = Sha256::new();
+    for (start, length) in ranges.iter() {
+        digest.update(disk.now_and_before(start, length)?.0);
+    }
+    Ok(format!("{:x}", digest.finalize()))
+}
+
+/// What the script says is read, written places are held against what may be written, and what boots against what may boot.
+pub fn self_test() {
+    let said = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
+    let extent =
+        Extent { disk: "vdb".to_owned(), start: 512, length: 1024, format: "ext4".to_owned(), path: "/srv".to_owned() };
+    assert_eq!(extents(said), Ok(vec![extent]));
+    assert!(extents("nothing").is_err() && extents("extent: vdb 1 x ext4 /srv").is_err());
+    assert_eq!(regions(said, "vdb"), Ok(Ranges::new([(8192, 512)])));
+    assert!(regions("region: vdb x 1 y", "vdb").is_err());
+
+    let folder = crate::witness_log::test_folder("crash-judge");
+    let (record, disks) = test_record(&folder, said);
+    let base = record.inventory.clone();
+    let mut judge = Judge::new(&record, &base, &disks, &folder.join("scratch")).expect("a judge");
+    written_places_are_held_against_the_rules(&judge, disks);
+    what_boots_is_held_against_the_rules(&mut judge);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// A wiped disk and a kept one, of which 4 KiB may be written, with the same log of writes.
+pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
+    use serde_json::json;
+    let disks =
+        ["vda", "vdb"].map(|name| crate::crash_states::test_disk(folder, name, &crate::crash_states::TEST_HEADS));
+    let known = |name: &str| drophammer::inventory::Disk {
+        name: name.to_owned(),
+        device: format!("/dev/{name}"),
+        size_bytes: 65536,
+        sector_bytes: 512,
+        ..Default::default()
+    };
+    let inventory = Inventory { disks: vec![known("vda"), known("vdb")], ..Inventory::default() };
+    let layout = json!({"id": "x", "disks": [
+        {"device": "/dev/vda", "wipeonreinstall": true, "partitions": [{"number": 1, "label": "r", "size": 0, "gpttype": "8300"}]},
+        {"device": "/dev/vdb", "wipeonreinstall": false, "partitions": [{"number": 1, "label": "d", "size": 0, "gpttype": "8300"}]},
+    ], "filesystems": [{"path": "/", "device": "/dev/vda1", "format": "ext4", "label": "r"}]});
+    let machine = json!({"id": "m", "allocation": {"allocationuuid": "a", "hostname": "h", "image": {"id": "i", "url": "u"},
+        "filesystemlayout": layout}});
+    let record = json!({
+        "uuid": "m", "mac": "", "disks": ["vda", "vdb"], "inventory": inventory, "prepared": said, "images": ["old", "new"],
+        "announced": {"extents": [{"steps": ["storage.wipe", "image.burn"], "disks": [
+            {"device": "/dev/vdb", "serial": "", "ranges": [{"start": 0, "length": 4096}]},
+        ]}, {"steps": ["target.installer", "target.marker"], "disks": []}]},
+        "answers": {"ordered": machine}, "moments": [],
+    });
+    (serde_json::from_value(record).expect("a record"), disks.into())
+}
+
+fn written_places_are_held_against_the_rules(judge: &Judge, mut disks: Vec<Disk>) {
+    assert_eq!(judge.wiped(), ["vda"]);
+    // Of the writes at 0, 2048, 4096, 8192 and 16384 the first two are let, and the discard at 0.
+    let changed = |disks: &[Disk]| judge.changed(disks).expect("compared");
+    for disk in &mut disks {
+        disk.advance(3).expect("advanced");
+    }
+    assert_eq!(changed(&disks), Vec::<String>::new());
+    disks[0].advance(8).expect("advanced");
+    assert_eq!(changed(&disks), Vec::<String>::new(), "a wiped disk may be written");
+    disks[1].advance(4).expect("advanced");
+    assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
+    let more = crate::crash_states::all(&disks[1], 4, 6);
+    let undo = disks[1].try_out(&more).expect("tried");
+    assert_eq!(changed(&disks), ["vdb: byte 4096 has changed", "vdb: byte 8192 has changed"]);
+    disks[1].take_back(undo).expect("taken back");
+    assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
+}
+
+fn what_boots_is_held_against_the_rules(judge: &mut Judge) {
+    let mut words = |bootable, phase, step: &str| {
+        let seen = Seen { inventory: Inventory::default(), bootable };
+        judge.half_written(&[], &seen, phase, step).expect("judged")
+    };
+    assert!(words(true, Phase::Begun, "image.burn").is_some_and(|words| words.contains("without a marker")));
+    assert_eq!(words(true, Phase::Begun, "target.installer"), None);
+    assert_eq!(words(true, Phase::Begun, "target.marker"), None);
+    assert_eq!(words(false, Phase::Begun, "image.burn"), None);
+    for phase in [Phase::Ordered, Phase::Done] {
+        assert!(words(false, phase, "").is_some_and(|words| words.contains("boots nothing")));
+    }
+}

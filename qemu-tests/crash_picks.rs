@@ -1,0 +1,232 @@
+//! Which states of all disks are rebuilt from a record, and what each is made of.
+
+use crate::crash_record::{Moment, Phase, Record};
+use crate::crash_states::{self, Arrived, Disk, Lot, Undo};
+use crate::host::Result;
+
+const RANDOM_STATES: usize = 2000;
+/// A disk's own sector; and what every filesystem takes for granted to arrive whole, also on kept disks that nobody reinstalls.
+const SECTOR_BYTES: u64 = 512;
+const BLOCK_BYTES: u64 = 4096;
+/// With which writes in flight arrive.
+const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
+
+/// One state: the moment before it, and which it is of those between this moment and the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pick {
+    pub moment: usize,
+    pub kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Up to this record of this disk, which is a flush.
+    Flush { disk: usize, record: usize },
+    /// What is random has this seed.
+    Random(u64),
+}
+
+/// What a state is made of: by disk, parts of writes after the last flush that all have.
+pub struct Made {
+    parts: Vec<Vec<Arrived>>,
+    /// By disk, how many records of the log were there.
+    targets: Vec<usize>,
+}
+
+/// All states, in the order of their moments.
+pub fn picks(record: &Record, disks: &[Disk], random: &mut fastrand::Rng) -> Vec<Pick> {
+    let moments = &record.moments;
+    let last = moments.last().map(|moment| moment.counts.clone()).unwrap_or_default();
+    let mut picks = Vec::new();
+    for (number, disk) in disks.iter().enumerate() {
+        let flushes = disk.records.iter().enumerate().filter(|(_, it)| it.is_flush && it.number < last[number]);
+        for (place, flush) in flushes {
+            // A flush of nothing is no new state.
+            if place > 0 && !disk.records[place - 1].is_flush {
+                let moment = moments.partition_point(|moment| moment.counts[number] <= flush.number);
+                let kind = Kind::Flush { disk: number, record: place };
+                picks.push(Pick { moment: moment.saturating_sub(1), kind });
+            }
+        }
+    }
+    // Where much is written, much can be cut.
+    let total = |moment: &Moment| moment.counts.iter().sum::<u64>();
+    let end = moments.last().map(total).unwrap_or_default();
+    for _ in 0..RANDOM_STATES {
+        let write = random.u64(0..end.max(1));
+        let moment = moments.partition_point(|moment| total(moment) <= write).saturating_sub(1);
+        picks.push(Pick { moment, kind: Kind::Random(random.u64(..)) });
+    }
+    picks.sort_unstable();
+    picks
+}
+
+/// Random states of as many different steps as can be.
+pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
+    let mut steps: Vec<(&str, Vec<Pick>)> = Vec::new();
+    for pick in picks.iter().filter(|pick| matches!(pick.kind, Kind::Random(_))) {
+        let step = moments[pick.moment].step.as_str();
+        match steps.iter_mut().find(|(name, _)| *name == step) {
+            Some((_, own)) => own.push(*pick),
+            None => steps.push((step, vec![*pick])),
+        }
+    }
+    let mut chosen = Vec::new();
+    let rounds = steps.iter().map(|(_, own)| own.len()).max().unwrap_or_default();
+    for round in 0..rounds {
+        for (_, own) in &steps {
+            // From the middle of a step on: its beginning may have written nothing.
+            if round < own.len() && chosen.len() < count {
+                chosen.push(own[(own.len() / 2 + round) % own.len()]);
+            }
+        }
+    }
+    chosen.sort_unstable();
+    chosen
+}
+
+/// The step that was seen after the state, for the console is a little late.
+pub fn step(record: &Record, pick: &Pick) -> String {
+    let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
+    next.step.clone()
+}
+
+/// Where a state is, for a person.
+pub fn place(record: &Record, pick: &Pick) -> String {
+    let Moment { step, counts, .. } = &record.moments[pick.moment];
+    let what = match pick.kind {
+        Kind::Flush { disk, record: place } => format!("flush {place} of {}", record.disks[disk]),
+        Kind::Random(seed) => format!("random state {seed:x}"),
+    };
+    let step = if step.is_empty() { "before the first step" } else { step };
+    format!("{step}, moment {}, {what}, logs {counts:?}", pick.moment)
+}
+
+/// Which writes have arrived in this state.
+pub fn make(record: &Record, disks: &[Disk], pick: &Pick, wiped: &[String]) -> Made {
+    let now = &record.moments[pick.moment].counts;
+    let next = record.moments.get(pick.moment + 1).map_or(now, |next| &next.counts);
+    let mut random = fastrand::Rng::with_seed(if let Kind::Random(seed) = pick.kind { seed } else { 0 });
+    let chance = CHANCES[random.usize(0..CHANCES.len())];
+    let (mut parts, mut targets) = (Vec::new(), Vec::new());
+    for (number, disk) in disks.iter().enumerate() {
+        let from = disk.flushed(disk.place(now[number]));
+        let target = match pick.kind {
+            Kind::Flush { disk: own, record } if own == number => record + 1,
+            Kind::Flush { .. } => disk.place(now[number]),
+            Kind::Random(_) => random.usize(disk.place(now[number])..=disk.place(next[number])),
+        };
+        let lot = Lot { chance, tear_bytes: if wiped.contains(&disk.name) { SECTOR_BYTES } else { BLOCK_BYTES } };
+        let flushed = disk.flushed(target).max(from);
+        let mut own = crash_states::all(disk, from, flushed);
+        own.extend(match pick.kind {
+            Kind::Flush { .. } => crash_states::all(disk, flushed, target),
+            Kind::Random(_) => crash_states::some(disk, flushed, target, lot, &mut random),
+        });
+        parts.push(own);
+        targets.push(target);
+    }
+    Made { parts, targets }
+}
+
+/// What the server may have known then. The agent writes to wiped disks when it has heard that it may begin, and reports when it
+/// has written everything.
+pub fn phases(record: &Record, disks: &[Disk], made: &Made, pick: &Pick, wiped: &[String]) -> Vec<Phase> {
+    let now = &record.moments[pick.moment];
+    let next = record.moments.get(pick.moment + 1).unwrap_or(now);
+    let end = &record.moments[record.moments.len() - 1].counts;
+    let writes = |disk: &Disk, from: usize, to: usize| disk.records[from..to.max(from)].iter().any(|it| it.length > 0);
+    let all = || disks.iter().zip(&made.targets);
+    let has_begun = all().any(|(disk, target)| wiped.contains(&disk.name) && writes(disk, 0, *target));
+    let has_more = all().zip(end).any(|((disk, target), end)| writes(disk, *target, disk.place(*end)));
+    let mut phases: Vec<Phase> = now.phases.iter().chain(&next.phases).copied().collect();
+    phases.sort_unstable();
+    phases.dedup();
+    phases.retain(|phase| !(has_begun && *phase == Phase::Ordered) && !(has_more && *phase == Phase::Done));
+    if phases.is_empty() { vec![Phase::Begun] } else { phases }
+}
+
+/// Makes the disks so; what they were before the parts arrived.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn apply(record: &Record, disks: &mut [Disk], pick: &Pick, made: &Made) -> Result<Vec<Undo>> {
+    let counts = &record.moments[pick.moment].counts;
+    let mut undos = Vec::new();
+    for ((disk, count), parts) in disks.iter_mut().zip(counts).zip(&made.parts) {
+        disk.advance(disk.flushed(disk.place(*count)))?;
+        undos.push(disk.try_out(parts)?);
+    }
+    Ok(undos)
+}
+
+/// States are chosen and made as the logs and moments allow, and the server's phases fit to what is on the disks.
+pub fn self_test() {
+    let folder = crate::witness_log::test_folder("crash-picks");
+    let said = "extent: vdb 512 1024 ext4 /srv\nproof: /srv/a 1\n";
+    let (mut record, mut disks) = crate::crash_judge::test_record(&folder, said);
+    let moment = |step: &str, phases, counts: [u64; 2]| Moment { step: step.to_owned(), phases, counts: counts.into() };
+    record.moments = vec![
+        moment("", [Phase::Ordered, Phase::Ordered], [0, 0]),
+        moment("report.begin", [Phase::Ordered, Phase::Begun], [0, 0]),
+        moment("storage.wipe", [Phase::Begun, Phase::Begun], [4, 1]),
+        moment("image.burn", [Phase::Begun, Phase::Begun], [6, 3]),
+        moment("boot.kexec", [Phase::Begun, Phase::Done], [7, 7]),
+    ];
+    let picks = self::picks(&record, &disks, &mut fastrand::Rng::with_seed(1));
+    assert_eq!(picks, self::picks(&record, &disks, &mut fastrand::Rng::with_seed(1)), "the same for the same seed");
+    let flushes: Vec<Pick> = picks.iter().filter(|pick| matches!(pick.kind, Kind::Flush { .. })).copied().collect();
+    let flush = |moment, disk, record| Pick { moment, kind: Kind::Flush { disk, record } };
+    assert_eq!(flushes, [flush(1, 0, 2), flush(2, 1, 2), flush(3, 0, 6), flush(3, 1, 6)]);
+    assert_eq!(picks.len(), RANDOM_STATES + flushes.len());
+    let steps: Vec<String> = sample(&picks, &record.moments, 3).iter().map(|pick| step(&record, pick)).collect();
+    assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
+    states_are_made(&record, &mut disks, &picks);
+    phases_fit(&record, &disks);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// Each state has all that was flushed and nothing that came later; and the disks are left as they were.
+fn states_are_made(record: &Record, disks: &mut [Disk], picks: &[Pick]) {
+    let mut different = std::collections::BTreeSet::new();
+    for pick in picks {
+        let made = make(record, disks, pick, &["vda".to_owned()]);
+        let next = &record.moments[(pick.moment + 1).min(4)].counts;
+        for ((disk, target), next) in disks.iter().zip(&made.targets).zip(next) {
+            assert!(*target <= disk.place(*next), "{pick:?}");
+        }
+        if let Kind::Flush { disk, record } = pick.kind {
+            assert_eq!(made.targets[disk], record + 1);
+        }
+        let undos = apply(record, disks, pick, &made).expect("applied");
+        let first: Vec<u8> = disks.iter().map(|disk| disk.now_and_before(0, 1).expect("read").0[0]).collect();
+        for ((disk, target), first) in disks.iter().zip(&made.targets).zip(first) {
+            // The first write is flushed by the third record; then a discard may come, which the last record flushes.
+            let allowed: &[u8] = match disk.flushed(*target) {
+                0 => b"oa",
+                3 => b"a\0",
+                _ => b"\0",
+            };
+            assert!(allowed.contains(&first), "{pick:?}: {first}");
+        }
+        different.insert(format!("{:?}", disks.iter().map(Disk::key).collect::<Vec<_>>()));
+        for (disk, undo) in disks.iter_mut().zip(undos) {
+            disk.take_back(undo).expect("taken back");
+        }
+    }
+    assert!(different.len() > 20, "{}", different.len());
+}
+
+fn phases_fit(record: &Record, disks: &[Disk]) {
+    let wiped = ["vda".to_owned()];
+    let at = |moment, targets: [usize; 2]| {
+        let made = Made { parts: Vec::new(), targets: targets.into() };
+        phases(record, disks, &made, &Pick { moment, kind: Kind::Random(0) }, &wiped)
+    };
+    assert_eq!(at(0, [0, 0]), [Phase::Ordered, Phase::Begun]);
+    assert_eq!(at(1, [0, 0]), [Phase::Ordered, Phase::Begun]);
+    assert_eq!(at(1, [1, 0]), [Phase::Begun], "a wiped disk was written");
+    assert_eq!(at(1, [0, 1]), [Phase::Ordered, Phase::Begun]);
+    assert_eq!(at(3, [8, 7]), [Phase::Begun], "not all is written");
+    assert_eq!(at(3, [8, 8]), [Phase::Begun, Phase::Done]);
+}

@@ -1,0 +1,368 @@
+//! What the agent would do next with rebuilt disks: the inventory that it would make of them, the answer that the server gave at
+//! that moment, and the plan that follows from both.
+//!
+//! Disks that are wiped are probed as the agent probes them, by its own code on files in place of devices. Kept ones are proven to be
+//! as they were, so that of them the inventory from before holds; only the superblocks of their arrays are read, for they count
+//! changes. The plan is a pure function of inventory and answer: states that look the same have the same plan.
+
+use crate::crash_record::Record;
+use crate::crash_states::{Disk, Ranges};
+use crate::host::{Context, Result, write};
+use drophammer::allocation::{Allocation, Machine, Order};
+use drophammer::inventory::{self, Failed, Filesystem, Inventory, MemberRole, Partition, Roots, Tried, Use};
+use drophammer::layout::Layout;
+use drophammer::marker::Marker;
+use drophammer::plan::{self, Claim, Mode, Operation, Plan, Request, Subject, Verdict, Waiver};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use uuid::Uuid;
+
+/// Of an ext4's superblock in its filesystem (struct ext4_super_block in fs/ext4/ext4.h).
+const EXT4_SUPERBLOCK: u64 = 1024;
+/// Of metadata 1.2 in a member, and of its count of changes there (struct mdp_superblock_1 in linux/raid/md_p.h).
+const MD_SUPERBLOCK: u64 = 4096;
+const MD_EVENTS: u64 = 200;
+/// Of PCs that boot by a BIOS: code, then the table (UEFI specification 5.2.1).
+const BOOT_CODE_BYTES: u64 = 440;
+
+/// Where the disks of a state are shown as devices.
+pub struct Look<'a> {
+    base: &'a Inventory,
+    roots: Roots,
+    /// Names of disks that are wiped.
+    wiped: Vec<String>,
+}
+
+/// What is on the rebuilt disks.
+pub struct Seen {
+    pub inventory: Inventory,
+    /// The firmware could boot this: boot code, and behind it a system with a kernel.
+    pub bootable: bool,
+}
+
+impl<'a> Look<'a> {
+    /// # Errors
+    /// The folder cannot be filled.
+    pub fn new(base: &'a Inventory, disks: &[Disk], wiped: &[String], folder: &Path) -> Result<Look<'a>> {
+        let at = |name: &str| folder.join(name);
+        let put = |name: String, text: String| {
+            let path = at(&name);
+            fs::create_dir_all(path.parent().unwrap_or(folder)).context(path.display())?;
+            write(&path, text)
+        };
+        put("proc/cpuinfo".to_owned(), String::new())?;
+        put("proc/meminfo".to_owned(), "MemTotal: 1048576 kB\n".to_owned())?;
+        put("proc/self/mountinfo".to_owned(), String::new())?;
+        put("proc/swaps".to_owned(), String::new())?;
+        fs::create_dir_all(at("dev")).context(folder.display())?;
+        fs::create_dir_all(at("sys/block")).context(folder.display())?;
+        for disk in disks.iter().filter(|disk| wiped.contains(&disk.name)) {
+            let name = &disk.name;
+            let known = base.disks.iter().find(|known| known.name == *name).ok_or(format!("no disk {name}"))?;
+            put(format!("sys/devices/{name}/size"), format!("{}\n", known.size_bytes / 512))?;
+            put(format!("sys/devices/{name}/queue/logical_block_size"), format!("{}\n", known.sector_bytes))?;
+            put(format!("sys/devices/{name}/ro"), "0\n".to_owned())?;
+            symlink(format!("../devices/{name}"), at("sys/block").join(name)).context(name)?;
+            symlink(&disk.path, at("dev").join(name)).context(name)?;
+        }
+        let roots = Roots { sys: at("sys"), proc: at("proc"), dev: at("dev") };
+        Ok(Look { base, roots, wiped: wiped.to_vec() })
+    }
+
+    /// The inventory that the agent would make of these disks, with all assembled and looked into.
+    ///
+    /// # Errors
+    /// They cannot be probed.
+    pub fn look(&self, disks: &[Disk]) -> Result<Seen> {
+        let probed = inventory::read_at(&self.roots).map_err(|error| error.to_string())?;
+        let mut found = self.base.clone();
+        let mut bootable = false;
+        let is_wiped = |device: &str| self.wiped.iter().any(|name| is_on(device, name));
+        found.filesystems.retain(|filesystem| !is_wiped(&filesystem.device));
+        found.parts.retain(|part| !is_wiped(&part.device));
+        found.parts.extend(probed.parts);
+        found.unknown.extend(probed.unknown);
+        found.arrays.extend(probed.arrays);
+        for new in probed.disks {
+            let Some(disk) = disks.iter().find(|disk| disk.name == new.name) else { continue };
+            let Some(place) = found.disks.iter().position(|old| old.name == new.name) else { continue };
+            for part in new.table.iter().flat_map(|table| &table.partitions) {
+                if !matches!(&part.signatures[..], [one] if one.kind == "ext4") {
+                    continue;
+                }
+                match filesystem(disk, part)? {
+                    Ok(inside) => {
+                        bootable |= has_boot_code(disk)? && has_kernel(disk, part)?;
+                        found.filesystems.push(inside);
+                    }
+                    Err(why) => found.failed.push(Failed { tried: Tried::Filesystem(part.device.clone()), why }),
+                }
+            }
+            let old = &mut found.disks[place];
+            (old.table, old.signatures, old.unreadable, old.blank, old.uses) =
+                (new.table, new.signatures, new.unreadable, new.blank, new.uses);
+        }
+        count_events(&mut found, disks)?;
+        Ok(Seen { inventory: found, bootable })
+    }
+}
+
+/// As the agent finds it: it has unmounted what it looked into, and has started the stack itself.
+pub fn at_rest(mut found: Inventory) -> Inventory {
+    let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
+    for disk in &mut found.disks {
+        stop(&mut disk.uses);
+        disk.table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| stop(&mut part.uses));
+    }
+    for stacked in &mut found.stacked {
+        stop(&mut stacked.uses);
+        stacked.assembled = true;
+    }
+    found
+}
+
+/// The disk of that name, or a partition of it.
+pub fn is_on(device: &str, disk: &str) -> bool {
+    let rest = device.strip_prefix("/dev/").and_then(|name| name.strip_prefix(disk));
+    let separator = if disk.ends_with(|last: char| last.is_ascii_digit()) { "p" } else { "" };
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix(separator).is_some_and(|number| number.parse::<u32>().is_ok())
+    })
+}
+
+/// Runs debugfs on the partition; what it printed, and what it complained of. It replays no journal, as the agent's look.
+fn debugfs(disk: &Disk, part: &Partition, request: &str) -> Result<(Vec<u8>, String)> {
+    let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
+    let output =
+        Command::new("debugfs").args(["-R", request, &place]).output().context("debugfs (package e2fsprogs)")?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    // The first line is its version.
+    let words = words.lines().skip(1).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    Ok((output.stdout, words))
+}
+
+/// What is in it, or why it cannot be mounted.
+fn filesystem(disk: &Disk, part: &Partition) -> Result<std::result::Result<Filesystem, String>> {
+    let (marker, words) = debugfs(disk, part, &format!("cat {}", drophammer::marker::PATH))?;
+    if words.contains("Filesystem not open") {
+        return Ok(Err(words));
+    }
+    let mut block = [0; 32];
+    let superblock = part.start_bytes + EXT4_SUPERBLOCK;
+    disk.file.read_exact_at(&mut block, superblock).context(disk.path.display())?;
+    let number = |at: usize| u64::from(u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]));
+    let (blocks, free, block_bytes) = (number(4), number(12), 1024 << number(24).min(6));
+    Ok(Ok(Filesystem {
+        device: part.device.clone(),
+        size_bytes: blocks * block_bytes,
+        used_bytes: blocks.saturating_sub(free) * block_bytes,
+        marker: serde_json::from_slice::<Marker>(&marker).ok(),
+    }))
+}
+
+fn has_boot_code(disk: &Disk) -> Result<bool> {
+    let mut code = vec![0; BOOT_CODE_BYTES as usize];
+    disk.file.read_exact_at(&mut code, 0).context(disk.path.display())?;
+    Ok(code.iter().any(|byte| *byte != 0))
+}
+
+fn has_kernel(disk: &Disk, part: &Partition) -> Result<bool> {
+    let (found, _) = debugfs(disk, part, "stat /boot/vmlinuz")?;
+    Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
+}
+
+/// A member that has missed changes does not count, as mdadm has it: one behind may be that of the array's stop.
+fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
+    for array in found.arrays.iter_mut().filter(|array| array.metadata == "1.2") {
+        let mut events = Vec::new();
+        for member in &array.members {
+            let mut parts = found.disks.iter().flat_map(|disk| {
+                let parts = disk.table.iter().flat_map(|table| &table.partitions);
+                parts.map(move |part| (&disk.name, part))
+            });
+            let place = parts.find(|(_, part)| part.device == member.device);
+            let disk = place.and_then(|(name, part)| Some((disks.iter().find(|disk| disk.name == *name)?, part)));
+            let (disk, part) = disk.ok_or(format!("no disk with {}", member.device))?;
+            let mut count = [0; 8];
+            let at = part.start_bytes + MD_SUPERBLOCK + MD_EVENTS;
+            disk.file.read_exact_at(&mut count, at).context(disk.path.display())?;
+            events.push(u64::from_le_bytes(count));
+        }
+        let latest = events.iter().copied().max().unwrap_or_default();
+        for (member, own) in array.members.iter_mut().zip(events) {
+            if own.saturating_add(1) < latest {
+                member.role = MemberRole::Faulty;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the agent asks for when the server answers this, as `agent.rs` puts it together.
+fn request(machine: &Machine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> Request {
+    let mut claim = Claim {
+        machine: machine.id.clone(),
+        allocation: allocation.id.clone(),
+        order: allocation.order_id().to_owned(),
+        installed: allocation.installed.clone(),
+        succeeded: allocation.succeeded,
+        former_machines: allocation.former_machines.clone(),
+        ..Claim::default()
+    };
+    let is_begun = |order: &&Order| order.begun && !plan::is_whole(layout, found, &claim);
+    let begun = allocation.order.as_ref().filter(is_begun);
+    (claim.begun_on, claim.waiver) = match begun {
+        Some(order) => (order.disks.clone(), Some(Waiver::Begun)),
+        None if allocation.order.is_none() => (allocation.begun_on.clone(), None),
+        None => (Vec::new(), None),
+    };
+    let subject = Subject { machine: machine.id.clone(), image: allocation.image.id.clone(), ..Subject::default() };
+    let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
+    Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
+}
+
+/// What a plan may do: to disks that are wiped anything, to others what the record's own agent was let.
+pub struct Bounds {
+    pub wiped: Vec<String>,
+    /// By disk, what a kept filesystem, array or group may change.
+    pub open: BTreeMap<String, Ranges>,
+}
+
+impl Bounds {
+    /// By what the agent announced at its point of no return.
+    pub fn new(record: &Record, layout: &Layout) -> Bounds {
+        let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
+        let wiped: Vec<String> = wiped.map(|disk| disk.device.trim_start_matches("/dev/").to_owned()).collect();
+        let groups = record.announced["extents"].as_array().into_iter().flatten();
+        let disks: Vec<&Value> = groups.flat_map(|group| group["disks"].as_array().into_iter().flatten()).collect();
+        let open = record.disks.iter().map(|name| {
+            let own = disks.iter().filter(|disk| disk["device"] == format!("/dev/{name}"));
+            let ranges = own.flat_map(|disk| disk["ranges"].as_array().into_iter().flatten());
+            let ranges = ranges.filter_map(|range| Some((range["start"].as_u64()?, range["length"].as_u64()?)));
+            (name.clone(), Ranges::new(ranges))
+        });
+        Bounds { wiped, open: open.collect() }
+    }
+
+    /// What the agent would do, in a word, or what of it is beyond the bounds.
+    pub fn judge(
+        &self,
+        machine: &Machine,
+        layout: &Layout,
+        found: &Inventory,
+    ) -> std::result::Result<&'static str, String> {
+        let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
+        match plan::make(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
+            Err(_) => Ok("refuses"),
+            Ok(plan) => match self.harm(&plan) {
+                Some(words) => Err(words),
+                None if plan.already.is_some() => Ok("boots what is there"),
+                None if plan.mode == Mode::Reinstall => Ok("reinstalls"),
+                None => Err("it would install, for an allocation that is installed".to_owned()),
+            },
+        }
+    }
+
+    fn harm(&self, plan: &Plan) -> Option<String> {
+        let is_wiped = |device: &str| self.wiped.iter().any(|name| is_on(device, name));
+        let disks = plan.disks.iter().filter(|disk| !self.wiped.contains(&disk.name));
+        let mut disks = disks.filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
+        if let Some(disk) = disks.next() {
+            return Some(format!("{} would be {:?}", disk.device, disk.verdict));
+        }
+        for operation in plan.steps.iter().flat_map(|step| &step.operations) {
+            let others = targets(operation).into_iter().find(|device| !is_wiped(device));
+            if let Some(device) = others {
+                return Some(format!("{device} would be written: {operation:?}"));
+            }
+        }
+        for extents in plan.extents.iter().flat_map(|extents| &extents.disks) {
+            let name = extents.device.trim_start_matches("/dev/");
+            if self.wiped.iter().any(|wiped| wiped == name) {
+                continue;
+            }
+            let ranges = Ranges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
+            let open = self.open.get(name).cloned().unwrap_or_default();
+            if let Some((start, length)) = ranges.without(&open).iter().next() {
+                return Some(format!("{length} bytes at {start} of {name} would be open to writes"));
+            }
+        }
+        None
+    }
+}
+
+/// Devices that an operation makes something new on.
+fn targets(operation: &Operation) -> Vec<&str> {
+    match operation {
+        Operation::WipeDisk(wipe) => vec![wipe.device.as_str()],
+        Operation::WriteTable(table) => vec![table.device.as_str()],
+        Operation::CreateArray(array) => array.devices.iter().map(String::as_str).collect(),
+        Operation::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
+        Operation::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
+        Operation::MakeFilesystem(make) => vec![make.device.as_str()],
+        Operation::BurnDisk(burn) => vec![burn.device.as_str()],
+        Operation::GrowFilesystem(grow) => vec![grow.device.as_str()],
+        _ => Vec::new(),
+    }
+}
+
+/// Partitions are told from disks, rebuilt disks are probed, and a plan that goes beyond its bounds is found.
+pub fn self_test() {
+    assert!(["/dev/vda", "/dev/vda1", "/dev/vda12"].iter().all(|device| is_on(device, "vda")));
+    assert!(["/dev/vdaa", "/dev/vdb", "/dev/md/data", "vda"].iter().all(|device| !is_on(device, "vda")));
+    assert!(is_on("/dev/nvme0n1p2", "nvme0n1") && !is_on("/dev/nvme0n12", "nvme0n1"));
+    disks_are_probed();
+    plans_are_judged();
+}
+
+fn disks_are_probed() {
+    let folder = crate::witness_log::test_folder("crash-plan");
+    let mut disk = crate::crash_states::test_disk(&folder, "vda", &[(0, 128, 4), (16, 1, 0), (24, 1, 0)]);
+    let known = inventory::Disk {
+        name: "vda".to_owned(),
+        device: "/dev/vda".to_owned(),
+        size_bytes: 65536,
+        ..Default::default()
+    };
+    let base = Inventory { disks: vec![inventory::Disk { sector_bytes: 512, ..known }], ..Inventory::default() };
+    disk.advance(1).expect("the discard");
+    let disks = [disk];
+    let look = Look::new(&base, &disks, &["vda".to_owned()], &folder.join("machine")).expect("a machine");
+    let is_blank = |disks: &[Disk]| {
+        let seen = look.look(disks).expect("an inventory");
+        assert!(!seen.bootable && seen.inventory.disks.len() == 1 && seen.inventory.disks[0].unreadable.is_none());
+        seen.inventory.disks[0].blank
+    };
+    assert!(is_blank(&disks), "what was discarded is zero");
+    let [mut disk] = disks;
+    disk.advance(2).expect("a write");
+    assert!(!is_blank(&[disk]));
+    fs::remove_dir_all(&folder).expect("removed");
+}
+
+fn plans_are_judged() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let text = fs::read_to_string(folder.join("inventories/installed-default.json")).expect("an inventory");
+    let found: Inventory = serde_json::from_str(&text).expect("an inventory");
+    let layout = fs::read_to_string(folder.join("layouts/default.yaml")).expect("a layout");
+    let layout = drophammer::layout::read_yaml(&layout).expect("a layout").layout;
+    let bounds =
+        |wiped: &[&str]| Bounds { wiped: wiped.iter().map(|name| (*name).to_owned()).collect(), open: BTreeMap::new() };
+    let order = Order { id: "o".to_owned(), attempt: 1, attempts: 3, without_marker: true, ..Order::default() };
+    let machine = |reinstall, order: Option<Order>| Machine {
+        id: "m".to_owned(),
+        allocation: Some(Allocation { id: "a".to_owned(), reinstall, order, ..Allocation::default() }),
+        ..Machine::default()
+    };
+    let ordered = machine(true, Some(Order { begun: true, ..order }));
+    assert_eq!(bounds(&["sda"]).judge(&ordered, &layout, &found), Ok("reinstalls"));
+    let beyond = bounds(&[]).judge(&ordered, &layout, &found);
+    assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");
+    let forgotten = bounds(&["sda"]).judge(&machine(false, None), &layout, &found);
+    assert!(forgotten.as_ref().is_err_and(|words| words.contains("would install")), "{forgotten:?}");
+    assert!(bounds(&["sda"]).judge(&Machine::default(), &layout, &found).is_err());
+}

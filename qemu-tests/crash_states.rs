@@ -1,0 +1,387 @@
+//! A disk as it was at a moment, rebuilt of what it was before and the log of its writes. Pure but for the files.
+//!
+//! What a disk may have after a power cut: everything before its last flush; of the writes since then any, those with FUA (force
+//! unit access) surely, and each whole or in part, torn at a border of 512 bytes. A discard leaves zeros.
+//!
+//! A flush is taken to cover all that the log has before it.
+
+use crate::host::{Context, Result};
+use crate::witness_log::{self, Record};
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{Whence, lseek};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Discards are large, and so are the holes of a disk.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Part of a write that arrived: bytes from the beginning of the write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Arrived {
+    /// Place of the write in [`Disk::records`].
+    pub record: usize,
+    pub start: u64,
+    pub length: u64,
+}
+
+/// A disk that moves through its log. The file is the disk at the cursor, and more while something is tried.
+pub struct Disk {
+    pub name: String,
+    pub records: Vec<Record>,
+    pub file: File,
+    /// By which other programs open it.
+    pub path: PathBuf,
+    log: File,
+    base: File,
+    /// All records before this one are on the disk.
+    cursor: usize,
+    /// Digest of what is tried out.
+    tried: u64,
+}
+
+impl Disk {
+    /// The disk as it was before, in memory: thousands of states are not for a medium.
+    ///
+    /// # Errors
+    /// A file cannot be read, or there is no memory.
+    pub fn open(name: &str, base: &Path, log: &Path) -> Result<Disk> {
+        let source = File::open(base).context(base.display())?;
+        let file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC).context("a file in memory")?);
+        let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        let length = source.metadata().context(base.display())?.len();
+        file.set_len(length).context(path.display())?;
+        copy_part(&source, &file, 0, length).context(path.display())?;
+        Ok(Disk {
+            name: name.to_owned(),
+            records: witness_log::records(log)?,
+            file,
+            path,
+            log: File::open(log).context(log.display())?,
+            base: source,
+            cursor: 0,
+            tried: 0,
+        })
+    }
+
+    /// The place behind the last flush before this place.
+    pub fn flushed(&self, place: usize) -> usize {
+        self.records[..place].iter().rposition(|record| record.is_flush).map_or(0, |place| place + 1)
+    }
+
+    /// How many records are in the log before the one of this number.
+    pub fn place(&self, number: u64) -> usize {
+        self.records.partition_point(|record| record.number < number)
+    }
+
+    /// Goes on to that place in the log. It does not go back.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn advance(&mut self, place: usize) -> Result<()> {
+        for index in self.cursor..place.max(self.cursor) {
+            let whole = Arrived { record: index, start: 0, length: self.records[index].length };
+            self.put(whole)?;
+        }
+        self.cursor = self.cursor.max(place);
+        Ok(())
+    }
+
+    /// Of two states with the same key the bytes are the same.
+    pub fn key(&self) -> (usize, u64) {
+        (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
+    }
+
+    /// Puts these parts of writes on the disk, in their order, until [`Disk::take_back`].
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn try_out(&mut self, parts: &[Arrived]) -> Result<Undo> {
+        let mut undo = Undo::default();
+        let mut hasher = DefaultHasher::new();
+        parts.hash(&mut hasher);
+        self.tried = if parts.is_empty() { 0 } else { hasher.finish() };
+        for part in parts {
+            let record = &self.records[part.record];
+            let (mut place, end) = (record.start + part.start, record.start + part.start + part.length);
+            while place < end {
+                let length = (end - place).min(PIECE_BYTES);
+                let mut old = vec![0; length as usize];
+                self.file.read_exact_at(&mut old, place).context(self.path.display())?;
+                let is_hole = old.iter().all(|byte| *byte == 0);
+                undo.pieces.push((place, length, (!is_hole).then_some(old)));
+                place += length;
+            }
+            self.put(*part)?;
+        }
+        Ok(undo)
+    }
+
+    /// # Errors
+    /// The file cannot be written.
+    pub fn take_back(&mut self, undo: Undo) -> Result<()> {
+        self.tried = 0;
+        for (place, length, old) in undo.pieces.into_iter().rev() {
+            match old {
+                Some(bytes) => self.file.write_all_at(&bytes, place).context(self.path.display())?,
+                None => self.punch(place, length)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of the disk, and those that it had before.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn now_and_before(&self, place: u64, length: u64) -> Result<(Vec<u8>, Vec<u8>)> {
+        let (mut now, mut before) = (vec![0; length as usize], vec![0; length as usize]);
+        self.file.read_exact_at(&mut now, place).context(self.path.display())?;
+        self.base.read_exact_at(&mut before, place).context(&self.name)?;
+        Ok((now, before))
+    }
+
+    fn put(&self, part: Arrived) -> Result<()> {
+        let record = &self.records[part.record];
+        let place = record.start + part.start;
+        let Some(data) = record.data else {
+            return if part.length > 0 { self.punch(place, part.length) } else { Ok(()) };
+        };
+        let mut bytes = vec![0; part.length as usize];
+        self.log.read_exact_at(&mut bytes, data + part.start).context(format!("the log of {}", self.name))?;
+        if bytes.iter().all(|byte| *byte == 0) && part.length > 0 {
+            return self.punch(place, part.length);
+        }
+        self.file.write_all_at(&bytes, place).context(self.path.display())
+    }
+
+    fn punch(&self, place: u64, length: u64) -> Result<()> {
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(&self.file, flags, place as i64, length as i64).context(self.path.display())
+    }
+}
+
+/// What was on a disk before something was tried out. Places without old bytes were zero.
+#[derive(Default)]
+pub struct Undo {
+    pieces: Vec<(u64, u64, Option<Vec<u8>>)>,
+}
+
+/// Everything that is in flight arrives.
+pub fn all(disk: &Disk, from: usize, to: usize) -> Vec<Arrived> {
+    let whole = |record: usize| Arrived { record, start: 0, length: disk.records[record].length };
+    (from..to).map(whole).filter(|part| part.length > 0).collect()
+}
+
+/// What becomes of writes in flight.
+#[derive(Debug, Clone, Copy)]
+pub struct Lot {
+    /// With which each arrives.
+    pub chance: f64,
+    /// At multiples of this they are torn.
+    pub tear_bytes: u64,
+}
+
+/// Some of what is in flight arrives, one write in four of them torn.
+pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand::Rng) -> Vec<Arrived> {
+    let Lot { chance, tear_bytes } = lot;
+    let mut parts = all(disk, from, to);
+    parts.retain(|part| disk.records[part.record].is_forced || random.f64() < chance);
+    for part in &mut parts {
+        if !disk.records[part.record].is_forced && random.u8(0..4) == 0 {
+            let pieces = part.length / tear_bytes;
+            let (one, other) = (random.u64(0..=pieces), random.u64(0..=pieces));
+            // A write that is no longer than a piece is not torn.
+            if pieces > 1 {
+                (part.start, part.length) = (one.min(other) * tear_bytes, one.abs_diff(other) * tear_bytes);
+            }
+        }
+    }
+    parts.retain(|part| part.length > 0);
+    parts
+}
+
+/// Parts of a disk in their order, those that meet made one: start and length.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Ranges {
+        let mut sorted: Vec<(u64, u64)> = ranges.into_iter().filter(|(_, length)| *length > 0).collect();
+        sorted.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (start, length) in sorted {
+            match merged.last_mut() {
+                Some(last) if start <= last.0 + last.1 => last.1 = (start + length).max(last.0 + last.1) - last.0,
+                _ => merged.push((start, length)),
+            }
+        }
+        Ranges(merged)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// What is in both.
+    pub fn within(&self, other: &Ranges) -> Ranges {
+        let meet = |(start, length): (u64, u64)| {
+            other.iter().filter_map(move |(begin, size)| {
+                let (first, last) = (start.max(begin), (start + length).min(begin + size));
+                (first < last).then(|| (first, last - first))
+            })
+        };
+        Ranges::new(self.iter().flat_map(meet))
+    }
+
+    /// What is in this one and not in the other.
+    pub fn without(&self, other: &Ranges) -> Ranges {
+        let mut left = Vec::new();
+        for (start, length) in self.iter() {
+            let mut place = start;
+            for (begin, size) in other.iter().filter(|(begin, size)| begin + size > start && *begin < start + length) {
+                left.push((place, begin.saturating_sub(place)));
+                place = place.max(begin + size);
+            }
+            left.push((place, (start + length).saturating_sub(place)));
+        }
+        Ranges::new(left)
+    }
+}
+
+/// Copies a part to the beginning of another file, zeros left out.
+///
+/// # Errors
+/// One of them cannot be read or written.
+pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Result<()> {
+    let end = start + length;
+    let mut place = start;
+    while place < end {
+        let data = match lseek(from, place as i64, Whence::SeekData) {
+            Ok(data) if (data as u64) < end => data as u64,
+            Ok(_) | Err(nix::errno::Errno::ENXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let hole = (lseek(from, data as i64, Whence::SeekHole)? as u64).min(end);
+        let mut piece = data;
+        while piece < hole {
+            let mut bytes = vec![0; (hole - piece).min(PIECE_BYTES) as usize];
+            from.read_exact_at(&mut bytes, piece)?;
+            to.write_all_at(&bytes, piece - start)?;
+            piece += bytes.len() as u64;
+        }
+        place = hole;
+    }
+    Ok(())
+}
+
+/// The first byte that is not the same in both, a hole being zeros.
+///
+/// # Errors
+/// One of them cannot be read.
+pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
+    let length = one.metadata()?.len().min(other.metadata()?.len());
+    let mut pieces = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
+    for place in (0..length).step_by(PIECE_BYTES as usize) {
+        let size = (length - place).min(PIECE_BYTES) as usize;
+        one.read_exact_at(&mut pieces[0][..size], place)?;
+        other.read_exact_at(&mut pieces[1][..size], place)?;
+        if pieces[0][..size] != pieces[1][..size] {
+            let differs = pieces[0].iter().zip(&pieces[1]).position(|(one, other)| one != other);
+            return Ok(differs.map(|at| place + at as u64));
+        }
+    }
+    Ok(None)
+}
+
+/// A disk of 64 KiB of `o` with a log made by hand: what each write has is the letter of its number.
+pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
+    let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
+    std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
+    witness_log::write_log(&log, heads.len() as u64, heads);
+    let file = File::options().write(true).open(&log).expect("a log");
+    for record in witness_log::records(&log).expect("records") {
+        let letter = b'a' + record.number as u8;
+        let bytes = vec![letter; record.length as usize];
+        record.data.into_iter().for_each(|place| file.write_all_at(&bytes, place).expect("written"));
+    }
+    Disk::open(name, &base, &log).expect("a disk")
+}
+
+/// Two writes, a flush, a write, one with FUA, a discard, and a write that flushes what came before it.
+pub const TEST_HEADS: [(u64, u64, u64); 7] =
+    [(0, 2, 0), (4, 2, 0), (0, 0, 1), (8, 2, 0), (16, 4, 2), (0, 8, 4), (32, 2, 1)];
+
+/// Disks move through their logs and back; what must have arrived has, and of the rest any; ranges are counted.
+pub fn self_test() {
+    let folder = witness_log::test_folder("crash-states");
+    let mut disk = test_disk(&folder, "sda", &TEST_HEADS);
+    disks_move(&mut disk);
+    some_arrive(&disk);
+    ranges_are_counted();
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+fn disks_move(disk: &mut Disk) {
+    // The last one is two records: a flush, and what was written.
+    assert_eq!((disk.records.len(), disk.place(6), disk.place(7)), (8, 6, 8));
+    assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.flushed(place)), [0, 0, 3, 3, 7, 7]);
+    let letters =
+        |disk: &Disk| [0, 1024, 2048, 4096, 8192, 16384].map(|place| disk.now_and_before(place, 1).expect("read").0[0]);
+    assert_eq!(letters(disk), *b"oooooo");
+    disk.advance(3).expect("advanced");
+    assert_eq!(letters(disk), *b"aobooo");
+    disk.advance(1).expect("it does not go back");
+    let flying = all(disk, 3, 8);
+    let undo = disk.try_out(&flying).expect("tried");
+    assert_eq!(letters(disk), *b"\0\0\0deg");
+    disk.take_back(undo).expect("taken back");
+    assert_eq!(letters(disk), *b"aobooo");
+    let torn = Arrived { record: 4, start: 512, length: 512 };
+    let undo = disk.try_out(&[torn, Arrived { record: 5, start: 0, length: 1024 }]).expect("tried");
+    let (now, before) = disk.now_and_before(8192, 2048).expect("read");
+    assert_eq!((now[511], now[512], now[1023], now[1024], before[512]), (b'o', b'e', b'e', b'o', b'o'));
+    assert_eq!(letters(disk), *b"\0obooo");
+    disk.take_back(undo).expect("taken back");
+    let same = difference(&disk.file, &disk.base).expect("compared");
+    assert_eq!(same, Some(0), "the first write is there");
+    disk.advance(8).expect("advanced");
+    assert_eq!(letters(disk), *b"\0\0\0deg");
+}
+
+fn some_arrive(disk: &Disk) {
+    let lot = |chance, tear_bytes| Lot { chance, tear_bytes };
+    let chosen = |lot, seed| some(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
+    let forced = Arrived { record: 4, start: 0, length: 2048 };
+    for seed in 0..200 {
+        assert_eq!(chosen(lot(0.0, 512), seed), [forced], "FUA is durable by itself");
+        let parts = chosen(lot(1.0, 512), seed);
+        assert_eq!(parts, chosen(lot(1.0, 512), seed), "the same for the same seed");
+        assert!(parts.contains(&forced));
+        let fits = |part: &Arrived| part.start % 512 == 0 && part.length % 512 == 0 && part.length > 0;
+        assert!(parts.iter().all(fits), "{parts:?}");
+        assert_eq!(chosen(lot(1.0, 4096), seed), all(disk, 3, 6), "no longer than what arrives whole");
+    }
+    let different = |lot| {
+        let mut all: Vec<_> = (0..200).map(|seed| format!("{:?}", chosen(lot, seed))).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.len()
+    };
+    assert_eq!(different(lot(0.5, 4096)), 4, "two writes that may arrive");
+    assert!(different(lot(1.0, 512)) > 8, "torn in many ways");
+}
+
+fn ranges_are_counted() {
+    let ranges = |ranges: &[(u64, u64)]| Ranges::new(ranges.iter().copied());
+    assert_eq!(ranges(&[(10, 5), (0, 4), (4, 2), (12, 9), (30, 0)]), ranges(&[(0, 6), (10, 11)]));
+    let (one, other) = (ranges(&[(0, 10), (20, 10)]), ranges(&[(5, 20), (28, 1)]));
+    assert_eq!(one.within(&other), ranges(&[(5, 5), (20, 5), (28, 1)]));
+    assert_eq!(one.without(&other), ranges(&[(0, 5), (25, 3), (29, 1)]));
+    assert_eq!(other.without(&one), ranges(&[(10, 10)]));
+    assert_eq!(one.without(&ranges(&[])), one);
+    assert!(one.without(&ranges(&[(0, 40)])).iter().next().is_none());
+}
