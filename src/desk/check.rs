@@ -81,7 +81,7 @@ impl Checked {
     }
 
     fn is_good(&self) -> bool {
-        let is_good = |one: &CheckedLayout| one.valid && !(self.is_strict && !one.notes.is_empty());
+        let is_good = |one: &CheckedLayout| one.valid && (!self.is_strict || one.notes.is_empty());
         self.layouts.iter().all(is_good) && self.duplicates.is_empty() && self.collisions.is_empty()
     }
 

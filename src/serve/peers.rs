@@ -37,9 +37,9 @@ impl FromRequestParts<Arc<App>> for Peer {
         if !app.peers.is_proxy(address) {
             return Ok(Peer(address));
         }
-        let words = parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+        let mut words = parts.headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
         // What came before the last one is what the client says of itself.
-        let last = words.last().and_then(|words| words.rsplit(',').next());
+        let last = words.next_back().and_then(|words| words.rsplit(',').next());
         Ok(Peer(
             last.and_then(|word| word.trim().parse().ok()).map_or(address, |address: IpAddr| address.to_canonical()),
         ))

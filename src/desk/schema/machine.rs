@@ -91,7 +91,8 @@ pub fn schema() -> Value {
     })
 }
 
-#[cfg(all(test, feature = "serve"))]
+#[cfg(feature = "serve")]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::serve::input;
