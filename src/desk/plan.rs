@@ -119,11 +119,11 @@ fn read_inventory(path: &Path) -> Result<Inventory> {
 mod tests {
     use super::*;
     use crate::plan::Erase;
+    use std::path::PathBuf;
 
     #[test]
     fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
-        let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
-        let mut running = read_inventory(&testdata.join("inventories/installed-default.json")).unwrap();
+        let mut running = read_inventory(&testdata("inventories/installed-default.json")).unwrap();
         let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
         let [efi, root, varlib, ..] = &mut disk.table.as_mut().unwrap().partitions[..] else {
             panic!("three partitions")
@@ -134,27 +134,64 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, layout) = (dir.path().join("running.json"), dir.path().join("layout.yaml"));
         std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
-        let text = std::fs::read_to_string(testdata.join("layouts/default.yaml")).unwrap();
-        let outcome = |text: &str, reinstall| {
+        let text = std::fs::read_to_string(testdata("layouts/default.yaml")).unwrap();
+        let outcome = |text: &str, reinstall, at_rest| {
             std::fs::write(&layout, text).unwrap();
             let (layout, inventory) = (layout.clone(), Some(path.clone()));
-            let options = cli::Plan {
-                layout,
-                inventory,
-                erase: Erase::Quick,
-                reinstall,
-                at_rest: false,
-                without_marker: false,
-                json: true,
-            };
-            plan(&options).unwrap()
+            plan(&cli::Plan { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
         };
-        assert_eq!(outcome(&text, true), Outcome::Good);
-        // Who holds a disk that is wiped is still in the way.
-        assert_eq!(outcome(&text, false), Outcome::Refused);
+        assert_eq!(outcome(&text, true, false), Outcome::Good);
+        // Who holds a disk that is wiped is still in the way, unless the machine is at rest by then.
+        assert_eq!(outcome(&text, false, false), Outcome::Refused);
+        assert_eq!(outcome(&text, false, true), Outcome::Good);
         let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
         disk.uses.push(Use::Holder("dm-7".to_owned()));
         std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
-        assert_eq!(outcome(&text, true), Outcome::Refused);
+        assert_eq!(outcome(&text, true, false), Outcome::Refused);
+        assert_eq!(outcome(&text, false, true), Outcome::Refused);
+    }
+
+    fn options() -> cli::Plan {
+        cli::Plan {
+            layout: testdata("layouts/default.yaml"),
+            inventory: Some(testdata("inventories/installed-default.json")),
+            erase: Erase::Quick,
+            reinstall: false,
+            at_rest: false,
+            without_marker: false,
+            json: true,
+        }
+    }
+
+    fn testdata(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
+    }
+
+    /// `drophammer plan` with an inventory that is changed in one way.
+    fn planned_with(change: impl Fn(&mut serde_json::Value), options: cli::Plan) -> Outcome {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("changed.json");
+        let mut inventory = serde_json::from_str(&read(options.inventory.as_ref().unwrap()).unwrap()).unwrap();
+        change(&mut inventory);
+        std::fs::write(&path, inventory.to_string()).unwrap();
+        plan(&cli::Plan { inventory: Some(path), ..options }).unwrap()
+    }
+
+    #[test]
+    fn an_order_without_marker_is_previewed_as_such() {
+        // Somebody has looked inside, and there is no marker.
+        let looked = |inventory: &mut serde_json::Value| {
+            inventory["filesystems"] = serde_json::json!([{"device": "/dev/sda2", "size_bytes": 1, "used_bytes": 1}]);
+        };
+        let reinstall = || cli::Plan { reinstall: true, ..options() };
+        assert_eq!(planned_with(looked, reinstall()), Outcome::Refused);
+        assert_eq!(planned_with(looked, cli::Plan { without_marker: true, ..reinstall() }), Outcome::Good);
+    }
+
+    #[test]
+    fn an_inventory_that_no_machine_has_is_refused() {
+        let sectors = |inventory: &mut serde_json::Value| inventory["disks"][0]["sector_bytes"] = 0.into();
+        assert_eq!(planned_with(|_| {}, options()), Outcome::Good);
+        assert_eq!(planned_with(sectors, options()), Outcome::Refused);
     }
 }

@@ -211,7 +211,7 @@ fn json_has_places_and_no_lines() {
         [
             "disks[0].partitions[0].number: must be a whole number without a unit, found \"1.0\"",
             "disks[0].partitions[0].size: must not be negative, found -1",
-            "disks[0].wipe: must be true or false, without quotes, found no",
+            "disks[0].wipe: must be true or false, without quotes, found \"no\"",
         ]
     );
     for other in [json!(null), json!([]), json!("text"), json!(1)] {

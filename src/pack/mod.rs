@@ -140,24 +140,24 @@ impl Source {
             let why = format!("{} is neither a directory nor the file of a disk image", source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
+        let absolute =
+            |path: &Path| path.canonicalize().context(Phase::Image, || format!("look at {}", path.display()));
+        let beside = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if absolute(beside)?.starts_with(absolute(source)?) {
+            return Err(Error::refusal(Phase::Image, format!("{} lies in what it is made of", image.display())));
+        }
         let is_empty = fs::read_dir(source).map(|mut entries| entries.next().is_none());
         if is_empty.context(Phase::Image, || format!("list {}", source.display()))? {
             let why = format!("{} is empty: there is nothing that an image could be made of", source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
-        let absolute =
-            |path: &Path| path.canonicalize().context(Phase::Image, || format!("look at {}", path.display()));
-        let beside = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        match absolute(beside)?.starts_with(absolute(source)?) {
-            true => Err(Error::refusal(Phase::Image, format!("{} lies in what it is made of", image.display()))),
-            false => Ok(Source::Tree),
-        }
+        Ok(Source::Tree)
     }
 }
 
 /// All images are compressed with zstd; by their names people and programs believe other things.
 fn refuse_other_codec(image: &Path) -> Result<()> {
-    const OTHERS: [&str; 12] = ["gz", "tgz", "xz", "txz", "lz4", "bz2", "tbz", "zip", "tar", "raw", "img", "qcow2"];
+    const OTHERS: [&str; 8] = ["gz", "tgz", "xz", "txz", "lz4", "bz2", "tbz", "zip"];
     let end = image.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();
     match OTHERS.contains(&end.as_str()) {
         true => {

@@ -45,7 +45,7 @@ impl Signer {
             return Err(Error::refusal(Phase::Settings, why));
         }
         let secret = SecretKey::from_bytes(&bytes)
-            .context(Phase::Settings, || format!("{} is no secret key of minisign", path.display()))?;
+            .context(Phase::Settings, || format!("{}, which is none of minisign's", reading()))?;
         let secret = if secret.is_encrypted() { opened(path, &text, password()?)? } else { secret };
         let public = PublicKey::from_secret_key(&secret).context(Phase::Settings, reading)?;
         let number = secret.keynum().try_into().map(u64::from_le_bytes).unwrap_or_default();

@@ -17,8 +17,8 @@ use crate::text::bytes;
 use std::fmt;
 
 /// What is said of a device that shows nothing known, and is not proven blank: it may be somebody's data all the same.
-pub const NO_KNOWN_KIND: &str = "data of no known kind";
-pub const BLANK: &str = "blank";
+const NO_KNOWN_KIND: &str = "data of no known kind";
+const BLANK: &str = "blank";
 
 /// With `{:#}`, what is wiped has a colour.
 impl fmt::Display for Plan {
@@ -79,12 +79,12 @@ impl fmt::Display for Summary {
         let disks = |names: &[String]| format!("{} {}", names.len(), if names.len() == 1 { "disk" } else { "disks" });
         let lost = match (self.wiped.is_empty(), self.lost_bytes) {
             (true, _) => String::new(),
-            (false, 0) => " (blank)".to_owned(),
+            (false, 0) => " (nothing is lost)".to_owned(),
             (false, lost) => format!(" (all that is on {} is lost)", bytes(lost)),
         };
         let parts = [
             (&self.wiped, "wiped", lost.as_str()),
-            (&self.made, "made anew", " (blank)"),
+            (&self.made, "made anew", ""),
             (&self.kept, "kept", ""),
             (&self.untouched, "not touched", ""),
         ];

@@ -141,9 +141,9 @@ fn what_is_signed_must_be_about_this_image() {
     let (other, sha512) = (format!("sha256:{}", "0a".repeat(32)), format!("sha512:{}", "0a".repeat(64)));
     for (files, digest, size, says) in [
         (manifest, None, 11, "it is about 10 bytes, and the server's image has 11"),
-        (manifest, Some(other.as_str()), 10, "the allocation sha256:0a0a"),
+        (manifest, Some(other.as_str()), 10, "the digest that was given is sha256:0a0a"),
         (sha256, Some(&other), 10, "it has sha256:01d448"),
-        (sha256, Some(&sha512), 10, "give the sha256 there"),
+        (sha256, Some(&sha512), 10, "give the sha256, so that"),
     ] {
         let error = verified_with(files, &keys(&[ONE]), digest, size).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");

@@ -26,11 +26,6 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
     if constraint.trim() == "*" {
         return Ok(None);
     }
-    if constraint.contains(',') || constraint.contains("||") {
-        return Err(format!(
-            "given imageconstraint:{constraint} is not supported: it is one operator and one version. ~ 10 is all of 10, ^ 10.1 is 10.1 and what comes before 11; for anything else write a layout for each"
-        ));
-    }
     let Some((operator, version)) = constraint.split_once(' ') else {
         let written = Written::parse(constraint).ok_or_else(|| {
             format!(
@@ -42,8 +37,13 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
     if !OPERATORS.contains(&operator) {
         return Err(format!("given imageconstraint op:{operator} is not supported"));
     }
-    let written = Written::parse(version)
-        .ok_or_else(|| format!("given version:{version} is not valid:invalid semantic version"))?;
+    let written = Written::parse(version).ok_or_else(|| {
+        let several = match version.contains([',', '|']) {
+            true => "; one operator and one version is all that it can have: ~ 10 is all of 10, ^ 10.1 is 10.1 and later ones of 10",
+            false => "",
+        };
+        format!("given version:{version} is not valid:invalid semantic version{several}")
+    })?;
     Ok(Some((operator, written)))
 }
 

@@ -36,6 +36,9 @@ fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
     let plan = make(&layout, &inventory, Mode::Install).unwrap();
     assert!(plan.to_string().contains("sde1 at /\n"), "{plan}");
     assert_eq!(plan.disks[4].verdict, Verdict::Wipe);
+    // Both names are told.
+    assert_eq!(plan.disks[4].listed_as.as_deref(), Some("os"));
+    assert!(plan.disks[0].listed_as.is_none() && plan.to_string().contains("\n    os in the layout\n"), "{plan}");
 
     layout.disks.push(whole("/dev/sde"));
     let expected = "disks[1].device: /dev/sde is /dev/sde again, which the layout lists already";

@@ -63,6 +63,30 @@ pub(super) fn empty(disk: &mut inventory::Disk, serial: &str) {
     disk.blank = true;
 }
 
+#[test]
+fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
+    let (mut inventory, mut remembered) = (marked(), claim());
+    unplug(&mut inventory, "sdb");
+    let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); when the machine was installed it was the disk with serial B0 (8.39 GB); nothing else has a copy of /dev/sdb1";
+    assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
+    // Also where only the control plane remembers it.
+    forget_marker(&mut inventory, &mut remembered);
+    remembered.waiver = Some(Waiver::Operator);
+    assert_eq!(reasons(reinstall(&layout(), &inventory, remembered)), [expected]);
+}
+
+#[test]
+fn a_refusal_ends_with_what_can_be_done_in_its_mode() {
+    let mut inventory = marked();
+    unplug(&mut inventory, "sda");
+    let install = install(&layout(), &inventory, Claim { allocation: "a-2".to_owned(), ..claim() }).unwrap_err();
+    assert!(install.to_string().ends_with("Correct the layout, or the disks, and try again."), "{install}");
+    let reinstall = reinstall(&layout(), &inventory, claim()).unwrap_err().to_string();
+    let last = reinstall.lines().last().unwrap();
+    assert!(last.contains("the layout that was stored when the machine was installed"), "{last}");
+    assert!(last.contains("--change-promise") && !last.contains("Correct the layout, or"), "{last}");
+}
+
 type Case = (&'static str, fn(&mut Inventory, &mut Claim), &'static str);
 
 #[test]

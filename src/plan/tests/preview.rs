@@ -57,12 +57,15 @@ fn machine() -> Inventory {
     machine
 }
 
+/// The look into filesystems that the test has made says nothing of a marker: an operator has waived it.
+fn reinstall_without_marker() -> Request {
+    let claim = Claim { waiver: Some(Waiver::Operator), ..Claim::default() };
+    Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) }
+}
+
 #[test]
 fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
-    // The look into filesystems that the test has made says nothing of a marker: an operator has waived it.
-    let claim = Claim { waiver: Some(Waiver::Operator), ..Claim::default() };
-    let request = Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
-    let plan = super::super::make(&storage(), &machine(), request, &mut counting()).unwrap();
+    let plan = super::super::make(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
     let plan = Plan { warnings: Vec::new(), ..plan };
     assert_printed("preview", &plan);
     let text = plan.to_string();
@@ -77,6 +80,26 @@ fn the_preview_says_what_is_on_kept_disks_and_where_it_goes() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
+}
+
+#[test]
+fn the_plan_ends_with_what_is_lost_and_what_stays() {
+    let plan = super::super::make(&storage(), &machine(), reinstall_without_marker(), &mut counting()).unwrap();
+    let end = "\n1 disk wiped (all that is on 21.0 GB is lost): sda\n3 disks kept: sdb, sdc, sdd\n2 disks not touched: sde, sdf\n";
+    assert!(plan.to_string().ends_with(end), "{plan}");
+    assert_eq!(serde_json::to_value(&plan).unwrap()["summary"]["lost_bytes"], 20_000 * MIB);
+    let mut blank = five();
+    blank.disks.iter_mut().for_each(|disk| disk.blank = true);
+    let plan = make(&layout(), &blank, Mode::Install).unwrap();
+    assert!(plan.to_string().contains("\n2 disks wiped (nothing is lost): sda, sdb\n"), "{plan}");
+}
+
+#[test]
+fn on_a_terminal_what_is_wiped_has_a_colour() {
+    let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
+    let coloured = format!("{plan:#}");
+    assert_eq!(coloured.matches("\x1b[1;31mWIPE\x1b[0m").count(), 1, "{coloured}");
+    assert_eq!(coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", ""), plan.to_string());
 }
 
 #[test]

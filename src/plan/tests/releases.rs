@@ -46,7 +46,8 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     foreign_array(&mut inventory, false);
     let plan = make(&layout(), &inventory, Mode::Install).unwrap();
     let said = "TAKES sda1 OUT OF md9, whose other members on sdf are not ours and stay as they are";
-    assert!(plan.disks[0].now.contains(said), "{plan}");
+    assert!(plan.warnings[0].starts_with(said), "{plan}");
+    assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".to_owned()][..]));
     let holder = Holder::Array { device: "/dev/md9".to_owned() };
     assert_eq!(operations(&plan, StepName::StorageRelease)[0], Operation::Release(holder));
 

@@ -45,7 +45,7 @@ pub struct Torn {
 pub struct Summary {
     /// Kernel names.
     pub wiped: Vec<String>,
-    /// Disks that are to be kept and are blank.
+    /// Disks that are to be kept, and have nothing that could be.
     pub made: Vec<String>,
     pub kept: Vec<String>,
     pub untouched: Vec<String>,
