@@ -215,3 +215,32 @@ pub fn hand_out(
     )?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_ends_after_a_day_unless_its_installation_has_begun() {
+        let at = |hours: i64| (OffsetDateTime::now_utc() - time::Duration::hours(hours)).format(&Rfc3339).unwrap();
+        let boot = |created: String, begun: bool| Boot {
+            machine: "m".to_owned(),
+            hash: [1; 32],
+            created,
+            asked_by: String::new(),
+            while_heard: false,
+            address: None,
+            begun,
+            over: None,
+        };
+        for (created, begun, is_expired) in [
+            (at(0), false, false),
+            (at(23), false, false),
+            (at(25), false, true),
+            (at(25), true, false),
+            ("yesterday".to_owned(), false, true),
+        ] {
+            assert_eq!(boot(created.clone(), begun).is_expired(), is_expired, "{created} {begun}");
+        }
+    }
+}
