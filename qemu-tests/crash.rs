@@ -146,8 +146,14 @@ impl Tally {
         self.intact += usize::from(finding.data.is_empty());
         self.safe += usize::from(finding.plan.is_empty());
         finding.next.into_iter().for_each(|next| *self.next.entry(next).or_default() += 1);
-        let words = finding.data.into_iter().chain(finding.plan);
-        self.bad.extend(words.map(|words| format!("{}: {words}", place())));
+        for words in finding.data.into_iter().chain(finding.plan) {
+            let line = format!("{}: {words}", place());
+            if self.bad.len() < TOLD {
+                // Thousands more may follow, and take minutes.
+                println!("{line}");
+            }
+            self.bad.push(line);
+        }
     }
 }
 
