@@ -2,8 +2,8 @@
 //! them, and judged without a machine; a few of them are booted.
 //!
 //! The states: all disks at each flush of each of them, the others at the place that they had then; and random ones, where of the
-//! writes in flight any have arrived. `DROPHAMMER_SEED` chooses others, `DROPHAMMER_BOOTS` how many are booted, and `DROPHAMMER_RECORD`
-//! names a folder that an earlier run has kept, whose record is judged again.
+//! writes in flight any have arrived. `DROPHAMMER_SEED` chooses others, `DROPHAMMER_STATES` says how many, and `DROPHAMMER_BOOTS` how
+//! many are booted. `DROPHAMMER_RECORD` names a folder that an earlier run has kept, whose record is judged again.
 
 use crate::crash_judge::{Finding, Judge};
 use crate::crash_picks::{Pick, apply, make, phases, picks, place, sample, step};
@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
 
+const RANDOM_STATES: usize = 2000;
 const BOOTS: usize = 12;
 /// So many bad states are told.
 const TOLD: usize = 40;
@@ -34,7 +35,7 @@ struct Tally {
     intact: usize,
     safe: usize,
     bad: Vec<String>,
-    next: BTreeMap<&'static str, usize>,
+    next: BTreeMap<String, usize>,
 }
 
 /// Records, rebuilds, judges, boots; prints the tally.
@@ -61,16 +62,18 @@ pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
 fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded: bool) -> Result<()> {
     let record = if is_recorded { Record::read(folder)? } else { reinstall(scenario, artifacts, folder)? };
     let seed = powercut::seed();
-    let picks = picks(&record, &disks(&record, folder)?, &mut fastrand::Rng::with_seed(seed));
-    let wanted = std::env::var("DROPHAMMER_BOOTS").ok().and_then(|count| count.parse().ok()).unwrap_or(BOOTS);
-    let boots = sample(&picks, &record.moments, wanted);
+    let number = |variable: &str, or| std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
+    let count = number("DROPHAMMER_STATES", RANDOM_STATES);
+    let picks = picks(&record, &disks(&record, folder)?, count, &mut fastrand::Rng::with_seed(seed));
+    let boots = sample(&picks, &record.moments, number("DROPHAMMER_BOOTS", BOOTS));
     println!("witness: seed {seed}, {} moments, {} states", record.moments.len(), picks.len());
     let scratch = folder.join("states");
     let _ = fs::remove_dir_all(&scratch);
     fs::create_dir_all(&scratch).context(scratch.display())?;
     let began = Instant::now();
     let mut tally = judge_all(&record, folder, &picks, &boots, &scratch)?;
-    println!("witness: judged in {} s; the agent would: {:?}", began.elapsed().as_secs(), tally.next);
+    println!("witness: judged in {} s", began.elapsed().as_secs());
+    tally.next.iter().for_each(|(next, count)| println!("witness: {count} times the agent would {next}"));
     let mut converged = 0;
     for (number, pick) in boots.iter().enumerate() {
         let verdict = boot(&record, scenario, artifacts, folder, &saved(&scratch, number), number);
@@ -130,7 +133,12 @@ fn judge_all(record: &Record, folder: &Path, picks: &[Pick], boots: &[Pick], scr
         for (disk, undo) in disks.iter_mut().zip(undos) {
             disk.take_back(undo)?;
         }
+        let told = tally.bad.len();
         tally.add(finding, || place(record, pick));
+        if told < TOLD {
+            // Thousands more may follow, and take minutes.
+            tally.bad[told..].iter().for_each(|line| println!("{line}"));
+        }
         if number % 200 == 199 {
             println!("witness: {} of {} states", number + 1, picks.len());
         }
@@ -222,10 +230,10 @@ pub fn self_test() {
     let scenario = crate::reader::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
     assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
     let mut tally = Tally::default();
-    tally.add(Finding { next: vec!["refuses"], ..Finding::default() }, || "here".to_owned());
+    tally.add(Finding { next: vec!["refuse".to_owned()], ..Finding::default() }, || "here".to_owned());
     let data = vec!["lost".to_owned()];
-    tally.add(Finding { data, plan: vec!["wipes".to_owned()], next: vec!["refuses"] }, || "there".to_owned());
+    tally.add(Finding { data, plan: vec!["wipes".to_owned()], next: vec!["refuse".to_owned()] }, || "there".to_owned());
     assert_eq!((tally.states, tally.intact, tally.safe), (2, 1, 1));
     assert_eq!(tally.bad, ["there: lost", "there: wipes"]);
-    assert_eq!(tally.next, BTreeMap::from([("refuses", 2)]));
+    assert_eq!(tally.next, BTreeMap::from([("refuse".to_owned(), 2)]));
 }

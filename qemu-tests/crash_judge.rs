@@ -10,7 +10,7 @@
 //! replayed, and has every file of the base, or of the end of the record.
 
 use crate::crash_files::{self, Files};
-use crate::crash_plan::{Bounds, Look, Seen};
+use crate::crash_plan::{BOOT, Bounds, Look, REINSTALL, Seen};
 use crate::crash_record::{Phase, Record};
 use crate::crash_states::{Disk, Ranges, copy_part};
 use crate::host::{Context, Result};
@@ -37,7 +37,7 @@ pub struct Extent {
 pub struct Finding {
     pub data: Vec<String>,
     pub plan: Vec<String>,
-    pub next: Vec<&'static str>,
+    pub next: Vec<String>,
 }
 
 pub struct Judge<'a> {
@@ -55,7 +55,7 @@ pub struct Judge<'a> {
     scratch: PathBuf,
     /// What was found before in the same bytes.
     filesystems: HashMap<(usize, String), Option<String>>,
-    plans: HashMap<(Phase, String), std::result::Result<&'static str, String>>,
+    plans: HashMap<(Phase, String), std::result::Result<String, String>>,
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
     /// Digests of all files of the old root and of the new one.
     roots: [String; 2],
@@ -134,12 +134,18 @@ impl<'a> Judge<'a> {
         &self.bounds.wiped
     }
 
-    /// Takes the root that is on the disks now for the old one, or for the new one.
+    /// Takes the root that is on the disks now for the old one, or for the new one. What the agent would do then is known: all
+    /// could be refused for a reason that has nothing to do with the states.
     ///
     /// # Errors
-    /// There is none, or it is not whole.
+    /// There is none, it is not whole, or the agent would do something else.
     pub fn learn_root(&mut self, disks: &[Disk], is_new: bool) -> Result<()> {
         let seen = self.look.look(disks)?;
+        let (phase, wanted) = if is_new { (Phase::Done, BOOT) } else { (Phase::Ordered, REINSTALL) };
+        let next = self.next(&seen.inventory, phase)?;
+        if next.as_ref().map(String::as_str) != Ok(wanted) {
+            return Err(format!("the agent would not {wanted} with the disks as they are: {next:?}"));
+        }
         if !seen.bootable {
             return Err("the disks before the reinstall, or after it, boot nothing".to_owned());
         }
@@ -273,7 +279,7 @@ impl<'a> Judge<'a> {
         Ok(digest)
     }
 
-    fn next(&mut self, found: &Inventory, phase: Phase) -> Result<std::result::Result<&'static str, String>> {
+    fn next(&mut self, found: &Inventory, phase: Phase) -> Result<std::result::Result<String, String>> {
         let text = serde_json::to_vec(found).context("the inventory")?;
         let key = (phase, format!("{:x}", Sha256::digest(text)));
         if let Some(known) = self.plans.get(&key) {

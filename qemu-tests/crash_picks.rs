@@ -4,7 +4,6 @@ use crate::crash_record::{Moment, Phase, Record};
 use crate::crash_states::{self, Arrived, Disk, Lot, Undo};
 use crate::host::Result;
 
-const RANDOM_STATES: usize = 2000;
 /// A disk's own sector; and what every filesystem takes for granted to arrive whole, also on kept disks that nobody reinstalls.
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
@@ -33,8 +32,8 @@ pub struct Made {
     targets: Vec<usize>,
 }
 
-/// All states, in the order of their moments.
-pub fn picks(record: &Record, disks: &[Disk], random: &mut fastrand::Rng) -> Vec<Pick> {
+/// All flushes and so many random states, in the order of their moments.
+pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastrand::Rng) -> Vec<Pick> {
     let moments = &record.moments;
     let last = moments.last().map(|moment| moment.counts.clone()).unwrap_or_default();
     let mut picks = Vec::new();
@@ -52,7 +51,7 @@ pub fn picks(record: &Record, disks: &[Disk], random: &mut fastrand::Rng) -> Vec
     // Where much is written, much can be cut.
     let total = |moment: &Moment| moment.counts.iter().sum::<u64>();
     let end = moments.last().map(total).unwrap_or_default();
-    for _ in 0..RANDOM_STATES {
+    for _ in 0..count {
         let write = random.u64(0..end.max(1));
         let moment = moments.partition_point(|moment| total(moment) <= write).saturating_sub(1);
         picks.push(Pick { moment, kind: Kind::Random(random.u64(..)) });
@@ -173,12 +172,16 @@ pub fn self_test() {
         moment("image.burn", [Phase::Begun, Phase::Begun], [6, 3]),
         moment("boot.kexec", [Phase::Begun, Phase::Done], [7, 7]),
     ];
-    let picks = self::picks(&record, &disks, &mut fastrand::Rng::with_seed(1));
-    assert_eq!(picks, self::picks(&record, &disks, &mut fastrand::Rng::with_seed(1)), "the same for the same seed");
+    let picks = self::picks(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1));
+    assert_eq!(
+        picks,
+        self::picks(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1)),
+        "the same for the same seed"
+    );
     let flushes: Vec<Pick> = picks.iter().filter(|pick| matches!(pick.kind, Kind::Flush { .. })).copied().collect();
     let flush = |moment, disk, record| Pick { moment, kind: Kind::Flush { disk, record } };
     assert_eq!(flushes, [flush(1, 0, 2), flush(2, 1, 2), flush(3, 0, 6), flush(3, 1, 6)]);
-    assert_eq!(picks.len(), RANDOM_STATES + flushes.len());
+    assert_eq!(picks.len(), 2000 + flushes.len());
     let steps: Vec<String> = sample(&picks, &record.moments, 3).iter().map(|pick| step(&record, pick)).collect();
     assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
     states_are_made(&record, &mut disks, &picks);

@@ -29,6 +29,10 @@ const MD_EVENTS: u64 = 200;
 /// Of PCs that boot by a BIOS: code, then the table (UEFI specification 5.2.1).
 const BOOT_CODE_BYTES: u64 = 440;
 
+/// What an agent may do beside a refusal.
+pub const REINSTALL: &str = "reinstall";
+pub const BOOT: &str = "boot what is there";
+
 /// Where the disks of a state are shown as devices.
 pub struct Look<'a> {
     base: &'a Inventory,
@@ -249,19 +253,16 @@ impl Bounds {
     }
 
     /// What the agent would do, in a word, or what of it is beyond the bounds.
-    pub fn judge(
-        &self,
-        machine: &Machine,
-        layout: &Layout,
-        found: &Inventory,
-    ) -> std::result::Result<&'static str, String> {
+    pub fn judge(&self, machine: &Machine, layout: &Layout, found: &Inventory) -> std::result::Result<String, String> {
         let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
         match plan::make(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
-            Err(_) => Ok("refuses"),
+            Err(refusal) => {
+                Ok(format!("refuse: {}", refusal.problems.first().map(ToString::to_string).unwrap_or_default()))
+            }
             Ok(plan) => match self.harm(&plan) {
                 Some(words) => Err(words),
-                None if plan.already.is_some() => Ok("boots what is there"),
-                None if plan.mode == Mode::Reinstall => Ok("reinstalls"),
+                None if plan.already.is_some() => Ok(BOOT.to_owned()),
+                None if plan.mode == Mode::Reinstall => Ok(REINSTALL.to_owned()),
                 None => Err("it would install, for an allocation that is installed".to_owned()),
             },
         }
@@ -359,7 +360,7 @@ fn plans_are_judged() {
         ..Machine::default()
     };
     let ordered = machine(true, Some(Order { begun: true, ..order }));
-    assert_eq!(bounds(&["sda"]).judge(&ordered, &layout, &found), Ok("reinstalls"));
+    assert_eq!(bounds(&["sda"]).judge(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
     let beyond = bounds(&[]).judge(&ordered, &layout, &found);
     assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");
     let forgotten = bounds(&["sda"]).judge(&machine(false, None), &layout, &found);
