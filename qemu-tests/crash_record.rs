@@ -154,21 +154,20 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
     let cmdline = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?.ok_or("the server has no order")?;
     let keeper =
         Keeper { folder, state: &state, uuid: &chassis.uuid, cmdline: &cmdline, server: &server, proxy: &proxy };
-    let mut answers = BTreeMap::from([(Phase::Ordered, keeper.keep(Phase::Ordered)?)]);
+    keeper.keep(Phase::Ordered)?;
     let mut vm = start.switch_on(&chassis, LABEL, Some(&cmdline))?;
     let logs: Vec<PathBuf> = disks.iter().map(|disk| Record::log(folder, disk)).collect();
     let ended = AtomicBool::new(false);
-    let (moments, begun) = std::thread::scope(|scope| {
+    let (moments, answers) = std::thread::scope(|scope| {
         // Apart from the moments: to keep the server's folder takes longer than a step.
-        let begun = scope.spawn(|| keeper.keep_when_begun(&ended));
+        let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
         let moments = keeper.watch(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);
-        (moments, begun.join())
+        (moments, answers.join())
     });
     let moments = moments?;
-    let begun = begun.map_err(|_| "the thread that keeps the server's folder panicked")??;
+    let mut answers = answers.map_err(|_| "the thread that keeps the server's folder panicked")??;
     vm.quit()?;
-    answers.insert(Phase::Begun, begun.ok_or("the server did not hear that the reinstall begins")?);
     answers.insert(Phase::Done, keeper.keep(Phase::Done)?);
     let announced = proxy.announced().pop().ok_or("the agent has not announced anything")?;
     let record = Record {
@@ -221,18 +220,23 @@ impl Keeper<'_> {
         copied.map(|()| answer)
     }
 
-    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<Option<Machine>> {
+    /// What the server answers while it is ordered, from the machine's registration on, and when it has begun.
+    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<Phase, Machine>> {
+        let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
-            // The server may not have heard yet what the wire has.
-            let is_begun = |machine: &Machine| {
-                machine.allocation.iter().filter_map(|it| it.order.as_ref()).any(|order| order.begun)
-            };
-            if self.phase() == Phase::Begun && is_begun(&self.answer()?) {
-                return self.keep(Phase::Begun).map(Some);
+            let answer = self.answer()?;
+            let order = answer.allocation.as_ref().and_then(|allocation| allocation.order.as_ref());
+            match order.map(|order| order.begun) {
+                Some(false) => drop(answers.insert(Phase::Ordered, answer)),
+                Some(true) => {
+                    answers.insert(Phase::Begun, self.keep(Phase::Begun)?);
+                    return Ok(answers);
+                }
+                None => {}
             }
             std::thread::sleep(POLL);
         }
-        Ok(None)
+        Err("the server did not hear that the reinstall begins".to_owned())
     }
 
     /// Until another kernel runs.
