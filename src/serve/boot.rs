@@ -141,10 +141,9 @@ fn asking(
     let by_uuid = uuid.as_deref().and_then(|uuid| directory.machine(uuid));
     let machine = by_uuid.or_else(|| directory.machine_by_mac(mac.as_deref()?));
     let Some(id) = machine.map(|machine| machine.id.clone()).or(uuid) else {
-        let seen = format!(
-            "a machine at {peer} without a usable UUID and with the unknown MAC {mac:?} asks for its boot script"
-        );
-        app.alarm(format!("{seen}: give it a file in machines/ with this MAC"));
+        app.alarm(format!(
+            "a machine at {peer} without a usable UUID and with the unknown MAC {mac:?} asks for its boot script: give it a file in machines/ with this MAC"
+        ));
         return Err(ApiError::bad("no usable uuid, and no machine is known by that mac"));
     };
     // Also while its image is being digested: what is installed stays installed.

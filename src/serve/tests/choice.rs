@@ -54,6 +54,7 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     server.write("machines/one.yaml", &without_layout("a1", "debian-13"));
     server.heard("the file says debian-13, the machine runs debian-12").await;
     server.order("debian-13").await;
+    let token = server.token(ONE).await;
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
     let server = Running::start_in(server.stop().await).await;
     let token = server.token(ONE).await;
@@ -69,6 +70,7 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     server.report(ONE, &token, "a2", true).await;
     std::fs::remove_file(server.dir.path().join("layouts/new.yaml")).unwrap();
     server.order("debian-12").await;
+    let token = server.token(ONE).await;
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("new"), "it is stored with the allocation");
 }
 
