@@ -141,7 +141,8 @@ pub fn phases(record: &Record, disks: &[Disk], made: &Made, pick: &Pick, wiped: 
     let mut phases: Vec<Phase> = now.phases.iter().chain(&next.phases).copied().collect();
     phases.sort_unstable();
     phases.dedup();
-    phases.retain(|phase| !(has_begun && *phase == Phase::Ordered) && !(has_more && *phase == Phase::Done));
+    let cannot_be = |phase| has_begun && phase == Phase::Ordered || has_more && phase == Phase::Done;
+    phases.retain(|phase| !cannot_be(*phase));
     if phases.is_empty() { vec![Phase::Begun] } else { phases }
 }
 

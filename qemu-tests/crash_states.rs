@@ -361,7 +361,8 @@ fn some_arrive(disk: &Disk) {
         let parts = chosen(lot(1.0, 512), seed);
         assert_eq!(parts, chosen(lot(1.0, 512), seed), "the same for the same seed");
         assert!(parts.contains(&forced));
-        let fits = |part: &Arrived| part.start % 512 == 0 && part.length % 512 == 0 && part.length > 0;
+        let fits =
+            |part: &Arrived| part.start.is_multiple_of(512) && part.length.is_multiple_of(512) && part.length > 0;
         assert!(parts.iter().all(fits), "{parts:?}");
         assert_eq!(chosen(lot(1.0, 4096), seed), all(disk, 3, 6), "no longer than what arrives whole");
     }

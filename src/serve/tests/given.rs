@@ -127,8 +127,12 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
     );
 
     let wipes = async |words: Value| {
-        let answer = server.press(ONE, "debian-13", words).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        // A file that was just written is read a moment later.
+        let began = std::time::Instant::now();
+        while server.press(ONE, "debian-13", words.clone()).await.status != 200 {
+            assert!(began.elapsed() < PATIENCE, "never pressed: {}", server.heard.text());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let token = server.token(ONE).await;
         let given = server.allocated(ONE, &token).await.allocation.unwrap();
         given.filesystemlayout["disks"][1]["wipeonreinstall"].as_bool().unwrap()
