@@ -9,7 +9,7 @@ use uuid::Uuid;
 /// Where the size of a device cannot be said before it is made.
 const UNKNOWN_SIZE_BYTES: u64 = 4 << 30;
 
-/// An array that is made, and has options. `sizes` are those of the devices that are there, in their order.
+/// The trial of an array that is made; one without options needs none. `sizes` has the devices that are there, in their order.
 pub fn array(made: &CreateArray, sizes: &[Option<u64>], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() {
         return None;

@@ -30,7 +30,7 @@ pub struct Decided {
     pub image_disk: Option<inventory::Disk>,
     /// In the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Of those that are made.
+    /// Arrays that are made with options are tried first.
     pub array_trials: Vec<TryArray>,
     /// In the order of `Layout::volumegroups`.
     pub groups: Vec<GroupFate>,

@@ -32,7 +32,7 @@ mod ioctl {
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, Config);
 }
 
-/// Open, so that it stays.
+/// It stays as long as this is held.
 pub struct LoopDevice {
     pub file: File,
     /// `/dev/loop0`.

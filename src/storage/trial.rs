@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Most of a filesystem is a hole. What is not, is its metadata: of 8 TB some hundred MiB, most of it an xfs log of zeros.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 
-/// Of each device of an array. Superblock, bitmap and bad-block log take a few MiB of it.
+/// Each device of an array may fill so much. Its superblock, bitmap and bad-block log take a few MiB.
 const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
 /// This part of the memory that is free may be used.
