@@ -212,7 +212,7 @@ mod tests {
         for (digest, says) in [
             ("sha256:12", "has 2 digits"),
             ("12", "is not a digest"),
-            ("md5:0123456789abcdef0123456789abcdef", "give its sha256"),
+            ("md5:0123456789abcdef0123456789abcdef", "md5 proves nothing and is not taken: give the sha256"),
         ] {
             let error = ask(&server, Some(digest)).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
