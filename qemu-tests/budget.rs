@@ -1,7 +1,7 @@
 //! How much time there is: `DROPHAMMER_UNTIL`, seconds since 1970. A case that would not end by then is not begun, and is named
 //! as not run.
 
-use crate::machine::patience;
+use crate::host::patience;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 

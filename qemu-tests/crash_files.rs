@@ -1,7 +1,7 @@
 //! What is in a filesystem that was rebuilt: whether it is sound once its journal is replayed, and its files. By the tools of the
 //! filesystems, on copies, without a mount.
 
-use crate::host::{Context, Result, tool};
+use crate::host::{Context, Result, bounded, tool};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> 
 
 /// Replays the journal, and says what is wrong then. Not `e2fsck -E journal_only`, which repairs all that it is let.
 fn check_ext4(view: &Path) -> Result<Option<String>> {
-    let run = |argv: &[&str]| Command::new(argv[0]).args(&argv[1..]).arg(view).output().context(argv[0]);
+    let run = |argv: &[&str]| bounded(argv).arg(view).output().context(argv[0]);
     let replayed = run(&["debugfs", "-w", "-R", "journal_run"])?;
     let checked = run(&["e2fsck", "-f", "-n"])?;
     if checked.status.success() {
@@ -47,7 +47,7 @@ fn check_ext4(view: &Path) -> Result<Option<String>> {
 }
 
 fn check_btrfs(view: &Path) -> Result<Option<String>> {
-    let checked = Command::new("btrfs").args(["check", "--readonly"]).arg(view).output().context("btrfs")?;
+    let checked = bounded(&["btrfs", "check", "--readonly"]).arg(view).output().context("btrfs")?;
     Ok((!checked.status.success()).then(|| one_line(&checked.stderr)))
 }
 

@@ -7,7 +7,7 @@
 
 use crate::crash_record::Record;
 use crate::crash_states::{Disk, Ranges};
-use crate::host::{Context, Result, write};
+use crate::host::{Context, Result, bounded, write};
 use drophammer::allocation::{Allocation, Machine, Order};
 use drophammer::inventory::{self, Failed, Filesystem, Inventory, MemberRole, Partition, Roots, Tried, Use};
 use drophammer::layout::Layout;
@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
-use std::process::Command;
 use uuid::Uuid;
 
 /// Of an ext4's superblock in its filesystem (struct ext4_super_block in fs/ext4/ext4.h).
@@ -141,8 +140,10 @@ pub fn is_on(device: &str, disk: &str) -> bool {
 /// Runs debugfs on the partition; what it printed, and what it complained of. It replays no journal, as the agent's look.
 fn debugfs(disk: &Disk, part: &Partition, request: &str) -> Result<(Vec<u8>, String)> {
     let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
-    let output =
-        Command::new("debugfs").args(["-R", request, &place]).output().context("debugfs (package e2fsprogs)")?;
+    let output = bounded(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
+    if !output.status.success() {
+        return Err(format!("debugfs (package e2fsprogs) ended with {}", output.status));
+    }
     let words = String::from_utf8_lossy(&output.stderr);
     // The first line is its version.
     let words = words.lines().skip(1).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");

@@ -20,9 +20,22 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     std::fs::write(path, bytes).context(path.display())
 }
 
+/// A tool that is killed after some minutes, as damaged filesystems can keep one busy for ever; `timeout` ends with 137 then.
+pub fn bounded(argv: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", &(300 * patience()).to_string()]).args(argv);
+    command
+}
+
+/// How much slower this host may be than those for which the deadlines were made: `DROPHAMMER_PATIENCE`, a whole number.
+pub fn patience() -> u64 {
+    let said = std::env::var("DROPHAMMER_PATIENCE").ok();
+    said.and_then(|said| said.parse().ok()).unwrap_or(1)
+}
+
 /// Runs a tool with a file as its input; its output, or its words.
 pub fn tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
-    let output = Command::new(argv[0]).args(&argv[1..]).stdin(stdin).output().context(argv[0])?;
+    let output = bounded(argv).stdin(stdin).output().context(argv[0])?;
     if output.status.success() {
         return Ok(output.stdout);
     }

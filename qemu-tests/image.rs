@@ -3,6 +3,7 @@
 use crate::host::{Context, Result, tool, write};
 use crate::members;
 use crate::registry::{self, Registry};
+use crate::scenario::{Bus, Disk};
 use crate::served::{Digest, Image, Signer, System};
 use crate::server;
 use sha2::{Digest as _, Sha256};
@@ -11,9 +12,15 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// The image with that system, below what was built. Scenarios that name none install the tiny one.
-pub fn of(system: System) -> String {
-    format!("{0}/{0}.tar.zst", system.name())
+/// The image with that system, below what was built. Scenarios that name none install the tiny one. On SATA disks it needs
+/// another kernel, which starts more slowly.
+pub fn of(system: System, disks: &[Disk]) -> &'static str {
+    let has_sata = disks.iter().any(|disk| disk.bus == Bus::Sata);
+    match system {
+        System::Tiny if has_sata => "tiny/sata.tar.zst",
+        System::Tiny => "tiny/tiny.tar.zst",
+        System::Debian => "debian/debian.tar.zst",
+    }
 }
 
 /// Makes the image `id` and its description in the server's folder: a file there, or the registry that has it. `base` is the

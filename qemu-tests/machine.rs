@@ -1,7 +1,7 @@
 //! One QEMU process: its command line, its consoles, its end.
 
 use crate::facts::Facts;
-use crate::host::{Context, Result, child, write};
+use crate::host::{Context, Result, child, patience, write};
 use crate::monitor::Monitor;
 use crate::plugs::{self, add_disks};
 use crate::scenario::{Disk, Firmware, Machine};
@@ -308,12 +308,6 @@ impl Drop for Vm {
 fn read(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\r', "")
-}
-
-/// How much slower this host may be than those for which the deadlines were made: `DROPHAMMER_PATIENCE`, a whole number.
-pub fn patience() -> u64 {
-    let said = std::env::var("DROPHAMMER_PATIENCE").ok();
-    said.and_then(|said| said.parse().ok()).unwrap_or(1)
 }
 
 /// That `/dev/kvm` exists proves nothing; the processor must have it. QEMU takes the first one that works. Its plain

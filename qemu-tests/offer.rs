@@ -22,7 +22,7 @@ impl Stage<'_> {
         let image = self.image();
         let original = match &self.run.image.file {
             Some(file) => self.find(file, self.artifacts),
-            None => self.artifacts.join(image::of(self.run.image.system)),
+            None => self.artifacts.join(image::of(self.run.image.system, &self.scenario.machine.disks)),
         };
         let registry = image::offer(&self.run.image, &original, &image, state, base)?;
         match &self.run.reinstall {

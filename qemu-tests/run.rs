@@ -42,14 +42,14 @@ pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
 /// Which script is to be run.
 pub fn need(artifacts: &Path) -> Result<()> {
     let needed = [
-        ("ramdisk/vmlinuz".to_owned(), "build-ramdisk"),
-        ("ramdisk/initrd".to_owned(), "build-ramdisk"),
-        ("ramdisk/vmlinux".to_owned(), "build-ramdisk"),
-        ("ramdisk/quick".to_owned(), "build-ramdisk"),
-        ("ramdisk/inspect".to_owned(), "build-ramdisk"),
-        (image::of(System::Tiny), "build-tiny"),
+        ("ramdisk/vmlinuz", "build-ramdisk"),
+        ("ramdisk/initrd", "build-ramdisk"),
+        ("ramdisk/vmlinux", "build-ramdisk"),
+        ("ramdisk/quick", "build-ramdisk"),
+        ("ramdisk/inspect", "build-ramdisk"),
+        (image::of(System::Tiny, &[]), "build-tiny"),
     ];
-    for (file, script) in &needed {
+    for (file, script) in needed {
         let path = artifacts.join(file);
         if !path.exists() {
             return Err(format!("{} is missing: run scripts/{script}", path.display()));

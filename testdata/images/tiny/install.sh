@@ -41,8 +41,7 @@ bottoms() {
     [ -z "$lowest" ] || echo "$1"
 }
 
-# filesystem_uuid DEVICE: busybox's blkid has no options.
-filesystem_uuid() { blkid "$1" | sed -n 's/.* UUID="\([^"]*\)".*/\1/p'; }
+filesystem_uuid() { blkid -p -s UUID -o value "$1"; }
 
 root=$(mounted /)
 [ -n "$root" ] || refuse "root is on no device: $(grep ' / ' /proc/mounts)"

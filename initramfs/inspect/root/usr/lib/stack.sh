@@ -4,12 +4,20 @@
 # joined: lines to one word, `-` if there are none.
 joined() { awk '{ line = line (NR > 1 ? "," : "") $0 } END { print line == "" ? "-" : line }'; }
 
-# array_name KERNEL_NAME: the name in the superblock without a host; metadata 0.90 has only the number.
-array_name() {
-	local name
-	name=$(mdadm --detail --export "/dev/$1" 2>/dev/null | sed -n 's/^MD_NAME=\([^:]*:\)\{0,1\}//p')
-	echo "${name:-${1#md}}"
+# learn_arrays: asks for the name of each array that runs, once: the name in the superblock without a host; metadata 0.90 has
+# only the number.
+learn_arrays() {
+	local device name
+	for device in /sys/block/md*; do
+		[ -e "$device/md/level" ] || continue
+		device=${device##*/}
+		name=$(mdadm --detail --export "/dev/$device" 2>/dev/null | sed -n 's/^MD_NAME=\([^:]*:\)\{0,1\}//p')
+		eval "array_$device=\${name:-${device#md}}"
+	done
 }
+
+# array_name KERNEL_NAME: as learn_arrays has found it.
+array_name() { eval "echo \$array_$1"; }
 
 # spoken KERNEL_NAME...: which of the arrays becomes md127 is a matter of luck, so they are called by their names.
 spoken() {
@@ -42,7 +50,8 @@ arrays() {
 	local md device
 	for md in /sys/block/md*/md; do
 		[ -e "$md/level" ] || continue
-		device=$(basename "${md%/md}")
+		device=${md%/md}
+		device=${device##*/}
 		echo "$(array_name "$device") $(cat "$md/level" "$md/metadata_version" "$md/raid_disks" | xargs) $(members "$md") $(spares "$md")"
 	done | sort
 }
