@@ -52,6 +52,9 @@ need_build_tools() {
 	need_rust
 }
 
+# What unpacking Debian's packages and packing them into a ramdisk takes.
+need_ramdisk_tools() { need mmdebstrap debian-archive-keyring kmod cpio zstd xz-utils file; }
+
 # Where cargo puts what it builds: CARGO_TARGET_DIR and cargo's configuration have a say.
 cargo_target_dir() {
 	cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
