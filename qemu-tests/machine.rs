@@ -8,6 +8,7 @@ use crate::scenario::{Disk, Firmware, Machine};
 use crate::times;
 use crate::witness::Witness;
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -109,6 +110,8 @@ pub struct Vm {
     process: Child,
     monitor: Monitor,
     console: PathBuf,
+    /// What the console has shown, and how long its file was then: it is asked five times a second, and only grows.
+    shown: RefCell<(u64, String)>,
     facts: PathBuf,
     deadline: Instant,
     seconds: u64,
@@ -177,11 +180,17 @@ impl Vm {
             Boot::Direct { .. } => times::DIRECT,
         };
         let _watch = times::watch(&console, parts);
-        Ok(Vm { process, monitor, console, facts, deadline, seconds, witness, _watch })
+        let shown = RefCell::default();
+        Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, _watch })
     }
 
     pub fn console(&self) -> String {
-        read(&self.console)
+        let length = fs::metadata(&self.console).map_or(0, |file| file.len());
+        let mut shown = self.shown.borrow_mut();
+        if shown.0 != length {
+            *shown = (length, read(&self.console));
+        }
+        shown.1.clone()
     }
 
     /// What `source` has told, once it is complete and its writer has said on the console that all is on the disks.
