@@ -26,6 +26,7 @@ mod look;
 mod manifest;
 mod members;
 mod minisign;
+mod named;
 mod names;
 mod oci;
 mod pax;
@@ -54,6 +55,7 @@ mod writers;
 pub use beneath::{Beneath, Conflicts};
 pub use decode::{Format, Plain};
 pub use manifest::Manifest;
+pub use named::{IN_COMMENT as NAME_IN_COMMENT, Minimum};
 pub use source::{Part, Reached, Source};
 pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};
 
