@@ -11,7 +11,7 @@ use crate::control::wire::{EventName, Register};
 use crate::control::{Control, HttpControl};
 use crate::error::{Context, Error, Phase, Result};
 use crate::execute::{self, Installation};
-use crate::image::{self, Keys};
+use crate::image::{self, Keys, Minimum};
 use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
 use crate::marker::MarkedDisk;
@@ -83,6 +83,7 @@ struct Ready {
     plan: Plan,
     text: String,
     keys: Keys,
+    minimum: Minimum,
 }
 
 impl Agent {
@@ -100,10 +101,10 @@ impl Agent {
         })?;
         self.reporter.phase(EventName::Installing, &purpose(&allocation));
         match self.look(&machine, &mut allocation) {
-            Ok((keys, inventory, plan)) => {
+            Ok(((keys, minimum), inventory, plan)) => {
                 let text = plan.to_string();
                 println!("\n{text}");
-                Ok(Ready { allocation, inventory, plan, text, keys })
+                Ok(Ready { allocation, inventory, plan, text, keys, minimum })
             }
             Err((step, error)) => Err(Box::new(Failure { allocation, ..Failure::before_the_plan(step, error) })),
         }
@@ -114,12 +115,13 @@ impl Agent {
         &self,
         machine: &Machine,
         allocation: &mut Allocation,
-    ) -> Result<(Keys, Inventory, Plan), (&'static str, Error)> {
+    ) -> Result<((Keys, Minimum), Inventory, Plan), (&'static str, Error)> {
         let at = |step: &'static str| move |error| (step, error);
         let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
+        let minimum = Minimum::read(&self.settings.minimum, &keys).map_err(at("keys"))?;
         require_tools().map_err(at("tools"))?;
         let (inventory, plan) = self.plan(machine, allocation).map_err(at("plan"))?;
-        Ok((keys, inventory, plan))
+        Ok(((keys, minimum), inventory, plan))
     }
 
     fn await_allocation(&self) -> Result<(Machine, Allocation)> {
@@ -152,7 +154,7 @@ impl Agent {
     }
 
     fn install(&self, ready: Ready) -> Failure {
-        let Ready { allocation, inventory, plan, text, keys } = ready;
+        let Ready { allocation, inventory, plan, text, keys, minimum } = ready;
         let installation = Installation {
             plan: &plan,
             plan_text: &text,
@@ -161,6 +163,7 @@ impl Agent {
             inventory: &inventory,
             consoles: &self.settings.consoles,
             keys: &keys,
+            minimum: &minimum,
             reporter: &self.reporter,
             control: &*self.control,
         };

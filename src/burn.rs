@@ -100,7 +100,8 @@ fn public_key(given: &str) -> Result<PublicKey> {
 
 fn source(burn: &cli::Burn) -> Result<Source> {
     let keys = Keys(burn.key.iter().map(|key| public_key(key)).collect::<Result<_>>()?);
-    Ok(Source { url: burn.url.clone(), mirrors: burn.mirror.clone(), digest: burn.digest.clone(), keys })
+    let (url, mirrors, digest) = (burn.url.clone(), burn.mirror.clone(), burn.digest.clone());
+    Ok(Source { url, mirrors, digest, keys, ..Source::default() })
 }
 
 /// By its real name.

@@ -132,7 +132,7 @@ pub enum ImageCommand {
     #[cfg(feature = "desk")]
     #[command(after_help = format!(
         "Examples: a tree that debootstrap made, signed; the disk of a virtual machine\n  \
-        drophammer image pack rootfs/ -o debian-12.tar.zst --key release.key\n  \
+        drophammer image pack rootfs/ -o debian-12.tar.zst --key release.key --id debian-12.0.20261101\n  \
         drophammer image pack appliance.qcow2 -o appliance.raw.zst\n\n{EXIT_CODES}"
     ))]
     Pack(Pack),
@@ -330,6 +330,9 @@ pub struct Pack {
     /// Secret key of minisign; its password comes from the terminal or DROPHAMMER_KEY_PASSWORD.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// Id of the image with its version, as allocations name it: `debian-12.0.20261101`. A signature is for this image then.
+    #[arg(long, value_name = "OS-VERSION")]
+    pub id: Option<String>,
     /// Of zstd, from fast to small.
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: i32,

@@ -48,6 +48,8 @@ pub struct Installation<'a> {
     pub consoles: &'a [String],
     /// Who may have signed the image.
     pub keys: &'a image::Keys,
+    /// And how old it may be.
+    pub minimum: &'a image::Minimum,
     pub reporter: &'a Reporter,
     pub control: &'a dyn Control,
 }
@@ -228,12 +230,17 @@ impl<'a> Run<'a> {
     }
 
     fn reach_image(&mut self, name: &str, url: &str) -> Result<()> {
-        let Installation { allocation, keys, .. } = *self.installation;
-        let allocation::Image { mirrors, digest, .. } = allocation.image.clone();
-        let source = image::Source { url: url.to_owned(), mirrors, digest, keys: keys.clone() };
+        let Installation { allocation, keys, minimum, .. } = *self.installation;
+        let allocation::Image { id, mirrors, digest, .. } = allocation.image.clone();
+        let (url, keys, minimum) = (url.to_owned(), keys.clone(), minimum.clone());
+        let source = image::Source { url, id: Some(id), mirrors, digest, keys, minimum };
         let reached = image::reach(&source)?;
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
-        let signed = reached.signed_by.as_ref().map_or(String::new(), |key| format!(", signed by {key}"));
+        let signed = match (&reached.signed_by, &reached.signed_as) {
+            (Some(key), Some(id)) => format!(", signed by {key} as {id}"),
+            (Some(key), None) => format!(", signed by {key} without a name: any image of that key could stand there"),
+            (None, _) => String::new(),
+        };
         self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
         self.image = Some(match self.installation.plan.image_disk() {
             Some(burn) => disk::arriving(reached, burn)?,

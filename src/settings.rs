@@ -13,6 +13,8 @@ pub struct Settings {
     pub machine: Option<String>,
     /// `drophammer.key=`: who may sign images, any number of them.
     pub keys: Vec<String>,
+    /// `drophammer.minimum=`: the oldest signed image of each operating system that may be installed.
+    pub minimum: Vec<String>,
     /// `console=`, all of them in order; handed to the installed system.
     pub consoles: Vec<String>,
 }
@@ -60,6 +62,7 @@ impl Settings {
             token: needed("drophammer.token")?,
             machine: one("drophammer.machine")?.map(|id| id.to_lowercase()),
             keys: all("drophammer.key="),
+            minimum: all("drophammer.minimum="),
             consoles: all("console="),
         })
     }
@@ -73,13 +76,15 @@ mod tests {
     fn everything_is_read() {
         let settings = Settings::from_cmdline(
             "initrd=initrd console=tty0 console=ttyS0,115200n8 drophammer.url=http://10.0.0.1:8080/ \
-             drophammer.token=abc drophammer.machine=4C4C4544-0051 drophammer.key=RWa= drophammer.key=RWb quiet\n",
+             drophammer.token=abc drophammer.machine=4C4C4544-0051 drophammer.key=RWa= drophammer.key=RWb quiet \
+             drophammer.minimum=debian-12.0.20261101 drophammer.minimum=ubuntu-24.04\n",
         )
         .unwrap();
         assert_eq!(settings.url, "http://10.0.0.1:8080");
         assert_eq!(settings.token, "abc");
         assert_eq!(settings.machine.as_deref(), Some("4c4c4544-0051"));
         assert_eq!(settings.keys, ["RWa=", "RWb"]);
+        assert_eq!(settings.minimum, ["debian-12.0.20261101", "ubuntu-24.04"]);
         assert_eq!(settings.consoles, ["tty0", "ttyS0,115200n8"]);
     }
 
@@ -87,7 +92,7 @@ mod tests {
     fn defaults() {
         let settings = Settings::from_cmdline("drophammer.url=https://c drophammer.token=t").unwrap();
         assert_eq!(settings.machine, None);
-        assert!(settings.consoles.is_empty() && settings.keys.is_empty());
+        assert!(settings.consoles.is_empty() && settings.keys.is_empty() && settings.minimum.is_empty());
     }
 
     #[test]

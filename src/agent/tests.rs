@@ -78,7 +78,8 @@ impl Control for Wants {
 fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
     let control: Arc<dyn Control> = Arc::new(Wants);
     let (url, token) = ("http://127.0.0.1:9".to_owned(), "t".to_owned());
-    let settings = Settings { url, token, machine: None, keys: vec!["no key".into()], consoles: vec![] };
+    let settings =
+        Settings { url, token, machine: None, keys: vec!["no key".into()], minimum: vec![], consoles: vec![] };
     let agent = Agent { settings, machine: "m".into(), reporter: Reporter::new(control.clone()), control };
     let failure = agent.prepare(Inventory::default()).err().expect("a key that is none was taken");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");

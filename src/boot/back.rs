@@ -6,7 +6,7 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{Filesystem, Inventory};
 use crate::marker::{self, Marker};
 use crate::storage::look;
-use crate::storage::mount::Mounts;
+use crate::storage::mount::{INERT, Mounts};
 use crate::target::Root;
 use crate::target::fstab::{self, Line};
 use std::io::ErrorKind;
@@ -91,7 +91,7 @@ fn mount(mounts: &mut Mounts, device: &str, path: &str, inventory: &Inventory) -
         let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };
         Error::new(Phase::Boot, format!("{device}: a filesystem was expected there, and libblkid sees {is}"))
     })?;
-    mounts.mount_at(device, path, fstype, MountFlags::RDONLY, options)
+    mounts.mount_at(device, path, fstype, MountFlags::RDONLY | INERT, options)
 }
 
 #[cfg(test)]

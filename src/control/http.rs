@@ -188,7 +188,8 @@ mod tests {
                 sender.send((request, String::from_utf8(body).unwrap())).unwrap();
             }
         });
-        let settings = Settings { url, token: "t".into(), machine: None, keys: vec![], consoles: vec![] };
+        let settings =
+            Settings { url, token: "t".into(), machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
         (HttpControl::new(&settings, "m-1").unwrap(), asked)
     }
 

@@ -68,6 +68,7 @@ struct Bench {
     allocation: Allocation,
     inventory: Inventory,
     keys: image::Keys,
+    minimum: image::Minimum,
     reporter: Reporter,
 }
 
@@ -76,7 +77,8 @@ impl Bench {
         let allocation = Allocation { id: "a-1".into(), hostname: "web-1".into(), ..Allocation::default() };
         let (control, inventory) = (Arc::new(Fake::default()), Inventory::default());
         let reporter = Reporter::new(control.clone());
-        Bench { control, allocation, inventory, keys: image::Keys::default(), reporter }
+        let (keys, minimum) = (image::Keys::default(), image::Minimum::default());
+        Bench { control, allocation, inventory, keys, minimum, reporter }
     }
 
     fn installation<'a>(&'a self, plan: &'a Plan) -> Installation<'a> {
@@ -88,6 +90,7 @@ impl Bench {
             inventory: &self.inventory,
             consoles: &[],
             keys: &self.keys,
+            minimum: &self.minimum,
             reporter: &self.reporter,
             control: &*self.control,
         }

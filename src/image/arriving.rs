@@ -3,20 +3,22 @@
 use super::Part;
 use super::decode::{self, Plain};
 use super::digest::{Digest, Digesting};
+use super::held::hold;
 use super::retry::Pace;
 use super::ring::{Filling, Gone, Pool, Reader, Sender, pipe};
 use super::stages::{Clock, Stages};
 use super::verify::{self, Verified};
 use crate::error::{Error, Phase, Result};
 use reqwest::blocking::Client;
+use std::fs::File;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// 16 MiB of compressed stream: a head start while the disks are made, and patience with a decoder that is slow for a moment.
-const BUFFERS: usize = 32;
-const BUFFER_BYTES: usize = 512 * 1024;
+pub const BUFFERS: usize = 32;
+pub const BUFFER_BYTES: usize = 512 * 1024;
 
 /// Between decoder and the last stage: 24 MiB.
 const PLAIN_BUFFERS: usize = 24;
@@ -62,7 +64,7 @@ impl Told {
 }
 
 /// The digest of a stream, once it has ended.
-pub struct Digested(JoinHandle<io::Result<Digest>>);
+pub struct Digested(pub JoinHandle<io::Result<Digest>>);
 
 impl Digested {
     /// # Errors
@@ -74,29 +76,36 @@ impl Digested {
 }
 
 impl Arriving {
+    /// With a file to be held in, nothing comes before all of it is proven.
+    ///
     /// # Errors
     /// The part's digest is of no kind that is known, or its manifest does not fit it.
-    pub fn start(client: &Client, part: &Part, pace: &Pace, plain: Plain) -> Result<Arriving> {
+    pub fn start(client: &Client, part: &Part, pace: &Pace, plain: Plain, held_in: Option<File>) -> Result<Arriving> {
         let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
         part.manifest.as_ref().map_or(Ok(()), |manifest| verify::check(manifest, part))?;
         let (stages, told) = (Stages::start(), Arc::new(Told::default()));
         let (to_digest, of_fetch) = pipe(BUFFERS);
         let (to_decode, receiver) = pipe(BUFFERS);
-        let (client, part, pace) = (client.clone(), part.clone(), pace.clone());
+        let (client, part, pace, size_bytes) = (client.clone(), part.clone(), pace.clone(), part.size_bytes);
         let (clock, tell) = (stages.clock("network"), told.clone());
         thread::spawn(move || fetch_all(Verified::new(&client, &part, &pace), &tell, &clock, to_digest, to_decode));
         let source = Reader::new(of_fetch, stages.clock("digest"));
-        let digest = thread::spawn(move || {
-            let mut digesting = Digesting::new(source, expected.kind);
+        let kind = expected.kind;
+        let digest = Digested(thread::spawn(move || {
+            let mut digesting = Digesting::new(source, kind);
             io::copy(&mut digesting, &mut io::sink())?;
             Ok(digesting.finish())
-        });
+        }));
+        let (receiver, digest) = match held_in {
+            None => (receiver, digest),
+            Some(file) => hold(file, size_bytes, Reader::new(receiver, stages.clock("hold")), digest, expected),
+        };
         let compressed = Reader::new(receiver, stages.clock("decode"));
         let (to_last, of_decode) = pipe(PLAIN_BUFFERS);
         let (pool, counted) = (Pool::new(PLAIN_BUFFERS, PLAIN_BUFFER_BYTES), stages.clone());
         thread::spawn(move || decode::decode(compressed, plain, &pool, &counted, to_last));
         let reader = Reader::new(of_decode, stages.clock(if plain == Plain::Tar { "untar" } else { "write" }));
-        Ok(Arriving { reader, digest: Digested(digest), told, stages })
+        Ok(Arriving { reader, digest, told, stages })
     }
 }
 

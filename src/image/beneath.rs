@@ -1,6 +1,7 @@
 //! What is or will be mounted below the root: which of the image's files nobody will see, and what the image could not
 //! put where something of the disk stands.
 
+use super::work::Work;
 use crate::control::wire::Hidden;
 use std::path::{Path, PathBuf};
 
@@ -40,8 +41,9 @@ pub fn relative(mount_points: &[String]) -> Vec<PathBuf> {
     mount_points.iter().map(|path| Path::new(path).components().skip(1).collect()).collect()
 }
 
-/// Counts the image's files below the mount points that will cover them.
+/// Counts, over all parts of an image, its files below the mount points that will cover them, and the work that it makes.
 pub struct Counter<'a> {
+    pub work: Work,
     beneath: Beneath<'a>,
     hidden: Vec<(PathBuf, u64)>,
     merged: Vec<PathBuf>,
@@ -50,7 +52,7 @@ pub struct Counter<'a> {
 impl<'a> Counter<'a> {
     pub fn new(beneath: Beneath<'a>) -> Counter<'a> {
         let hidden = relative(beneath.hidden).into_iter().map(|path| (path, 0)).collect();
-        Counter { beneath, hidden, merged: relative(beneath.merged) }
+        Counter { work: Work::default(), beneath, hidden, merged: relative(beneath.merged) }
     }
 
     /// A member that is no directory. It counts once, below the deepest mount point.

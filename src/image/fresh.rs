@@ -58,7 +58,7 @@ impl Fresh {
             match self.within.get(&name) {
                 Some(fresh) if fresh.is_at(&self.directory, &name)? => fresh.restore()?,
                 _ => {
-                    let mut sweep = Sweep { stays: &|_| false, closed: &[], closed_met: 0 };
+                    let mut sweep = Sweep { stays: &|_| false, closed: &[], closed_met: 0, stayed: 0 };
                     sweep.remove(&self.directory, identity(&self.was), &name)?;
                 }
             }

@@ -22,6 +22,9 @@ const MOST_CHUNKS: u64 = 1 << 16;
 pub struct Manifest {
     /// 1.
     pub version: u32,
+    /// Id of the image with its version, `debian-12.0.20261101`: what a signature is for. Older ones have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     pub size_bytes: u64,
     /// `sha256:HEX` of the whole.
     pub digest: String,
@@ -89,7 +92,7 @@ impl Manifest {
             return Err(io::Error::other(format!("it has {read} bytes, and had {size_bytes} before")));
         }
         let digest = format!("sha256:{:x}", whole.finalize());
-        Ok(Manifest { version: VERSION, size_bytes, digest, chunk_bytes, chunks })
+        Ok(Manifest { version: VERSION, image: None, size_bytes, digest, chunk_bytes, chunks })
     }
 }
 
@@ -152,6 +155,7 @@ mod tests {
             ("chunks", vec![hex.clone(), hex.clone()].into(), "and it lists 2"),
             ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "its chunks[1] is not a SHA-256"),
             ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "its chunks[2] is not a SHA-256"),
+            ("image", 12.into(), "invalid type"),
             ("digest", "sha256:0".into(), "has 1 digits"),
             ("digest", format!("sha512:{}", "0a".repeat(64)).into(), "not a sha256"),
         ];

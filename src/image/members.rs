@@ -7,6 +7,7 @@ use super::acl;
 use super::pax::Records;
 use super::ring::{Chunk, Reader};
 use super::sparse::{self, Map};
+use super::work::too_much;
 use std::ffi::OsString;
 use std::io::{self, Read};
 use tar::{EntryType, GnuExtSparseHeader, Header};
@@ -77,6 +78,11 @@ pub struct Members {
     left: u64,
     padding: u64,
     global: Records,
+    /// Blocks that the global records would fill, as they are held: each member looks through them.
+    global_blocks: u64,
+    /// Blocks of headers so far, and how many there may be.
+    blocks: u64,
+    most_blocks: u64,
     warned_of_acls: bool,
 }
 
@@ -90,8 +96,17 @@ struct Extensions {
 
 impl Members {
     pub fn new(stream: Reader) -> Self {
-        let global = Records::default();
-        Members { stream, longest: u64::MAX, left: 0, padding: 0, global, warned_of_acls: false }
+        Members {
+            stream,
+            longest: u64::MAX,
+            left: 0,
+            padding: 0,
+            global: Records::default(),
+            global_blocks: 0,
+            blocks: 0,
+            most_blocks: u64::MAX,
+            warned_of_acls: false,
+        }
     }
 
     /// Bytes of tar read so far.
@@ -102,6 +117,16 @@ impl Members {
     /// From here on the whole stream may have so many bytes.
     pub fn limit(&mut self, bytes: u64) {
         self.longest = bytes;
+    }
+
+    /// Blocks of headers so far: what members cost besides their content. Global records count once more for each member.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// From here on there may be so many of them in all.
+    pub fn limit_blocks(&mut self, blocks: u64) {
+        self.most_blocks = blocks;
     }
 
     /// The next piece of the content, as it lies in the stream's buffers, up to `count` bytes.
@@ -135,7 +160,9 @@ impl Members {
             };
             match header.entry_type() {
                 EntryType::XGlobalHeader => {
+                    self.count(self.global_blocks)?;
                     self.global = Records::parse(&self.extension(&header)?)?.over(&self.global);
+                    self.global_blocks = self.global.bytes().div_ceil(BLOCK) as u64;
                     if self.global.bytes() > GLOBAL_BYTES {
                         return Err(self.malformed("the global headers are larger than 64 KiB"));
                     }
@@ -158,6 +185,7 @@ impl Members {
     }
 
     fn member(&mut self, header: &Header, extensions: Extensions) -> io::Result<Member> {
+        self.count(self.global_blocks)?;
         let records = extensions.records.unwrap_or_default().over(&self.global);
         let text = |key: &str| records.get(key).map(<[u8]>::to_vec);
         let path = text("GNU.sparse.name").or_else(|| text("path")).or(extensions.path);
@@ -234,6 +262,7 @@ impl Members {
         sparse::add_pieces(&mut segments, &gnu.sparse)?;
         let mut more = gnu.is_extended();
         while more {
+            self.count(1)?;
             let mut extension = GnuExtSparseHeader::new();
             self.block(extension.as_mut_bytes())?;
             sparse::add_pieces(&mut segments, extension.sparse())?;
@@ -244,6 +273,7 @@ impl Members {
 
     /// A header block; `None` for the first of the zero blocks that end the archive.
     fn header(&mut self) -> io::Result<Option<Header>> {
+        self.count(1)?;
         let mut header = Header::new_old();
         self.block(header.as_mut_bytes())?;
         if header.as_bytes().iter().all(|byte| *byte == 0) {
@@ -283,6 +313,7 @@ impl Members {
         if size > EXTENSION_BYTES {
             return Err(self.malformed(&format!("an extended header has {size} bytes; up to 1 MiB is taken")));
         }
+        self.count(size.div_ceil(BLOCK as u64))?;
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
         let mut content = Vec::new();
@@ -309,6 +340,14 @@ impl Members {
             }
             zeros += got as u64;
         }
+    }
+
+    fn count(&mut self, blocks: u64) -> io::Result<()> {
+        self.blocks += blocks;
+        if self.blocks <= self.most_blocks {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, too_much(self.most_blocks)))
     }
 
     fn skip(&mut self, mut count: u64) -> io::Result<()> {

@@ -6,6 +6,8 @@
 //!        └─> decode ──> untar ──> writers
 //! ```
 //!
+//! What would replace files waits in front of `decode` until its digest is right: see `held`.
+//!
 //! A raw disk image goes onto a disk instead: see `raw`.
 
 mod acl;
@@ -21,11 +23,13 @@ mod file;
 mod fresh;
 #[cfg(test)]
 mod fuzzing;
+mod held;
 mod lanes;
 mod look;
 mod manifest;
 mod members;
 mod minisign;
+mod named;
 mod names;
 mod oci;
 mod pax;
@@ -49,18 +53,20 @@ mod untar;
 mod verify;
 mod walk;
 mod whiteout;
+mod work;
 mod writers;
 
 pub use beneath::{Beneath, Conflicts};
 pub use decode::{Format, Plain};
 pub use manifest::Manifest;
+pub use named::{IN_COMMENT as NAME_IN_COMMENT, Minimum};
 pub use source::{Part, Reached, Source};
 pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};
 
 use crate::control::wire::{BurnFigures, Hidden, Progress, Share};
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;
-use arriving::Arriving;
+use arriving::{Arriving, Told};
 use beneath::Counter;
 use digest::Digest;
 use place::Root;
@@ -69,6 +75,7 @@ use reqwest::blocking::Client;
 use retry::Pace;
 use ring::Reader;
 use stages::{Average, Stages};
+use std::fs::File;
 use std::io::{self, BufRead};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -117,8 +124,6 @@ pub struct Incoming {
     plain: Plain,
     /// The first part, until it is burned.
     first: Option<Arriving>,
-    /// An image that changes on the way may start over so often, each time with the target cleared.
-    starts: u32,
     /// Is what lies below the root already somebody's?
     among_others: bool,
 }
@@ -136,53 +141,64 @@ impl Incoming {
 
     fn at_pace(reached: Reached, plain: Plain, pace: Pace) -> Result<Incoming> {
         let client = http::streaming_client(pace.stall)?;
-        let mut incoming =
-            Incoming { reached, client, pace, plain, first: None, starts: MOST_STARTS, among_others: false };
-        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part)).transpose()?;
+        let mut incoming = Incoming { reached, client, pace, plain, first: None, among_others: false };
+        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part, None)).transpose()?;
         Ok(incoming)
     }
 
-    fn arriving(&self, part: &Part) -> Result<Arriving> {
-        Arriving::start(&self.client, part, &self.pace, self.plain)
+    fn arriving(&self, part: &Part, held_in: Option<File>) -> Result<Arriving> {
+        Arriving::start(&self.client, part, &self.pace, self.plain, held_in)
     }
 
     /// What is below the root already is somebody's: an image that changes on the way fails then, since to start over
     /// would clear the root. A whiteout removes only what this burn has brought.
     pub fn among_others(self) -> Incoming {
-        Incoming { starts: 1, among_others: true, ..self }
+        Incoming { among_others: true, ..self }
     }
 
-    /// Streams the image below `root`, which stays incomplete when this fails. `watch` is told a few times a second.
+    /// Streams the image below `root`. When this fails, nothing of it stays on what this run has made. `watch` is told a few times a
+    /// second.
     ///
     /// Succeeds only when the server's length, the compression's end mark, the tar's end blocks and the digest all agree.
     /// Nothing is synced: errors of the disk may still come with the umount.
     ///
     /// On a merged filesystem the image's files win over files and symlinks of the same name, directories stay with what is
-    /// in them, and nothing is touched that the image does not name. What the image brought there cannot be told from what was
-    /// there, so it starts over only where its pieces are verified one by one: then each start brings the same.
+    /// in them, and nothing is touched that the image does not name.
+    ///
+    /// What would replace files is proven first, be they somebody's or those of a layer below. What is not proven yet comes only
+    /// to what this run has made, where nothing boots before the end.
     ///
     /// # Errors
     /// The first of fetch, decoder, tar, write and digest that is not content, by name.
     pub fn burn(mut self, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
         let merged = beneath::relative(beneath.merged);
         let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
+        let looked = || format!("look at what is below {}", root.display());
+        let is_others = self.among_others && !below.is_empty().context(Phase::Image, looked)?;
         let below = if self.among_others { below.among_others() } else { below };
-        let bound = !beneath.merged.is_empty() && !self.is_verified();
-        let starts = if bound { 1 } else { self.starts };
-        let fresh = if starts == 1 { Ok(Vec::new()) } else { below.fresh(&beneath::relative(beneath.fresh)) };
-        let fresh = fresh.context(Phase::Image, || format!("look at what is below {}", root.display()))?;
+        let (starts, fresh) = match is_others {
+            true => (1, Vec::new()),
+            false => (MOST_STARTS, below.fresh(&beneath::relative(beneath.fresh)).context(Phase::Image, looked)?),
+        };
+        let replaces = is_others || !beneath.merged.is_empty();
         let mut resumed = 0;
         let mut start = 1;
         loop {
-            let (why, before) = match self.burn_once(&below, beneath, watch)? {
-                End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
-                End::StartOver { why, resumed } => (why, resumed),
+            let (why, before) = match self.burn_once(&below, beneath, replaces, watch) {
+                Ok(End::Whole(burned)) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
+                Ok(End::StartOver { why, resumed }) => (why, resumed),
+                Err(error) => {
+                    // Proven layers without the one above them would look complete too.
+                    if let Err(why) = below.clear(&fresh) {
+                        tracing::warn!("what came of the image cannot be removed from {}: {why}", root.display());
+                    }
+                    return Err(error);
+                }
             };
             let url = &self.reached.url;
             if start == starts {
                 let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
-                let bound = if bound { only_once(beneath.merged) } else { String::new() };
-                let text = format!("the image {url} changed or could not be resumed{times}: {why}{bound}");
+                let text = format!("the image {url} changed or could not be resumed{times}: {why}");
                 return Err(Error::new(Phase::Image, text));
             }
             start += 1;
@@ -192,19 +208,28 @@ impl Incoming {
         }
     }
 
-    /// Piece by piece, before anything is written: whoever sends them, each start brings the same.
-    fn is_verified(&self) -> bool {
-        self.reached.parts.iter().all(|part| part.manifest.is_some())
+    /// Piece by piece, before anything is written. A manifest that nobody has signed is as good as the server that it is from:
+    /// its pieces may be others than those of the digest.
+    fn is_proven_as_it_comes(&self, part: &Part) -> bool {
+        self.reached.signed_by.is_some() && part.manifest.is_some()
     }
 
     /// All parts, one after the other.
-    fn burn_once(&mut self, root: &Root, beneath: &Beneath, watch: Watch) -> Result<End> {
+    fn burn_once(&mut self, root: &Root, beneath: &Beneath, mut replaces: bool, watch: Watch) -> Result<End> {
         let mut counter = Counter::new(*beneath);
         let (mut sum, mut average) = (Burned::default(), Average::default());
         let mut meter = Meter::new(self.reached.size_bytes());
         let mut first = self.first.take();
         for part in &self.reached.parts {
-            let arriving = first.take().map_or_else(|| self.arriving(part), Ok)?;
+            let held_in = match replaces && !self.is_proven_as_it_comes(part) {
+                true => Some(root.nameless_file().context(Phase::Image, || "make a file to hold the image in")?),
+                false => None,
+            };
+            // What was fetched for a look at it is fetched again where all of it is held.
+            let arriving = match first.take().filter(|_| held_in.is_none()) {
+                Some(first) => first,
+                None => self.arriving(part, held_in)?,
+            };
             let began = Instant::now();
             match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
                 End::Whole(burned) => {
@@ -213,18 +238,12 @@ impl Incoming {
                 }
                 start_over => return Ok(start_over),
             }
+            // The next one replaces files of this one.
+            replaces = true;
         }
         (sum.hidden, sum.shares) = (counter.finish(), average.shares());
         Ok(End::Whole(sum))
     }
-}
-
-fn only_once(merged: &[String]) -> String {
-    format!(
-        "; it does not start over here: what it brought to {} cannot be told from what was there. With IMAGE.manifest beside \
-         it, an image can be resumed at any server with Range, and starts over",
-        merged.join(", ")
-    )
 }
 
 fn add(sum: &mut Burned, part: Burned) {
@@ -254,7 +273,7 @@ fn burn_part(
     let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
     let Arriving { reader, digest, told, stages } = arriving;
     stages.restart();
-    let unpacked = meter.telling(&told, watch, || unpack(reader, root, counter, layered, &stages));
+    let unpacked = meter.telling(&told, watch, || unpack(reader, root, counter, layered, &told, &stages));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }
@@ -269,9 +288,16 @@ fn burn_part(
     Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, conflicts, shares, ..Burned::default() }))
 }
 
-fn unpack(mut tar: Reader, root: &Root, counter: &mut Counter, layered: bool, stages: &Stages) -> io::Result<Unpacked> {
+fn unpack(
+    mut tar: Reader,
+    root: &Root,
+    counter: &mut Counter,
+    layered: bool,
+    told: &Told,
+    stages: &Stages,
+) -> io::Result<Unpacked> {
     if raw::is_disk_image(tar.fill_buf()?) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, raw::DISK_FOR_TREE));
     }
-    untar(tar, root, counter, layered, stages)
+    untar(tar, root, counter, layered, told, stages)
 }

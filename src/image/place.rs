@@ -5,13 +5,13 @@ use super::acl;
 use super::fresh::Fresh;
 use super::names::Names;
 use super::space::Space;
-use super::sweep::{Entry, Sweep, identity};
+use super::sweep::{Entry, Sweep, has_something, identity, names};
 use super::walk::{Here, is_merged, make_directory, walk};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, makedev, mkdirat, mknodat};
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -33,6 +33,8 @@ pub struct Root {
     /// what is removed: then all are forgotten.
     known: RefCell<HashMap<OsString, Rc<Directory>>>,
     space: RefCell<Space>,
+    /// Beside making members, in blocks of headers that would cost as much.
+    worked: Cell<u64>,
     /// What this burn has brought, where everything else below the root is somebody's.
     ours: Option<RefCell<Names>>,
 }
@@ -82,12 +84,40 @@ impl Root {
         let fd = nix::fcntl::open(path, readable(), Mode::empty())?;
         let mut space = Space::default();
         space.see(&fd, &fstat(&fd)?)?;
-        Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space), ours: None })
+        Ok(Root { fd, merged, known: RefCell::default(), space: RefCell::new(space), worked: Cell::new(0), ours: None })
     }
 
     fn brings(&self, directory: (u64, u64), name: &OsStr) -> io::Result<()> {
         let Some(ours) = &self.ours else { return Ok(()) };
         ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
+    }
+
+    /// Nothing is there but what a new filesystem has.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        let own = c"lost+found";
+        let listed = names(openat(&self.fd, ".", readable(), Mode::empty())?)?;
+        Ok(listed.iter().all(|name| name.as_c_str() == own) && (listed.is_empty() || !has_something(&self.fd, own)?))
+    }
+
+    /// A file that nobody else can open and that goes with its descriptor, on the root's filesystem.
+    ///
+    /// # Errors
+    /// The filesystem is full or read-only.
+    pub fn nameless_file(&self) -> io::Result<File> {
+        let (flags, mode) = (OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR);
+        match openat(&self.fd, ".", flags | OFlag::O_TMPFILE, mode) {
+            // Not every filesystem has files without a name: NFS.
+            Err(Errno::EOPNOTSUPP) => {
+                let name = format!(".drophammer-{}", std::process::id());
+                let file = openat(&self.fd, name.as_str(), flags | OFlag::O_CREAT | OFlag::O_EXCL, mode)?;
+                unlinkat(&self.fd, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+                Ok(file.into())
+            }
+            file => Ok(file?.into()),
+        }
     }
 
     /// What is below it already is somebody's: no whiteout removes it.
@@ -98,6 +128,20 @@ impl Root {
     /// Somebody has put it there, and not this burn.
     pub fn is_others(&self, entry: Entry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
+    }
+
+    /// Work that members have made beside themselves: parents that they did not bring, and what stays where a whiteout looked.
+    pub fn worked(&self) -> u64 {
+        self.worked.get()
+    }
+
+    fn work(&self, blocks: u64) {
+        self.worked.set(self.worked.get() + blocks);
+    }
+
+    /// To look at a name costs less than to make one, and a directory of somebody's can have many.
+    fn looked_at(&self, names: u64) {
+        self.work(names / 4);
     }
 
     /// How long a tar can be whose files are to have room here.
@@ -180,6 +224,8 @@ impl Root {
     fn make_directories(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.resolve(path) {
             Err(Errno::ENOENT) if path != Path::new("") => {
+                // Deep down it takes longer to get there.
+                self.work(1 + path.as_os_str().len() as u64 / 64);
                 let above = self.make_directories(parent(path))?;
                 make_directory(&above, &name(path)?)?;
                 self.brings(identity(&fstat(&above)?), &name(path)?)?;
@@ -210,9 +256,13 @@ impl Root {
     /// The root, and the filesystems of this run that are mounted at `mount_points`, before the image comes.
     ///
     /// # Errors
-    /// One cannot be read, or is a part of a kept filesystem.
+    /// One cannot be read, or is a part of a kept filesystem; a kept one is a part of the root's.
     pub fn fresh(&self, mount_points: &[PathBuf]) -> io::Result<Vec<Fresh>> {
         let kept = self.merged_identities()?;
+        let own = fstat(&self.fd)?.st_dev;
+        if kept.iter().any(|(device, _)| *device == own) {
+            return Err(io::Error::other("a directory in it is merged into, and is no filesystem of its own"));
+        }
         let mut fresh = vec![Fresh::look(openat(&self.fd, ".", readable(), Mode::empty())?)?];
         for path in mount_points {
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -347,8 +397,9 @@ impl Place<'_> {
     /// Something cannot be removed.
     pub fn sweep(&self, name: &OsStr, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
         self.root.forget();
-        let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0 };
+        let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
         sweep.remove(self.parent(), self.parent_identity(), &CString::new(name.as_bytes())?)?;
+        self.root.looked_at(sweep.stayed);
         Ok(sweep.closed_met)
     }
 
@@ -358,8 +409,9 @@ impl Place<'_> {
     /// Something cannot be removed.
     pub fn sweep_all(&self, stays: &dyn Fn(Entry) -> bool) -> io::Result<u64> {
         self.root.forget();
-        let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0 };
+        let mut sweep = Sweep { stays, closed: &self.root.merged_identities()?, closed_met: 0, stayed: 0 };
         sweep.empty(&openat(self.parent(), ".", readable(), Mode::empty())?)?;
+        self.root.looked_at(sweep.stayed);
         Ok(sweep.closed_met)
     }
 

@@ -4,7 +4,7 @@ use super::digest::{Digest, Kind};
 use super::look::{Look, look};
 use super::oci::{self, Reference};
 use super::retry::Pace;
-use super::trust::{self, Keys};
+use super::trust;
 use super::{Part, Reached, Source, beside, file};
 use crate::error::{Error, Phase, Result};
 use reqwest::Url;
@@ -32,14 +32,14 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
     let given = source.digest.as_deref().filter(|digest| !digest.trim().is_empty());
     let given = given.map(|digest| parse_digest(digest, &source.url)).transpose()?;
     if let [alone] = &places[..] {
-        return reach_at(client, alone, given.as_ref(), &source.keys, pace);
+        return reach_at(client, alone, given.as_ref(), source, pace);
     }
     // While there are others, nobody waits long for one.
     let mut reasons = Vec::new();
     for pace in [&Pace { attempts: 1, ..pace.clone() }, pace] {
         reasons.clear();
         for (index, place) in places.iter().enumerate() {
-            match reach_at(client, place, given.as_ref(), &source.keys, pace) {
+            match reach_at(client, place, given.as_ref(), source, pace) {
                 Ok(reached) => return Ok(with_mirrors(reached, &urls, index)),
                 Err(error) => {
                     tracing::warn!("{error}; asking the next place");
@@ -81,27 +81,29 @@ fn parse_digest(text: &str, url: &str) -> Result<Digest> {
     Ok(digest)
 }
 
-fn reach_at(client: &Client, place: &Place, given: Option<&Digest>, keys: &Keys, pace: &Pace) -> Result<Reached> {
+fn reach_at(client: &Client, place: &Place, given: Option<&Digest>, source: &Source, pace: &Pace) -> Result<Reached> {
     match place {
-        Place::Stream(url) => reach_stream(client, url, given, keys, pace),
+        Place::Stream(url) => reach_stream(client, url, given, source, pace),
         Place::Registry(reference) => oci::reach(client, reference, given, pace),
     }
 }
 
-fn reach_stream(client: &Client, url: &Url, given: Option<&Digest>, keys: &Keys, pace: &Pace) -> Result<Reached> {
+fn reach_stream(client: &Client, url: &Url, given: Option<&Digest>, source: &Source, pace: &Pace) -> Result<Reached> {
     let Look { size_bytes, etag } = look(client, url, pace)?;
     let documents = |url: &str| beside::document(client, url, pace);
-    let asked = trust::Asked { url: url.as_str(), digest: given, size_bytes };
-    let (digest, manifest, signed_by) = match trust::verified(&documents, keys, &asked)? {
-        Some(verified) => (verified.digest, verified.manifest, verified.signed_by),
-        None => match given {
-            Some(digest) => (digest.clone(), None, None),
-            None => (beside::digest(client, url, pace)?, None, None),
-        },
+    let Source { id, keys, minimum, .. } = source;
+    let asked = trust::Asked { url: url.as_str(), digest: given, size_bytes, id: id.as_deref(), minimum };
+    let verified = trust::verified(&documents, keys, &asked)?;
+    let (signed_by, signed_as) =
+        verified.iter().map(|it| (it.signed_by.clone(), it.signed_as.clone())).next().unwrap_or_default();
+    let (digest, manifest) = match (verified, given) {
+        (Some(verified), _) => (verified.digest, verified.manifest),
+        (None, Some(digest)) => (digest.clone(), None),
+        (None, None) => (beside::digest(client, url, pace)?, None),
     };
     let (url, digest) = (url.to_string(), digest.to_string());
     let part = Part { url: url.clone(), size_bytes, etag, digest: digest.clone(), manifest, ..Part::default() };
-    Ok(Reached { url, digest, parts: vec![part], signed_by, ..Reached::default() })
+    Ok(Reached { url, digest, parts: vec![part], signed_by, signed_as, ..Reached::default() })
 }
 
 /// The others, from the next one on. The layers of a registry come from there alone: another may want another token.
@@ -117,6 +119,7 @@ fn with_mirrors(mut reached: Reached, urls: &[&String], index: usize) -> Reached
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Act, Server, pace};
+    use super::super::trust::Keys;
     use super::*;
     use crate::http;
 

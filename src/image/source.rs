@@ -1,6 +1,7 @@
 //! Where an image comes from: as the allocation names it, and as it was found.
 
 use super::manifest::Manifest;
+use super::named::Minimum;
 use super::trust::Keys;
 use std::sync::Arc;
 
@@ -9,12 +10,16 @@ use std::sync::Arc;
 pub struct Source {
     /// `http://`, `https://`, `file://` or `oci://HOST/REPOSITORY:TAG`.
     pub url: String,
+    /// Its id, as the allocation has it: nothing that is signed as another image is taken.
+    pub id: Option<String>,
     /// Other places with the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,
     /// `sha256:HEX`, `sha512:HEX`, of an OCI image that of its manifest; without one what lies beside the image is looked for.
     pub digest: Option<String>,
     /// Who may have signed it. With any key a signature is required.
     pub keys: Keys,
+    /// What is signed may be no older.
+    pub minimum: Minimum,
 }
 
 /// An image that answered.
@@ -29,6 +34,8 @@ pub struct Reached {
     pub layered: bool,
     /// Id of the key whose signature was good.
     pub signed_by: Option<String>,
+    /// Id of the image, where what that key has signed names one.
+    pub signed_as: Option<String>,
 }
 
 /// One stream of bytes.

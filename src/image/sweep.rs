@@ -19,6 +19,8 @@ pub struct Sweep<'a> {
     pub closed: &'a [(u64, u64)],
     /// Mount points and closed directories with something in them.
     pub closed_met: u64,
+    /// Names that were looked at and are there still.
+    pub stayed: u64,
 }
 
 impl Sweep<'_> {
@@ -30,7 +32,9 @@ impl Sweep<'_> {
         let here = identity(&fstat(directory)?);
         let mut empty = true;
         for name in names(directory)? {
-            empty &= self.remove(directory, here, &name)?;
+            let gone = self.remove(directory, here, &name)?;
+            self.stayed += u64::from(!gone);
+            empty &= gone;
         }
         Ok(empty)
     }
@@ -71,7 +75,11 @@ pub fn identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-fn has_something(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
+/// A file, or a directory with something in it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn has_something(directory: impl AsFd, name: &CStr) -> Result<bool, Errno> {
     match openat(&directory, name, flags(), Mode::empty()) {
         Ok(below) => Ok(names(&below)?.iter().any(|name| name.as_c_str() != c"lost+found")),
         Err(Errno::ENOTDIR | Errno::ELOOP) => fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|_| true),

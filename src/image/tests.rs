@@ -15,12 +15,15 @@ use tempfile::TempDir;
 mod acls;
 mod any_tree;
 mod bad;
+mod escapes;
 mod fuzz;
+mod liars;
 mod merge;
 mod seen;
 mod sources;
 mod trees;
 mod whiteouts;
+mod work;
 mod zoo;
 
 pub(crate) use seen::{assert_same, look};
@@ -30,7 +33,7 @@ pub(crate) use zoo::make_zoo;
 /// Unpacks bytes that come in buffers of `cut` bytes.
 fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<Unpacked> {
     let mut counter = Counter::new(Beneath::default());
-    untar(reader(tar, cut), &Root::open(root, Vec::new())?, &mut counter, layered, &Stages::start())
+    untar(reader(tar, cut), &Root::open(root, Vec::new())?, &mut counter, layered, &Told::default(), &Stages::start())
 }
 
 fn digest(kind: Kind, bytes: &[u8]) -> String {
@@ -135,6 +138,65 @@ fn a_wrong_digest_says_both() {
     let error = burn_from(&server, b"x", root.path()).unwrap_err().to_string();
     assert!(error.contains(&digest(Kind::Sha256, b"x")), "{error}");
     assert!(error.contains(&format!("{} came", digest(Kind::Sha256, &image))), "{error}");
+}
+
+/// What lies below a root, without the root itself.
+fn names(root: &Path) -> Vec<PathBuf> {
+    look(root, false).into_keys().filter(|path| path != Path::new("")).collect()
+}
+
+#[test]
+fn after_a_wrong_digest_nothing_of_the_image_is_left() {
+    let image = compress("zstd", &small_tar());
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("lost+found")).unwrap();
+    burn_from(&Server::start(image.clone(), |_| Act::default()), b"x", root.path()).unwrap_err();
+    assert_eq!(names(root.path()), [Path::new("lost+found")]);
+    // Nor when it fails in another way.
+    burn_from(&Server::start(image[..image.len() / 2].to_vec(), |_| Act::default()), b"x", root.path()).unwrap_err();
+    assert_eq!(names(root.path()), [Path::new("lost+found")]);
+}
+
+/// Burns into a directory that is somebody's.
+fn burn_among_others(part: Part, root: &Path) -> Result<Burned> {
+    let reached = Reached { url: part.url.clone(), parts: vec![part], ..Reached::default() };
+    Incoming::at_pace(reached, Plain::Tar, pace())?.among_others().burn(root, &Beneath::default(), &|_| ())
+}
+
+#[test]
+fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven() {
+    let image = compress("zstd", &Tar::new().file("mine", b"the image's").file("data", &noise(3 << 20)).end());
+    let server = Server::start(image.clone(), |_| Act::default());
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("mine"), "mine").unwrap();
+    let part = |promised: &[u8]| Part {
+        url: server.url("x"),
+        size_bytes: Some(image.len() as u64),
+        etag: Some("\"one\"".into()),
+        digest: digest(Kind::Sha256, promised),
+        ..Part::default()
+    };
+    // A manifest that nobody signed proves the pieces of whoever wrote it, and not those of the digest.
+    let manifest = Manifest::of(&image[..], image.len() as u64).unwrap();
+    let lying = Manifest { digest: digest(Kind::Sha256, b"x"), ..manifest };
+    for manifest in [None, Some(std::sync::Arc::new(lying))] {
+        let error = burn_among_others(Part { manifest, ..part(b"x") }, directory.path()).unwrap_err().to_string();
+        assert!(error.contains("was expected") && error.ends_with("nothing of it was unpacked"), "{error}");
+        assert_eq!(fs::read_to_string(directory.path().join("mine")).unwrap(), "mine");
+        assert_eq!(names(directory.path()), [Path::new("mine")]);
+    }
+    let burned = burn_among_others(part(&image), directory.path()).unwrap();
+    assert_eq!((burned.bytes, burned.entries), (image.len() as u64, 2));
+    let stages: Vec<_> = burned.shares.iter().map(|share| share.stage.as_str()).collect();
+    assert_eq!(stages, ["network", "digest", "hold", "decode", "untar", "write"]);
+    assert_eq!(fs::read_to_string(directory.path().join("mine")).unwrap(), "the image's");
+    assert_eq!(names(directory.path()), [Path::new("data"), Path::new("mine")]);
+    // Where there is nothing to replace it streams.
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("lost+found")).unwrap();
+    let stages = burn_among_others(part(&image), directory.path()).unwrap().shares;
+    assert!(stages.iter().all(|share| share.stage != "hold"), "{stages:?}");
+    burn_among_others(part(b"x"), directory.path()).unwrap_err();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::digest::{Digest, Kind};
 use super::manifest::Manifest;
 pub use super::minisign::PublicKey;
 use super::minisign::Signature;
+use super::named::{self, Minimum};
 use crate::error::{Context, Error, Phase, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +32,9 @@ pub struct Asked<'a> {
     pub digest: Option<&'a Digest>,
     /// As the server says it.
     pub size_bytes: Option<u64>,
+    /// What a signature has to be for.
+    pub id: Option<&'a str>,
+    pub minimum: &'a Minimum,
 }
 
 /// What is known of an image by what lies beside it.
@@ -40,6 +44,8 @@ pub struct Verified {
     pub manifest: Option<Arc<Manifest>>,
     /// Id of the key; without one nobody vouches for this.
     pub signed_by: Option<String>,
+    /// Id of the image, as that key has signed it.
+    pub signed_as: Option<String>,
 }
 
 /// Fetches what lies at a URL, at most [`DOCUMENT_BYTES`]; nothing is there: `None`.
@@ -80,8 +86,8 @@ impl Keys {
         self.0.iter().map(|key| key.id.to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The key that has signed this text.
-    fn signer(&self, url: &str, text: &[u8], signature: &[u8]) -> Result<String> {
+    /// The signature of this text, by one of these keys.
+    fn signature(&self, url: &str, text: &[u8], signature: &[u8]) -> Result<Signature> {
         let signature = String::from_utf8_lossy(signature);
         let signature: Signature =
             signature.parse().map_err(|why| refused(format!("{url}{SIGNATURE} is no signature of minisign: {why}")))?;
@@ -96,7 +102,7 @@ impl Keys {
             return Err(refused(text));
         }
         tracing::info!("{url} is signed by key {id}: {}", signature.comment);
-        Ok(id.to_string())
+        Ok(signature)
     }
 }
 
@@ -134,9 +140,13 @@ pub fn verified(fetch: FetchSmall, keys: &Keys, image: &Asked) -> Result<Option<
         let Some(text) = fetch(&url)? else {
             return Err(refused(format!("{url} is not there, and its signature is")));
         };
-        let signed_by = Some(keys.signer(&url, &text, &signature)?);
-        let verified = read(suffix, &text, image).map_err(|why| refused(format!("{url}: {why}")))?;
-        return Ok(Some(Verified { signed_by, ..verified }));
+        let signature = keys.signature(&url, &text, &signature)?;
+        let wrong = |why: String| refused(format!("{url}: {why}"));
+        let verified = read(suffix, &text, image).map_err(wrong)?;
+        let in_manifest = verified.manifest.as_ref().and_then(|manifest| manifest.image.as_deref());
+        let name = in_manifest.or_else(|| named::in_comment(&signature.comment)).map(str::to_owned);
+        named::check(name.as_deref(), image.id, image.minimum).map_err(wrong)?;
+        return Ok(Some(Verified { signed_by: Some(signature.key.to_string()), signed_as: name, ..verified }));
     }
     let (ids, name) = (keys.ids(), name(image.url));
     Err(refused(format!(
@@ -179,7 +189,7 @@ fn read(suffix: &str, text: &[u8], image: &Asked) -> Result<Verified, String> {
             "it has {digest}, and the digest that was given is {given}: give the sha256, so that they can be compared"
         )),
         Some(given) if *given != digest => Err(format!("it has {digest}, and the digest that was given is {given}")),
-        _ => Ok(Verified { digest, manifest: manifest.map(Arc::new), signed_by: None }),
+        _ => Ok(Verified { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
     }
 }
 

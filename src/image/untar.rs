@@ -1,6 +1,7 @@
 //! From members to files below the root.
 
 use super::acl::has_default;
+use super::arriving::Told;
 use super::attributes::{first_mode, set_by_name, set_xattrs};
 use super::beneath::{Conflicts, Counter};
 use super::copy::{copy, link};
@@ -35,7 +36,7 @@ pub struct Unpacked {
 
 /// Unpacks the stream to its end. Later members replace earlier ones, and what stood below the root before; only
 /// directories of a kept filesystem stay as a conflict. Each member that is no directory is shown to `counter`.
-/// In a layer of an OCI image (`layered`), whiteouts remove what earlier layers brought.
+/// In a layer of an OCI image (`layered`), whiteouts remove what earlier layers brought. `told` says how much was fetched for all this.
 ///
 /// # Errors
 /// The stream's own; the archive is malformed, cut or empty; something cannot be written. The member is named.
@@ -44,6 +45,7 @@ pub fn untar(
     root: &Root,
     counter: &mut Counter,
     layered: bool,
+    told: &Told,
     stages: &Stages,
 ) -> io::Result<Unpacked> {
     let writers = Writers::start(stream.clock(), stages);
@@ -56,11 +58,13 @@ pub fn untar(
         entries: 0,
         copied: 0,
         counter,
+        told,
         conflicts: Conflicts::default(),
     };
     let parsed = unpacking.all();
-    let Unpacking { members, writers, entries, conflicts, .. } = unpacking;
+    let Unpacking { members, writers, entries, conflicts, counter, .. } = unpacking;
     writers.finish(parsed)?;
+    counter.work.add(members.blocks(), told.bytes());
     Ok(Unpacked { entries, tar_bytes: members.position(), conflicts })
 }
 
@@ -74,6 +78,7 @@ struct Unpacking<'a, 'b> {
     /// Bytes of hard links that became copies.
     copied: u64,
     counter: &'a mut Counter<'b>,
+    told: &'a Told,
     conflicts: Conflicts,
 }
 
@@ -104,7 +109,7 @@ impl Directories {
 impl Unpacking<'_, '_> {
     fn all(&mut self) -> io::Result<()> {
         self.members.limit(self.root.longest_tar());
-        while let Some(mut member) = self.members.next_member()? {
+        while let Some(mut member) = self.next_member()? {
             let path = std::mem::take(&mut member.path);
             self.one(&path, member).map_err(|error| {
                 let shown = String::from_utf8_lossy(&path);
@@ -117,6 +122,12 @@ impl Unpacking<'_, '_> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar has no members"));
         }
         self.finish_directories()
+    }
+
+    fn next_member(&mut self) -> io::Result<Option<Member>> {
+        let left = self.counter.work.left(self.told.bytes());
+        self.members.limit_blocks(left.saturating_sub(self.root.worked()));
+        self.members.next_member()
     }
 
     fn one(&mut self, path: &[u8], member: Member) -> io::Result<()> {
@@ -327,7 +338,7 @@ mod tests {
         fn untar(&self, tar: Tar) -> io::Result<Unpacked> {
             let mut counter = Counter::new(Beneath::default());
             let (reader, root) = (reader(&tar.end(), 700), Root::open(&self.root, Vec::new())?);
-            untar(reader, &root, &mut counter, false, &Stages::start())
+            untar(reader, &root, &mut counter, false, &Told::default(), &Stages::start())
         }
 
         fn read(&self, path: &str) -> String {

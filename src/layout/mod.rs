@@ -24,6 +24,7 @@ mod validate;
 pub use advice::likely_disk;
 pub use below::Below;
 pub use canonical::{canonical_yaml, digest};
+pub use constraints::{ImageId, Version};
 pub use spellings::{Parsed, read_all, read_json, read_yaml, respelt};
 pub use types::*;
 pub use validate::validate;

@@ -13,6 +13,7 @@ use crate::cli;
 use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::Manifest;
+use crate::layout::ImageId;
 use crate::text;
 use frames::Frames;
 use serde::Serialize;
@@ -37,6 +38,8 @@ struct Packed {
     /// Names of what lies beside the image.
     beside: Vec<String>,
     signed_by: Option<String>,
+    /// What the signature is for.
+    id: Option<String>,
     /// Was there an image of that name before?
     replaced: bool,
 }
@@ -61,6 +64,7 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
     let (began, image) = (Instant::now(), &options.output);
     let signer = options.key.as_deref().map(Signer::open).transpose()?;
     let epoch = epoch(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref())?;
+    options.id.as_deref().map_or(Ok(()), refuse_other_id)?;
     let source = Source::look(&options.source, image)?;
     refuse_other_codec(image)?;
     let replaced = image.exists();
@@ -88,6 +92,7 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
     let bytes_out = file.metadata().context(Phase::Image, written)?.len();
     let manifest = File::open(&new.0).and_then(|file| Manifest::of(file, bytes_out));
     let manifest = manifest.context(Phase::Image, || format!("read {} again", new.0.display()))?;
+    let manifest = Manifest { image: options.id.clone(), ..manifest };
     let documents = documents(image, &manifest, signer.as_ref(), epoch)?;
     put_in_place(image, new, &documents)?;
     Ok(Packed {
@@ -99,6 +104,7 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
         digest: manifest.digest,
         beside: documents.iter().map(|(suffix, _)| format!("{}{suffix}", file_name(image))).collect(),
         signed_by: signer.map(|signer| signer.id),
+        id: options.id.clone(),
         replaced,
     })
 }
@@ -106,7 +112,11 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
 impl Packed {
     fn line(&self) -> String {
         let files = self.files.map_or(String::new(), |files| format!("{files} files, "));
-        let signed = self.signed_by.as_ref().map_or(String::new(), |key| format!(" (signed by {key})"));
+        let signed = match (&self.signed_by, &self.id) {
+            (Some(key), Some(id)) => format!(" (signed by {key} as {id})"),
+            (Some(key), None) => format!(" (signed by {key}, for no image by name: --id OS-VERSION)"),
+            (None, _) => String::new(),
+        };
         let (bytes_in, bytes_out) = (text::bytes(self.bytes_in), text::bytes(self.bytes_out));
         let (seconds, image) = (text::seconds(self.seconds), self.image.display());
         let replaced = if self.replaced { "; it replaces the image of that name" } else { "" };
@@ -152,6 +162,18 @@ impl Source {
             return Err(Error::refusal(Phase::Image, why));
         }
         Ok(Source::Tree)
+    }
+}
+
+/// What stands behind the last hyphen is compared with `drophammer.minimum=`, and chooses layouts.
+fn refuse_other_id(id: &str) -> Result<()> {
+    let is_word = id.bytes().all(|byte| byte.is_ascii_graphic());
+    match ImageId::parse(id).map_err(|why| format!("--id {id}: {why}")) {
+        Ok(_) if is_word => Ok(()),
+        Ok(_) => {
+            Err(Error::refusal(Phase::Image, format!("--id {id:?}: only ASCII letters, digits and signs can be in it")))
+        }
+        Err(why) => Err(Error::refusal(Phase::Image, why)),
     }
 }
 
@@ -210,7 +232,7 @@ fn documents(
     if let Some(signer) = signer {
         for (document, signature) in [(0, ".manifest.minisig"), (1, ".sha256.minisig")] {
             let (suffix, text) = &documents[document];
-            let signed = signer.sign(&format!("{name}{suffix}"), text, epoch)?;
+            let signed = signer.sign(&format!("{name}{suffix}"), text, manifest.image.as_deref(), epoch)?;
             documents.push((signature, signed));
         }
     }

@@ -1,6 +1,7 @@
 //! Signatures as minisign makes them, with its secret keys.
 
 use crate::error::{Context, Error, Phase, Result};
+use crate::image::NAME_IN_COMMENT;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use minisign::{PublicKey, SecretKey, SecretKeyBox};
 use std::io::IsTerminal;
@@ -52,13 +53,14 @@ impl Signer {
         Ok(Signer { secret, public, id: format!("{number:016X}") })
     }
 
-    /// The text of the `.minisig` of a file.
+    /// The text of the `.minisig` of a file, with the id of the image that it is for.
     ///
     /// # Errors
     /// The key cannot sign.
-    pub fn sign(&self, file: &str, text: &str, epoch: Option<i64>) -> Result<String> {
+    pub fn sign(&self, file: &str, text: &str, id: Option<&str>, epoch: Option<i64>) -> Result<String> {
         let seconds = epoch.unwrap_or_else(|| OffsetDateTime::now_utc().unix_timestamp());
-        let comment = format!("timestamp:{seconds}\tfile:{file}\thashed");
+        let name = id.map_or(String::new(), |id| format!("\t{NAME_IN_COMMENT}{id}"));
+        let comment = format!("timestamp:{seconds}\tfile:{file}{name}\thashed");
         let signed = minisign::sign(Some(&self.public), &self.secret, text.as_bytes(), Some(&comment), Some(UNTRUSTED));
         Ok(signed.context(Phase::Image, || format!("sign {file}"))?.into_string())
     }

@@ -15,11 +15,15 @@ mod any_tree;
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust");
 
 fn options(source: &Path, output: &Path) -> cli::Pack {
-    cli::Pack { source: source.to_owned(), output: output.to_owned(), key: None, level: 1, json: false }
+    cli::Pack { source: source.to_owned(), output: output.to_owned(), key: None, id: None, level: 1, json: false }
 }
 
 fn with_key(options: cli::Pack, key: &str) -> cli::Pack {
     cli::Pack { key: Some(Path::new(KEYS).join(key)), ..options }
+}
+
+fn with_id(options: cli::Pack, id: &str) -> cli::Pack {
+    cli::Pack { id: Some(id.to_owned()), ..options }
 }
 
 /// A tree that needs no root, made in this order of names.
@@ -248,6 +252,9 @@ fn what_cannot_be_packed_is_named_and_leaves_nothing() {
         (options(&at("tree"), &out), "out is a directory: name the image in it"),
         (options(&at("tree"), &at("no/such/image")), "look at"),
         (options(&at("disk"), &at("no/such/image")), "create"),
+        (with_id(plain("disk"), "debian"), "--id debian: invalid format for os image"),
+        (with_id(plain("disk"), "debian-twelve"), "invalid semantic version"),
+        (with_id(plain("disk"), "de\tbian-12"), "only ASCII letters, digits and signs"),
         (with_key(plain("disk"), "none.key"), "read the secret key"),
         (with_key(plain("disk"), "one.pub"), "one.pub"),
         (with_key(plain("disk"), "img.tar.zst.sha256"), "read the secret key"),
@@ -265,7 +272,11 @@ fn an_old_image_gives_way_as_a_whole() {
     fs::write(&disk, "one").unwrap();
     let signed = packed(&with_key(options(&disk, &image), "one.key")).unwrap();
     assert_eq!((signed.beside.len(), signed.signed_by.as_deref()), (4, Some("6C22FE75B6915BAB")));
-    assert!(signed.line().contains("image.sha256.minisig (signed by 6C22FE75B6915BAB)"), "{}", signed.line());
+    assert!(
+        signed.line().contains("image.sha256.minisig (signed by 6C22FE75B6915BAB, for no image by name: "),
+        "{}",
+        signed.line()
+    );
     assert!(with_suffix(&image, ".manifest.minisig").exists());
     fs::write(&disk, "two").unwrap();
     let unsigned = packed(&options(&disk, &image)).unwrap();
@@ -313,6 +324,54 @@ fn a_signed_image_is_burned_by_whom_it_was_signed_for() {
     packed(&options(tree.path(), &image)).unwrap();
     assert!(burn(&server, "one.pub", empty.path()).unwrap_err().to_string().contains("is not signed"));
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
+}
+
+/// What is beside an image that is asked for by this id, with `oldest` as the minimum.
+fn reach_as(server: &Server, id: &str, oldest: &[&str]) -> Result<Option<String>> {
+    let key = fs::read_to_string(Path::new(KEYS).join("one.pub")).unwrap().lines().nth(1).unwrap().to_owned();
+    let keys = Keys::read(&[key], Path::new("/no/such/directory"))?;
+    let oldest: Vec<String> = oldest.iter().map(|id| (*id).to_owned()).collect();
+    let minimum = image::Minimum::read(&oldest, &keys)?;
+    let (url, id) = (server.url("image.tar.zst"), Some(id.to_owned()));
+    Ok(image::reach(&image::Source { url, id, keys, minimum, ..image::Source::default() })?.signed_as)
+}
+
+#[test]
+fn a_signature_is_for_the_image_that_it_names() {
+    http::client().unwrap();
+    let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
+    let image = out.path().join("image.tar.zst");
+    let named = "ubuntu-24.04.20240101";
+    let signed = with_id(with_key(options(tree.path(), &image), "one.key"), named);
+    let line = packed(&signed).unwrap().line();
+    assert!(line.contains("(signed by 6C22FE75B6915BAB as ubuntu-24.04.20240101)"), "{line}");
+    let server = serve(out.path());
+    // By the manifest, and where somebody takes that away, by what is signed with the sum.
+    for taken_away in [None, Some(".manifest.minisig")] {
+        if let Some(suffix) = taken_away {
+            fs::remove_file(with_suffix(&image, suffix)).unwrap();
+        }
+        for (id, oldest) in [(named, &[][..]), ("ubuntu-24.04", &[]), (named, &[named]), (named, &["debian-12"])] {
+            assert_eq!(reach_as(&server, id, oldest).unwrap().as_deref(), Some(named));
+        }
+        for (id, oldest, says) in [
+            (
+                "ubuntu-24.04.20240202",
+                &[][..],
+                "is signed as ubuntu-24.04.20240101, and ubuntu-24.04.20240202 is to be",
+            ),
+            ("debian-12.0.20261101", &[], "is signed as ubuntu-24.04.20240101, and debian-12.0.20261101 is to be"),
+            (named, &["debian-12", "ubuntu-24.04.20240202"], "is older than ubuntu-24.04.20240202, the oldest that"),
+        ] {
+            let error = reach_as(&server, id, oldest).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains(says), "{error}");
+        }
+    }
+    // What was signed before images had names.
+    packed(&with_key(options(tree.path(), &image), "one.key")).unwrap();
+    assert_eq!(reach_as(&server, named, &[]).unwrap(), None);
+    let error = reach_as(&server, named, &["debian-12"]).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("what is signed names no image"), "{error}");
 }
 
 fn run(program: &str, args: &[&str], directory: &Path) -> process::Output {

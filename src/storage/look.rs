@@ -9,7 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use sys_mount::{Mount, MountFlags};
 
-/// The filesystem to mount as, and what keeps it from writing: also an ext4 that was cut off, or that its owner has told
+/// The filesystem to mount as, and what keeps it from writing. The formats that layouts have, and ext2: a marker lies on one of them.
+/// Whoever had the machine before has written what is there, so no other driver is to read it. Nothing is written: also an ext4 that was cut off, or that its owner has told
 /// to panic at the first error. Two XFS of one UUID are copies, and both may be looked at.
 pub fn how(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
@@ -75,7 +76,7 @@ fn candidates(inventory: &Inventory) -> Vec<(String, String)> {
 
 fn mounted(device: &str, kind: &str, point: &Path) -> io::Result<()> {
     let (fstype, data) = how(kind).ok_or(io::ErrorKind::Unsupported)?;
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+    let flags = MountFlags::RDONLY | MountFlags::NOATIME | mount::INERT;
     Mount::builder().fstype(fstype).flags(flags).data(data).mount(device, point).map(drop)
 }
 

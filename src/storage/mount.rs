@@ -14,6 +14,9 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use sys_mount::MountFlags;
 
+/// For what somebody else has written and is only read or tried here: nothing in it is a device, gives rights or is run.
+pub const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+
 /// A stack of mounts below one directory.
 #[derive(Debug)]
 pub struct Mounts {
@@ -45,12 +48,20 @@ impl Mounts {
         self.mount_with(filesystem, MountFlags::empty())
     }
 
-    /// As [`Mounts::mount`], and nobody can write there. That no journal is replayed either is for the options to say.
+    /// As [`Mounts::mount`], inert: to see that it can be mounted.
+    ///
+    /// # Errors
+    /// As [`Mounts::mount`].
+    pub fn mount_inert(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        self.mount_with(filesystem, INERT)
+    }
+
+    /// As [`Mounts::mount_inert`], and nobody can write there. That no journal is replayed either is for the options to say.
     ///
     /// # Errors
     /// As [`Mounts::mount`]; the mount point is not there.
     pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
-        self.mount_with(filesystem, MountFlags::RDONLY)
+        self.mount_with(filesystem, MountFlags::RDONLY | INERT)
     }
 
     fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
@@ -230,7 +241,7 @@ fn kernel_options(options: &[String]) -> (MountFlags, String) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::plan::MakeFilesystem;
     use crate::storage::filesystem;
@@ -366,6 +377,36 @@ mod tests {
         assert!(error.contains("with the options nosuch; the kernel says: "), "{error}");
         let said = error.split("the kernel says: ").nth(1).unwrap();
         assert!(said.contains("nosuch"), "{error}");
+    }
+
+    /// The options of what is mounted there, as the kernel has them.
+    pub(in crate::storage) fn options_of(point: &Path) -> Vec<String> {
+        let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let point = point.to_str().unwrap();
+        let line = text.lines().find(|line| line.split(' ').nth(4) == Some(point)).unwrap();
+        line.split(' ').nth(5).unwrap().split(',').map(str::to_owned).collect()
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_what_is_only_read_or_tried_is_inert_whatever_its_options_say() {
+        let disk = LoopDevice::new(16 << 20, 512);
+        let dir = tempfile::tempdir().unwrap();
+        let filesystem = MountFilesystem { options: vec!["suid,dev,exec".into()], ..ext4(&disk, "/") };
+        type Way = fn(&mut Mounts, &MountFilesystem) -> Result<()>;
+        let ways: [(Way, &[&str]); 3] = [
+            (Mounts::mount, &["rw"]),
+            (Mounts::mount_inert, &["rw", "nosuid", "nodev", "noexec"]),
+            (Mounts::mount_read_only, &["ro", "nosuid", "nodev", "noexec"]),
+        ];
+        for (mount, has) in ways {
+            let mut mounts = Mounts::new(dir.path());
+            mount(&mut mounts, &filesystem).unwrap();
+            let options = options_of(dir.path());
+            mounts.finish().unwrap();
+            let found: Vec<&str> = options.iter().map(String::as_str).filter(|word| *word != "relatime").collect();
+            assert_eq!(found, has);
+        }
     }
 
     #[test]

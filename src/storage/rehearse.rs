@@ -180,7 +180,7 @@ impl Stage {
 fn mount_alone(mount: &MountFilesystem) -> Result<()> {
     let point = Path::new(POINT);
     let mut mounts = Mounts::new(point);
-    mounts.mount(mount)?;
+    mounts.mount_inert(mount)?;
     let flags = statvfs(point).context(Phase::Storage, || format!("look at {POINT}"))?.flags();
     let wanted = super::mount::is_read_only(&mount.options);
     mounts.finish()?;

@@ -88,25 +88,30 @@ pub fn parse(text: &str) -> Vec<Line> {
     fields.collect()
 }
 
-/// What [`escape`] does, undone.
+/// getmntent(3): what would end a field or a line is octal, and so is the backslash itself. It comes last where they are undone.
+const ESCAPES: [(&str, char); 7] = [
+    ("\\040", ' '),
+    ("\\011", '\t'),
+    ("\\012", '\n'),
+    ("\\013", '\x0b'),
+    ("\\014", '\x0c'),
+    ("\\015", '\r'),
+    ("\\134", '\\'),
+];
+
 fn unescape(field: &str) -> String {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    escapes.iter().fold(field.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+    ESCAPES.iter().fold(field.to_owned(), |text, (escaped, plain)| text.replace(escaped, &plain.to_string()))
 }
 
-/// getmntent(3): blanks and the backslash itself are octal.
 fn escape(field: &str) -> String {
-    let mut escaped = String::with_capacity(field.len());
+    let mut text = String::with_capacity(field.len());
     for character in field.chars() {
-        match character {
-            ' ' => escaped.push_str("\\040"),
-            '\t' => escaped.push_str("\\011"),
-            '\n' => escaped.push_str("\\012"),
-            '\\' => escaped.push_str("\\134"),
-            other => escaped.push(other),
+        match ESCAPES.iter().find(|(_, plain)| *plain == character) {
+            Some((escaped, _)) => text.push_str(escaped),
+            None => text.push(character),
         }
     }
-    escaped
+    text
 }
 
 #[cfg(test)]
@@ -199,6 +204,42 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
         let dir = tempfile::tempdir().unwrap();
         extend(&Root::open(dir.path()).unwrap(), &srv).unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join("etc/fstab")).unwrap(), render(&srv));
+    }
+
+    /// Neither a layout nor a label can add a line or a field, or have its own line read as another one.
+    #[test]
+    fn nothing_in_a_field_becomes_a_line_or_another_field() {
+        let tries = [
+            "a\n/dev/sda1 / ext4 suid 0 0",
+            "a\n",
+            "\na",
+            "a\r\n/dev/sda1 /b ext4",
+            "a /b ext4 suid",
+            "a\t/b\text4",
+            "a\\040b",
+            "a\\012b",
+            "a\\",
+            "\\134040",
+            "a#b",
+            "a\u{85}b",
+            "a\u{2028}b",
+            "a\u{a0}b",
+            "a\x0bb\x0cc",
+            "\u{202e}a",
+            "\"a b\"",
+        ];
+        for bad in tries {
+            for at in 0..3 {
+                let field = |number, good: &str| if at == number { format!("/x{bad}") } else { good.to_owned() };
+                let entry = entry(&field(0, "UUID=1"), &field(1, "/srv"), Format::Ext4, &[&field(2, "noatime")], 2);
+                let text = render(std::slice::from_ref(&entry));
+                assert_eq!(text.lines().count(), 3, "{bad:?}: {text}");
+                let line = text.lines().last().unwrap();
+                assert_eq!(line.split([' ', '\t']).filter(|field| !field.is_empty()).count(), 6, "{bad:?}: {line}");
+                let [Line { source, path }] = &parse(&text)[..] else { panic!("{bad:?}: {text}") };
+                assert_eq!((source, path), (&entry.source, &entry.path), "{bad:?}");
+            }
+        }
     }
 
     #[test]

@@ -250,6 +250,46 @@ fn what_is_not_what_its_digest_says_is_refused() {
     assert!(error.contains("was expected") && error.contains("/blobs/sha256:"), "{error}");
 }
 
+/// An image of two layers, of which the upper one is not what its digest says, in a registry.
+fn with_a_forged_layer() -> Contents {
+    let mut contents = Contents::default();
+    let lower = compress("gzip", &Tar::new().file("which", b"lower").file("low", b"").end());
+    let upper = compress("zstd", &Tar::new().file(".wh.low", b"").file("which", b"upper").end());
+    let forged = compress("zstd", &Tar::new().file(".wh.low", b"").file("which", b"fraud").end());
+    assert_eq!(upper.len(), forged.len());
+    let layers = [contents.layer(LAYER, &lower), contents.layer(LAYER, &upper)];
+    contents.manifest("12", &json!({"schemaVersion": 2, "mediaType": MANIFEST, "layers": layers}));
+    contents.0.insert(format!("blobs/{}", sha256(&upper)), forged);
+    contents
+}
+
+#[test]
+fn a_layer_replaces_nothing_before_it_is_proven() {
+    let server = with_a_forged_layer().serve();
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("which"), "mine").unwrap();
+    let reached = reach_at(url(&server, ":12"), None).unwrap();
+    let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().among_others();
+    let error = incoming.burn(root.path(), &Default::default(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("was expected") && error.ends_with("nothing of it was unpacked"), "{error}");
+    // The lower layer was proven. Of the upper one neither file nor whiteout was looked at.
+    assert_eq!(fs::read_to_string(root.path().join("which")).unwrap(), "lower");
+    let mut names: Vec<_> = fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["low", "which"]);
+}
+
+#[test]
+fn of_an_image_with_a_forged_layer_nothing_stays() {
+    let server = with_a_forged_layer().serve();
+    let root = tempfile::tempdir().unwrap();
+    let reached = reach_at(url(&server, ":12"), None).unwrap();
+    let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap();
+    let error = incoming.burn(root.path(), &Default::default(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("nothing of it was unpacked"), "{error}");
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "a lower layer alone can look like a system");
+}
+
 #[test]
 fn a_blob_that_lies_elsewhere_is_fetched_there_without_the_token() {
     let (contents, _) = image();

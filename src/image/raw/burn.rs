@@ -41,7 +41,7 @@ impl Incoming {
                 // It changes while we look.
                 (Err(_), Some(why)) => {
                     start = self.next_start(start, &why)?;
-                    self.first = Some(self.arriving(part)?);
+                    self.first = Some(self.arriving(part, None)?);
                 }
                 (Err(error), None) => {
                     return Err(error).context(Phase::Image, || format!("look at the beginning of {}", part.url));
@@ -82,7 +82,7 @@ impl Incoming {
         loop {
             let first = self.first.take();
             let part = self.only_part()?;
-            let arriving = first.map_or_else(|| self.arriving(part), Ok)?;
+            let arriving = first.map_or_else(|| self.arriving(part, None), Ok)?;
             let (why, before) = match burn_once(arriving, part, target, expected, watch)? {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
                 End::StartOver { why, resumed } => (why, resumed),

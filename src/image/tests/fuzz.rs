@@ -44,11 +44,11 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
 fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std::io::Result<Unpacked> {
     let merged = if bytes.len().is_multiple_of(2) { vec![PathBuf::from("kept")] } else { Vec::new() };
     let mut counter = Counter::new(Beneath::default());
-    untar(reader(bytes, cut), &Root::open(root, merged)?, &mut counter, layered, &Stages::start())
+    untar(reader(bytes, cut), &Root::open(root, merged)?, &mut counter, layered, &Told::default(), &Stages::start())
 }
 
 /// All that is beside the root, with times: to set the owner that is there already would change one too.
-fn outside(directory: &Path) -> Vec<String> {
+pub(super) fn outside(directory: &Path) -> Vec<String> {
     let seen = ["", "outside", "outside/deep", "outside/secret"].map(|path| {
         let path = directory.join(path);
         let has = fs::symlink_metadata(&path).unwrap();

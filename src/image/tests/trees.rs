@@ -180,7 +180,7 @@ pub(super) fn pack(root: &Path, producer: &[&str]) -> Vec<u8> {
 fn pack_ourselves(root: &Path) -> Vec<u8> {
     let beside = tempfile::tempdir().unwrap();
     let output = beside.path().join("image");
-    let options = crate::cli::Pack { source: root.to_owned(), output, key: None, level: 1, json: false };
+    let options = crate::cli::Pack { source: root.to_owned(), output, key: None, id: None, level: 1, json: false };
     crate::pack::pack(&options).unwrap();
     zstd::decode_all(fs::File::open(&options.output).unwrap()).unwrap()
 }

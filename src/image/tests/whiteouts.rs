@@ -13,7 +13,8 @@ fn layers_onto(below: Root, layers: Vec<Tar>) -> std::io::Result<Conflicts> {
     let mut conflicts = Conflicts::default();
     for tar in layers {
         let mut counter = Counter::new(Beneath::default());
-        conflicts = untar(reader(&tar.end(), 700), &below, &mut counter, true, &Stages::start())?.conflicts;
+        conflicts =
+            untar(reader(&tar.end(), 700), &below, &mut counter, true, &Told::default(), &Stages::start())?.conflicts;
     }
     Ok(conflicts)
 }

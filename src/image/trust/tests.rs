@@ -39,7 +39,8 @@ fn verified_with(files: Files, keys: &Keys, digest: Option<&str>, size_bytes: u6
         .map(|(suffix, text)| (format!("http://images/os/img.tar.zst{suffix}?a=b"), text.to_vec()))
         .collect();
     let digest: Option<Digest> = digest.map(|digest| digest.parse().unwrap());
-    let asked = Asked { url: URL, digest: digest.as_ref(), size_bytes: Some(size_bytes) };
+    let minimum = &Minimum::default();
+    let asked = Asked { url: URL, digest: digest.as_ref(), size_bytes: Some(size_bytes), id: None, minimum };
     verified(&|url| Ok(files.get(url).cloned()), keys, &asked)
 }
 
@@ -166,7 +167,7 @@ fn without_a_key_a_document_is_used_where_it_agrees() {
     assert_eq!(verified_with(both, &none, Some(&other), 10).unwrap(), None);
     assert_eq!(verified_with(&[(".manifest", MANIFEST_TEXT)], &none, None, 11).unwrap(), None);
     let broken = |_: &str| Err(Error::new(Phase::Image, "the server is in trouble"));
-    let asked = Asked { url: URL, digest: None, size_bytes: None };
+    let asked = Asked { url: URL, digest: None, size_bytes: None, id: None, minimum: &Minimum::default() };
     assert_eq!(verified(&broken, &none, &asked).unwrap(), None);
     assert!(verified(&broken, &keys(&[ONE]), &asked).is_err());
 }

@@ -109,6 +109,45 @@ fn only_free_filesystems_of_one_kind_are_looked_into() {
 }
 
 #[test]
+fn only_drivers_of_filesystems_that_a_layout_can_have_read_what_somebody_left() {
+    use crate::layout::Format;
+    for format in Format::ALL {
+        let is_on_a_disk = !matches!(format, Format::None | Format::Swap | Format::Tmpfs);
+        assert_eq!(how(format.name()).is_some(), is_on_a_disk, "{format}");
+    }
+    // As libblkid calls what it knows.
+    let others = "9p BeFS apfs bcachefs bcache befs bfs cramfs crypto_LUKS ddf_raid_member drbd erofs exfat exfs ext4dev f2fs \
+        gfs gfs2 hfs hfsplus hpfs iso9660 jbd jfs linux_raid_member luks lustre LVM1_member LVM2_member minix mpool msdos nilfs2 ntfs \
+        ntfs3 ocfs2 reiser4 reiserfs romfs squashfs squashfs3 stratis swap swsuspend sysv ubi ubifs udf ufs vdo VMFS VMFS_volume_member \
+        vxfs xenix xfs_external_log zfs_member zonefs zfs fuse overlay nfs tmpfs auto EXT4 fat vfat32";
+    for kind in others.split_whitespace().chain(["", "ext4 ", "ext4,xfs"]) {
+        assert_eq!(how(kind), None, "{kind}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_is_looked_into_is_mounted_so_that_nothing_in_it_counts() {
+    for (kind, make) in [
+        ("ext3", "mkfs.ext3 -q -F"),
+        ("ext4", "mkfs.ext4 -q -F"),
+        ("xfs", "mkfs.xfs -q -f"),
+        ("btrfs", "mkfs.btrfs -q -f"),
+        ("vfat", "mkfs.vfat"),
+    ] {
+        let disk = LoopDevice::new(300 * MIB, 512);
+        ran(&format!("{make} {}", disk.path()));
+        let point = Point::make().unwrap();
+        mounted(disk.path(), kind, &point.0).unwrap();
+        let options = mount::tests::options_of(&point.0);
+        mount::unmount(&point.0).unwrap();
+        for option in ["ro", "nosuid", "nodev", "noexec"] {
+            assert!(options.iter().any(|has| has == option), "{kind}: {options:?}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_made_where_there_is_nothing_to_look_into() {
     assert_eq!(look(&mut Inventory::default()).unwrap(), Vec::<String>::new());
 }

@@ -1,0 +1,75 @@
+//! A few bytes that ask for much work: counted in headers, as no test knows how fast a machine is.
+
+use super::*;
+
+/// One global header as large as they may be, and what looks through it each time.
+fn behind_a_large_global_header(what: impl Fn(Tar) -> Tar) -> Vec<u8> {
+    let records: Vec<Vec<u8>> = (0..1200).map(|number| format!("k{number}=").into_bytes()).collect();
+    let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+    (0..2500).fold(Tar::new().pax(b'g', &records), |tar, _| what(tar)).directory("last").end()
+}
+
+#[test]
+fn headers_are_paid_for_with_bytes_of_the_image() {
+    for tar in [
+        behind_a_large_global_header(|tar| tar.directory("d")),
+        behind_a_large_global_header(|tar| tar.pax(b'g', &[b"k1="])),
+    ] {
+        let image = compress("zstd", &tar);
+        assert!(image.len() < 16 << 10, "{}", image.len());
+        let root = tempfile::tempdir().unwrap();
+        let error = burn_from(&Server::start(image.clone(), |_| Act::default()), &image, root.path()).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("blocks of headers in the tar, and so little of the image"), "{error}");
+        assert!(!root.path().join("last").exists());
+        // The same tar as it is brings what it asks for.
+        burn_from(&Server::start(tar.clone(), |_| Act::default()), &tar, root.path()).unwrap();
+        assert!(root.path().join("last").exists());
+    }
+}
+
+/// Unpacks where so many blocks of headers are left and nothing more is fetched; with the names that are there then.
+fn with_blocks_left(blocks: u64, layered: bool, tar: Tar) -> (Option<String>, usize) {
+    let root = tempfile::tempdir().unwrap();
+    let mut counter = Counter::new(Beneath::default());
+    counter.work.add(counter.work.left(0) - blocks, 0);
+    let below = Root::open(root.path(), Vec::new()).unwrap();
+    let unpacked =
+        untar(reader(&tar.end(), 1 << 16), &below, &mut counter, layered, &Told::default(), &Stages::start());
+    (unpacked.err().map(|error| error.to_string()), names(root.path()).len())
+}
+
+#[test]
+fn members_without_content_count() {
+    let files = |count: usize| (0..count).fold(Tar::new(), |tar, number| tar.file(&number.to_string(), b""));
+    // The end of the tar is one more.
+    assert_eq!(with_blocks_left(101, false, files(100)), (None, 100));
+    let (error, count) = with_blocks_left(101, false, files(150));
+    assert!(error.unwrap().starts_with("more than 101 blocks of headers in the tar") && count <= 101);
+    // Longer headers are more.
+    let named = |tar: Tar| tar.pax(b'x', &[&[b"comment=".to_vec(), vec![b'x'; 2000]].concat()]).file("a", b"");
+    let (error, _) = with_blocks_left(101, false, (0..20).fold(Tar::new(), |tar, _| named(tar)));
+    assert!(error.unwrap().contains("blocks of headers"));
+}
+
+#[test]
+fn parents_that_the_tar_does_not_bring_count() {
+    let deep = |number: usize| format!("{number}/{}file", "d/".repeat(300));
+    let tar = |count: usize| {
+        (0..count).fold(Tar::new(), |tar, number| {
+            tar.pax(b'x', &[format!("path={}", deep(number)).as_bytes()]).file("a", b"")
+        })
+    };
+    assert_eq!(with_blocks_left(10_000, false, tar(2)), (None, 2 * 302));
+    let (error, count) = with_blocks_left(10_000, false, tar(30));
+    assert!(error.unwrap().contains("blocks of headers") && count < 10_000 / 2, "{count}");
+}
+
+#[test]
+fn what_whiteouts_look_at_in_vain_counts() {
+    let files = (0..1000).fold(Tar::new(), |tar, number| tar.file(&format!("d/{number}"), b""));
+    let whiteouts = |count: usize| (0..count).fold(Tar(files.0.clone()), |tar, _| tar.file("d/.wh..wh..opq", b""));
+    assert_eq!(with_blocks_left(10_000, true, whiteouts(5)), (None, 1001));
+    let (error, _) = with_blocks_left(10_000, true, whiteouts(50));
+    assert!(error.unwrap().contains("blocks of headers"));
+}
