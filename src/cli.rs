@@ -1,6 +1,8 @@
 //! The command line: what can be asked for, with an example each.
 
 use crate::plan::Erase;
+#[cfg(feature = "serve")]
+use crate::serve::fronts::TlsOptions;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -221,6 +223,15 @@ pub struct ServeOptions {
     /// Answer the operator's calls here, and not where machines ask.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub operator_listen: Option<std::net::SocketAddr>,
+    /// Speak TLS: this certificate, then those that sign it (PEM). --listen has then only what firmware loads.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM, without a passphrase).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Where calls and images are answered over TLS.
+    #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
+    pub tls_listen: std::net::SocketAddr,
     /// A proxy before this server: whom it asks for, its X-Forwarded-For says; may be given several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<std::net::IpAddr>,
@@ -241,8 +252,13 @@ pub struct ServeOptions {
 #[cfg(feature = "serve")]
 impl From<ServeOptions> for crate::serve::Options {
     fn from(serve: ServeOptions) -> Self {
-        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json } = serve;
-        crate::serve::Options { dir, listen, operator_listen, proxies, url, boot, cmdline, json }
+        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json, .. } = serve;
+        let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
+            certificates,
+            key,
+            listen: serve.tls_listen,
+        });
+        crate::serve::Options { dir, listen, operator_listen, tls, proxies, url, boot, cmdline, json }
     }
 }
 
