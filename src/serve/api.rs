@@ -84,7 +84,10 @@ pub async fn register(
     let directory = app.directory();
     refuse_other_macs(&app, &directory, &id, &register, peer)?;
     caller::enroll(&app, &boot, peer).await?;
-    app.state.register(&id, directory.name(&id), &register).await?;
+    // What a boot says again, because its address has changed, was true at its beginning.
+    if boot.address.is_none() {
+        app.state.register(&id, directory.name(&id), &register).await?;
+    }
     if directory.machine(&id).is_none() {
         let hardware = &register.hardware;
         let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
@@ -199,7 +202,7 @@ pub async fn machine(
 
 /// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
 /// fetched from, so that nobody can install it.
-fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
+pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
     let Assigned { allocation, image, layout, installs, .. } = assigned;
     let place = match &image.at {
         Location::Url(url) => url.clone(),

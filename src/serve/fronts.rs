@@ -6,7 +6,7 @@ use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::watch::Watch;
-use super::{App, Options, boot, files, operator};
+use super::{App, Options, boot, files, operator, preview};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
@@ -166,6 +166,7 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
         .route("/v1/machine/{id}/adopt", post(operator::adopt))
         .route("/v1/machine/{id}/rename", post(operator::rename))
+        .route("/v1/machine/{id}/preview", get(preview::preview))
         .route("/v1/machines", get(operator::machines))
 }
 

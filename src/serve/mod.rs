@@ -3,7 +3,7 @@
 //! `folder` and `directory` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to, `promise` what a machine was
 //! promised, `state` what has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
-//! their words come in, `files` what they load, `operator` what the operator asks, `fronts` where all this is answered, `base`
+//! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
 //! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say,
 //! `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
@@ -27,6 +27,7 @@ mod neighbours;
 pub mod operator;
 mod patient;
 mod peers;
+pub mod preview;
 mod promise;
 mod resolve;
 mod state;

@@ -11,6 +11,7 @@ mod given;
 mod lost;
 mod machines;
 mod operator;
+mod preview;
 mod reinstall;
 mod renamed;
 mod tls;
