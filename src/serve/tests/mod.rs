@@ -8,6 +8,8 @@ mod connections;
 mod database;
 mod files;
 mod given;
+mod held;
+mod killed;
 mod lost;
 mod machines;
 mod operator;
