@@ -7,6 +7,7 @@ mod ending;
 mod still;
 
 use crate::allocation::{Allocation, Machine, Order};
+use crate::assigned::{correct_begun, request, unbelieved};
 use crate::control::wire::{EventName, Register};
 use crate::control::{Control, HttpControl};
 use crate::error::{Context, Error, Phase, Result};
@@ -14,12 +15,11 @@ use crate::execute::{self, Installation};
 use crate::image::{self, Keys, Minimum};
 use crate::inventory::{self, Inventory};
 use crate::layout::Layout;
-use crate::marker::MarkedDisk;
-use crate::plan::{self, Claim, Mode, Plan, Request, StepName, Subject, Waiver};
+use crate::plan::{self, Plan, StepName};
 use crate::report::Reporter;
 use crate::settings::Settings;
 use crate::storage::{self, assemble};
-use crate::{command, problem, text};
+use crate::{command, problem};
 use ending::Failure;
 use std::path::Path;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl Agent {
                 println!("\n{text}");
                 Ok(Ready { allocation, inventory, plan, text, keys, minimum })
             }
-            Err((step, error)) => Err(Box::new(Failure { allocation, ..Failure::before_the_plan(step, error) })),
+            Err(failure) => Err(Box::new(Failure { allocation, ..*failure })),
         }
     }
 
@@ -115,12 +115,12 @@ impl Agent {
         &self,
         machine: &Machine,
         allocation: &mut Allocation,
-    ) -> Result<((Keys, Minimum), Inventory, Plan), (&'static str, Error)> {
-        let at = |step: &'static str| move |error| (step, error);
+    ) -> Result<((Keys, Minimum), Inventory, Plan), Box<Failure>> {
+        let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
         let minimum = Minimum::read(&self.settings.minimum, &keys).map_err(at("keys"))?;
         require_tools().map_err(at("tools"))?;
-        let (inventory, plan) = self.plan(machine, allocation).map_err(at("plan"))?;
+        let (inventory, plan) = self.plan(machine, allocation)?;
         Ok(((keys, minimum), inventory, plan))
     }
 
@@ -136,20 +136,27 @@ impl Agent {
         }
     }
 
-    fn plan(&self, machine: &Machine, allocation: &mut Allocation) -> Result<(Inventory, Plan)> {
+    fn plan(&self, machine: &Machine, allocation: &mut Allocation) -> Result<(Inventory, Plan), Box<Failure>> {
+        let failure = |error| Box::new(Failure::before_the_plan("plan", error));
         let parsed = allocation.layout().map_err(|problems| {
             let message = format!("the layout cannot be used, nothing was written:\n{}", problem::lines(&problems));
-            Error::new(Phase::Layout, message)
+            failure(Error::new(Phase::Layout, message))
         })?;
         for note in &parsed.notes {
             tracing::info!("layout: {note}");
         }
-        late_disks(&parsed.layout)?;
-        let inventory = assembled_inventory()?;
-        correct_begun(&self.machine, allocation, &parsed.layout, &inventory);
+        late_disks(&parsed.layout).map_err(failure)?;
+        let inventory = assembled_inventory().map_err(failure)?;
+        if correct_begun(&self.machine, allocation, &parsed.layout, &inventory) {
+            println!("an earlier attempt was to begin, and has written nothing: the installed system is whole");
+        }
         let request = request(machine, &self.machine, allocation);
+        let unbelieved = unbelieved(&request, &inventory).cloned();
         let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
-        let plan = plan.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))?;
+        let plan = plan.map_err(|refusal| {
+            let failure = failure(Error::new(Phase::Plan, refusal.to_string()));
+            Box::new(Failure { marker: unbelieved, ..*failure })
+        })?;
         Ok((inventory, plan))
     }
 
@@ -185,60 +192,6 @@ fn purpose(allocation: &Allocation) -> String {
         }
         _ if allocation.reinstall => format!("{install}: reinstall"),
         _ => install,
-    }
-}
-
-fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
-    let subject = Subject {
-        machine: id.to_owned(),
-        name: machine.name.clone(),
-        image: allocation.image.id.clone(),
-        url: text::without_secrets(&allocation.image.url),
-    };
-    let claim = Claim {
-        machine: id.to_owned(),
-        allocation: allocation.id.clone(),
-        order: allocation.order_id().to_owned(),
-        installed: allocation.installed.clone(),
-        succeeded: allocation.succeeded,
-        former_machines: allocation.former_machines.clone(),
-        waiver: allocation.order.as_ref().and_then(waiver),
-        begun_on: begun_on(allocation),
-        change_promise: allocation.order.as_ref().is_some_and(|order| order.change_promise),
-        give_up: allocation.order.iter().flat_map(|order| order.give_up.clone()).collect(),
-    };
-    let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
-    Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
-}
-
-/// The disks of an attempt that has passed its point of no return: a reinstall, or the first installation.
-fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
-    match &allocation.order {
-        Some(order) if order.begun => order.disks.clone(),
-        Some(_) => Vec::new(),
-        None => allocation.begun_on.clone(),
-    }
-}
-
-/// The control plane has heard that an earlier attempt begins, and that attempt perhaps not the answer. Where everything is still
-/// there, nothing was begun.
-fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) {
-    let (machine, id) = (machine.to_owned(), allocation.id.clone());
-    let former_machines = allocation.former_machines.clone();
-    let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return };
-    let claim = Claim { machine, former_machines, allocation: id, order: order.id.clone(), ..Claim::default() };
-    if plan::is_whole(layout, inventory, &claim) {
-        println!("an earlier attempt was to begin, and has written nothing: the installed system is whole");
-        order.begun = false;
-    }
-}
-
-/// An attempt that has begun says more than the operator, who has not seen what it left.
-fn waiver(order: &Order) -> Option<Waiver> {
-    match order {
-        Order { begun: true, .. } => Some(Waiver::Begun),
-        Order { without_marker: true, .. } => Some(Waiver::Operator),
-        _ => None,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The command line: what can be asked for, with an example each.
 
 use crate::plan::Erase;
+#[cfg(feature = "serve")]
+use crate::serve::fronts::TlsOptions;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -62,8 +64,9 @@ pub enum Command {
     Inventory,
     /// Print what an installation would do, disk by disk, with the point of no return. Reads only.
     #[command(after_help = format!(
-        "Example: a machine in a rack, planned on a desk\n  \
-        drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n\n{EXIT_CODES}"
+        "Examples: a machine in a rack, planned on a desk from its inventory, or from what its server knows\n  \
+        drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
+        drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Plan(Plan),
     /// Check layouts: all that is wrong with each, and whether two of them are for the same size and image.
@@ -221,6 +224,15 @@ pub struct ServeOptions {
     /// Answer the operator's calls here, and not where machines ask.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub operator_listen: Option<std::net::SocketAddr>,
+    /// Speak TLS: this certificate, then those that sign it (PEM). --listen has then only what firmware loads.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM, without a passphrase).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Where calls and images are answered over TLS.
+    #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
+    pub tls_listen: std::net::SocketAddr,
     /// A proxy before this server: whom it asks for, its X-Forwarded-For says; may be given several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<std::net::IpAddr>,
@@ -241,8 +253,13 @@ pub struct ServeOptions {
 #[cfg(feature = "serve")]
 impl From<ServeOptions> for crate::serve::Options {
     fn from(serve: ServeOptions) -> Self {
-        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json } = serve;
-        crate::serve::Options { dir, listen, operator_listen, proxies, url, boot, cmdline, json }
+        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json, .. } = serve;
+        let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
+            certificates,
+            key,
+            listen: serve.tls_listen,
+        });
+        crate::serve::Options { dir, listen, operator_listen, tls, proxies, url, boot, cmdline, json }
     }
 }
 
@@ -251,15 +268,23 @@ impl From<ServeOptions> for crate::serve::Options {
 pub struct Machine {
     #[command(subcommand)]
     pub command: MachineCommand,
+    #[command(flatten)]
+    pub of: OfServer,
+    /// What the server answers, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// Which server, and that it may be asked.
+#[cfg(feature = "serve")]
+#[derive(Debug, Clone, Default, Args)]
+pub struct OfServer {
     /// Where `drophammer serve` is; DROPHAMMER_SERVER when it is left out [default: http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
     /// File with the operator's token; DROPHAMMER_TOKEN_FILE when it is left out [default: ./operator.token].
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// What the server answers, as JSON.
-    #[arg(long, global = true)]
-    pub json: bool,
 }
 
 #[cfg(feature = "serve")]
@@ -269,7 +294,7 @@ pub enum MachineCommand {
     List,
     /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
     Reinstall(Order),
-    /// The server has forgotten that a machine is installed: the marker on its disks is believed, and the machine boots what it has.
+    /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
     Adopt(Adopt),
     /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
     Rename(Rename),
@@ -278,9 +303,12 @@ pub enum MachineCommand {
 #[cfg(feature = "serve")]
 #[derive(Debug, Args)]
 pub struct Adopt {
-    /// The machine's id or its name.
-    #[arg(value_name = "ID")]
-    pub machine: String,
+    /// Ids of machines, or their names.
+    #[arg(value_name = "ID", required_unless_present = "waiting")]
+    pub machines: Vec<String>,
+    /// Only show which machines wait because a marker of their allocation is not believed, and the command that adopts them.
+    #[arg(long, conflicts_with = "machines")]
+    pub waiting: bool,
 }
 
 #[cfg(feature = "serve")]
@@ -344,12 +372,21 @@ pub struct Pack {
 #[derive(Debug, Args)]
 pub struct Plan {
     /// The layout, YAML or JSON; - is standard input.
-    #[arg(long, value_name = "FILE")]
-    pub layout: PathBuf,
+    #[cfg_attr(feature = "serve", arg(long, value_name = "FILE", required_unless_present = "machine"))]
+    #[cfg_attr(not(feature = "serve"), arg(long, value_name = "FILE", required = true))]
+    pub layout: Option<PathBuf>,
+    /// A machine of a server, by its id or name: what it would be told now, and the inventory that it has registered.
+    /// With --layout that layout; with --inventory that inventory.
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "ID")]
+    pub machine: Option<String>,
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    pub of: OfServer,
     /// What `drophammer inventory` printed; without it, this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
-    /// How thoroughly disks are erased before they are made anew.
+    /// How thoroughly disks are erased before they are made anew; with --machine the server's word counts.
     #[arg(long, value_enum, default_value_t)]
     pub erase: Erase,
     /// Preview a reinstall: disks without wipeonreinstall are kept, and what is on them is shown.

@@ -6,6 +6,8 @@
 #[cfg(feature = "agent")]
 pub mod agent;
 pub mod allocation;
+#[cfg(any(feature = "agent", feature = "serve"))]
+mod assigned;
 #[cfg(feature = "agent")]
 pub mod boot;
 #[cfg(feature = "agent")]

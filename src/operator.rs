@@ -1,28 +1,24 @@
 //! `drophammer machine`: the operator's side of `drophammer serve`.
 
+mod adopt;
+mod server;
+
+pub use server::{Answer, Server};
+
 use crate::cli::{self, MachineCommand};
-use crate::control::wire::ErrorBody;
 use crate::desk::{self, Outcome};
-use crate::error::{Context, Error, Phase, Result};
-use crate::http;
+use crate::error::Result;
 use crate::serve::operator::{Listed, Reinstall, Rename};
 use crate::text;
 use reqwest::Method;
-use reqwest::blocking::{Client, RequestBuilder};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::env;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-const ANSWER: Duration = Duration::from_secs(30);
 
 /// Does what was asked for, and prints it.
 ///
 /// # Errors
 /// The server cannot be reached, does not know the token, or has trouble of its own.
 pub fn run(options: &cli::Machine) -> Result<Outcome> {
-    let server = Server::new(options)?;
+    let server = Server::new(&options.of)?;
     let all: Vec<Listed> = match server.ask(server.request(Method::GET, "/v1/machines"))? {
         Answer::Good(all) => all,
         Answer::Refused(why) => return Ok(refused(&why)),
@@ -34,7 +30,7 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
             Ok(Outcome::Good)
         }
         MachineCommand::Rename(asked) => rename(&server, asked, options.json),
-        MachineCommand::Adopt(asked) => adopt(&server, &all, &asked.machine, options.json),
+        MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
                 Ok(machine) => machine,
@@ -63,26 +59,6 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
     }
 }
 
-fn adopt(server: &Server, all: &[Listed], machine: &str, json: bool) -> Result<Outcome> {
-    let machine = match find(all, machine) {
-        Ok(machine) => machine,
-        Err(why) => return Ok(refused(&why)),
-    };
-    let path = format!("/v1/machine/{}/adopt", machine.id);
-    match server.ask::<Listed>(server.request(Method::POST, &path))? {
-        Answer::Refused(why) => Ok(refused(&why)),
-        Answer::Good(listed) if json => print_json(&listed),
-        Answer::Good(listed) => {
-            desk::print(&format!(
-                "Allocation {} of {} is installed, by your word. The machine boots what its disks hold when it comes over PXE next, and reports it.\n",
-                listed.allocation.unwrap_or_default(),
-                machine.name
-            ))?;
-            Ok(Outcome::Good)
-        }
-    }
-}
-
 /// The old id may have no file any more, so that only the server knows it.
 fn rename(server: &Server, asked: &cli::Rename, json: bool) -> Result<Outcome> {
     let (old, new) = (asked.old.to_lowercase(), asked.new.to_lowercase());
@@ -103,66 +79,6 @@ fn rename(server: &Server, asked: &cli::Rename, json: bool) -> Result<Outcome> {
     }
 }
 
-struct Server {
-    client: Client,
-    url: String,
-    token: String,
-    token_file: PathBuf,
-}
-
-enum Answer<T> {
-    Good(T),
-    /// The server's own words.
-    Refused(String),
-}
-
-impl Server {
-    fn new(options: &cli::Machine) -> Result<Server> {
-        let url = options.server.clone().or_else(|| env::var("DROPHAMMER_SERVER").ok());
-        let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
-        let file = options.token_file.clone().or_else(|| env::var_os("DROPHAMMER_TOKEN_FILE").map(PathBuf::from));
-        let token_file = file.unwrap_or_else(|| PathBuf::from("operator.token"));
-        let token = read_token(&token_file)?;
-        Ok(Server { client: http::client()?, url: url.trim_end_matches('/').to_owned(), token, token_file })
-    }
-
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token).timeout(ANSWER)
-    }
-
-    fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answer<T>> {
-        let reach = || format!("no answer from {}; is it `drophammer serve`? --server URL names another", self.url);
-        let response = request.send().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
-        let status = response.status();
-        let body = response.text().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
-        if status.is_success() {
-            let what = || format!("the answer of {} is not understood", self.url);
-            return serde_json::from_str(&body).map(Answer::Good).context(Phase::Control, what);
-        }
-        let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
-        match status.as_u16() {
-            401 => Err(Error::new(
-                Phase::Control,
-                format!("{} does not take the token of {}: {said}", self.url, self.token_file.display()),
-            )),
-            400 | 404 | 409 => Ok(Answer::Refused(said)),
-            _ => Err(Error::new(Phase::Control, format!("{} answered {status}: {said}", self.url))),
-        }
-    }
-}
-
-fn read_token(file: &Path) -> Result<String> {
-    let what = || {
-        let where_from = "it is operator.token in the directory of `drophammer serve`; --token-file FILE names a copy";
-        format!("read the operator's token {}: {where_from}", file.display())
-    };
-    let text = std::fs::read_to_string(file).context(Phase::Control, what)?;
-    match text.trim() {
-        "" => Err(Error::new(Phase::Control, format!("the operator's token {} is empty", file.display()))),
-        token => Ok(token.to_owned()),
-    }
-}
-
 fn refused(why: &str) -> Outcome {
     eprintln!("drophammer: {why}");
     Outcome::Refused
@@ -174,7 +90,7 @@ fn print_json(value: &impl Serialize) -> Result<Outcome> {
 }
 
 /// The machine with that id or that name.
-fn find<'a>(all: &'a [Listed], wanted: &str) -> Result<&'a Listed, String> {
+pub fn find<'a>(all: &'a [Listed], wanted: &str) -> Result<&'a Listed, String> {
     let by_id = all.iter().find(|machine| machine.id.eq_ignore_ascii_case(wanted));
     let by_name: Vec<&Listed> = all.iter().filter(|machine| machine.name == wanted && !wanted.is_empty()).collect();
     match (by_id, &by_name[..]) {
@@ -218,6 +134,7 @@ fn what_is_ordered(machine: &Listed) -> String {
             format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
         }
         (None, Some(_)) => "locked".to_owned(),
+        (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
         (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
         (None, None) => String::new(),
     }
@@ -308,6 +225,7 @@ mod tests {
             Listed { locked: Some("why".to_owned()), outcome: outcome(true, "fine"), ..machine("3", "three") },
             Listed { installed: false, image: None, ..machine("4", "four") },
             Listed { id: "5".to_owned(), ..Listed::default() },
+            Listed { installed: false, waits: Some(Default::default()), ..machine("6", "six") },
         ];
         let table = table(&all);
         let rows: Vec<Vec<&str>> = table
@@ -322,6 +240,7 @@ mod tests {
         assert_eq!((rows[3][3], rows[3][5]), ("locked", "done debian-13: fine"));
         assert_eq!((rows[4][2], rows[4][3]), ("-", "not installed"));
         assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-"]);
+        assert_eq!(rows[6][3], "waits with a marker");
     }
 
     #[test]

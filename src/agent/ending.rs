@@ -16,6 +16,7 @@ use crate::boot::{back, kexec};
 use crate::control::wire::{Acknowledged, EventName, Report, StepTime};
 use crate::error::{Error, Result};
 use crate::execute::{self, LAST_WORDS};
+use crate::marker::Marker;
 use crate::plan::StepName;
 use std::convert::Infallible;
 
@@ -32,6 +33,8 @@ pub struct Failure {
     pub allocation: Allocation,
     /// As it was printed.
     pub plan: String,
+    /// Of this very allocation, on a disk, and not believed: the operator is to see it.
+    pub marker: Option<Marker>,
 }
 
 /// How it goes on.
@@ -52,7 +55,7 @@ pub enum Way {
 impl Failure {
     pub fn before_the_plan(step: &str, error: Error) -> Failure {
         let (allocation, plan) = (Allocation::default(), String::new());
-        Failure { step: step.to_owned(), error, past_point_of_no_return: false, allocation, plan }
+        Failure { step: step.to_owned(), error, past_point_of_no_return: false, allocation, plan, marker: None }
     }
 
     pub fn of_the_plan(failure: execute::Failure, allocation: Allocation, plan: String) -> Failure {
@@ -67,7 +70,7 @@ impl Failure {
                 Error::new(error.phase, format!("{error} (before the point of no return: every disk is as it was)"))
             }
         };
-        Failure { step: step.to_string(), error, past_point_of_no_return, allocation, plan }
+        Failure { step: step.to_string(), error, past_point_of_no_return, allocation, plan, marker: None }
     }
 
     /// Is every disk as it was before this run and before all earlier attempts?
@@ -138,6 +141,7 @@ impl Agent {
             plan: failure.plan.clone(),
             order: failure.allocation.order_id().to_owned(),
             untouched: failure.is_untouched(),
+            marker: failure.marker.clone(),
             ..Report::default()
         };
         self.control.report(&report).unwrap_or_else(|error| {

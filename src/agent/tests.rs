@@ -2,9 +2,11 @@
 
 use super::ending::Way;
 use super::*;
+use crate::assigned::waiver;
 use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Report};
 use crate::inventory::{Disk, Filesystem, Partition, Table};
 use crate::marker::{MarkedDisk, Marker};
+use crate::plan::Waiver;
 
 const LAYOUT: &str = "id: alone
 disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}]
@@ -36,7 +38,7 @@ fn an_attempt_that_never_heard_the_answer_did_not_begin() {
     ] {
         let order = Some(Order { id: "o-2".into(), begun: true, ..Order::default() });
         let mut allocation = Allocation { id: "a".into(), order, reinstall: true, ..Allocation::default() };
-        correct_begun("m", &mut allocation, &layout, &inventory(there.clone()));
+        assert_eq!(correct_begun("m", &mut allocation, &layout, &inventory(there.clone())), !begun);
         let order = allocation.order.as_ref().unwrap();
         assert_eq!((order.begun, waiver(order)), (begun, begun.then_some(Waiver::Begun)), "{there:?}");
     }

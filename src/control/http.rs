@@ -1,7 +1,7 @@
 //! The control plane over HTTP: `drophammer serve`, or whoever speaks the same calls.
 
 use super::Control;
-use super::retry::{Attempt, BRIEF, PATIENT, Retries};
+use super::retry::{Attempt, BRIEF, ONCE, PATIENT, Retries};
 use super::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Report};
 use crate::allocation::Machine;
 use crate::error::{Error, Phase, Result};
@@ -11,13 +11,16 @@ use crate::settings::Settings;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For one answer. Long polls get theirs on top.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// For an event, which is sent once.
 const EVENT: Duration = Duration::from_secs(5);
+/// An event of a token that is not taken any more has the machine register again, but not so soon again: events come by the second, and
+/// an inventory is long.
+const AGAIN: Duration = Duration::from_secs(30);
 
 pub struct HttpControl {
     client: Client,
@@ -26,6 +29,8 @@ pub struct HttpControl {
     machine: String,
     /// What was told last: a machine whose address has changed tells it again.
     registered: Mutex<Option<Register>>,
+    /// When an event has last had it told again.
+    by_event: Mutex<Option<Instant>>,
 }
 
 impl HttpControl {
@@ -38,6 +43,7 @@ impl HttpControl {
             token: settings.token.clone(),
             machine: machine.to_owned(),
             registered: Mutex::default(),
+            by_event: Mutex::default(),
         })
     }
 
@@ -50,7 +56,7 @@ impl HttpControl {
     }
 
     /// [`Self::ask_once`], and again after another registration when the token is not taken: it is bound to the address that has
-    /// registered with it, and leases change.
+    /// registered with it, and leases change. The registration has no more patience than the call itself.
     fn ask(
         &self,
         retries: Retries,
@@ -62,16 +68,31 @@ impl HttpControl {
             Err(error) if error.is_refusal() => error,
             done => return done,
         };
-        let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(register) = registered else { return Err(refused) };
-        tracing::warn!("{refused}; registering again");
-        self.enroll(&register)?;
+        self.enroll_again(refused, retries, patience.min(ANSWER))?;
         self.ask_once(retries, what, patience, request)
     }
 
-    fn enroll(&self, register: &Register) -> Result<Response> {
+    fn enroll(&self, register: &Register, retries: Retries, patience: Duration) -> Result<Response> {
         let request = || self.request(Method::POST, "/v1/machine/register").json(register);
-        self.ask_once(PATIENT, "register", ANSWER, request)
+        self.ask_once(retries, "register", patience, request)
+    }
+
+    /// After that refusal, which stays when the machine has never registered.
+    fn enroll_again(&self, refused: Error, retries: Retries, patience: Duration) -> Result<()> {
+        let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(register) = registered else { return Err(refused) };
+        tracing::warn!("{refused}; registering again");
+        self.enroll(&register, retries, patience).map(drop)
+    }
+
+    /// May an event have the machine register again, now?
+    fn may_enroll_by_event(&self) -> bool {
+        let mut last = self.by_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = last.is_none_or(|last| last.elapsed() >= AGAIN);
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
     }
 
     /// Sends what `request` makes, with retries, until there is an answer of the 200s. That the token is not taken is a refusal.
@@ -115,7 +136,7 @@ impl HttpControl {
 
 impl Control for HttpControl {
     fn register(&self, register: &Register) -> Result<()> {
-        self.enroll(register)?;
+        self.enroll(register, PATIENT, ANSWER)?;
         *self.registered.lock().unwrap_or_else(PoisonError::into_inner) = Some(register.clone());
         Ok(())
     }
@@ -135,9 +156,16 @@ impl Control for HttpControl {
     }
 
     fn event(&self, event: &Event) -> Result<()> {
-        let request = self.request(Method::POST, &self.of_machine("/event")).json(event);
-        let response = request.timeout(EVENT).send().map_err(|error| self.unreachable("event", error))?;
-        if response.status().is_success() { Ok(()) } else { Err(self.refused("event", response)) }
+        let path = self.of_machine("/event");
+        let send = || self.ask_once(ONCE, "event", EVENT, || self.request(Method::POST, &path).json(event));
+        match send() {
+            // As `ask`, within seconds: the server hears again that the machine is alive.
+            Err(refused) if refused.is_refusal() && self.may_enroll_by_event() => {
+                self.enroll_again(refused, ONCE, EVENT)?;
+                send().map(drop)
+            }
+            sent => sent.map(drop),
+        }
     }
 
     fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()> {
@@ -220,6 +248,44 @@ mod tests {
         let asked: Vec<String> = asked.iter().map(|(request, _)| request).collect();
         let (register, wait) = ("POST /v1/machine/register HTTP/1.1", "GET /v1/machine/m-1/wait?seconds=1 HTTP/1.1");
         assert_eq!(asked, [register, wait, register, register, wait]);
+    }
+
+    #[test]
+    fn an_event_that_is_not_taken_is_sent_again_after_another_registration() {
+        const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
+        let answers = const { &[(200, "{}"), (401, MOVED), (200, "{}"), (200, "{}"), (401, MOVED)] };
+        let (control, asked) = control(answers);
+        control.register(&Register::default()).unwrap();
+        control.event(&said("one")).unwrap();
+        assert!(control.event(&said("two")).unwrap_err().is_refusal(), "not so soon again");
+        let asked: Vec<_> = asked.iter().collect();
+        let (register, event) = ("POST /v1/machine/register HTTP/1.1", "POST /v1/machine/m-1/event HTTP/1.1");
+        assert_eq!(
+            asked.iter().map(|(request, _)| request).collect::<Vec<_>>(),
+            [register, event, register, event, event]
+        );
+        assert_eq!((asked[0].1.as_str(), asked[1].1.as_str()), (asked[2].1.as_str(), asked[3].1.as_str()));
+        assert!(asked[3].1.contains("one") && asked[4].1.contains("two"), "{asked:?}");
+    }
+
+    /// An installation goes on while its events go nowhere.
+    #[test]
+    fn no_event_waits_for_a_server_that_is_away() {
+        const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
+        let (control, asked) = control(const { &[(401, MOVED), (503, ""), (200, "{}"), (401, MOVED), (503, "")] });
+        assert!(control.event(&said("one")).unwrap_err().is_refusal(), "nothing to register with");
+        let error = control.event(&said("two")).unwrap_err();
+        assert!(error.to_string().contains("503"), "{error}");
+        control.register(&Register::default()).unwrap();
+        *control.by_event.lock().unwrap() = None;
+        let error = control.event(&said("three")).unwrap_err().to_string();
+        assert!(error.starts_with("register: ") && error.contains("503"), "{error}");
+        assert_eq!(asked.iter().count(), 5, "each is asked once");
+    }
+
+    fn said(message: &str) -> Event {
+        let event = crate::control::wire::EventName::Alive;
+        Event { event, message: message.to_owned(), step: None, seconds: None, progress: None }
     }
 
     #[test]

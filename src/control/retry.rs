@@ -24,6 +24,9 @@ pub const PATIENT: Retries = Retries {
 /// For what is good to say, but nothing waits for.
 pub const BRIEF: Retries = Retries { patience: Duration::from_secs(60), ..PATIENT };
 
+/// One attempt, and no other.
+pub const ONCE: Retries = Retries { patience: Duration::ZERO, ..PATIENT };
+
 /// What an attempt came to.
 pub enum Attempt<T> {
     Done(T),

@@ -210,7 +210,8 @@ pub struct Report {
     /// Of a failure: every disk is as it was before, and the machine goes back to what it had.
     #[serde(default)]
     pub untouched: bool,
-    /// Of a success: the marker that is on the disk.
+    /// Of a success: the marker that is on the disk. Of a failure: that of this very allocation, which is on a disk and was not
+    /// believed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
     /// What a reinstall kept: the same before and after, or the install has failed.

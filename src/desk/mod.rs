@@ -3,7 +3,9 @@
 
 pub(crate) mod check;
 mod inventory;
-mod plan;
+pub(crate) mod plan;
+#[cfg(feature = "serve")]
+mod registered;
 #[cfg(feature = "desk")]
 mod schema;
 #[cfg(test)]
@@ -62,6 +64,7 @@ fn located(file: &Path, problem: &Problem) -> String {
     format!("{}:{blank}{problem}", file.display())
 }
 
+#[cfg(feature = "desk")]
 fn print_problems(file: &Path, problems: &[Problem]) -> Result<()> {
     print(&problem_lines(file, problems))
 }

@@ -1,9 +1,10 @@
 //! `drophammer plan`: what an installation would do.
 
-use super::{Outcome, json, or_refused, print, print_problems, read, read_layout, wants_colour};
+use super::{Outcome, json, or_refused, print, problem_lines, read, read_layout, wants_colour};
 use crate::cli;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{self, Inventory, Use};
+use crate::layout::Parsed;
 use crate::marker::Marker;
 use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
 use std::fmt::Display;
@@ -15,20 +16,47 @@ use uuid::Uuid;
 /// # Errors
 /// A file cannot be read, or the inventory is not one.
 pub fn plan(options: &cli::Plan) -> Result<Outcome> {
-    or_refused(planned(options))
+    or_refused(said(options).and_then(|(text, outcome)| print(&text).map(|()| outcome)))
 }
 
-fn planned(options: &cli::Plan) -> Result<Outcome> {
-    let parsed = match read_layout(&options.layout)? {
-        Ok(parsed) => parsed,
-        Err(problems) => {
-            print_problems(&options.layout, &problems)?;
-            return Ok(Outcome::Refused);
-        }
-    };
-    let mut inventory = match &options.inventory {
+/// A layout, what there is, and what is asked for.
+pub(super) struct Asked {
+    pub parsed: Parsed,
+    pub inventory: Inventory,
+    pub request: Request,
+    /// What the plan should say besides.
+    pub notes: Vec<String>,
+}
+
+/// What is printed, and how it ends.
+pub(crate) fn said(options: &cli::Plan) -> Result<(String, Outcome)> {
+    match asked(options)? {
+        Ok(asked) => planned(options, asked),
+        Err(problems) => Ok((problems, Outcome::Refused)),
+    }
+}
+
+/// The inner error is all that is wrong with the layout's file.
+fn asked(options: &cli::Plan) -> Result<std::result::Result<Asked, String>> {
+    #[cfg(feature = "serve")]
+    if let Some(machine) = &options.machine {
+        return super::registered::asked(options, machine);
+    }
+    let inventory = match &options.inventory {
         Some(path) => read_inventory(path)?,
         None => inventory::read()?,
+    };
+    of_file(options, inventory)
+}
+
+/// With the layout of a file, for nobody's allocation.
+pub(super) fn of_file(options: &cli::Plan, mut inventory: Inventory) -> Result<std::result::Result<Asked, String>> {
+    let Some(path) = &options.layout else {
+        return Err(Error::refusal(Phase::Layout, "name the layout: --layout FILE"));
+    };
+    let parsed = match read_layout(path)? {
+        Ok(parsed) => parsed,
+        Err(problems) => return Ok(Err(problem_lines(path, &problems))),
     };
     let mode = if options.reinstall { Mode::Reinstall } else { Mode::Install };
     if mode == Mode::Reinstall || options.at_rest {
@@ -41,24 +69,33 @@ fn planned(options: &cli::Plan) -> Result<Outcome> {
         ..Subject::default()
     };
     let claim = options.without_marker.then(|| waived(&inventory));
-    let request = Request { mode, erase: options.erase, subject, claim };
+    let notes = installed(mode, &inventory);
+    Ok(Ok(Asked { parsed, inventory, request: Request { mode, erase: options.erase, subject, claim }, notes }))
+}
+
+fn planned(options: &cli::Plan, asked: Asked) -> Result<(String, Outcome)> {
+    let Asked { parsed, inventory, request, notes } = asked;
     match plan::make(&parsed.layout, &inventory, request, &mut placeholders()) {
         Ok(mut plan) => {
-            plan.warnings.extend(installed(mode, &inventory));
-            print(&if options.json { json(&plan)? + "\n" } else { in_colour(&plan) })?;
-            Ok(Outcome::Good)
+            plan.warnings.extend(notes);
+            let text = if options.json { json(&plan)? + "\n" } else { in_colour(&plan) };
+            Ok((text, Outcome::Good))
         }
         Err(refusal) => {
             let refusal = refusal.located(|problem| parsed.locate(problem));
-            print(&format!("{}\n", if options.json { json(&refusal)? } else { in_colour(&refusal) }))?;
-            Ok(Outcome::Refused)
+            // A refusal has no place for them.
+            for note in notes {
+                eprintln!("drophammer: {note}");
+            }
+            let text = if options.json { json(&refusal)? } else { in_colour(&refusal) };
+            Ok((text + "\n", Outcome::Refused))
         }
     }
 }
 
 /// What a plan makes has UUIDs that nobody knows before it is carried out. These stand for them, the same in every run,
 /// and are evidently drawn by nobody.
-fn placeholders() -> impl FnMut() -> Uuid {
+pub(crate) fn placeholders() -> impl FnMut() -> Uuid {
     let mut next = 0;
     move || {
         next += 1;
@@ -82,7 +119,7 @@ fn waived(inventory: &Inventory) -> Claim {
 }
 
 /// As the agent will find the disks: what the installed system has mounted, and its swap, end with it.
-fn stop_using(inventory: &mut Inventory) {
+pub(super) fn stop_using(inventory: &mut Inventory) {
     let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
     let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));
     let stacked = inventory.stacked.iter_mut().map(|device| (&mut device.uses, &mut device.table));
@@ -105,10 +142,15 @@ fn installed(mode: Mode, inventory: &Inventory) -> Vec<String> {
     marked.map(said).collect()
 }
 
-fn read_inventory(path: &Path) -> Result<Inventory> {
+pub(super) fn read_inventory(path: &Path) -> Result<Inventory> {
     let text = read(path)?;
     let what = || format!("{} is not an inventory as `drophammer inventory` prints it", path.display());
     let inventory: Inventory = serde_json::from_str(&text).context(Phase::Inventory, what)?;
+    possible(inventory, what)
+}
+
+/// What no machine has would lead the plan astray.
+pub(super) fn possible(inventory: Inventory, what: impl FnOnce() -> String) -> Result<Inventory> {
     match inventory.impossible() {
         Some(why) => Err(Error::refusal(Phase::Inventory, format!("{}: {why}", what()))),
         None => Ok(inventory),
@@ -137,7 +179,7 @@ mod tests {
         let text = std::fs::read_to_string(testdata("layouts/default.yaml")).unwrap();
         let outcome = |text: &str, reinstall, at_rest| {
             std::fs::write(&layout, text).unwrap();
-            let (layout, inventory) = (layout.clone(), Some(path.clone()));
+            let (layout, inventory) = (Some(layout.clone()), Some(path.clone()));
             plan(&cli::Plan { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
         };
         assert_eq!(outcome(&text, true, false), Outcome::Good);
@@ -153,8 +195,12 @@ mod tests {
 
     fn options() -> cli::Plan {
         cli::Plan {
-            layout: testdata("layouts/default.yaml"),
+            layout: Some(testdata("layouts/default.yaml")),
             inventory: Some(testdata("inventories/installed-default.json")),
+            #[cfg(feature = "serve")]
+            machine: None,
+            #[cfg(feature = "serve")]
+            of: cli::OfServer::default(),
             erase: Erase::Quick,
             reinstall: false,
             at_rest: false,

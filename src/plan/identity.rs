@@ -178,7 +178,7 @@ impl<'a> Deciding<'a> {
         let root = if root.is_empty() { "disks that are not there" } else { &root };
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
-            None if self.inventory.filesystems.is_empty() => {
+            None | Some(Some(Waiver::Unseen)) if self.inventory.filesystems.is_empty() => {
                 let message = "nothing in this inventory tells what is inside of filesystems: the agent will refuse to reinstall if there is no marker of this installation on";
                 return self.warn(format!("{message} {root}"));
             }
@@ -190,7 +190,7 @@ impl<'a> Deciding<'a> {
                 let message = "no marker of this installation is on";
                 return self.warn(format!("{message} {root}; an earlier attempt has begun to wipe"));
             }
-            None | Some(None) => {}
+            None | Some(None | Some(Waiver::Unseen)) => {}
         }
         let wanted = match claim {
             Some(claim) => format!("the marker of {}", whose(&claim.machine, &claim.allocation)),

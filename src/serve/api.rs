@@ -1,5 +1,6 @@
 //! The agent's API, as [`crate::control::wire`] has it. `boot` opens it, `caller` says who may use it.
 
+use super::base::Base;
 use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
 use super::input::Location;
@@ -14,9 +15,8 @@ use crate::error::Error;
 use axum::Json;
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Query, State};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -67,22 +67,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The server's base URL as this client reaches it.
-pub struct Base(pub String);
-
-impl FromRequestParts<Arc<App>> for Base {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Base, ApiError> {
-        if let Some(url) = &app.url {
-            return Ok(Base(url.clone()));
-        }
-        let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        ipxe::host(host).map_err(|why| ApiError::bad(format!("the request's Host header: {why}")))?;
-        Ok(Base(format!("http://{host}")))
-    }
-}
-
 /// A boot becomes the machine's own.
 pub async fn register(
     State(app): State<Arc<App>>,
@@ -100,7 +84,10 @@ pub async fn register(
     let directory = app.directory();
     refuse_other_macs(&app, &directory, &id, &register, peer)?;
     caller::enroll(&app, &boot, peer).await?;
-    app.state.register(&id, directory.name(&id), &register).await?;
+    // What a boot says again, because its address has changed, was true at its beginning.
+    if boot.address.is_none() {
+        app.state.register(&id, directory.name(&id), &register).await?;
+    }
     if directory.machine(&id).is_none() {
         let hardware = &register.hardware;
         let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
@@ -183,7 +170,7 @@ async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(
 
 pub async fn machine(
     State(app): State<Arc<App>>,
-    Base(base): Base,
+    base: Base,
     Caller { id, boot, peer }: Caller,
 ) -> Result<Json<allocation::Machine>, ApiError> {
     let directory = app.directory();
@@ -201,7 +188,7 @@ pub async fn machine(
             }
             // For what is to be installed, and until the installation has begun: then the agent has them.
             let with_secrets = assigned.installs && !boot.begun;
-            Some(on_the_wire(&assigned, standing, &base, with_secrets))
+            Some(on_the_wire(&assigned, standing, &base.calls, with_secrets))
         }
         None => None,
     };
@@ -215,7 +202,7 @@ pub async fn machine(
 
 /// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
 /// fetched from, so that nobody can install it.
-fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
+pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
     let Assigned { allocation, image, layout, installs, .. } = assigned;
     let place = match &image.at {
         Location::Url(url) => url.clone(),

@@ -1,7 +1,8 @@
 //! What a machine boots: over PXE a script, from a running system the same without its firmware. Every ramdisk that is
 //! handed out for an order is counted first.
 
-use super::api::{ApiError, Base};
+use super::api::ApiError;
+use super::base::Base;
 use super::peers::Peer;
 use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};
 use super::watch::Who;
@@ -14,8 +15,8 @@ use axum::http::{Method, StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 
-pub async fn start_script(Base(base): Base) -> String {
-    ipxe::start(&base)
+pub async fn start_script(base: Base) -> String {
+    ipxe::start(&base.files)
 }
 
 #[derive(Deserialize)]
@@ -29,7 +30,7 @@ pub struct BootQuery {
 /// `/boot.ipxe`: the script of one machine, with a token that is good for nothing until its boot registers.
 pub async fn script(
     State(app): State<Arc<App>>,
-    Base(base): Base,
+    base: Base,
     peer: Peer,
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
@@ -68,7 +69,7 @@ pub async fn script(
 /// ordered: it runs, and is to go on running.
 pub async fn without_firmware(
     State(app): State<Arc<App>>,
-    Base(base): Base,
+    base: Base,
     peer: Peer,
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
@@ -118,9 +119,10 @@ struct Asking {
 }
 
 impl Asking {
-    fn ramdisk<'a>(&'a self, app: &'a App, url: &'a str, token: &'a str, stop: bool) -> ipxe::Ramdisk<'a> {
+    fn ramdisk<'a>(&'a self, app: &'a App, base: &'a Base, token: &'a str, stop: bool) -> ipxe::Ramdisk<'a> {
         let Asking { id, consoles, .. } = self;
-        ipxe::Ramdisk { url, token, machine: id, consoles, cmdline: &app.cmdline, stop }
+        let Base { calls: url, files } = base;
+        ipxe::Ramdisk { url, files, token, machine: id, consoles, cmdline: &app.cmdline, stop }
     }
 }
 

@@ -1,9 +1,11 @@
 //! How connections come and go: so many at once, so many of one address, each with its deadlines, and none that ends the server.
 
+use super::alarm::Alarms;
 use super::api::ApiError;
 use super::patient::{Patient, STALLED};
 use super::peers::{Connected, Peers, Share};
 use super::survive::{Panicked, Survive};
+use super::tls::{self, Tls};
 use super::watch::Watch;
 use axum::Router;
 use axum::http::StatusCode;
@@ -11,14 +13,17 @@ use axum::response::{IntoResponse, Response};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -29,6 +34,7 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 pub struct Front {
     pub listener: TcpListener,
     pub router: Router,
+    pub tls: Option<Tls>,
 }
 
 /// What is given back at the end of a connection.
@@ -38,21 +44,21 @@ pub struct Door {
     places: Arc<Semaphore>,
     peers: Peers,
     watch: Watch,
+    alarms: Alarms,
     is_full: AtomicBool,
     has_refused: AtomicBool,
 }
 
 impl Door {
-    pub fn new(places: usize, peers: Peers, watch: Watch) -> Door {
+    pub fn new(places: usize, peers: Peers, watch: Watch, alarms: Alarms) -> Door {
         let (is_full, has_refused) = (AtomicBool::new(false), AtomicBool::new(false));
-        Door { places: Arc::new(Semaphore::new(places)), peers, watch, is_full, has_refused }
+        Door { places: Arc::new(Semaphore::new(places)), peers, watch, alarms, is_full, has_refused }
     }
 
     /// The next connection, when there is a place for it. Others wait with the kernel.
     pub async fn next<'a>(
         &self,
-        one: &'a Front,
-        other: Option<&'a Front>,
+        fronts: &[&'a Front],
     ) -> (&'a Front, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
         let place = self.places.clone().try_acquire_owned().ok();
         if place.is_none() && !self.is_full.swap(true, Ordering::Relaxed) {
@@ -63,16 +69,18 @@ impl Door {
             Some(place) => Some(place),
             None => self.places.clone().acquire_owned().await.ok(),
         };
-        let of_other = async {
-            match other {
-                Some(other) => (other, other.listener.accept().await),
-                None => std::future::pending().await,
+        // Any of them first, so that a flood at one keeps nobody from the others.
+        let first = fastrand::usize(..fronts.len());
+        let (front, accepted) = poll_fn(|context| {
+            for front in fronts.iter().cycle().skip(first).take(fronts.len()) {
+                if let Poll::Ready(accepted) = front.listener.poll_accept(context) {
+                    return Poll::Ready((*front, accepted));
+                }
             }
-        };
-        tokio::select! {
-            accepted = one.listener.accept() => (one, place, accepted),
-            (other, accepted) = of_other => (other, place, accepted),
-        }
+            Poll::Pending
+        })
+        .await;
+        (front, place, accepted)
     }
 
     /// Serves the connection, unless its address has as many as it may have.
@@ -80,13 +88,21 @@ impl Door {
         &self,
         stream: TcpStream,
         address: SocketAddr,
-        router: Router,
+        front: &Front,
         running: &GracefulShutdown,
         place: Option<OwnedSemaphorePermit>,
     ) {
         let address = address.ip().to_canonical();
         match self.peers.connect(address) {
-            Some(share) => serve(stream, address, router, self.watch.clone(), running, (place, share)),
+            Some(share) => {
+                let client = Client {
+                    address,
+                    router: front.router.clone(),
+                    watch: self.watch.clone(),
+                    running: running.watcher(),
+                };
+                tokio::spawn(welcome(stream, client, front.tls.clone(), self.alarms.clone(), (place, share)));
+            }
             None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.problem(format!(
                 "{address} has as many connections as one address may have: more of them are closed (a proxy is named with --proxy)"
             )),
@@ -95,13 +111,39 @@ impl Door {
     }
 }
 
-fn serve(stream: TcpStream, address: IpAddr, router: Router, watch: Watch, running: &GracefulShutdown, places: Places) {
+/// Who has come, and who answers.
+struct Client {
+    address: IpAddr,
+    router: Router,
+    watch: Watch,
+    running: Watcher,
+}
+
+/// A client that takes its time over the handshake holds a place of its address, and nothing else.
+async fn welcome(stream: TcpStream, client: Client, tls: Option<Tls>, alarms: Alarms, places: Places) {
     // Answers are small and whole; a failure to say so costs a few milliseconds.
     let _ = stream.set_nodelay(true);
+    let stream = Patient::new(stream, STALLED);
+    match tls {
+        None => serve(stream, client, false).await,
+        Some(tls) => match tls.accept(stream).await {
+            Ok(stream) => serve(stream, client, true).await,
+            Err(error) => {
+                if let Some(trouble) = tls::trouble(&error) {
+                    alarms.say(format!("{} {trouble}", client.address));
+                }
+            }
+        },
+    }
+    drop(places);
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, client: Client, over_tls: bool) {
+    let Client { address, router, watch, running } = client;
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let what = format!("{} {}", request.method(), request.uri().path());
-        request.extensions_mut().insert(Connected(address));
+        request.extensions_mut().insert(Connected { address, over_tls });
         let (router, watch) = (router.clone(), watch.clone());
         let answer = Survive::new(async move { router.call(request).await });
         async move {
@@ -119,13 +161,9 @@ fn serve(stream: TcpStream, address: IpAddr, router: Router, watch: Watch, runni
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
-        .serve_connection(TokioIo::new(Patient::new(stream, STALLED)), service);
-    let connection = running.watch(connection);
+        .serve_connection(TokioIo::new(stream), service);
     // Its error is that the client has gone, takes nothing, or does not speak HTTP.
-    tokio::spawn(async move {
-        drop(connection.await);
-        drop(places);
-    });
+    drop(running.watch(connection).await);
 }
 
 #[cfg(test)]

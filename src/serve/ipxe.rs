@@ -2,8 +2,10 @@
 
 /// Where a machine finds the server and who it is to it.
 pub struct Ramdisk<'a> {
-    /// Base URL, without a trailing slash.
+    /// Base URL of the calls, without a trailing slash.
     pub url: &'a str,
+    /// Base URL of kernel and ramdisk, as firmware reaches them.
+    pub files: &'a str,
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
@@ -15,11 +17,11 @@ pub struct Ramdisk<'a> {
 
 impl Ramdisk<'_> {
     pub fn kernel(&self) -> String {
-        format!("{}/boot/vmlinuz", self.url)
+        format!("{}/boot/vmlinuz", self.files)
     }
 
     pub fn initrd(&self) -> String {
-        format!("{}/boot/initrd", self.url)
+        format!("{}/boot/initrd", self.files)
     }
 
     /// The kernel's command line, however the kernel is started.
@@ -141,7 +143,8 @@ mod tests {
     fn the_ramdisk_script() {
         let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
         let boot = Ramdisk {
-            url: "http://10.0.2.2:8080",
+            url: "https://10.0.2.2:8443",
+            files: "http://10.0.2.2:8080",
             token: "abc",
             machine: "4c4c4544-0051-3010-8052-b4c04f4d3132",
             consoles: &consoles,
@@ -152,7 +155,7 @@ mod tests {
         assert_eq!(
             script,
             "#!ipxe\n\
-             kernel http://10.0.2.2:8080/boot/vmlinuz initrd=initrd drophammer.url=http://10.0.2.2:8080 \
+             kernel http://10.0.2.2:8080/boot/vmlinuz initrd=initrd drophammer.url=https://10.0.2.2:8443 \
              drophammer.token=abc drophammer.machine=4c4c4544-0051-3010-8052-b4c04f4d3132 \
              console=tty0 console=ttyS0,115200n8 panic=-1 quiet drophammer.hold=60\n\
              initrd --name initrd http://10.0.2.2:8080/boot/initrd\n\

@@ -3,11 +3,14 @@
 //! `folder` and `directory` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to, `promise` what a machine was
 //! promised, `state` what has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
-//! their words come in, `files` what they load, `operator` what the operator asks, `connections` how they come and go,
+//! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
+//! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say,
 //! `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
+mod alarm;
 mod api;
 pub mod backup;
+mod base;
 mod boot;
 mod caller;
 mod connections;
@@ -16,6 +19,7 @@ mod digest;
 mod directory;
 mod files;
 mod folder;
+pub mod fronts;
 pub(crate) mod input;
 pub(crate) mod ipxe;
 mod keeper;
@@ -23,33 +27,33 @@ mod neighbours;
 pub mod operator;
 mod patient;
 mod peers;
+pub mod preview;
 mod promise;
 mod resolve;
 mod state;
 mod survive;
 mod tidy;
+mod tls;
 mod token;
 mod watch;
 
 use crate::cli::{self, ServeCommand};
 use crate::desk::Outcome;
 use crate::error::{Context, Error, Phase, Result};
-use axum::Router;
-use axum::routing::{get, post};
-use connections::{Door, Front};
+use alarm::Alarms;
+use connections::Door;
 use digest::Digests;
 use directory::{Directory, Loader};
+use fronts::{Fronts, Https, Listeners, TlsOptions};
 use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
 use peers::Peers;
 use state::State;
-use std::collections::HashMap;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 use watch::Watch;
@@ -62,6 +66,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where the operator's calls are answered, and nowhere else; with the machines' when absent.
     pub operator_listen: Option<SocketAddr>,
+    /// What carries a token is answered over TLS, and `listen` has what firmware loads.
+    pub tls: Option<TlsOptions>,
     /// Addresses that say in `X-Forwarded-For` for whom they ask.
     pub proxies: Vec<IpAddr>,
     /// Base URL for machines; what they used themselves (the Host header) when absent.
@@ -78,9 +84,6 @@ pub struct Options {
 const DATABASE: &str = "drophammer.sqlite";
 /// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The same alarm is not said again so soon, and so many in that time.
-const ALARM_EVERY: Duration = Duration::from_secs(60);
-const ALARMS: usize = 256;
 /// Answers that are still on their way when the server is ended may take so long.
 const END_PATIENCE: Duration = Duration::from_millis(1500);
 
@@ -100,8 +103,8 @@ pub struct App {
     peers: Peers,
     /// The kernel's table of neighbours.
     neighbours: PathBuf,
-    /// When these words were last said.
-    alarmed: Mutex<HashMap<String, Instant>>,
+    alarms: Alarms,
+    https: Option<Https>,
 }
 
 impl App {
@@ -110,14 +113,9 @@ impl App {
         self.directory.borrow().clone()
     }
 
-    /// Something that anybody on the network can bring about, and the operator should know: the same is said once a minute.
+    /// Something that anybody on the network can bring about, and the operator should know.
     fn alarm(&self, text: String) {
-        let mut alarmed = self.alarmed.lock().unwrap_or_else(PoisonError::into_inner);
-        alarmed.retain(|_, said| said.elapsed() < ALARM_EVERY);
-        if alarmed.len() < ALARMS && !alarmed.contains_key(&text) {
-            alarmed.insert(text.clone(), Instant::now());
-            self.watch.problem(text);
-        }
+        self.alarms.say(text);
     }
 
     /// Has a new picture made, which wakes machines that wait and says what is wrong now.
@@ -193,11 +191,10 @@ impl Default for Surroundings {
 
 /// A server that listens already.
 struct Server {
-    machines: Front,
-    /// For the operator alone.
-    operators: Option<Front>,
+    fronts: Fronts,
     places: usize,
     peers: Peers,
+    alarms: Alarms,
     watch: Watch,
     closing: published::Sender<bool>,
     wake: mpsc::Sender<Wake>,
@@ -214,15 +211,7 @@ impl Server {
         refuse_lost(&options.dir)?;
         let state = State::open(&options.dir.join(DATABASE), around.quiet)?;
         let operator = token::of_operator(&options.dir)?;
-        let (listener, address) = listen(options.listen).await?;
-        watch.listening(format!("http://{address}"));
-        let operators = match options.operator_listen {
-            Some(address) => Some(listen(address).await?),
-            None => None,
-        };
-        if let Some((_, address)) = &operators {
-            watch.note(format!("the operator is answered at http://{address} only"));
-        }
+        let listeners = Listeners::bind(options, &watch).await?;
         let boot = options.boot.clone().unwrap_or_else(|| options.dir.join("boot"));
         for name in ["vmlinuz", "initrd"].map(|name| boot.join(name)).iter().filter(|path| !path.is_file()) {
             watch.problem(format!("{} is not there, so no machine can boot the ramdisk", name.display()));
@@ -264,13 +253,12 @@ impl Server {
             wake: wake.clone(),
             peers: Peers::new(places, &options.proxies),
             neighbours: around.neighbours.clone(),
-            alarmed: Mutex::default(),
+            alarms: Alarms::new(watch.clone()),
+            https: listeners.https()?,
         };
-        let (peers, app) = (app.peers.clone(), Arc::new(app));
-        let of_machines = if operators.is_some() { for_machines() } else { for_machines().merge(for_operators()) };
-        let machines = Front { listener, router: finished(of_machines, &app) };
-        let operators = operators.map(|(listener, _)| Front { listener, router: finished(for_operators(), &app) });
-        Ok(Server { machines, operators, places, peers, watch, closing, wake, state, _lock: lock })
+        let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
+        let fronts = listeners.open(&app);
+        Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, _lock: lock })
     }
 
     /// Accepts until `ended`, then lets running answers go out for a moment.
@@ -279,7 +267,8 @@ impl Server {
     /// The database was taken away.
     async fn serve(self, ended: impl Future<Output = ()>) -> Result<()> {
         let running = GracefulShutdown::new();
-        let door = Door::new(self.places, self.peers.clone(), self.watch.clone());
+        let door = Door::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
+        let fronts = self.fronts.all();
         let mut ended = std::pin::pin!(ended);
         let mut result = Ok(());
         loop {
@@ -290,8 +279,8 @@ impl Server {
                     result = Err(Error::new(Phase::Serve, why));
                     break;
                 }
-                (front, place, accepted) = door.next(&self.machines, self.operators.as_ref()) => match accepted {
-                    Ok((stream, address)) => door.enter(stream, address, front.router.clone(), &running, place),
+                (front, place, accepted) = door.next(&fronts) => match accepted {
+                    Ok((stream, address)) => door.enter(stream, address, front, &running, place),
                     Err(error) => {
                         self.watch.problem(format!("accept a connection: {error}"));
                         // Out of descriptors, most likely: asking again at once would only spin.
@@ -300,48 +289,13 @@ impl Server {
                 },
             }
         }
-        drop((self.machines, self.operators));
+        drop(self.fronts);
         self.closing.send_replace(true);
         let _ = self.wake.send(Wake::End);
         let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
         self.state.end().await;
         result
     }
-}
-
-async fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
-    let what = || format!("listen on {at}");
-    let listener = TcpListener::bind(at).await.context(Phase::Serve, what)?;
-    let address = listener.local_addr().context(Phase::Serve, what)?;
-    Ok((listener, address))
-}
-
-fn for_machines() -> Router<Arc<App>> {
-    Router::new()
-        .route("/start.ipxe", get(boot::start_script))
-        .route("/boot.ipxe", get(boot::script))
-        .route("/boot.json", get(boot::without_firmware))
-        .route("/boot/{name}", get(files::boot))
-        .route("/images/{*path}", get(files::image))
-        .route("/v1/machine/register", post(api::register))
-        .route("/v1/machine/{id}", get(api::machine))
-        .route("/v1/machine/{id}/wait", get(api::wait))
-        .route("/v1/machine/{id}/event", post(api::event))
-        .route("/v1/machine/{id}/point-of-no-return", post(api::point_of_no_return))
-        .route("/v1/machine/{id}/report", post(api::report))
-}
-
-fn for_operators() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
-        .route("/v1/machine/{id}/adopt", post(operator::adopt))
-        .route("/v1/machine/{id}/rename", post(operator::rename))
-        .route("/v1/machines", get(operator::machines))
-}
-
-fn finished(router: Router<Arc<App>>, app: &Arc<App>) -> Router {
-    let router = router.fallback(api::no_such_call).method_not_allowed_fallback(api::wrong_method);
-    router.with_state(app.clone())
 }
 
 fn check(options: &Options) -> Result<()> {

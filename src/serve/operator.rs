@@ -38,6 +38,9 @@ pub struct Listed {
     /// By the operator's word, and the machine has not said so yet.
     #[serde(default)]
     pub adopted: bool,
+    /// It waits with a marker of its allocation, which this server does not know to be installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
     /// Why nothing can be ordered.
     pub locked: Option<String>,
     pub order: Option<Order>,
@@ -47,6 +50,15 @@ pub struct Listed {
     pub last_event: Option<Event>,
     /// How the last reinstall ended.
     pub outcome: Option<Outcome>,
+}
+
+/// What the marker says that a machine waits with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Id of the image.
+    pub image: String,
+    /// RFC 3339, UTC, by the machine's clock.
+    pub time: String,
 }
 
 /// metal-api's `v1.MachineReinstallRequest`, and a field of ours.
@@ -110,6 +122,8 @@ async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         None => Standing::default(),
     };
     let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
+    let waits = standing.waits.as_ref().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
+    let waits = waits.map(|marker| Waits { image: marker.image.clone(), time: marker.time.clone() });
     let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
     Ok(Listed {
         id: machine.id.clone(),
@@ -119,6 +133,7 @@ async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
         layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
         installed: standing.succeeded,
         adopted: standing.adopted,
+        waits,
         locked: machine.locked.clone(),
         order: standing.order,
         attempts: ATTEMPTS,

@@ -16,7 +16,10 @@ const PLACES_AT_LEAST: usize = 64;
 
 /// The address at the other end of a connection; a request carries it.
 #[derive(Debug, Clone, Copy)]
-pub struct Connected(pub IpAddr);
+pub struct Connected {
+    pub address: IpAddr,
+    pub over_tls: bool,
+}
 
 /// Whom a request comes from: that address or, by the word of a proxy that the operator has named, the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +36,7 @@ impl FromRequestParts<Arc<App>> for Peer {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Peer, ApiError> {
         let unknown = || ApiError::bad("nobody knows where this request comes from");
-        let Connected(address) = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
+        let Connected { address, .. } = *parts.extensions.get::<Connected>().ok_or_else(unknown)?;
         if !app.peers.is_proxy(address) {
             return Ok(Peer(address));
         }

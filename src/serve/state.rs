@@ -1,7 +1,7 @@
 //! What the server remembers, in SQLite: one thread owns the connection, everybody else sends it work.
 //!
 //! Here is what all of it rests on, machines and digests; `store` is the file, `identity` what tells it from others, `standing`
-//! how far an allocation is, `boots` who may speak for a machine, `strangers` those without a file, `first` a first installation that
+//! how far an allocation is, `boots` who may speak for a machine, `registered` what it has said of itself, `strangers` those without a file, `first` a first installation that
 //! begins, `orders` what becomes of an order to reinstall, `next` what a machine boots, `adopted` what the operator says to be installed, `renamed` a machine
 //! with another id.
 
@@ -11,6 +11,7 @@ mod first;
 pub mod identity;
 mod next;
 mod orders;
+mod registered;
 mod renamed;
 mod schema;
 mod standing;
@@ -28,7 +29,7 @@ pub use renamed::Renamed;
 pub use standing::{HandedOut, Order, Outcome, Standing, Words};
 
 use super::token::Hash;
-use crate::control::wire::{Event, Register};
+use crate::control::wire::Event;
 use crate::error::{Context, Error, Phase, Result};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -178,25 +179,6 @@ impl State {
             connection.query_row(select, key, |_| Ok(())).optional().map(|there| there.is_some())
         })
         .await
-    }
-
-    /// Keeps what a machine said about itself.
-    ///
-    /// # Errors
-    /// The database's.
-    pub async fn register(&self, machine: &str, name: &str, register: &Register) -> Result<()> {
-        let macs: Vec<&str> = register.hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
-        let (machine, name) = (machine.to_owned(), name.to_owned());
-        let (macs, text) = (json(&macs)?, json(register)?);
-        self.run(move |connection| {
-            connection.execute(
-                "INSERT INTO machines (id, macs, name, registered, last_seen) VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT (id) DO UPDATE SET macs = ?2, name = ?3, registered = ?4, last_seen = ?5",
-                params![machine, macs, name, text, now()],
-            )
-        })
-        .await
-        .map(drop)
     }
 
     /// Keeps an event; of a machine that no file is about only the last one. Not durable against a power failure of the server:

@@ -81,6 +81,8 @@ pub enum Waiver {
     Operator,
     /// An earlier attempt has passed the point of no return.
     Begun,
+    /// On a desk, with an inventory that does not tell what is inside of filesystems. No control plane says so.
+    Unseen,
 }
 
 /// Which machine gets which image; for the title of the plan and for the image's steps.

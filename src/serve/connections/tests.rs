@@ -23,16 +23,20 @@ impl io::Write for Heard {
 
 /// A server with these calls, its address, and what it says.
 async fn start(router: Router) -> (SocketAddr, Heard) {
+    start_with(router, None).await
+}
+
+async fn start_with(router: Router, tls: Option<Tls>) -> (SocketAddr, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, heard) = (listener.local_addr().unwrap(), Heard::default());
     let watch = Watch::json_into(heard.clone());
     tokio::spawn(async move {
-        let (front, running) = (Front { listener, router }, GracefulShutdown::new());
-        let door = Door::new(100, Peers::new(100, &[]), watch);
+        let (front, running) = (Front { listener, router, tls }, GracefulShutdown::new());
+        let door = Door::new(100, Peers::new(100, &[]), watch.clone(), Alarms::new(watch));
         loop {
-            let (front, place, accepted) = door.next(&front, None).await;
+            let (front, place, accepted) = door.next(&[&front]).await;
             let (stream, address) = accepted.unwrap();
-            door.enter(stream, address, front.router.clone(), &running, place);
+            door.enter(stream, address, front, &running, place);
         }
     });
     (address, heard)
@@ -112,4 +116,26 @@ async fn one_address_does_not_take_all_places() {
     let mut byte = [0];
     let got = tokio::time::timeout(Duration::from_secs(20), last.read(&mut byte)).await.unwrap();
     assert!(matches!(got, Ok(0) | Err(_)), "it is closed at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
+    let file = |name: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls").join(name);
+    let tls = Tls::load(&file("server.pem"), &file("server.key")).unwrap();
+    let tls = Tls { handshake: Duration::from_millis(200), ..tls };
+    let (address, heard) = start_with(Router::new(), Some(tls)).await;
+    // More than the 64 that one address may have at once.
+    for _ in 0..3 {
+        let mut silent = Vec::new();
+        for _ in 0..30 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        for mut stream in silent {
+            let mut byte = [0];
+            let got = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut byte)).await.expect("cut off");
+            assert!(matches!(got, Ok(0) | Err(_)));
+        }
+    }
+    let said = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
+    assert!(!said.contains("as many connections as one address may have"), "{said}");
 }

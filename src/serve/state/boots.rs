@@ -4,7 +4,7 @@
 //! A stranger on the boot network can ask for a boot too. So a boot that is still heard is ended by nobody at another address.
 
 use super::next::{NextBoot, decide};
-use super::{Hash, State, now};
+use super::{Hash, State, now, registered};
 use crate::error::Result;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::collections::HashMap;
@@ -152,8 +152,11 @@ impl State {
     /// # Errors
     /// The database's.
     pub async fn boot_begins(&self, hash: Hash) -> Result<()> {
-        let update = "UPDATE boots SET begun = 1 WHERE hash = ?1";
-        self.durably(move |transaction| transaction.execute(update, [hash]).map(drop)).await
+        self.durably(move |transaction| {
+            transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [hash])?;
+            registered::is_over(transaction, hash)
+        })
+        .await
     }
 
     /// Notes that the boot has reported its end.

@@ -156,6 +156,10 @@ impl State {
                 }
                 None => {}
             }
+            let waits = report.marker.as_ref().filter(|marker| !report.success && marker.allocation == allocation);
+            let waits = waits.map(column).transpose()?;
+            let update = "UPDATE allocations SET waits = ?3 WHERE machine = ?1 AND id = ?2";
+            transaction.execute(update, params![machine, allocation, waits])?;
             let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
             let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
             let after = read(transaction, &machine, &allocation)?;

@@ -30,16 +30,17 @@ const TABLES: &str = "
 ";
 
 /// Columns that came later. Of `allocations`: what is installed, and what a first installation has begun on,
-/// and that the operator says that it is installed; of `layouts`: what was handed out last, and for which order; of `orders`: what
+/// that the operator says that it is installed, and the marker that a machine waits with; of `layouts`: what was handed out last, and for which order; of `orders`: what
 /// it has begun on, the operator's words, and when an attempt was counted that has not registered yet; of `machines`: that no file
-/// is about it.
-const LATER: [(&str, &str); 13] = [
+/// is about it, when it has registered, and that it has begun to destroy since.
+const LATER: [(&str, &str); 16] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
     ("allocations", "outcome"),
     ("allocations", "begun"),
     ("allocations", "adopted"),
+    ("allocations", "waits"),
     ("layouts", "document"),
     ("layouts", "image"),
     ("layouts", "for_order"),
@@ -47,6 +48,8 @@ const LATER: [(&str, &str); 13] = [
     ("orders", "words"),
     ("orders", "handed"),
     ("machines", "stranger"),
+    ("machines", "registered_at"),
+    ("machines", "begun_since"),
 ];
 
 /// Makes the tables, or adds what a database of an earlier version does not have.

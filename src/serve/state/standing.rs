@@ -30,6 +30,8 @@ pub struct Standing {
     pub outcome: Option<Outcome>,
     /// A first installation that has passed its point of no return and is not finished.
     pub first: Option<First>,
+    /// The marker of this allocation that the machine has on a disk and does not believe: it waits for the operator's word.
+    pub waits: Option<Marker>,
     /// The other machine id under which this allocation is installed; then it is not for this one.
     pub elsewhere: Option<String>,
     /// Ids that the machine had before.
@@ -193,7 +195,7 @@ impl State {
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
-         adopted IS NOT NULL AND succeeded = 0
+         adopted IS NOT NULL AND succeeded = 0, waits
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
@@ -207,6 +209,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             outcome: parsed(row, 6)?,
             first: parsed(row, 7)?,
             adopted: row.get(10)?,
+            waits: parsed(row, 11)?,
             handed_out: match parsed(row, 8)? {
                 Some(layout) => Some(Given { layout, order: row.get::<_, Option<_>>(9)?.unwrap_or_default() }),
                 None => None,

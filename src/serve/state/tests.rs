@@ -442,3 +442,45 @@ fn the_token_is_only_for_who_gets_the_ramdisk() {
     let outcome = standing(&state, "m").outcome.unwrap();
     assert!(outcome.message.contains("given up after 3 attempts") && !outcome.success, "{outcome:?}");
 }
+
+/// Sectors that come back as zeros or as something else, and files that end too early: the database is refused, or it still knows.
+#[test]
+fn a_damaged_database_never_makes_an_installation_of_what_is_installed() {
+    const SECTOR: usize = 512;
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    install(&state, "m");
+    RUNTIME.with(|runtime| runtime.block_on(state.end()));
+    let whole = fs::read(dir.path().join("state.sqlite")).unwrap();
+    let mut random = fastrand::Rng::with_seed(13);
+    let sectors = whole.len() / SECTOR;
+    let zeroed = (0..sectors).map(|sector| {
+        let mut bytes = whole.clone();
+        bytes[sector * SECTOR..(sector + 1) * SECTOR].fill(0);
+        (format!("sector {sector} is zero"), bytes)
+    });
+    let scrambled = (0..sectors).step_by(3).map(|sector| {
+        let mut bytes = whole.clone();
+        bytes[sector * SECTOR..(sector + 1) * SECTOR].fill_with(|| random.u8(..));
+        (format!("sector {sector} is something else"), bytes)
+    });
+    let cut = (1..sectors)
+        .step_by(5)
+        .map(|sector| (format!("it ends at sector {sector}"), whole[..sector * SECTOR].to_vec()));
+    let (mut refused, mut known) = (0, 0);
+    for (damage, bytes) in zeroed.chain(scrambled).chain(cut) {
+        let other = copy(&dir);
+        fs::write(other.path().join("state.sqlite"), bytes).unwrap();
+        let Ok(state) = State::open(&other.path().join("state.sqlite"), Duration::ZERO) else {
+            refused += 1;
+            continue;
+        };
+        let next = state.next_boot("m", Files::Allocated("a".to_owned()), asked([1; 32]));
+        match RUNTIME.with(|runtime| runtime.block_on(next)) {
+            Ok(handed) => assert_eq!(handed.next, NextBoot::Disk, "{damage}"),
+            Err(_) => refused += 1,
+        }
+        known += 1;
+    }
+    assert!(refused > 20 && known > 20, "{refused} {known}");
+}

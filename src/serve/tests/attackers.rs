@@ -2,6 +2,7 @@
 
 use super::reinstall::{failure, with_images};
 use super::*;
+use std::time::Instant;
 
 /// The whole of 127.0.0.0/8 is here, so that several addresses can ask.
 impl Running {

@@ -8,11 +8,15 @@ mod connections;
 mod database;
 mod files;
 mod given;
+mod held;
+mod killed;
 mod lost;
 mod machines;
 mod operator;
+mod preview;
 mod reinstall;
 mod renamed;
+mod tls;
 mod unread;
 
 use super::*;
@@ -59,6 +63,8 @@ struct Running {
     address: SocketAddr,
     /// Where the operator is answered, when not with the machines.
     operators: Option<SocketAddr>,
+    /// Where calls are answered over TLS.
+    tls: Option<SocketAddr>,
     heard: Heard,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
@@ -130,6 +136,7 @@ fn options(dir: &Path) -> Options {
         dir: dir.to_owned(),
         listen: "127.0.0.1:0".parse().unwrap(),
         operator_listen: None,
+        tls: None,
         proxies: Vec::new(),
         url: None,
         boot: None,
@@ -160,11 +167,12 @@ impl Running {
     async fn start_with(dir: TempDir, options: &Options, around: &Surroundings, at_once: usize) -> Running {
         let heard = Heard::default();
         let server = Server::bind(options, Watch::json_into(heard.clone()), around, at_once).await.unwrap();
-        let at = |front: &Front| front.listener.local_addr().unwrap();
-        let (address, operators) = (at(&server.machines), server.operators.as_ref().map(at));
+        let at = |front: &super::connections::Front| front.listener.local_addr().unwrap();
+        let Fronts { machines, tls, operators } = &server.fronts;
+        let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(server.serve(async move { drop(ended.await) }));
-        Running { dir, address, operators, heard, end, task }
+        Running { dir, address, operators, tls, heard, end, task }
     }
 
     /// Ends the server and gives the directory back.

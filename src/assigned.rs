@@ -1,0 +1,108 @@
+//! What the plan is asked for, from what the control plane has assigned: by the agent, and on a desk in its place.
+
+use crate::allocation::{Allocation, Machine, Order};
+use crate::inventory::Inventory;
+use crate::layout::Layout;
+use crate::marker::MarkedDisk;
+#[cfg(feature = "agent")]
+use crate::marker::Marker;
+use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
+use crate::text;
+
+pub fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
+    let subject = Subject {
+        machine: id.to_owned(),
+        name: machine.name.clone(),
+        image: allocation.image.id.clone(),
+        url: text::without_secrets(&allocation.image.url),
+    };
+    let claim = Claim {
+        machine: id.to_owned(),
+        allocation: allocation.id.clone(),
+        order: allocation.order_id().to_owned(),
+        installed: allocation.installed.clone(),
+        succeeded: allocation.succeeded,
+        former_machines: allocation.former_machines.clone(),
+        waiver: allocation.order.as_ref().and_then(waiver),
+        begun_on: begun_on(allocation),
+        change_promise: allocation.order.as_ref().is_some_and(|order| order.change_promise),
+        give_up: allocation.order.iter().flat_map(|order| order.give_up.clone()).collect(),
+    };
+    let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
+    Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
+}
+
+/// The disks of an attempt that has passed its point of no return: a reinstall, or the first installation.
+fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
+    match &allocation.order {
+        Some(order) if order.begun => order.disks.clone(),
+        Some(_) => Vec::new(),
+        None => allocation.begun_on.clone(),
+    }
+}
+
+/// The control plane has heard that an earlier attempt begins, and that attempt perhaps not the answer. Where everything is still
+/// there, nothing was begun. Says whether that is so.
+pub fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) -> bool {
+    let (machine, id) = (machine.to_owned(), allocation.id.clone());
+    let former_machines = allocation.former_machines.clone();
+    let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return false };
+    let claim = Claim { machine, former_machines, allocation: id, order: order.id.clone(), ..Claim::default() };
+    let is_whole = plan::is_whole(layout, inventory, &claim);
+    order.begun &= !is_whole;
+    is_whole
+}
+
+/// An attempt that has begun says more than the operator, who has not seen what it left.
+pub fn waiver(order: &Order) -> Option<Waiver> {
+    match order {
+        Order { begun: true, .. } => Some(Waiver::Begun),
+        Order { without_marker: true, .. } => Some(Waiver::Operator),
+        _ => None,
+    }
+}
+
+/// The marker of this very allocation on a machine whose control plane does not know the installation: only an operator can say
+/// whether it has forgotten it, or whoever had the disk before has written the marker.
+#[cfg(feature = "agent")]
+pub fn unbelieved<'a>(request: &Request, inventory: &'a Inventory) -> Option<&'a Marker> {
+    let claim = request.claim.as_ref().filter(|claim| request.mode == Mode::Install && !claim.is_installed())?;
+    let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    markers.filter(|marker| claim.is_ours(marker)).max_by_key(|marker| &marker.time)
+}
+
+#[cfg(all(test, feature = "agent"))]
+mod tests {
+    use super::*;
+    use crate::inventory::Filesystem;
+
+    #[test]
+    fn a_marker_that_is_not_believed_is_one_of_this_very_allocation() {
+        let marker = |machine: &str, allocation: &str, time: &str| Filesystem {
+            marker: Some(Marker {
+                machine: machine.into(),
+                allocation: allocation.into(),
+                time: time.into(),
+                ..Marker::default()
+            }),
+            ..Filesystem::default()
+        };
+        let filesystems = vec![
+            Filesystem::default(),
+            marker("m", "a", "2026-01-02"),
+            marker("m", "a", "2026-01-01"),
+            marker("m", "b", "2026-01-03"),
+            marker("n", "a", "2026-01-04"),
+        ];
+        let inventory = Inventory { filesystems, ..Inventory::default() };
+        let found = |allocation: Allocation| {
+            let request = request(&Machine::default(), "m", &allocation);
+            unbelieved(&request, &inventory).map(|marker| marker.time.clone())
+        };
+        let waits = Allocation { id: "a".into(), ..Allocation::default() };
+        assert_eq!(found(waits.clone()).as_deref(), Some("2026-01-02"));
+        assert_eq!(found(Allocation { succeeded: true, ..waits.clone() }), None);
+        assert_eq!(found(Allocation { reinstall: true, ..waits.clone() }), None);
+        assert_eq!(found(Allocation { id: "c".into(), ..waits }), None);
+    }
+}

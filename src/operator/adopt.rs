@@ -1,0 +1,98 @@
+//! What a server has forgotten: the machines that say so, and the operator's word that it is true.
+
+use super::{Answer, Server, find, print_json, refused};
+use crate::cli;
+use crate::desk::{self, Outcome};
+use crate::error::Result;
+use crate::serve::operator::Listed;
+use crate::text;
+use reqwest::Method;
+
+pub fn adopt(server: &Server, all: &[Listed], asked: &cli::Adopt, json: bool) -> Result<Outcome> {
+    if asked.waiting {
+        let waiting: Vec<&Listed> = all.iter().filter(|machine| machine.waits.is_some()).collect();
+        return match json {
+            true => print_json(&waiting),
+            false => desk::print(&table(&waiting)).map(|()| Outcome::Good),
+        };
+    }
+    // One that is not found is most likely mistyped: nothing is done then.
+    let machines: Result<Vec<&Listed>, String> = asked.machines.iter().map(|machine| find(all, machine)).collect();
+    let machines = match machines {
+        Ok(machines) => machines,
+        Err(why) => return Ok(refused(&why)),
+    };
+    let (mut adopted, mut outcome) = (Vec::new(), Outcome::Good);
+    for machine in machines {
+        let path = format!("/v1/machine/{}/adopt", machine.id);
+        match server.ask::<Listed>(server.request(Method::POST, &path))? {
+            Answer::Refused(why) => outcome = refused(&why),
+            Answer::Good(listed) => {
+                if !json {
+                    desk::print(&done(machine, &listed))?;
+                }
+                adopted.push(listed);
+            }
+        }
+    }
+    match &adopted[..] {
+        [] => {}
+        _ if !json => {}
+        [one] if asked.machines.len() == 1 => drop(print_json(one)?),
+        several => drop(print_json(&several)?),
+    }
+    Ok(outcome)
+}
+
+fn done(before: &Listed, now: &Listed) -> String {
+    format!(
+        "Allocation {} of {} is installed, by your word. The machine boots what its disks hold when it comes over PXE next, and reports it.\n",
+        now.allocation.as_deref().unwrap_or_default(),
+        if before.name.is_empty() { &before.id } else { &before.name }
+    )
+}
+
+/// What each of them says, and the command for those that are right: by id, so that what was read is what is adopted.
+fn table(waiting: &[&Listed]) -> String {
+    if waiting.is_empty() {
+        return "No machine waits with a marker of its allocation. A machine says that it does when it has come over PXE.\n".to_owned();
+    }
+    let mut rows = vec![["name", "id", "allocation", "its marker says", "of"].map(str::to_owned)];
+    rows.extend(waiting.iter().map(|machine| {
+        let marker = machine.waits.clone().unwrap_or_default();
+        let allocation = machine.allocation.clone().unwrap_or_default();
+        [machine.name.clone(), machine.id.clone(), allocation, text::clean(&marker.image), text::clean(&marker.time)]
+    }));
+    let ids: Vec<&str> = waiting.iter().map(|machine| machine.id.as_str()).collect();
+    format!(
+        "{}\nEach of them has a marker of its own allocation on its disks, and this server does not know that it is installed.\n\
+         A marker is the word of a disk: leave out each machine of which you do not know that it was installed.\n  \
+         drophammer machine adopt {}\n",
+        text::columns(&rows),
+        ids.join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::operator::Waits;
+
+    #[test]
+    fn the_machines_that_wait_are_shown_with_the_command_that_adopts_them() {
+        let machine = |id: &str, image: &str| Listed {
+            id: id.to_owned(),
+            name: format!("storage-{id}"),
+            allocation: Some("a1".to_owned()),
+            waits: Some(Waits { image: image.to_owned(), time: "2026-01-01T00:00:00Z".to_owned() }),
+            ..Listed::default()
+        };
+        let (one, two) = (machine("4c-1", "debian-12"), machine("4c-2", "deb\u{1b}[2J"));
+        let text = table(&[&one, &two]);
+        assert!(text.ends_with("drophammer machine adopt 4c-1 4c-2\n"), "{text}");
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[1], ["storage-4c-1", "4c-1", "a1", "debian-12", "2026-01-01T00:00:00Z"]);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert!(table(&[]).starts_with("No machine waits"));
+    }
+}

@@ -1,0 +1,48 @@
+//! Under which URLs the one who asks reaches this server.
+
+use super::api::ApiError;
+use super::peers::Connected;
+use super::tls::without_port;
+use super::{App, ipxe};
+use axum::extract::FromRequestParts;
+use axum::http::header;
+use axum::http::request::Parts;
+use std::sync::Arc;
+
+/// Base URLs, without a trailing slash. They differ where firmware asks in plain text and the agent is to ask over TLS.
+pub struct Base {
+    /// For calls and images.
+    pub calls: String,
+    /// For what firmware loads.
+    pub files: String,
+}
+
+impl FromRequestParts<Arc<App>> for Base {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Base, ApiError> {
+        let over_tls = parts.extensions.get::<Connected>().is_some_and(|connected| connected.over_tls);
+        let in_plain = app.https.as_ref().filter(|_| !over_tls);
+        if let (Some(url), None) = (&app.url, in_plain) {
+            return Ok(Base { calls: url.clone(), files: url.clone() });
+        }
+        let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        ipxe::host(host).map_err(|why| ApiError::bad(format!("the request's Host header: {why}")))?;
+        let Some(https) = in_plain else {
+            let url = format!("{}://{host}", if over_tls { "https" } else { "http" });
+            return Ok(Base { calls: url.clone(), files: url });
+        };
+        let calls = match &app.url {
+            Some(url) => url.clone(),
+            None => {
+                if !https.tls.is_for(host) {
+                    app.alarm(format!(
+                        "machines ask for {host:?}, which the certificate does not name: give --url with a name that is in it"
+                    ));
+                }
+                format!("https://{}:{}", without_port(host), https.port)
+            }
+        };
+        Ok(Base { calls, files: format!("http://{host}") })
+    }
+}

@@ -1,0 +1,187 @@
+//! Where the server listens, and which calls are answered there. With TLS, what carries a token is answered over TLS only; firmware,
+//! which mostly speaks plain http, gets its scripts, kernel and ramdisk as before.
+
+use super::api::{self, ApiError};
+use super::connections::Front;
+use super::peers::Peer;
+use super::tls::{self, Tls};
+use super::watch::Watch;
+use super::{App, Options, boot, files, operator, preview};
+use crate::error::{Context, Error, Phase, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::routing::{get, post};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// TLS as a person asks for it.
+#[derive(Debug, Clone)]
+pub struct TlsOptions {
+    /// The certificate, then those that sign it.
+    pub certificates: PathBuf,
+    pub key: PathBuf,
+    pub listen: SocketAddr,
+}
+
+/// What is answered over TLS, and on which port.
+pub struct Https {
+    pub tls: Tls,
+    pub port: u16,
+}
+
+/// Addresses that are taken already; nothing is answered yet.
+pub struct Listeners {
+    machines: TcpListener,
+    tls: Option<(TcpListener, Tls)>,
+    operators: Option<TcpListener>,
+}
+
+pub struct Fronts {
+    pub machines: Front,
+    /// With TLS: all that carries a token.
+    pub tls: Option<Front>,
+    /// For the operator alone.
+    pub operators: Option<Front>,
+}
+
+impl Fronts {
+    pub fn all(&self) -> Vec<&Front> {
+        [Some(&self.machines), self.tls.as_ref(), self.operators.as_ref()].into_iter().flatten().collect()
+    }
+}
+
+impl Listeners {
+    pub async fn bind(options: &Options, watch: &Watch) -> Result<Listeners> {
+        let tls = match &options.tls {
+            Some(asked) => Some((load(options, asked, watch)?, asked.listen)),
+            None => None,
+        };
+        let (machines, address) = listen(options.listen).await?;
+        watch.listening(format!("http://{address}"));
+        let tls = match tls {
+            Some((tls, at)) => {
+                let (listener, address) = listen(at).await?;
+                watch.note(format!(
+                    "calls and images are answered at https://{address} only; http://{} has what firmware loads",
+                    machines.local_addr().map(|address| address.to_string()).unwrap_or_default()
+                ));
+                Some((listener, tls))
+            }
+            None => None,
+        };
+        let operators = match options.operator_listen {
+            Some(at) => {
+                let (listener, address) = listen(at).await?;
+                let scheme = if tls.is_some() { "https" } else { "http" };
+                watch.note(format!("the operator is answered at {scheme}://{address} only"));
+                Some(listener)
+            }
+            None => None,
+        };
+        Ok(Listeners { machines, tls, operators })
+    }
+
+    pub fn https(&self) -> Result<Option<Https>> {
+        let Some((listener, tls)) = &self.tls else { return Ok(None) };
+        let address = listener.local_addr().context(Phase::Serve, || "look at the address of --tls-listen")?;
+        Ok(Some(Https { tls: tls.clone(), port: address.port() }))
+    }
+
+    pub fn open(self, app: &Arc<App>) -> Fronts {
+        let with_operators = |router: Router<Arc<App>>, others: bool| match others {
+            true => router,
+            false => router.merge(for_operators()),
+        };
+        let Listeners { machines, tls, operators } = self;
+        let apart = operators.is_some();
+        let all = || finished(with_operators(for_firmware().merge(for_machines()), apart), app);
+        let of_machines = match &tls {
+            Some(_) => for_firmware().fallback(over_tls_only).with_state(app.clone()),
+            None => all(),
+        };
+        let certificate = tls.as_ref().map(|(_, tls)| tls.clone());
+        Fronts {
+            machines: Front { listener: machines, router: of_machines, tls: None },
+            tls: tls.map(|(listener, tls)| Front { listener, router: all(), tls: Some(tls) }),
+            operators: operators.map(|listener| Front {
+                listener,
+                router: finished(for_operators(), app),
+                tls: certificate,
+            }),
+        }
+    }
+}
+
+fn load(options: &Options, asked: &TlsOptions, watch: &Watch) -> Result<Tls> {
+    let tls = Tls::load(&asked.certificates, &asked.key)?;
+    if let Some(url) = &options.url {
+        let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
+        let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
+        match host {
+            None => return refuse("with --tls-cert machines talk over TLS, so it begins with https://"),
+            Some(host) if !tls.is_for(host) => {
+                let names = format!("{} does not name this host", asked.certificates.display());
+                return refuse(&names);
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some(key) = tls::readable_key(&asked.key) {
+        watch.problem(format!("everybody on this host can read the key: chmod o-r {}", key.display()));
+    }
+    Ok(tls)
+}
+
+async fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let what = || format!("listen on {at}");
+    let listener = TcpListener::bind(at).await.context(Phase::Serve, what)?;
+    let address = listener.local_addr().context(Phase::Serve, what)?;
+    Ok((listener, address))
+}
+
+fn for_firmware() -> Router<Arc<App>> {
+    Router::new()
+        .route("/start.ipxe", get(boot::start_script))
+        .route("/boot.ipxe", get(boot::script))
+        .route("/boot/{name}", get(files::boot))
+}
+
+fn for_machines() -> Router<Arc<App>> {
+    Router::new()
+        .route("/boot.json", get(boot::without_firmware))
+        .route("/images/{*path}", get(files::image))
+        .route("/v1/machine/register", post(api::register))
+        .route("/v1/machine/{id}", get(api::machine))
+        .route("/v1/machine/{id}/wait", get(api::wait))
+        .route("/v1/machine/{id}/event", post(api::event))
+        .route("/v1/machine/{id}/point-of-no-return", post(api::point_of_no_return))
+        .route("/v1/machine/{id}/report", post(api::report))
+}
+
+fn for_operators() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
+        .route("/v1/machine/{id}/adopt", post(operator::adopt))
+        .route("/v1/machine/{id}/rename", post(operator::rename))
+        .route("/v1/machine/{id}/preview", get(preview::preview))
+        .route("/v1/machines", get(operator::machines))
+}
+
+fn finished(router: Router<Arc<App>>, app: &Arc<App>) -> Router {
+    let router = router.fallback(api::no_such_call).method_not_allowed_fallback(api::wrong_method);
+    router.with_state(app.clone())
+}
+
+/// Nothing of such a request is looked at: what it carries has been read by whoever is on the way.
+async fn over_tls_only(State(app): State<Arc<App>>, peer: Peer, headers: HeaderMap) -> ApiError {
+    let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
+    if headers.contains_key(header::AUTHORIZATION) {
+        app.alarm(format!(
+            "{peer} has sent a token over plain http, where everybody on the way can read it: its URL must begin with https://, on port {port}"
+        ));
+    }
+    ApiError::new(StatusCode::FORBIDDEN, format!("this server answers that over https only, on port {port}"))
+}

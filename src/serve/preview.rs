@@ -1,0 +1,94 @@
+//! What a plan on a desk needs of a machine in the rack: what it has registered, and what it would be told.
+
+use super::App;
+use super::api::{ApiError, on_the_wire};
+use super::base::Base;
+use super::operator::Operator;
+use super::resolve::resolve;
+use super::state::State as Database;
+use crate::allocation;
+use crate::control::wire::Register;
+use crate::inventory::Inventory;
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Preview {
+    /// As the machine is told it, without secrets.
+    pub machine: allocation::Machine,
+    /// Why it is told of no allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
+    /// What it has registered last, at the beginning of a boot into the ramdisk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Registered>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Registered {
+    pub inventory: Inventory,
+    /// When, RFC 3339, UTC; empty when that was before servers noted it. It is this server's clock, and so are the seconds since then.
+    pub time: String,
+    pub seconds_ago: u64,
+    /// The machine has passed a point of no return since: its disks hold other things now.
+    pub outdated: bool,
+}
+
+/// `GET /v1/machine/{id}/preview`.
+pub async fn preview(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    base: Base,
+    _: Operator,
+) -> Result<Json<Preview>, ApiError> {
+    let id = id.to_lowercase();
+    let directory = app.directory();
+    let described = directory.machine(&id);
+    let mut preview = Preview::default();
+    preview.machine.id.clone_from(&id);
+    let mut is_installed = false;
+    if let Some(machine) = described {
+        preview.machine.name.clone_from(&machine.name);
+        preview.machine.size = machine.size.clone().map(|id| allocation::Named { id });
+        if let Some(allocation) = &machine.allocation {
+            let standing = app.state.standing(&id, &allocation.id).await?;
+            is_installed = standing.is_installed();
+            match resolve(machine, &standing, &directory.known) {
+                Ok(Some(assigned)) => {
+                    preview.machine.allocation = Some(on_the_wire(&assigned, standing, &base.calls, false));
+                }
+                Ok(None) => preview.withheld = Some("its image has no digest yet".to_owned()),
+                Err(why) => preview.withheld = Some(why),
+            }
+        } else {
+            preview.withheld = Some("its file gives it no allocation".to_owned());
+        }
+    } else {
+        preview.withheld = Some("no file in machines/ is about it".to_owned());
+    }
+    preview.registered = registered(&app.state, &id, is_installed).await?;
+    if described.is_none() && preview.registered.is_none() {
+        return Err(ApiError::not_found(format!("there is no machine {id} in machines/, and none has registered")));
+    }
+    Ok(Json(preview))
+}
+
+async fn registered(state: &Database, id: &str, is_installed: bool) -> Result<Option<Registered>, ApiError> {
+    let Some(row) = state.registered(id).await? else { return Ok(None) };
+    // One of another version may have written it.
+    let register: Register = serde_json::from_str(&row.document).map_err(|error| {
+        let what = format!("what machine {id} has registered is not understood: {error}");
+        ApiError::new(StatusCode::CONFLICT, format!("{what}. It registers again when it boots the ramdisk"))
+    })?;
+    let Some(inventory) = register.inventory else { return Ok(None) };
+    let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
+    let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
+    // Of what was registered before times were noted only this is certain: the installation came later.
+    let outdated = row.has_begun_since || (at.is_none() && is_installed);
+    Ok(Some(Registered { inventory, time: row.time.unwrap_or_default(), seconds_ago, outdated }))
+}

@@ -1,0 +1,65 @@
+//! What a machine has said of itself at the beginning of a boot, and whether its disks may be others by now.
+
+use super::{Hash, State, json, now};
+use crate::control::wire::Register;
+use crate::error::Result;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// What is kept of a registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// A [`Register`] as JSON.
+    pub document: String,
+    /// Databases of before do not know it.
+    pub time: Option<String>,
+    /// The machine has passed a point of no return since.
+    pub has_begun_since: bool,
+}
+
+impl State {
+    /// Keeps what a machine said about itself.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn register(&self, machine: &str, name: &str, register: &Register) -> Result<()> {
+        let macs: Vec<&str> = register.hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
+        let (machine, name) = (machine.to_owned(), name.to_owned());
+        let (macs, text) = (json(&macs)?, json(register)?);
+        self.run(move |connection| {
+            connection.execute(
+                "INSERT INTO machines (id, macs, name, registered, registered_at, last_seen) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+                 ON CONFLICT (id) DO UPDATE SET macs = ?2, name = ?3, registered = ?4, registered_at = ?5, last_seen = ?5,
+                 begun_since = NULL",
+                params![machine, macs, name, text, now()],
+            )
+        })
+        .await
+        .map(drop)
+    }
+
+    /// What the machine has registered last.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn registered(&self, machine: &str) -> Result<Option<Registered>> {
+        let machine = machine.to_owned();
+        self.run(move |connection| {
+            let select = "SELECT registered, registered_at, begun_since IS NOT NULL FROM machines
+                 WHERE id = ?1 AND registered IS NOT NULL";
+            let registered = connection.query_row(select, [machine], |row| {
+                Ok(Registered { document: row.get(0)?, time: row.get(1)?, has_begun_since: row.get(2)? })
+            });
+            registered.optional()
+        })
+        .await
+    }
+}
+
+/// The machine of that boot destroys now: neither its inventory nor a marker that it has waited with is true any more.
+pub fn is_over(transaction: &Transaction, boot: Hash) -> rusqlite::Result<()> {
+    let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
+    let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");
+    transaction.execute(&update, params![boot, now()])?;
+    transaction.execute(&format!("UPDATE allocations SET waits = NULL WHERE machine = {of_boot}"), [boot])?;
+    Ok(())
+}
