@@ -44,7 +44,8 @@ impl Process {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let listening = lines.find_map(|line| {
-            let said: Value = serde_json::from_str(&line).ok()?;
+            // What runs the tests may have begun the line.
+            let said: Value = serde_json::from_str(line.get(line.find('{')?..)?).ok()?;
             Some(said["listening"].as_str()?.to_owned())
         });
         let address = listening.expect("it listens").strip_prefix("http://").unwrap().to_owned();
