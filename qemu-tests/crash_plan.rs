@@ -9,10 +9,11 @@ use crate::crash_record::Record;
 use crate::crash_states::{Disk, Ranges};
 use crate::host::{Context, Result, bounded, write};
 use drophammer::allocation::{Allocation, Machine, Order};
+use drophammer::assigned;
 use drophammer::inventory::{self, Failed, Filesystem, Inventory, MemberRole, Partition, Roots, Tried, Use};
 use drophammer::layout::Layout;
 use drophammer::marker::Marker;
-use drophammer::plan::{self, Claim, Mode, Operation, Plan, Request, Subject, Verdict, Waiver};
+use drophammer::plan::{self, Mode, Operation, Plan, Request, Verdict};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -207,27 +208,11 @@ fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
     Ok(())
 }
 
-/// What the agent asks for when the server answers this, as `agent.rs` puts it together.
+/// What the agent asks for when the server answers this.
 fn request(machine: &Machine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> Request {
-    let mut claim = Claim {
-        machine: machine.id.clone(),
-        allocation: allocation.id.clone(),
-        order: allocation.order_id().to_owned(),
-        installed: allocation.installed.clone(),
-        succeeded: allocation.succeeded,
-        former_machines: allocation.former_machines.clone(),
-        ..Claim::default()
-    };
-    let is_begun = |order: &&Order| order.begun && !plan::is_whole(layout, found, &claim);
-    let begun = allocation.order.as_ref().filter(is_begun);
-    (claim.begun_on, claim.waiver) = match begun {
-        Some(order) => (order.disks.clone(), Some(Waiver::Begun)),
-        None if allocation.order.is_none() => (allocation.begun_on.clone(), None),
-        None => (Vec::new(), None),
-    };
-    let subject = Subject { machine: machine.id.clone(), image: allocation.image.id.clone(), ..Subject::default() };
-    let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
-    Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
+    let mut allocation = allocation.clone();
+    assigned::correct_begun(&machine.id, &mut allocation, layout, found);
+    assigned::request(machine, &machine.id, &allocation)
 }
 
 /// What a plan may do: to disks that are wiped anything, to others what the record's own agent was let.

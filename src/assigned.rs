@@ -9,6 +9,7 @@ use crate::marker::Marker;
 use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
 use crate::text;
 
+/// What the machine of this id asks the plan for.
 pub fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
     let subject = Subject {
         machine: id.to_owned(),

@@ -7,7 +7,7 @@
 pub mod agent;
 pub mod allocation;
 #[cfg(any(feature = "agent", feature = "serve"))]
-mod assigned;
+pub mod assigned;
 #[cfg(feature = "agent")]
 pub mod boot;
 #[cfg(feature = "agent")]

@@ -121,8 +121,8 @@ async fn one_address_does_not_take_all_places() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
     let file = |name: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls").join(name);
-    let tls = Tls::load(&file("server.pem"), &file("server.key")).unwrap();
-    let tls = Tls { handshake: Duration::from_millis(200), ..tls };
+    let mut tls = Tls::load(&file("server.pem"), &file("server.key")).unwrap();
+    tls.handshake = Duration::from_millis(200);
     let (address, heard) = start_with(Router::new(), Some(tls)).await;
     // More than the 64 that one address may have at once.
     for _ in 0..3 {
