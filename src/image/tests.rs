@@ -17,7 +17,6 @@ mod any_tree;
 mod bad;
 mod escapes;
 mod fuzz;
-mod liars;
 mod merge;
 mod seen;
 mod sources;

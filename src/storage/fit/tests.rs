@@ -130,7 +130,7 @@ fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, change: &dyn Fn(&
     gpt.write(&disk).unwrap();
     change(&mut gpt);
     gpt.seal();
-    disk.write_all_at(&[&gpt.header[..], &gpt.entries].concat(), sector).unwrap();
+    disk.write_all_at(&gpt.header, sector).unwrap();
     file
 }
 
@@ -179,51 +179,6 @@ fn a_header_that_lies_about_its_backup_costs_nothing() {
             );
         }
     }
-}
-
-/// Each has good checksums, so that it is believed as far as possible.
-#[test]
-fn three_hundred_tables_that_lie_cost_nothing_between_the_tables() {
-    let (sector, image_sectors, more) = (512, 500, 100);
-    let mut random = fastrand::Rng::with_seed(300);
-    let mut fitted = 0;
-    for number in 0..300 {
-        let interesting =
-            [0, 1, 2, 33, 34, 127, 129, 465, 466, 499, 500, 599, 600, u64::from(u32::MAX), 1 << 63, u64::MAX];
-        let lies: Vec<(bool, usize, u64)> = (0..random.usize(1..4))
-            .map(|_| {
-                let in_header = random.bool();
-                let at = if in_header { random.usize(8..HEADER_BYTES - 8) } else { random.usize(0..128 * 128 - 8) };
-                (
-                    in_header,
-                    at,
-                    if random.bool() { random.u64(..) } else { interesting[random.usize(..interesting.len())] },
-                )
-            })
-            .collect();
-        let file = crowded(sector, image_sectors, more, &|gpt| {
-            for &(in_header, at, value) in &lies {
-                let place = if in_header { &mut gpt.header } else { &mut gpt.entries };
-                place[at..at + 8].copy_from_slice(&value.to_le_bytes());
-            }
-        });
-        let before = fs::read(file.path()).unwrap();
-        let result = fit_crowded(&file, sector);
-        let after = fs::read(file.path()).unwrap();
-        assert_eq!(after.len(), before.len(), "{number}: {lies:?}");
-        let Ok(()) = result else {
-            assert!(before == after, "{number}: {lies:?}: {result:?}, and it was written all the same");
-            continue;
-        };
-        fitted += 1;
-        assert!(before[..512] == after[..512], "{number}: {lies:?}: the MBR has changed");
-        // Between the tables, but for the old backup.
-        let (entries, end) = (34 * 512, (image_sectors + more - 33) as usize * 512);
-        let old = 466 * 512..500 * 512;
-        let differs = (entries..end).find(|&at| before[at] != after[at] && !old.contains(&at));
-        assert_eq!(differs, None, "{number}: {lies:?}");
-    }
-    assert!((1..300).contains(&fitted), "{fitted}");
 }
 
 #[test]
