@@ -88,8 +88,8 @@ fn as_of(registered: &Registered) -> String {
 fn ago(seconds: u64) -> String {
     let (count, unit) = match seconds {
         ..120 => return "just now".to_owned(),
-        ..7_200 => (seconds / 60, "minutes"),
-        ..172_800 => (seconds / 3_600, "hours"),
+        120..7_200 => (seconds / 60, "minutes"),
+        7_200..172_800 => (seconds / 3_600, "hours"),
         _ => (seconds / 86_400, "days"),
     };
     format!("{count} {unit} ago")
