@@ -226,9 +226,18 @@ mod tests {
         let line = text.lines().last().unwrap();
         assert_eq!(public_key(line).unwrap(), public_key(file.to_str().unwrap()).unwrap());
         let secret = trust.join("one.key");
-        for given in ["no key", secret.to_str().unwrap()] {
+        let text = fs::read_to_string(&secret).unwrap();
+        let line = text.lines().last().unwrap();
+        for (given, words) in [
+            ("no key", "is no minisign public key"),
+            (secret.to_str().unwrap(), "one.key: this is a secret key, and the public one is wanted"),
+            (line, "this is a secret key"),
+            (&line[1..], "is no minisign public key"),
+        ] {
             let error = public_key(given).unwrap_err();
-            assert!(error.is_refusal() && error.to_string().contains("is no minisign public key"), "{error}");
+            let said = error.to_string();
+            assert!(error.is_refusal() && said.contains(words), "{said}");
+            assert!(!said.contains(&line[50..80]), "nothing of the key itself is printed: {said}");
         }
     }
 

@@ -80,7 +80,8 @@ pub fn digest(client: &Client, image: &Url, pace: &Pace) -> Result<Digest> {
 }
 
 fn no_digest(image: &Url, why: &str) -> Error {
-    let hint = "give the image's digest as sha256:HEX in the allocation";
+    let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
+    let hint = format!("give its digest as sha256:HEX, or lay {name}.sha256 beside it");
     Error::refusal(Phase::Image, format!("no digest for {image}: none is given, and {why}; {hint}"))
 }
 

@@ -175,7 +175,7 @@ impl<'a> Fetch<'a> {
             Ok(response) => Ok(response),
             Err(error) => {
                 let hopeless = is_hopeless(&error);
-                let why = Error::with_source(Phase::Image, "no answer", error).to_string();
+                let why = Error::with_source(Phase::Image, "no answer", error.without_url()).to_string();
                 Err(if hopeless { for_good(why) } else { Failure::MayPass(why) })
             }
         }

@@ -163,7 +163,8 @@ impl Work {
         for (name, value) in [(AUTHORIZATION, &asked.authorization), (IF_RANGE, &asked.etag)] {
             request = value.iter().fold(request, |request, value| request.header(name.clone(), value.as_str()));
         }
-        let said = |error: reqwest::Error| Error::with_source(Phase::Image, "no answer", error).to_string();
+        let said =
+            |error: reqwest::Error| Error::with_source(Phase::Image, "no answer", error.without_url()).to_string();
         let mut response = request.send().map_err(said)?;
         self.check(&response, first, last)?;
         let mut bytes = vec![0; (last - first + 1) as usize];

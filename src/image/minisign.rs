@@ -23,6 +23,9 @@ impl fmt::Display for KeyId {
     }
 }
 
+/// How many bytes a secret key is in its file.
+const SECRET_BYTES: usize = 158;
+
 /// A public key, read from the base64 line of its `.pub` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
@@ -34,7 +37,11 @@ impl FromStr for PublicKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PublicKey, String> {
-        let not_one = |why: &str| format!("`{text}` is no minisign public key: {why}");
+        // What is given by mistake may be a secret: it goes to consoles and logs.
+        if BASE64_STANDARD.decode(text.trim()).is_ok_and(|bytes| bytes.len() == SECRET_BYTES) {
+            return Err("this is a secret key, and the public one is wanted, which lies in a .pub file".to_owned());
+        }
+        let not_one = |why: &str| format!("`{text:.24}` is no minisign public key: {why}");
         match labelled::<42, 32>(text.trim()) {
             None => Err(not_one("it is not 42 bytes in base64")),
             Some((PLAIN, id, ed25519)) => Ok(PublicKey { id, ed25519 }),

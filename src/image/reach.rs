@@ -191,7 +191,7 @@ mod tests {
         let error = ask(&no_file, None).unwrap_err().to_string();
         assert!(error.contains("no digest for") && error.contains(".md5?a=b answers 404"), "{error}");
         assert!(error.contains(".sha256?a=b answers 404"), "{error}");
-        assert!(error.contains("give the image's digest as sha256:HEX"), "{error}");
+        assert!(error.contains("give its digest as sha256:HEX, or lay"), "{error}");
 
         let long = "a".repeat(5000);
         for (body, says) in [

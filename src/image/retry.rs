@@ -80,8 +80,10 @@ impl Pace {
                     Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
                 },
                 Ok(response) => format!("{what}: the server answers {}", response.status()),
-                Err(error) if is_hopeless(&error) => return Err(Error::with_source(Phase::Image, what, error)),
-                Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
+                Err(error) if is_hopeless(&error) => {
+                    return Err(Error::with_source(Phase::Image, what, error.without_url()));
+                }
+                Err(error) => Error::with_source(Phase::Image, what, error.without_url()).to_string(),
             };
             failures += 1;
             if failures >= self.attempts {

@@ -37,7 +37,9 @@ impl Signer {
         let reading = || format!("read the secret key {}", path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
-        let bytes = BASE64_STANDARD.decode(line).context(Phase::Settings, reading)?;
+        // What reads keys speaks of symbols and buffers.
+        let no_key = || Error::refusal(Phase::Settings, format!("{} is no secret key of minisign", path.display()));
+        let bytes = BASE64_STANDARD.decode(line).map_err(|_| no_key())?;
         if bytes.len() == PUBLIC_BYTES {
             let why = format!(
                 "{} is a public key: an image is signed with the secret one, which minisign -G made with it",
@@ -45,8 +47,7 @@ impl Signer {
             );
             return Err(Error::refusal(Phase::Settings, why));
         }
-        let secret = SecretKey::from_bytes(&bytes)
-            .context(Phase::Settings, || format!("{}, which is none of minisign's", reading()))?;
+        let secret = SecretKey::from_bytes(&bytes).map_err(|_| no_key())?;
         let secret = if secret.is_encrypted() { opened(path, &text, password()?)? } else { secret };
         let public = PublicKey::from_secret_key(&secret).context(Phase::Settings, reading)?;
         let number = secret.keynum().try_into().map(u64::from_le_bytes).unwrap_or_default();
@@ -93,6 +94,16 @@ mod tests {
         let public = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust/one.pub"));
         let error = Signer::open(public).err().unwrap();
         assert!(error.is_refusal() && error.to_string().contains("one.pub is a public key: "), "{error}");
+        for text in ["", "no key", "untrusted comment: x\nno base64\n", "untrusted comment: x\nAAAA\n"] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("some.key");
+            std::fs::write(&path, text).unwrap();
+            let error = Signer::open(&path).err().unwrap();
+            assert!(
+                error.is_refusal() && error.to_string().ends_with("some.key is no secret key of minisign"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

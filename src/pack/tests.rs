@@ -257,7 +257,7 @@ fn what_cannot_be_packed_is_named_and_leaves_nothing() {
         (with_id(plain("disk"), "de\tbian-12"), "only ASCII letters, digits and signs"),
         (with_key(plain("disk"), "none.key"), "read the secret key"),
         (with_key(plain("disk"), "one.pub"), "one.pub"),
-        (with_key(plain("disk"), "img.tar.zst.sha256"), "read the secret key"),
+        (with_key(plain("disk"), "img.tar.zst.sha256"), "img.tar.zst.sha256 is no secret key of minisign"),
     ] {
         let error = packed(&options).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");
