@@ -38,7 +38,7 @@ fn parse(constraint: &str) -> Result<Option<(&str, Written)>, String> {
         return Err(format!("given imageconstraint op:{operator} is not supported"));
     }
     let written = Written::parse(version).ok_or_else(|| {
-        let several = match version.contains([',', '|']) {
+        let several = match version.contains([',', '|']) || version.trim().contains(char::is_whitespace) {
             true => "; one operator and one version is all that it can have: ~ 10 is all of 10, ^ 10.1 is 10.1 and later ones of 10",
             false => "",
         };

@@ -186,6 +186,10 @@ fn constraints_follow_metal_api() {
         (" 10", "given imageconstraint op: is not supported"),
         (">= 10, < 11", "given version:10, < 11 is not valid:invalid semantic version"),
         (">= 10 || < 9", "given version:10 || < 9 is not valid"),
+        (
+            ">= 10 < 12",
+            "given version:10 < 12 is not valid:invalid semantic version; one operator and one version is all",
+        ),
         (">= 10.x", "given version:10.x is not valid"),
         (">=  10", "given version: 10 is not valid"),
         (">= 10 ", "given version:10  is not valid"),
