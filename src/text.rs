@@ -2,6 +2,16 @@
 
 use std::io;
 
+/// What is said of a tab that indents a line of YAML.
+pub const TAB: &str = "a tab indents this line, where YAML takes only blanks";
+
+/// Line and column of a tab that indents a line: this one or the next. The parser speaks of it at the end of the line before.
+pub fn indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
+    let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
+    let mut lines = text.lines().enumerate().skip(line.saturating_sub(1)).take(2);
+    lines.find_map(|(number, line)| Some((number + 1, indents(line)? + 1)))
+}
+
 /// Rows as aligned columns, two blanks between them, no blanks at line ends.
 pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];

@@ -3,6 +3,7 @@
 //!
 //! marked-yaml's loader descends recursively: a few kilobytes of `- - - -` would overflow the stack, and end the program.
 
+use crate::text::{TAB, indenting_tab};
 use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
@@ -27,7 +28,14 @@ pub fn read(text: &str, options: LoaderOptions) -> Result<Node, String> {
 fn refuse_deep(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
     let mut depth = 0_usize;
-    while let Ok((event, marker)) = parser.next_token() {
+    loop {
+        let (event, marker) = match parser.next_token() {
+            Ok(next) => next,
+            Err(error) => match indenting_tab(text, error.marker().line()) {
+                Some((line, column)) => return Err(format!("{line}:{column}: {TAB}")),
+                None => break,
+            },
+        };
         match event {
             Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
             Event::SequenceEnd | Event::MappingEnd => depth = depth.saturating_sub(1),
@@ -61,5 +69,13 @@ mod tests {
         let deep = format!("a: {}{}", "[".repeat(MAX_DEPTH - 1), "]".repeat(MAX_DEPTH - 1));
         assert_eq!(read(&deep, LoaderOptions::default()).map(|_| ()), Ok(()));
         assert!(read("a: [1\n", LoaderOptions::default()).is_err());
+    }
+
+    #[test]
+    fn a_tab_is_told_where_it_is() {
+        for (text, place) in [("id: a\n\tname: x\n", "2:1"), ("a:\n  b: 1\n  \tc: 2\n", "3:3")] {
+            assert_eq!(read(text, LoaderOptions::default()).unwrap_err(), format!("{place}: {TAB}"));
+        }
+        assert!(read("a: \tb\n", LoaderOptions::default()).is_ok());
     }
 }

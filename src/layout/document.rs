@@ -1,6 +1,7 @@
 //! A YAML or JSON document as one small tree in which every value knows its place, line and column.
 
 use crate::problem::Problem;
+use crate::text::{TAB, indenting_tab};
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 use yaml_rust2::scanner::{Marker, TScalarStyle};
@@ -102,13 +103,9 @@ pub(super) fn from_yaml(text: &str) -> Result<Vec<(Node, Vec<Problem>)>, Problem
     Ok(builder.documents)
 }
 
-/// The parser speaks of a tab that indents a line at the end of the line before.
 fn not_yaml(text: &str, mark: Mark, why: &str) -> Problem {
-    let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
-    let mut lines = text.lines().enumerate().skip(mark.line.saturating_sub(1)).take(2);
-    let tab = lines.find_map(|(number, line)| Some(Mark { line: number + 1, column: indents(line)? + 1 }));
-    match tab {
-        Some(tab) => marked("", Some(tab), "this is not YAML: a tab indents this line, where YAML takes only blanks"),
+    match indenting_tab(text, mark.line) {
+        Some((line, column)) => marked("", Some(Mark { line, column }), format!("this is not YAML: {}", TAB)),
         None => marked("", Some(mark), format!("this is not YAML: {why}")),
     }
 }
