@@ -34,7 +34,7 @@ pub struct Assigned {
 /// What the machine's allocation comes to. `None` without one, and while its image has no digest yet: it waits.
 ///
 /// # Errors
-/// What is not there, with its place in the machine's file.
+/// All that is not there, a line each, with its place in the machine's file.
 pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<Option<Assigned>, String> {
     let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
     if let Some(other) = &standing.elsewhere {
@@ -45,7 +45,7 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         );
         return Err(at(&allocation.id, &message));
     }
-    let (layout_id, layout) = layout(machine, &allocation, standing, known)?;
+    let layout = layout(machine, &allocation, standing, known);
     let installs = !standing.is_installed() || standing.order.is_some();
     let image = match (standing.is_installed(), &standing.order) {
         (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
@@ -63,8 +63,14 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
             let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
             at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
         }),
-    }?;
-    Ok(image.map(|image| Assigned { allocation, image, layout_id, layout, installs }))
+    };
+    match (image, layout) {
+        (Ok(image), Ok((layout_id, layout))) => {
+            Ok(image.map(|image| Assigned { allocation, image, layout_id, layout, installs }))
+        }
+        (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    }
 }
 
 /// What has begun goes on with the layout that it began with; what is installed keeps the one that it was installed with, until
@@ -169,4 +175,22 @@ fn by_the_files<'a>(
     };
     let chosen = known.set.select(size, &allocation.image).map_err(|why| at(&allocation.image, &why.to_string()))?;
     known.layouts.get(&chosen.id).ok_or_else(|| at(&allocation.image, "the chosen layout has just gone"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::input;
+
+    #[test]
+    fn all_that_is_not_there_is_said_at_once() {
+        let text = "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: debian-12\n  \
+                    filesystemlayout: default\n";
+        let machine = input::machine(text).unwrap();
+        let why = resolve(&machine, &Standing::default(), &Known::default()).unwrap_err();
+        let lines: Vec<&str> = why.lines().collect();
+        assert_eq!(lines.len(), 2, "{why}");
+        assert!(lines[0].starts_with("5:10: there is no image \"debian-12\" in images/"), "{why}");
+        assert!(lines[1].starts_with("6:21: there is no layout \"default\" in layouts/"), "{why}");
+    }
 }
