@@ -73,6 +73,12 @@ impl Layout {
                 esp.device
             );
             said.push(Problem::new(format!("filesystems[{index}].device"), message));
+        } else if self.disks.iter().any(|disk| disk.device == esp.device) {
+            let message = format!(
+                "{} is to be the EFI system partition, but is a whole disk: a UEFI machine looks for a partition of type ef00",
+                esp.device
+            );
+            said.push(Problem::new(format!("filesystems[{index}].device"), message));
         }
     }
 
@@ -238,6 +244,10 @@ constraints: {sizes: [], images: {}}
             (
                 &[(", gpttype: ef00", "")],
                 &["filesystems[0].device: /dev/sda1 is to be the EFI system partition, but has type 8300: a UEFI"],
+            ),
+            (
+                &[("/dev/sda1, format", "/dev/sdb, format")],
+                &["filesystems[0].device: /dev/sdb is to be the EFI system partition, but is a whole disk: a UEFI"],
             ),
             (
                 &[("size: 5000", "size: 5242880000")],
