@@ -218,6 +218,29 @@ fn a_layout_of_the_v2_api_is_read_and_edited_in_place() {
     assert!(said.ends_with("v2.yaml: canonical already\n"), "{said}");
 }
 
+/// As metal-stack's v2 API answers, in JSON.
+#[test]
+fn what_the_v2_api_has_for_people_is_not_read_and_goes() {
+    let answer = r#"{"id": "v2", "meta": {"createdAt": "2026-11-22T10:00:00Z", "generation": "3"}, "name": "a layout",
+        "filesystems": [{"device": "/dev/sda1", "format": "FORMAT_EXT4", "name": "root", "description": "the system",
+            "path": "/", "mountOptions": ["noatime"]}],
+        "disks": [{"device": "/dev/sda", "partitions": [{"number": 1, "size": "0", "gptType": "GPT_TYPE_LINUX"}]}],
+        "volumeGroups": [], "constraints": {"sizes": ["c1"], "images": {"debian": ">= 12"}}}"#;
+    let dir = directory(&[("v2.json", answer)]);
+    let file = dir.path().join("v2.json");
+    let (said, outcome) = run(&[file.to_str().unwrap()]).unwrap();
+    assert_eq!(outcome, Outcome::Good, "{said}");
+    for place in ["meta", "filesystems[0].name", "filesystems[0].description"] {
+        let line = format!(": {place}: metal-stack's v2 API has this field, and it is not read here (note)");
+        assert!(said.contains(&line), "{said}");
+    }
+    let (said, outcome) = run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
+    assert_eq!(outcome, Outcome::Good, "{said}");
+    assert!(said.ends_with("v2.json: written anew in the canonical form, without its comments\n"), "{said}");
+    let fixed = crate::layout::read_yaml(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((fixed.notes.len(), fixed.layout.name.as_deref()), (0, Some("a layout")));
+}
+
 #[test]
 fn layouts_are_read_from_the_forms_that_metal_stack_has() {
     let constraints = "{sizes: [c1], images: {}}";

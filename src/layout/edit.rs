@@ -20,6 +20,8 @@ pub(super) enum New {
     Raw(String),
     /// Several items of a list for one.
     Items(Vec<String>),
+    /// A field that goes, with its value. Where that ends in the text is not known, so the document is written anew.
+    Nothing,
 }
 
 impl Edit {
@@ -46,6 +48,7 @@ pub(super) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
             New::Text(new) => token.replacen(&edit.old, new, 1),
             New::Raw(new) => new.clone(),
             New::Items(items) => items.join(&separator(&body, at)?),
+            New::Nothing => return None,
         };
         body.replace_range(at..at + token.len(), &new);
     }

@@ -107,6 +107,17 @@ impl Reader {
 
     /// The fields of a mapping, with a problem for each name that is none of `known`.
     pub fn fields<'a>(&mut self, node: &'a Node, place: &str, known: &[Field]) -> Option<Fields<'a>> {
+        self.fields_of_v2(node, place, known, &[])
+    }
+
+    /// The same where metal-stack's v2 API has fields more, which are for people and mean nothing here.
+    pub fn fields_of_v2<'a>(
+        &mut self,
+        node: &'a Node,
+        place: &str,
+        known: &[Field],
+        unread: &[&str],
+    ) -> Option<Fields<'a>> {
         self.place(place, node);
         let Value::Map(entries) = &node.value else {
             self.unreadable(node, place, format!("must be a mapping of fields, found {}", node.kind()));
@@ -116,6 +127,11 @@ impl Reader {
         for entry in entries {
             match known_as(&entry.key, known) {
                 Some(field) => self.known_field(&mut fields, entry, field.name),
+                None if unread.contains(&entry.key.as_str()) => {
+                    let message = "metal-stack's v2 API has this field, and it is not read here";
+                    self.notes.push(marked(&entry.node.place, entry.mark, message));
+                    self.edits.extend(Edit::at(entry.mark, &entry.key, New::Nothing));
+                }
                 None => self.unknown_field(&mut fields, entry, known),
             }
         }

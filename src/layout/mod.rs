@@ -25,6 +25,8 @@ pub use advice::likely_disk;
 pub use below::Below;
 pub use canonical::{canonical_yaml, digest};
 pub use constraints::{ImageId, Version};
+#[cfg(feature = "desk")]
+pub use spellings::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};
 pub use spellings::{Parsed, read_all, read_json, read_yaml, respelt};
 pub use types::*;
 pub use validate::validate;

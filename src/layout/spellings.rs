@@ -30,6 +30,9 @@ const LAYOUT: [Field; 9] = [
     only("logicalvolumes"),
     only("constraints"),
 ];
+/// Fields of metal-stack's v2 API that say nothing about disks: when a layout was made, and words for people.
+pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
+pub const FILESYSTEM_OF_V2: [&str; 2] = ["name", "description"];
 const CONSTRAINTS: [Field; 2] = [Field { name: "sizes", also: &["size"] }, only("images")];
 const SIZE_MISSING: &str = "size is missing: MiB, or 0 for all that is left";
 
@@ -165,7 +168,7 @@ fn tidy(mut problem: Problem) -> Problem {
 }
 
 fn layout(reader: &mut Reader, root: &Node) -> Option<Layout> {
-    let fields = reader.fields(root, "", &LAYOUT)?;
+    let fields = reader.fields_of_v2(root, "", &LAYOUT, &LAYOUT_OF_V2)?;
     let id = reader.required(&fields, "id", "id should not be empty");
     let id = id.and_then(|node| reader.text(node, "id")).unwrap_or_default();
     Some(Layout {

@@ -2,6 +2,7 @@
 //! spellings are read. The latter are marked as deprecated: `deprecated` is the standard's word, `deprecationMessage`
 //! the one that editors show (VS Code, JetBrains).
 
+use crate::layout::{FILESYSTEM_OF_V2, Format, LAYOUT_OF_V2, LvmType, OnReinstall, RaidLevel};
 use serde_json::{Map, Value, json};
 
 type Fields = Map<String, Value>;
@@ -13,13 +14,16 @@ const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
 /// A word that reaches a command as it is: no shell reads quotes.
 const WORD: &str = r#"^[^\s"']+$"#;
 
-/// Names in metal-stack's first proposal, and the codes; in capitals or not.
-const KINDS: [&str; 7] = ["gptboot", "gptlinux", "gptlinuxraid", "gptlinuxlvm", "ef00", "fd00", "8e00"];
+/// Names in metal-stack's first proposal and in its v2 API (`GPT_TYPE_LINUX_RAID`), and the codes.
+const KINDS: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 
 /// The layout itself, which is the root of one schema and a definition in the other.
 pub(super) fn layout(layout: &mut Value) {
     required(layout, &["id", "filesystems", "disks"]);
     set(layout, "id", json!({"minLength": 1, "examples": ["storage"]}));
+    unread(layout, &LAYOUT_OF_V2);
+    also(layout, "volumegroups", &["volume_groups", "volumeGroups"]);
+    also(layout, "logicalvolumes", &["logical_volumes", "logicalVolumes"]);
 }
 
 /// Everything below the layout.
@@ -44,7 +48,7 @@ fn constraints(constraints: &mut Value) {
     required(constraints, &[]);
     set(constraints, "sizes", json!({"uniqueItems": true, "examples": [["c1-large-x86"]]}));
     set_items(constraints, "sizes", json!({"pattern": r"^[^*]*[^*\s][^*]*$"}));
-    also(constraints, "sizes", "size");
+    also(constraints, "sizes", &["size"]);
     let canonical = json!({"type": "string", "pattern": format!(r"^(\s*\*\s*|({OPERATORS} )?{VERSION})$")});
     let without_blank = json!({"type": "string", "pattern": format!("^{OPERATORS}{VERSION}$")});
     set(
@@ -66,6 +70,7 @@ fn constraints(constraints: &mut Value) {
 
 fn filesystem(filesystem: &mut Value) {
     required(filesystem, &["device", "format"]);
+    unread(filesystem, &FILESYSTEM_OF_V2);
     set(filesystem, "path", json!({"pattern": "^(/.*)?$", "examples": ["/", "/boot/efi", "/var/lib"]}));
     or(filesystem, "path", deprecated(json!({"const": "none"}), "what is not mounted has no path: leave it out"));
     set(
@@ -86,7 +91,10 @@ fn filesystem(filesystem: &mut Value) {
     set(filesystem, "mountoptions", json!({"examples": [["noatime", "nodev"]]}));
     set_items(filesystem, "mountoptions", json!({"pattern": r"^[^\s,\\]+$"}));
     or(filesystem, "mountoptions", deprecated(json!({"type": "string"}), "this is a list: one option an entry"));
+    also(filesystem, "mountoptions", &["mount_options", "mountOptions"]);
     createoptions(filesystem, json!([["-F", "32"]]));
+    choice(filesystem, "format", "format_", &Format::ALL.map(Format::name));
+    choice(filesystem, "reinstall", "reinstall_", &OnReinstall::ALL.map(OnReinstall::name));
     set(filesystem, "reinstall", json!({"default": "keep"}));
     set(filesystem, "grow", json!({"default": false}));
 }
@@ -99,7 +107,7 @@ fn createoptions(owner: &mut Value, examples: Value) {
     set(owner, "createoptions", json!({"items": item}));
     let text = json!({"type": "string", "pattern": r#"^[^"']*$"#});
     or(owner, "createoptions", deprecated(text, "this is a list: one word an entry"));
-    also(owner, "createoptions", "options");
+    also(owner, "createoptions", &["options", "create_options", "createOptions"]);
 }
 
 fn disk(disk: &mut Value) {
@@ -123,7 +131,7 @@ fn disk(disk: &mut Value) {
             "examples": [{"size": "<= 64", "tran": "sata"}],
         }),
     );
-    also(disk, "wipeonreinstall", "wipe");
+    also(disk, "wipeonreinstall", &["wipe", "wipe_on_reinstall", "wipeOnReinstall"]);
     // Only what hints find may have any name.
     let named =
         json!({"if": {"not": {"required": ["hints"]}}, "then": {"properties": {"device": {"pattern": r"^/dev/\S+$"}}}});
@@ -137,28 +145,40 @@ fn partition(partition: &mut Value) {
     set(partition, "label", json!({"maxLength": 36, "examples": ["efi", "root"]}));
     set(partition, "size", json!({"examples": [500, 0]}));
     or(partition, "size", number_in_quotes(WHOLE_NUMBER));
-    let kinds = KINDS.map(|kind| kind.chars().map(either_case).collect::<String>()).join("|");
-    let name = json!({"type": "string", "pattern": format!("^({kinds})$")});
+    let name = json!({"type": "string", "pattern": either_case(KINDS)});
     let unquoted =
         |number: u32, text: &str| deprecated(json!({"const": number}), &format!("write \"{text}\" in quotes"));
     or(partition, "gpttype", deprecated(name, "write \"ef00\", \"8300\", \"fd00\" or \"8e00\""));
     or(partition, "gpttype", unquoted(8300, "8300"));
     // To YAML, 8e00 without quotes is 8 times 10 to the power of 0.
     or(partition, "gpttype", unquoted(8, "8e00"));
-    also(partition, "gpttype", "type");
+    also(partition, "gpttype", &["type", "gpt_type", "gptType"]);
 }
 
-fn either_case(c: char) -> String {
-    if c.is_ascii_alphabetic() { format!("[{c}{}]", c.to_ascii_uppercase()) } else { c.to_string() }
+/// The whole text, in capitals or not.
+fn either_case(pattern: &str) -> String {
+    let either = |c: char| match c.is_ascii_alphabetic() {
+        true => format!("[{c}{}]", c.to_ascii_uppercase()),
+        false => c.to_string(),
+    };
+    format!("^({})$", pattern.chars().map(either).collect::<String>())
+}
+
+/// A value out of a few also in capitals, and with the prefix that metal-stack's v2 API has: `FORMAT_EXT4`.
+fn choice(owner: &mut Value, name: &str, prefix: &str, known: &[&str]) {
+    let pattern = either_case(&format!("({})?({})", prefix.replace('_', "_?"), known.join("|")));
+    let message = format!("write one of: {}", known.join(", "));
+    or(owner, name, deprecated(json!({"type": "string", "pattern": pattern}), &message));
 }
 
 fn raid(raid: &mut Value) {
     required(raid, &["arrayname", "devices", "level"]);
     let name = r"^/dev/md([0-9]+|/[A-Za-z0-9_][A-Za-z0-9._-]*)$";
     set(raid, "arrayname", json!({"pattern": name, "examples": ["/dev/md/root", "/dev/md0"]}));
-    also(raid, "arrayname", "name");
+    also(raid, "arrayname", &["name", "array_name", "arrayName"]);
     set(raid, "devices", json!({"minItems": 1, "uniqueItems": true, "examples": [["/dev/sda1", "/dev/sdb1"]]}));
     or(raid, "level", deprecated(json!({"enum": [0, 1, 5, 6, 10]}), "this is text: write it in quotes"));
+    choice(raid, "level", "raid_level_", &RaidLevel::ALL.map(RaidLevel::number));
     createoptions(raid, json!([["--metadata=1.0"]]));
     set(raid, "spares", json!({"default": 0}));
     or(raid, "spares", number_in_quotes(WHOLE_NUMBER));
@@ -174,8 +194,11 @@ fn logical_volume(volume: &mut Value) {
     required(volume, &["name", "volumegroup", "size", "lvmtype"]);
     set(volume, "name", json!({"pattern": LVM_NAME, "maxLength": 127, "examples": ["varlib"]}));
     set(volume, "volumegroup", json!({"examples": ["vg00"]}));
+    also(volume, "volumegroup", &["volume_group", "volumeGroup"]);
     set(volume, "size", json!({"examples": [10240, 0]}));
     or(volume, "size", number_in_quotes(WHOLE_NUMBER));
+    choice(volume, "lvmtype", "lvm_type_", &LvmType::ALL.map(LvmType::name));
+    also(volume, "lvmtype", &["lvm_type", "lvmType"]);
 }
 
 fn image(image: &mut Value) {
@@ -265,24 +288,36 @@ fn or(owner: &mut Value, name: &str, alternative: Value) {
     }
 }
 
-/// Another name of a field, which cannot stand beside the canonical one, but can stand for it where it is required.
-fn also(owner: &mut Value, name: &str, other: &str) {
+/// Other names of a field, of which none can stand beside another, but each can stand for the canonical one where that is required.
+/// Editors do not propose what has a `deprecationMessage`.
+fn also(owner: &mut Value, name: &str, others: &[&str]) {
     let Some(property) = property(owner, name) else { return };
     let mut copy = Value::Object(property.clone());
     copy["description"] = json!(format!("Another name of {name}."));
-    owner["properties"][other] = deprecated(copy, &format!("the canonical name of this field is {name}"));
+    let copy = deprecated(copy, &format!("the canonical name of this field is {name}"));
+    for other in others {
+        owner["properties"][*other] = copy.clone();
+    }
     let mut required = false;
     if let Some(names) = owner.get_mut("required").and_then(Value::as_array_mut) {
         required = names.iter().any(|known| known == name);
         names.retain(|known| known != name);
     }
-    all_of(
-        owner,
-        match required {
-            true => json!({"oneOf": [{"required": [name]}, {"required": [other]}]}),
-            false => json!({"not": {"required": [name, other]}}),
-        },
-    );
+    let given = |name: &str| json!({"required": [name]});
+    let mut once: Vec<Value> = [name].iter().chain(others).map(|name| given(name)).collect();
+    if !required {
+        let none = json!({"not": {"anyOf": once}});
+        once.push(none);
+    }
+    all_of(owner, json!({"oneOf": once}));
+}
+
+/// Fields of metal-stack's v2 API that are taken, and not read.
+fn unread(owner: &mut Value, names: &[&str]) {
+    for name in names {
+        let any = json!({"description": "Of metal-stack's v2 API."});
+        owner["properties"][*name] = deprecated(any, "this field is not read here");
+    }
 }
 
 fn all_of(owner: &mut Value, schema: Value) {

@@ -1,6 +1,6 @@
 //! Reads filesystems, swap areas and tmpfs.
 
-use super::{create_options, one_of, only};
+use super::{FILESYSTEM_OF_V2, create_options, one_of, only};
 use crate::layout::document::Node;
 use crate::layout::edit::New;
 use crate::layout::fields::{Field, Fields, Reader};
@@ -18,7 +18,7 @@ const FILESYSTEM: [Field; 8] = [
 ];
 
 pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Option<Filesystem> {
-    let fields = reader.fields(node, place, &FILESYSTEM)?;
+    let fields = reader.fields_of_v2(node, place, &FILESYSTEM, &FILESYSTEM_OF_V2)?;
     let format = one_of(reader, &fields, "format", "format", &Format::ALL.map(|format| (format.name(), format)));
     Some(Filesystem {
         path: mount_path(reader, &fields, format),
