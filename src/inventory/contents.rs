@@ -65,7 +65,7 @@ pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Cont
     }
     if !doubts.is_empty() {
         let text = doubts.join("; ");
-        tracing::warn!(device = target.name, "not all that is on it is known: {text}");
+        tracing::warn!("not all that is on {} is known: {text}", target.name);
         contents.unreadable = Some(text);
     }
     Ok(contents)
