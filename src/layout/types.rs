@@ -52,6 +52,7 @@ pub struct Filesystem {
     pub path: Option<String>,
     /// Device path as the layout spells it; `tmpfs` for a tmpfs.
     pub device: String,
+    /// What is made on the device.
     pub format: Format,
     /// Name of the filesystem, as `LABEL=` finds it.
     #[serde(skip_serializing_if = "Option::is_none")]
