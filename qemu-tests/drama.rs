@@ -173,7 +173,7 @@ impl<'a> Drama<'a> {
             said.iter().map(|line| &line["report"]).filter(|report| report["success"] == false).collect();
         if expect.outcome == Outcome::Stopped {
             let console = self.vm.console();
-            return Ok(expect.console_contains.iter().all(|text| matches(&format!("*{text}*"), &console)));
+            return Ok(expect.console_contains.iter().all(|text| shows(&console, text)));
         }
         let Some(last) = failures.last() else {
             return Ok(expect.outcome == Outcome::Waiting && said.iter().any(|line| line["event"] == "Waiting"));

@@ -56,6 +56,12 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// Is this on the console? Long lines are broken there, between words.
+pub fn shows(console: &str, pattern: &str) -> bool {
+    let unbroken = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    matches(&format!("*{}*", unbroken(pattern)), &unbroken(console))
+}
+
 /// Field by field; fields that the pattern does not have are not looked at.
 pub fn fields_match(pattern: &str, line: &str) -> bool {
     let mut fields = line.split_whitespace();
@@ -80,6 +86,11 @@ pub fn self_test() {
     for (pattern, text) in [("", "a"), ("a", "ab"), ("a*c", "abcd"), ("ab*bc", "abc"), ("a*b*c", "acb")] {
         assert!(!matches(pattern, text), "{pattern} {text}");
     }
+    assert!(shows(
+        "ok\r\n  md127 lies on sdb2,\r\n      which a reinstall wipes\r\n",
+        "md127 lies on * which a reinstall wipes"
+    ));
+    assert!(!shows("md127 lies on sdb2\n", "sdb2 lies on"));
     let line = "UUID=1234 / ext4 defaults 0 1";
     assert!(fields_match("UUID=* / ext4", line) && fields_match("* / * * 0 1", line));
     assert!(!fields_match("UUID=* / ext4 * 0 2", line) && !fields_match("* / ext4 defaults 0 1 more", line));

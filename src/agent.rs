@@ -19,6 +19,7 @@ use crate::plan::{self, Plan, StepName};
 use crate::report::Reporter;
 use crate::settings::Settings;
 use crate::storage::{self, assemble};
+use crate::text::{CONSOLE_COLUMNS, folded};
 use crate::{command, problem};
 use ending::Failure;
 use std::path::Path;
@@ -103,7 +104,7 @@ impl Agent {
         match self.look(&machine, &mut allocation) {
             Ok(((keys, minimum), inventory, plan)) => {
                 let text = plan.to_string();
-                println!("\n{text}");
+                println!("\n{}", folded(&text, CONSOLE_COLUMNS));
                 Ok(Ready { allocation, inventory, plan, text, keys, minimum })
             }
             Err(failure) => Err(Box::new(Failure { allocation, ..*failure })),

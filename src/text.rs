@@ -34,6 +34,32 @@ pub fn padded(text: &str, width: usize) -> String {
     text.to_owned() + &" ".repeat(width.saturating_sub(self::width(text)))
 }
 
+/// Columns of a console: most server consoles show as many, and what is broken here is broken between words.
+pub const CONSOLE_COLUMNS: usize = 100;
+
+/// A line that is longer goes on in the next one, four columns further in. A word that is longer stays whole.
+pub fn folded(text: &str, columns: usize) -> String {
+    text.split('\n').map(|line| folded_line(line, columns)).collect::<Vec<_>>().join("\n")
+}
+
+fn folded_line(line: &str, columns: usize) -> String {
+    let indent = " ".repeat(line.len() - line.trim_start_matches(' ').len() + 4);
+    let (mut lines, mut current) = (Vec::new(), String::new());
+    for word in line.split_inclusive(' ') {
+        let begins = current.trim().is_empty();
+        if !begins && width(&current) + width(word.trim_end()) > columns {
+            lines.push(current.trim_end().to_owned());
+            current = indent.clone();
+        }
+        // Blanks between two words do not begin a line.
+        if lines.is_empty() || !current.trim().is_empty() || word != " " {
+            current += word;
+        }
+    }
+    lines.push(current);
+    lines.join("\n")
+}
+
 /// Columns that a terminal takes for it: two for what East Asia writes wide and for pictures, none for what joins the
 /// character before.
 pub fn width(text: &str) -> usize {
@@ -144,6 +170,26 @@ pub fn seconds(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_long_goes_on_in_the_next_line() {
+        for (text, expected) in [
+            ("", ""),
+            ("short", "short"),
+            ("a line\n", "a line\n"),
+            ("WARNING: one two three", "WARNING: one two\n    three"),
+            ("  sda  one   two", "  sda  one   two"),
+            ("  sda  one   two three", "  sda  one   two\n      three"),
+            ("a  b           c-long-word", "a  b\n    c-long-word"),
+            ("a-word-that-is-longer-than-a-line", "a-word-that-is-longer-than-a-line"),
+            ("\n  one\n  two three four five\n", "\n  one\n  two three four\n      five\n"),
+            ("日本語 日本語 日本語", "日本語 日本語\n    日本語"),
+        ] {
+            assert_eq!(folded(text, 16), expected, "{text:?}");
+            let unbroken = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(unbroken(&folded(text, 16)), unbroken(text));
+        }
+    }
 
     #[test]
     fn urls_are_shown_without_their_secrets() {

@@ -45,7 +45,7 @@ impl Reporter {
 
     /// A new phase of the machine's life.
     pub fn phase(&self, event: EventName, message: &str) {
-        println!("{event:<18}  {message}");
+        println!("{}", text::folded(&format!("{event:<18}  {message}"), text::CONSOLE_COLUMNS));
         self.state().event = event;
         self.send(None, None, None, message);
     }
@@ -82,7 +82,7 @@ impl Reporter {
 
     /// A line for the console that belongs to the running step.
     pub fn say(&self, line: &str) {
-        println!("{:20}{line}", "");
+        println!("{}", text::folded(&format!("{:20}{line}", ""), text::CONSOLE_COLUMNS));
     }
 
     /// How far the image is; called often, shown and sent now and then.
