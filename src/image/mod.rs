@@ -59,7 +59,7 @@ mod writers;
 pub use beneath::{Beneath, Conflicts};
 pub use decode::{Format, Plain};
 pub use manifest::Manifest;
-pub use named::{IN_COMMENT as NAME_IN_COMMENT, Minimum};
+pub use named::{IN_COMMENT as NAME_IN_COMMENT, MINIMUM_FILE, Minimum};
 pub use source::{Part, Reached, Source};
 pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};
 
