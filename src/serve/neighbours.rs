@@ -22,9 +22,7 @@ const ALIGNED: usize = 4;
 /// The kernel never sends more at once (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const MOST_BYTES: usize = 32 << 10;
 
-/// What the kernel says.
-///
-/// Without an answer of the kernel nothing is known.
+/// What the kernel says; without an answer nothing is known.
 pub fn of_kernel(address: IpAddr) -> Vec<String> {
     ask(address).unwrap_or_else(|error| {
         tracing::warn!("the kernel's table of neighbours cannot be read: {error}");
@@ -209,7 +207,8 @@ mod tests {
 
     #[test]
     fn the_kernel_answers() {
-        for address in ["127.0.0.1", "::1", "192.0.2.1", "2001:db8::1"] {
+        // This host is nobody's neighbour.
+        for address in ["127.0.0.1", "::1"] {
             assert_eq!(ask(address.parse().unwrap()).unwrap(), Vec::<String>::new(), "{address}");
         }
     }
