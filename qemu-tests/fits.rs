@@ -64,6 +64,11 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
     if run.expect.outcome == Outcome::InstalledOrRefused && run.reinstall.is_some() {
         return Err("a reinstall that is refused ends in old_system, not in installed_or_refused".to_owned());
     }
+    if machine.tls && (run.boot == BootFrom::Kexec || !run.image.layers.is_empty()) {
+        return Err(
+            "over tls: the installed system does not know the authority, and registries here have no TLS".to_owned()
+        );
+    }
     run.events.iter().try_for_each(|event| event_fits(machine, event))?;
     image_fits(&run.image)
 }
@@ -74,6 +79,9 @@ fn event_fits(machine: &Machine, event: &Event) -> Result<(), String> {
     }
     if event.act == Act::Cancel && (!event.is_at_answer() || event.answer == Answer::Lost) {
         return Err("an order is taken back when a request is answered, and the answer is not lost".to_owned());
+    }
+    if event.act == Act::Cancel && machine.tls {
+        return Err("an order is taken back past the wire, and not over tls".to_owned());
     }
     if (event.act == Act::Replug) == event.disks.is_empty() {
         return Err("replug names its disks, and nothing else does".to_owned());
@@ -147,6 +155,9 @@ pub fn self_test() {
         ("expect: {}\nevents: [{at: {request: 'POST */report'}, do: power_cut, after: 1}]\n", "no `after`"),
         (&format!("{event}cancel}}\n"), "taken back when a request"),
         ("expect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel, answer: lost}]\n", "is not lost"),
+        ("tls: true\nimage: {layers: [{a: b}]}\nexpect: {}\n", "have no TLS"),
+        ("tls: true\nruns:\n- expect: {}\n- {reinstall: true, boot: kexec, expect: {}}\n", "know the authority"),
+        ("tls: true\nexpect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel}]\n", "not over tls"),
         ("image: {layers: [{a: b}], signed: one}\nexpect: {}\n", "neither packed nor signed"),
         ("image: {packed: true, digest: md5}\nexpect: {}\n", "a packed image"),
         ("image: {packed: true, members: [{path: a, text: b}]}\nexpect: {}\n", "no tar"),

@@ -135,7 +135,7 @@ impl<'a> Start<'a> {
         let state = folder.join("serve");
         copy(&self.state, &state)?;
         let proxy = Proxy::start(&[])?;
-        let server = Server::start(&state, &self.artifacts.join("ramdisk"), &self.cmdline)?;
+        let server = Server::start(&state, &self.artifacts.join("ramdisk"), &self.cmdline, None)?;
         server.connect(&proxy)?;
         Ok((state, server, proxy))
     }

@@ -44,6 +44,7 @@ mod stack;
 mod survivors;
 mod switch_on;
 mod times;
+mod tls;
 mod witness;
 mod witness_judge;
 mod witness_log;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         Trial::test("harness::powercut", || quiet(powercut::self_test)),
         Trial::test("harness::server", || quiet(server::self_test)),
         Trial::test("harness::times", || quiet(times::self_test)),
+        Trial::test("harness::tls", || quiet(tls::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::fits", || quiet(fits::self_test)),
         Trial::test("harness::plugs", || quiet(plugs::self_test)),

@@ -8,6 +8,7 @@ use crate::ramdisk;
 use crate::registry::Registry;
 use crate::run::Stage;
 use crate::server::{self, Server};
+use crate::tls::{self, Ends};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,23 +80,31 @@ impl Stage<'_> {
 
     /// Where kernel and ramdisk lie that this run boots.
     pub fn boot_files(&self) -> PathBuf {
-        match self.run.before_agent {
-            None => self.artifacts.join("ramdisk"),
-            Some(_) => self.chassis.folder.join(format!("{}-boot", self.label)),
+        match self.run.before_agent.is_some() || self.scenario.machine.tls {
+            false => self.artifacts.join("ramdisk"),
+            true => self.chassis.folder.join(format!("{}-boot", self.label)),
         }
     }
 
-    /// The same, made where the ramdisk has a script of this run in it.
+    /// The same, made where the ramdisk has something of this scenario in it: a script, or whose certificates it takes.
     fn boot_folder(&self) -> Result<PathBuf> {
         let folder = self.boot_files();
-        let Some(script) = &self.run.before_agent else { return Ok(folder) };
+        let mut files: Vec<(&str, String)> = Vec::new();
+        files.extend(self.run.before_agent.iter().map(|script| ("before-agent", script.clone())));
+        if self.scenario.machine.tls {
+            let authority = tls::file("ca.pem");
+            let text = fs::read_to_string(&authority).context(authority.display())?;
+            files.push((tls::RAMDISK_AUTHORITIES, text));
+        }
+        if files.is_empty() {
+            return Ok(folder);
+        }
         let built = self.artifacts.join("ramdisk");
         fs::create_dir_all(&folder).context(folder.display())?;
         for name in ["vmlinuz", "vmlinux", "drophammer"] {
             let from = built.join(name);
             fs::copy(&from, folder.join(name)).context(from.display())?;
         }
-        let files = [("before-agent", script.clone())];
         for name in ["initrd", "quick"] {
             let whole = ramdisk::with_files(self.chassis.folder, &built.join(name), &files)?;
             write(&folder.join(name), whole)?;
@@ -120,11 +129,13 @@ impl Stage<'_> {
         if self.run.forget {
             server::forget(state)?;
         }
-        if let Some(registry) = self.write_state(state, &format!("http://10.0.2.2:{}", proxy.port))? {
+        let ends = self.scenario.machine.tls.then(|| Ends::start(proxy.port)).transpose()?;
+        let base = ends.as_ref().map_or_else(|| format!("http://10.0.2.2:{}", proxy.port), Ends::url);
+        if let Some(registry) = self.write_state(state, &base)? {
             proxy.set_registry(registry);
         }
         let cmdline = format!("{SPARED} {}", self.scenario.machine.kernel_arguments);
-        let server = Server::start(state, &self.boot_folder()?, cmdline.trim())?;
+        let server = Server::start(state, &self.boot_folder()?, cmdline.trim(), ends)?;
         server.connect(&proxy)?;
         Ok((server, proxy))
     }

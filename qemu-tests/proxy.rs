@@ -28,6 +28,8 @@ pub struct Proxy {
 #[derive(Default)]
 struct Wire {
     server: AtomicU16,
+    /// Where what is not for firmware goes to the server over TLS; 0 where all of it goes in plain text.
+    over_tls: AtomicU16,
     process: AtomicI32,
     /// A trap has killed the server, or nobody is to ask it, until it is said where it is.
     away: AtomicBool,
@@ -98,6 +100,11 @@ impl Proxy {
         self.wire.process.store(process, Ordering::Relaxed);
         self.wire.server.store(port, Ordering::Relaxed);
         self.wire.away.store(false, Ordering::Release);
+    }
+
+    /// What is not for firmware goes to the server over TLS from here on.
+    pub fn set_over_tls(&self, port: u16) {
+        self.wire.over_tls.store(port, Ordering::Relaxed);
     }
 
     /// What is a registry's to answer goes to this one from now on.
@@ -193,7 +200,7 @@ impl Wire {
             return self.tell(lie, image, &mut &answer[..], &mut client);
         }
         self.wait_for_server();
-        let mut server = TcpStream::connect(("127.0.0.1", self.server.load(Ordering::Relaxed)))?;
+        let mut server = TcpStream::connect(("127.0.0.1", self.port_of(path)))?;
         server.set_read_timeout(Some(SILENCE))?;
         for line in heard.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
             write!(server, "{line}\r\n")?;
@@ -214,6 +221,14 @@ impl Wire {
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
         result
+    }
+
+    fn port_of(&self, path: &str) -> u16 {
+        let is_for_firmware = ["/start.ipxe", "/boot.ipxe"].contains(&path) || path.starts_with("/boot/");
+        match self.over_tls.load(Ordering::Relaxed) {
+            port if port != 0 && !is_for_firmware => port,
+            _ => self.server.load(Ordering::Relaxed),
+        }
     }
 
     /// Who calls a host that has just crashed is not refused, he hears nothing: iPXE, which asks once, hears it when it
@@ -422,6 +437,17 @@ pub fn self_test() {
     answers.join().expect("the server is content");
     cut_for_ever();
     announcement();
+    ports();
+}
+
+/// What firmware loads stays in plain text.
+fn ports() {
+    let proxy = Proxy::start(&[]).expect("a port");
+    proxy.set_server(1, 0);
+    let all = ["/boot.ipxe", "/boot/vmlinuz", "/start.ipxe", "/boot.json", "/v1/machines", "/images/a"];
+    assert_eq!(all.map(|path| proxy.wire.port_of(path)), [1; 6]);
+    proxy.set_over_tls(2);
+    assert_eq!(all.map(|path| proxy.wire.port_of(path)), [1, 1, 1, 2, 2, 2]);
 }
 
 /// What an agent announces is kept, and the server gets it all the same.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
 
-/// The ramdisk with more files in its root folder, name and content.
+/// The ramdisk with more files, path and content. Folders of the path are there already.
 ///
 /// # Errors
 /// The ramdisk is not there or `cpio` fails.
@@ -13,7 +13,10 @@ pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> R
     let folder = scratch.join("ramdisk-files");
     fs::create_dir_all(&folder).context(folder.display())?;
     for (name, content) in files {
-        write(&folder.join(name), content)?;
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(&folder);
+        fs::create_dir_all(parent).context(parent.display())?;
+        write(&path, content)?;
     }
     let list = scratch.join("ramdisk-files.list");
     write(&list, files.iter().map(|(name, _)| format!("{name}\n")).collect::<String>())?;
@@ -37,13 +40,13 @@ pub fn self_test() {
     fs::create_dir_all(&folder).expect("a folder");
     let ramdisk = folder.join("initrd");
     write(&ramdisk, "first").expect("written");
-    let files = [("before-agent", "swapon /dev/vdb\n".to_owned()), ("inspect.files", lines(["/a b", "/c,d"]))];
+    let files = [("before-agent", "swapon /dev/vdb\n".to_owned()), ("etc/inspect.files", lines(["/a b", "/c,d"]))];
     let whole = with_files(&folder, &ramdisk, &files).expect("a ramdisk");
     assert!(whole.starts_with(b"first\x00\x00\x00070701"));
     let archive = folder.join("archive");
     write(&archive, &whole[8..]).expect("written");
     let stdin = Stdio::from(File::open(&archive).expect("a file"));
-    let told = tool(&["cpio", "--quiet", "-i", "--to-stdout", "inspect.files"], stdin).expect("unpacked");
+    let told = tool(&["cpio", "--quiet", "-i", "--to-stdout", "etc/inspect.files"], stdin).expect("unpacked");
     assert_eq!(String::from_utf8_lossy(&told), "/a b\n/c,d\n");
     fs::remove_dir_all(&folder).expect("removed");
 }

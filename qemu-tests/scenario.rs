@@ -37,12 +37,15 @@ pub struct Machine {
     pub nics: Vec<String>,
     #[serde(default)]
     pub kernel_arguments: String,
+    /// Machine and server speak TLS, but for what firmware loads.
+    #[serde(default)]
+    pub tls: bool,
     /// A shell script that the neutral ramdisk runs before the first run, with all disks writable.
     pub prepare: Option<String>,
 }
 
 /// Fields of [`Machine`]; every other field on top belongs to the runs.
-pub const MACHINE_FIELDS: [&str; 10] = [
+pub const MACHINE_FIELDS: [&str; 11] = [
     "about",
     "firmware",
     "memory_mib",
@@ -52,6 +55,7 @@ pub const MACHINE_FIELDS: [&str; 10] = [
     "disks",
     "nics",
     "kernel_arguments",
+    "tls",
     "prepare",
 ];
 

@@ -2,9 +2,10 @@
 
 use crate::host::{Context, Result, child, write};
 use crate::proxy::Proxy;
+use crate::tls::{self, Ends};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -21,6 +22,8 @@ pub struct Server {
     folder: PathBuf,
     boot: PathBuf,
     cmdline: String,
+    /// Where it speaks TLS, what is between it and the machine.
+    ends: Option<Ends>,
     said: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -29,11 +32,11 @@ impl Server {
     ///
     /// # Errors
     /// It does not say where it listens, with its own words.
-    pub fn start(folder: &Path, boot: &Path, cmdline: &str) -> Result<Server> {
+    pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<Ends>) -> Result<Server> {
         let said = Arc::default();
-        let process = spawn(folder, boot, cmdline, &said)?;
+        let process = spawn(folder, boot, cmdline, ends.as_ref(), &said)?;
         let (folder, boot) = (folder.to_owned(), boot.to_owned());
-        let mut server = Server { process, folder, boot, cmdline: cmdline.to_owned(), said };
+        let mut server = Server { process, folder, boot, cmdline: cmdline.to_owned(), ends, said };
         server.wait_until_listening(0)?;
         Ok(server)
     }
@@ -53,6 +56,11 @@ impl Server {
     /// It does not say its port.
     pub fn connect(&self, proxy: &Proxy) -> Result<()> {
         let port = self.port().ok_or("drophammer serve does not say its port")?;
+        if let Some(ends) = &self.ends {
+            let port = over_tls(&self.said()).last().copied();
+            ends.set_server(port.ok_or("drophammer serve does not say where it speaks TLS")?);
+            proxy.set_over_tls(ends.to_server);
+        }
         proxy.set_server(port, self.process.id() as i32);
         Ok(())
     }
@@ -68,7 +76,7 @@ impl Server {
     /// As [`Server::start`].
     pub fn restart(&mut self) -> Result<()> {
         let lives = self.listening().len();
-        self.process = spawn(&self.folder, &self.boot, &self.cmdline, &self.said)?;
+        self.process = spawn(&self.folder, &self.boot, &self.cmdline, self.ends.as_ref(), &self.said)?;
         self.wait_until_listening(lives)
     }
 
@@ -87,9 +95,14 @@ impl Server {
         addresses.filter_map(|address| address.rsplit(':').next()?.trim_end_matches('/').parse().ok()).collect()
     }
 
+    fn has_begun(&self, lives: usize) -> bool {
+        let speaks_tls = || self.ends.is_none() || over_tls(&self.said()).len() > lives;
+        self.listening().len() > lives && speaks_tls()
+    }
+
     fn wait_until_listening(&mut self, lives: usize) -> Result<()> {
         let deadline = Instant::now() + START_DEADLINE;
-        while self.listening().len() <= lives {
+        while !self.has_begun(lives) {
             let ended = self.process.try_wait().context("drophammer serve")?;
             if ended.is_some() || Instant::now() > deadline {
                 let words = std::fs::read_to_string(self.folder.join("serve.errors.log")).unwrap_or_default();
@@ -107,7 +120,20 @@ impl Drop for Server {
     }
 }
 
-fn spawn(folder: &Path, boot: &Path, cmdline: &str, said: &Arc<Mutex<Vec<Value>>>) -> Result<Child> {
+/// Where it has spoken TLS, in all its lives.
+fn over_tls(said: &[Value]) -> Vec<u16> {
+    let notes = said.iter().filter_map(|line| line["note"].as_str());
+    let places = notes.filter_map(|note| note.strip_prefix("calls and images are answered at https://127.0.0.1:"));
+    places.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
+}
+
+fn spawn(
+    folder: &Path,
+    boot: &Path,
+    cmdline: &str,
+    ends: Option<&Ends>,
+    said: &Arc<Mutex<Vec<Value>>>,
+) -> Result<Child> {
     let errors = folder.join("serve.errors.log");
     let errors = File::options().create(true).append(true).open(&errors).context(errors.display())?;
     let mut log = File::options()
@@ -119,6 +145,10 @@ fn spawn(folder: &Path, boot: &Path, cmdline: &str, said: &Arc<Mutex<Vec<Value>>
     command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json", "--boot"]).arg(boot);
     if !cmdline.is_empty() {
         command.args(["--cmdline", cmdline]);
+    }
+    if let Some(ends) = ends {
+        command.arg("--tls-cert").arg(tls::file("server.pem")).arg("--tls-key").arg(tls::file("server.key"));
+        command.args(["--tls-listen", "127.0.0.1:0", "--url", &ends.url()]);
     }
     let mut process =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().context("drophammer serve")?;
@@ -198,8 +228,12 @@ fn cmdline_of(script: &str) -> Result<Option<String>> {
     }
 }
 
-/// A boot script is understood as iPXE does.
+/// A boot script is understood as iPXE does, and what the server says of TLS.
 pub fn self_test() {
+    let note =
+        "calls and images are answered at https://127.0.0.1:4711 only; http://127.0.0.1:1 has what firmware loads";
+    let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
+    assert_eq!(over_tls(&said), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1\ninitrd --name initrd http://h/boot/initrd\nboot\n";
     assert_eq!(cmdline_of(ramdisk), Ok(Some("a.b=c panic=-1".to_owned())));
     assert_eq!(cmdline_of("#!ipxe\necho x\nsanboot --no-describe --drive 0x80 || exit\n"), Ok(None));

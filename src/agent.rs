@@ -119,7 +119,8 @@ impl Agent {
     ) -> Result<((Keys, Minimum), Inventory, Plan), Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
-        let minimum = Minimum::read(&self.settings.minimum, &keys).map_err(at("keys"))?;
+        let minimum = Minimum::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys);
+        let minimum = minimum.map_err(at("keys"))?;
         require_tools().map_err(at("tools"))?;
         let (inventory, plan) = self.plan(machine, allocation)?;
         Ok(((keys, minimum), inventory, plan))

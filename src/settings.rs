@@ -13,7 +13,7 @@ pub struct Settings {
     pub machine: Option<String>,
     /// `drophammer.key=`: who may sign images, any number of them.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: the oldest signed image of each operating system that may be installed.
+    /// `drophammer.minimum=`: the oldest signed image of each operating system that may be installed. The ramdisk may ask for more.
     pub minimum: Vec<String>,
     /// `console=`, all of them in order; handed to the installed system.
     pub consoles: Vec<String>,

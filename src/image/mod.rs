@@ -59,7 +59,7 @@ mod writers;
 pub use beneath::{Beneath, Conflicts};
 pub use decode::{Format, Plain};
 pub use manifest::Manifest;
-pub use named::{IN_COMMENT as NAME_IN_COMMENT, Minimum};
+pub use named::{IN_COMMENT as NAME_IN_COMMENT, MINIMUM_FILE, Minimum};
 pub use source::{Part, Reached, Source};
 pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};
 
@@ -184,9 +184,20 @@ impl Incoming {
         let mut resumed = 0;
         let mut start = 1;
         loop {
-            let (why, before) = match self.burn_once(&below, beneath, replaces, watch) {
+            let burned = self.burn_once(&below, beneath, replaces, watch);
+            let url = &self.reached.url;
+            let end = match burned {
                 Ok(End::Whole(burned)) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
-                Ok(End::StartOver { why, resumed }) => (why, resumed),
+                Ok(End::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
+                Ok(End::StartOver { why, .. }) => {
+                    let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
+                    let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                    Err(Error::new(Phase::Image, text))
+                }
+                Err(error) => Err(error),
+            };
+            let (why, before) = match end {
+                Ok(again) => again,
                 Err(error) => {
                     // Proven layers without the one above them would look complete too.
                     if let Err(why) = below.clear(&fresh) {
@@ -195,12 +206,6 @@ impl Incoming {
                     return Err(error);
                 }
             };
-            let url = &self.reached.url;
-            if start == starts {
-                let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
-                let text = format!("the image {url} changed or could not be resumed{times}: {why}");
-                return Err(Error::new(Phase::Image, text));
-            }
             start += 1;
             tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
             resumed += before + 1;

@@ -1,27 +1,56 @@
 //! Which image a signature is for. What is signed names it, `ubuntu-24.04.20240101` as metal-stack does; it has to be the image
-//! that the allocation asks for, and none that is older than the kernel command line allows.
+//! that the allocation asks for, and none that is older than the ramdisk and the kernel command line allow.
 
 use super::trust::Keys;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Context, Error, Phase, Result};
 use crate::layout::{ImageId, Version};
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 
 /// In the trusted comment of a signature, which is signed too: before the image's id, where the document itself has no place for it.
 pub const IN_COMMENT: &str = "image:";
 
-/// `drophammer.minimum=`: the oldest version of each operating system that may be installed, and the id as it is written.
+/// The ids of images that came with the ramdisk, one a line: no older ones are installed.
+pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
+
+/// The oldest version of each operating system that may be installed, and the id as it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Minimum(BTreeMap<String, (Version, String)>);
 
 impl Minimum {
+    /// The ids in a file, which came with the ramdisk, and those that the kernel command line names (`drophammer.minimum=`).
+    /// Whoever boots the machine writes that line: it can raise what the ramdisk asks for, and neither lower it nor leave it out.
+    ///
     /// # Errors
-    /// One is no id of an image, or is about a system that another one is about; there is no key, so that nobody vouches for names.
-    pub fn read(named: &[String], keys: &Keys) -> Result<Minimum> {
-        let wrong = |id: &str, why: &str| {
-            Error::new(Phase::Settings, format!("kernel command line: drophammer.minimum={id}: {why}"))
+    /// The file cannot be read. One is no id of an image, or is about a system that another one of the same place is about; there is
+    /// no key, so that nobody vouches for names.
+    pub fn read(named: &[String], file: &Path, keys: &Keys) -> Result<Minimum> {
+        let text = match std::fs::read_to_string(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read.context(Phase::Settings, || format!("read {}", file.display()))?,
         };
+        let own: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let own = Minimum::of(&own, &format!("{}: ", file.display()), keys)?;
+        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        let mut minimum = Minimum::of(&named, "kernel command line: drophammer.minimum=", keys)?;
+        for (os, (version, written)) in own.0 {
+            let named = minimum.0.get(&os);
+            if named.is_some_and(|(named, _)| *named >= version) {
+                continue;
+            }
+            if let Some((_, named)) = named {
+                tracing::warn!("drophammer.minimum={named} changes nothing: the ramdisk asks for {written} at least");
+            }
+            minimum.0.insert(os, (version, written));
+        }
+        Ok(minimum)
+    }
+
+    fn of(ids: &[&str], place: &str, keys: &Keys) -> Result<Minimum> {
+        let wrong = |id: &str, why: &str| Error::new(Phase::Settings, format!("{place}{id}: {why}"));
         let mut minimum = Minimum::default();
-        for id in named {
+        for id in ids {
             let ImageId { os, version } = ImageId::parse(id).map_err(|why| wrong(id, &why))?;
             if keys.0.is_empty() {
                 return Err(wrong(
@@ -29,7 +58,7 @@ impl Minimum {
                     "without a key nobody vouches for the name of an image: give drophammer.key= too",
                 ));
             }
-            match minimum.0.insert(os.to_owned(), (version, id.clone())) {
+            match minimum.0.insert(os.to_owned(), (version, (*id).to_owned())) {
                 Some((other, written)) if other != version => {
                     return Err(wrong(id, &format!("{written} is given too")));
                 }
@@ -46,7 +75,7 @@ pub fn check(named: Option<&str>, wanted: Option<&str>, minimum: &Minimum) -> Re
     let Some(named) = named else {
         return match minimum.0.is_empty() {
             true => Ok(()),
-            false => Err("what is signed names no image, so nobody knows how old it is, and drophammer.minimum= is given: pack it \
+            false => Err("what is signed names no image, so nobody knows how old it is, and old ones are not installed here: pack it \
                           again with --id OS-VERSION"
                 .to_owned()),
         };
@@ -61,9 +90,9 @@ pub fn check(named: Option<&str>, wanted: Option<&str>, minimum: &Minimum) -> Re
     }
     let ImageId { os, version } = ImageId::parse(named).map_err(|why| format!("it is signed as {named}: {why}"))?;
     match minimum.0.get(os) {
-        Some((oldest, written)) if version < *oldest => Err(format!(
-            "it is signed as {named}, which is older than {written}, the oldest that drophammer.minimum= allows"
-        )),
+        Some((oldest, written)) if version < *oldest => {
+            Err(format!("it is signed as {named}, which is older than {written}, the oldest that may be installed"))
+        }
         _ => Ok(()),
     }
 }
@@ -88,7 +117,39 @@ mod tests {
     }
 
     fn minimum(ids: &[&str]) -> Result<Minimum> {
-        Minimum::read(&ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>(), &keys())
+        with_file(ids, Path::new("/no/such/file"), &keys())
+    }
+
+    fn with_file(ids: &[&str], file: &Path, keys: &Keys) -> Result<Minimum> {
+        Minimum::read(&ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>(), file, keys)
+    }
+
+    #[test]
+    fn the_command_line_raises_what_the_ramdisk_asks_for_and_does_not_lower_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("minimum");
+        std::fs::write(&file, "debian-12.0.20261101\n\n  ubuntu-24.04\n").unwrap();
+        for (named, debian, ubuntu) in [
+            (&[][..], "debian-12.0.20261101", "ubuntu-24.04"),
+            (&["debian-12.0.20261001"], "debian-12.0.20261101", "ubuntu-24.04"),
+            (&["debian-1"], "debian-12.0.20261101", "ubuntu-24.04"),
+            (&["debian-13", "ubuntu-24.04.20260101"], "debian-13", "ubuntu-24.04.20260101"),
+            (&["ubuntu-22.04"], "debian-12.0.20261101", "ubuntu-24.04"),
+        ] {
+            let minimum = with_file(named, &file, &keys()).unwrap();
+            let written: Vec<&str> = minimum.0.values().map(|(_, written)| written.as_str()).collect();
+            assert_eq!(written, [debian, ubuntu], "{named:?}");
+        }
+        let other = with_file(&["alpine-3.20"], &file, &keys()).unwrap();
+        assert_eq!(other.0.keys().collect::<Vec<_>>(), ["alpine", "debian", "ubuntu"]);
+        let error = with_file(&[], &file, &Keys::default()).unwrap_err().to_string();
+        assert!(error.contains("minimum: debian-12.0.20261101: without a key nobody vouches"), "{error}");
+        for (text, says) in [("debian\n", ": debian: invalid format"), ("a-2\na-1\n", ": a-1: a-2 is given too")] {
+            std::fs::write(&file, text).unwrap();
+            let error = with_file(&[], &file, &keys()).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        assert!(with_file(&[], directory.path(), &keys()).is_err());
     }
 
     #[test]
@@ -139,9 +200,9 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         assert_eq!(minimum(&["debian-12", "debian-12.0"]).unwrap().0.len(), 1);
-        let error = Minimum::read(&["debian-12".to_owned()], &Keys::default()).unwrap_err().to_string();
+        let error = with_file(&["debian-12"], Path::new("/no/such/file"), &Keys::default()).unwrap_err().to_string();
         assert!(error.contains("without a key nobody vouches"), "{error}");
-        assert_eq!(Minimum::read(&[], &Keys::default()).unwrap(), Minimum::default());
+        assert_eq!(with_file(&[], Path::new("/no/such/file"), &Keys::default()).unwrap(), Minimum::default());
     }
 
     #[test]

@@ -111,7 +111,14 @@ fn table(
     roots: &Roots,
     doubts: &mut Vec<String>,
 ) -> Table {
-    let partitions = found.partitions.into_iter().map(|found| {
+    let (partitions, outside): (Vec<_>, Vec<_>) = found.partitions.into_iter().partition(|found| {
+        let end = found.start_bytes.checked_add(found.size_bytes);
+        found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
+    });
+    // Nobody can read them, and an area without an end would be all of the disk.
+    let said = |found: &FoundPartition| format!("{}: partition {} does not lie on it", target.device, found.number);
+    doubts.extend(outside.iter().map(said));
+    let partitions = partitions.into_iter().map(|found| {
         let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
         let device = crate::layout::partition_device(target.device, found.number);
         let own = known.as_ref().map(|partition| node(roots, &partition.name));
@@ -178,3 +185,6 @@ fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Ve
 pub(super) fn node(roots: &Roots, name: &str) -> PathBuf {
     roots.dev.join(name.replace('!', "/"))
 }
+
+#[cfg(all(test, feature = "agent"))]
+mod tests;

@@ -331,7 +331,7 @@ fn reach_as(server: &Server, id: &str, oldest: &[&str]) -> Result<Option<String>
     let key = fs::read_to_string(Path::new(KEYS).join("one.pub")).unwrap().lines().nth(1).unwrap().to_owned();
     let keys = Keys::read(&[key], Path::new("/no/such/directory"))?;
     let oldest: Vec<String> = oldest.iter().map(|id| (*id).to_owned()).collect();
-    let minimum = image::Minimum::read(&oldest, &keys)?;
+    let minimum = image::Minimum::read(&oldest, Path::new("/no/such/file"), &keys)?;
     let (url, id) = (server.url("image.tar.zst"), Some(id.to_owned()));
     Ok(image::reach(&image::Source { url, id, keys, minimum, ..image::Source::default() })?.signed_as)
 }

@@ -5,7 +5,7 @@ use super::api::ApiError;
 use super::input::Machine;
 use super::peers::Peer;
 use super::state::{Boot, Enrolled};
-use super::{App, neighbours, token};
+use super::{App, token};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -125,7 +125,9 @@ pub async fn enroll(app: &App, boot: &Boot, peer: Peer) -> Result<(), ApiError> 
 
 /// Why whoever is at that address is not this machine: by the word of the segment, its card is none of the machine's.
 pub fn other_card(app: &App, machine: &Machine, Peer(address): Peer) -> Option<String> {
-    let mac = neighbours::mac_of(address, &app.neighbours).filter(|_| !machine.macs.is_empty())?;
-    let is_other = !machine.macs.contains(&mac);
-    is_other.then(|| format!("{}; it is at {address}", machine.other_macs(&mac)))
+    if machine.macs.is_empty() {
+        return None;
+    }
+    let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
+    Some(format!("{}; it is at {address}", machine.other_macs(&mac)))
 }

@@ -47,6 +47,7 @@ use directory::{Directory, Loader};
 use fronts::{Fronts, Https, Listeners, TlsOptions};
 use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
+use neighbours::Neighbours;
 use peers::Peers;
 use state::State;
 use std::fs::File;
@@ -101,8 +102,7 @@ pub struct App {
     operator: token::Hash,
     wake: mpsc::Sender<Wake>,
     peers: Peers,
-    /// The kernel's table of neighbours.
-    neighbours: PathBuf,
+    neighbours: Neighbours,
     alarms: Alarms,
     https: Option<Https>,
 }
@@ -180,12 +180,13 @@ struct Surroundings {
     look_every: Duration,
     /// See [`state::boots::QUIET`].
     quiet: Duration,
-    neighbours: PathBuf,
+    neighbours: Neighbours,
 }
 
 impl Default for Surroundings {
     fn default() -> Surroundings {
-        Surroundings { look_every: LOOK_EVERY, quiet: state::boots::QUIET, neighbours: neighbours::TABLE.into() }
+        let neighbours = Arc::new(neighbours::of_kernel);
+        Surroundings { look_every: LOOK_EVERY, quiet: state::boots::QUIET, neighbours }
     }
 }
 

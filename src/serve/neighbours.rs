@@ -1,61 +1,215 @@
 //! Which network card an address on the same segment has, by the kernel's table of neighbours. It knows better than whoever asks.
+//!
+//! The table is asked for over rtnetlink (rtnetlink(7)), as `/proc/net/arp` has IPv4 only. Of its words two attributes are needed:
+//! address and card.
 
 use super::ipxe;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::net::IpAddr;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
-/// IPv4 only.
-pub const TABLE: &str = "/proc/net/arp";
+/// The MACs of the neighbour with that address; none when it is behind a router, or not known. The same address may be on two
+/// segments.
+pub type Neighbours = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
-/// The entry has an answer in it (`ATF_COM` of `linux/if_arp.h`).
-const COMPLETE: u32 = 2;
+/// `struct nlmsghdr` and `struct ndmsg`: length, type, flags, sequence, port; family, padding, interface, state, flags, type.
+const HEAD: usize = 16;
+const NEIGHBOUR: usize = 12;
+/// `nda_header_len` and all that follows is filled up to this.
+const ALIGNED: usize = 4;
 
-/// The MAC of the neighbour with that address; `None` when it is behind a router, or not known.
-pub fn mac_of(address: IpAddr, table: &Path) -> Option<String> {
-    read(&std::fs::read_to_string(table).ok()?, address)
+/// The kernel never sends more at once (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
+const MOST_BYTES: usize = 32 << 10;
+
+/// What the kernel says; without an answer nothing is known.
+pub fn of_kernel(address: IpAddr) -> Vec<String> {
+    ask(address).unwrap_or_else(|error| {
+        tracing::warn!("the kernel's table of neighbours cannot be read: {error}");
+        Vec::new()
+    })
 }
 
-/// Of the table's text: `IP address`, `HW type`, `Flags`, `HW address`, `Mask`, `Device`.
-fn read(text: &str, address: IpAddr) -> Option<String> {
-    text.lines().skip(1).find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [at, _, flags, mac, ..] = words[..] else { return None };
-        let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
-        let is_it = at.parse::<IpAddr>() == Ok(address) && flags & COMPLETE != 0;
-        ipxe::mac(mac).ok().filter(|mac| is_it && mac != "00:00:00:00:00:00")
-    })
+fn ask(address: IpAddr) -> nix::Result<Vec<String>> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    let socket =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, Some(SockProtocol::NetlinkRoute))?;
+    let fd = socket.as_raw_fd();
+    send(fd, &request(family), MsgFlags::empty())?;
+    let (mut macs, mut bytes) = (Vec::new(), vec![0; MOST_BYTES]);
+    loop {
+        let got = recv(fd, &mut bytes, MsgFlags::empty())?;
+        let goes_on = read(&bytes[..got], address, &mut macs);
+        if got == 0 || !goes_on {
+            return Ok(macs);
+        }
+    }
+}
+
+/// All neighbours of that family.
+fn request(family: u8) -> Vec<u8> {
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let length = (HEAD + NEIGHBOUR) as u32;
+    let head = [&length.to_ne_bytes()[..], &libc::RTM_GETNEIGH.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]].concat();
+    [&head[..], &[family], &[0; NEIGHBOUR - 1]].concat()
+}
+
+/// Adds what some messages say of the address. Is there more to come?
+fn read(mut bytes: &[u8], address: IpAddr, macs: &mut Vec<String>) -> bool {
+    while let (Some(length), Some(kind)) = (number(bytes, 0, 4), number(bytes, 4, 2)) {
+        let Some(body) = bytes.get(HEAD..length) else { return false };
+        match u16::try_from(kind) {
+            Ok(libc::RTM_NEWNEIGH) => macs.extend(neighbour(body, address).filter(|mac| !macs.contains(mac))),
+            _ if [libc::NLMSG_DONE as usize, libc::NLMSG_ERROR as usize].contains(&kind) => return false,
+            _ => {}
+        }
+        bytes = bytes.get(length.next_multiple_of(ALIGNED)..).unwrap_or_default();
+    }
+    true
+}
+
+/// The MAC in one entry, when it is about the address and has an answer in it.
+fn neighbour(body: &[u8], address: IpAddr) -> Option<String> {
+    const ANSWERED: u16 =
+        libc::NUD_REACHABLE | libc::NUD_STALE | libc::NUD_DELAY | libc::NUD_PROBE | libc::NUD_PERMANENT;
+    let state = u16::try_from(number(body, 8, 2)?).ok()?;
+    let own = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let attributes = body.get(NEIGHBOUR..)?;
+    let is_it = state & ANSWERED != 0 && attribute(attributes, libc::NDA_DST)? == own;
+    let card: [u8; 6] = attribute(attributes, libc::NDA_LLADDR)?.try_into().ok()?;
+    let text = card.map(|byte| format!("{byte:02x}")).join(":");
+    ipxe::mac(&text).ok().filter(|_| is_it && card != [0; 6])
+}
+
+/// `struct nlattr`: length with this head, type; then the content.
+fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let (length, kind) = (number(bytes, 0, 2)?, number(bytes, 2, 2)?);
+        let content = bytes.get(4..length)?;
+        if kind == usize::from(wanted) {
+            return Some(content);
+        }
+        bytes = bytes.get(length.next_multiple_of(ALIGNED)..)?;
+    }
+}
+
+/// Of two or four bytes, as this machine has them.
+fn number(bytes: &[u8], at: usize, length: usize) -> Option<usize> {
+    match *bytes.get(at..at + length)? {
+        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
+        [a, b, c, d] => usize::try_from(u32::from_ne_bytes([a, b, c, d])).ok(),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const CARD: [u8; 6] = [0x52, 0x54, 0, 0xab, 0, 7];
+    const MAC: &str = "52:54:00:ab:00:07";
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let length = (HEAD + body.len()) as u32;
+        let mut message = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat();
+        message.resize(message.len().next_multiple_of(ALIGNED), 0);
+        message
+    }
+
+    fn with(kind: u16, content: &[u8]) -> Vec<u8> {
+        let length = (4 + content.len()) as u16;
+        let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), content].concat();
+        bytes.resize(bytes.len().next_multiple_of(ALIGNED), 0);
+        bytes
+    }
+
+    fn entry(address: &str, card: &[u8], state: u16) -> Vec<u8> {
+        let (family, octets) = match address.parse().unwrap() {
+            IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
+            IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
+        };
+        let head = [&[family as u8, 0, 0, 0, 2, 0, 0, 0][..], &state.to_ne_bytes(), &[0, 1]].concat();
+        let attributes = [with(libc::NDA_DST, &octets), with(libc::NDA_LLADDR, card), with(3, &[0; 16])];
+        message(libc::RTM_NEWNEIGH, &[head, attributes.concat()].concat())
+    }
+
+    fn macs(bytes: &[u8], address: &str) -> Vec<String> {
+        let mut macs = Vec::new();
+        read(bytes, address.parse().unwrap(), &mut macs);
+        macs
+    }
+
     #[test]
     fn only_what_has_answered_is_a_neighbour() {
-        let table = "\
-IP address       HW type     Flags       HW address            Mask     Device
-10.0.0.7         0x1         0x2         52:54:00:AB:00:07     *        eth0
-10.0.0.8         0x1         0x0         00:00:00:00:00:00     *        eth0
-10.0.0.9         0x1         0x6         52:54:00:ab:00:09     *        eth0
-10.0.0.10        0x1         0x2         00:00:00:00:00:00     *        eth0
-10.0.0.11        0x20        0x2         80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:0a:0b:0c *  ib0
-10.0.0.12
-10.0.0.13        0x1         2           52:54:00:ab:00:13     *        eth0
-";
-        for (address, mac) in [
-            ("10.0.0.7", Some("52:54:00:ab:00:07")),
-            ("10.0.0.8", None),
-            ("10.0.0.9", Some("52:54:00:ab:00:09")),
-            ("10.0.0.10", None),
-            ("10.0.0.11", None),
-            ("10.0.0.12", None),
-            ("10.0.0.13", None),
-            ("10.0.0.70", None),
-            ("fe80::1", None),
+        let other = [0x52, 0x54, 0, 0xab, 0, 9];
+        let table = [
+            entry("10.0.0.7", &CARD, libc::NUD_REACHABLE),
+            entry("10.0.0.8", &CARD, libc::NUD_INCOMPLETE),
+            entry("10.0.0.9", &CARD, libc::NUD_FAILED),
+            entry("10.0.0.10", &[0; 6], libc::NUD_STALE),
+            // InfiniBand.
+            entry("10.0.0.11", &[1; 20], libc::NUD_STALE),
+            entry("10.0.0.12", &CARD, libc::NUD_NOARP),
+            entry("10.0.0.13", &CARD, libc::NUD_PERMANENT),
+            entry("fe80::7", &CARD, libc::NUD_STALE),
+            // On two segments, and once more on the first.
+            entry("fe80::9", &CARD, libc::NUD_DELAY),
+            entry("fe80::9", &other, libc::NUD_PROBE),
+            entry("fe80::9", &CARD, libc::NUD_STALE),
+        ]
+        .concat();
+        for (address, cards) in [
+            ("10.0.0.7", &[MAC][..]),
+            ("10.0.0.8", &[]),
+            ("10.0.0.9", &[]),
+            ("10.0.0.10", &[]),
+            ("10.0.0.11", &[]),
+            ("10.0.0.12", &[]),
+            ("10.0.0.13", &[MAC]),
+            ("10.0.0.70", &[]),
+            ("fe80::7", &[MAC]),
+            ("fe80::9", &[MAC, "52:54:00:ab:00:09"]),
+            ("::ffff:10.0.0.7", &[]),
+            ("fe80::1", &[]),
         ] {
-            assert_eq!(read(table, address.parse().unwrap()).as_deref(), mac, "{address}");
+            assert_eq!(macs(&table, address), cards, "{address}");
         }
-        assert_eq!(read("", "10.0.0.7".parse().unwrap()), None);
-        assert_eq!(mac_of("10.0.0.7".parse().unwrap(), Path::new("/nothing")), None);
+    }
+
+    #[test]
+    fn messages_end_where_they_say_and_what_is_cut_tells_nothing() {
+        let good = entry("fe80::7", &CARD, libc::NUD_STALE);
+        let address = "fe80::7".parse().unwrap();
+        for end in [libc::NLMSG_DONE as u16, libc::NLMSG_ERROR as u16] {
+            let bytes = [message(end, &[0; 4]), good.clone()].concat();
+            let mut macs = Vec::new();
+            assert!(!read(&bytes, address, &mut macs) && macs.is_empty());
+        }
+        let mut seen = Vec::new();
+        assert!(read(&[message(libc::NLMSG_NOOP as u16, &[]), good.clone()].concat(), address, &mut seen));
+        assert_eq!(seen, [MAC]);
+        for length in 0..good.len() {
+            let mut cut = good[..length].to_vec();
+            assert!(macs(&cut, "fe80::7").is_empty(), "{length}");
+            // The same, when the message says so.
+            if length >= HEAD {
+                cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+                let known = macs(&cut, "fe80::7");
+                assert!(known.is_empty() || known == [MAC], "{length}: {known:?}");
+            }
+        }
+        // Of no length at all.
+        assert!(macs(&[0; 64], "fe80::7").is_empty());
+    }
+
+    #[test]
+    fn the_kernel_answers() {
+        // This host is nobody's neighbour.
+        for address in ["127.0.0.1", "::1"] {
+            assert_eq!(ask(address.parse().unwrap()).unwrap(), Vec::<String>::new(), "{address}");
+        }
     }
 }

@@ -219,9 +219,20 @@ impl Gpt {
         let mut gpt = self.clone();
         let last = sectors.saturating_sub(1);
         let last_usable = last.saturating_sub(self.entries_sectors() + 1);
-        if let Some(entry) = self.entries().find(|entry| entry.sectors.end > last_usable + 1) {
-            let end = entry.sectors.end.saturating_sub(1);
-            return refuse(format!("partition {} ends at sector {end}, the last one is {last_usable}", entry.number));
+        let own = self.number(ENTRIES_LBA);
+        if own < 2 || own + self.entries_sectors() > last_usable + 1 {
+            return refuse(format!(
+                "its entries begin at sector {own}, and there is no room for them: the last one is {last_usable}"
+            ));
+        }
+        for Entry { number, sectors, .. } in self.entries() {
+            let end = sectors.end.saturating_sub(1);
+            if sectors.is_empty() {
+                return refuse(format!("partition {number} ends at sector {end}, before it begins"));
+            }
+            if end > last_usable {
+                return refuse(format!("partition {number} ends at sector {end}, the last one is {last_usable}"));
+            }
         }
         if let Some(number) = grow {
             let Some(entry) = self.entries().find(|entry| entry.number == number) else {

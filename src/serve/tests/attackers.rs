@@ -167,15 +167,12 @@ async fn secrets_are_for_a_boot_that_has_registered_and_not_begun() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whose_card_is_none_of_the_machines_gets_nothing() {
     let dir = with_images();
-    let table = dir.path().join("arp");
-    let line = |address: &str, mac: &str| format!("{address} 0x1 0x2 {mac} * eth0\n");
-    let head = "IP address HW type Flags HW address Mask Device\n";
-    std::fs::write(
-        &table,
-        format!("{head}{}{}", line(MACHINE, "52:54:00:00:00:01"), line(ATTACKER, "52:54:00:00:00:66")),
-    )
-    .unwrap();
-    let around = Surroundings { neighbours: table, ..silent() };
+    let cards = [(MACHINE, "52:54:00:00:00:01"), (ATTACKER, "52:54:00:00:00:66")];
+    let neighbours = move |address: IpAddr| {
+        let found = cards.iter().filter(|(at, _)| at.parse() == Ok(address));
+        found.map(|(_, mac)| (*mac).to_owned()).collect()
+    };
+    let around = Surroundings { neighbours: Arc::new(neighbours), ..silent() };
     let options = options(dir.path());
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     assert!(server.boot_from(ATTACKER, ONE).await.text().contains("sanboot"));

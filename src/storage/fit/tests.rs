@@ -4,6 +4,8 @@ use crate::storage::loopdev::LoopDevice;
 use std::fs;
 use tempfile::NamedTempFile;
 
+pub(crate) mod mutated;
+
 /// A disk image of so many MiB, made by sfdisk.
 fn image(mib: u64, script: &str) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
