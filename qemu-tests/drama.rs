@@ -2,7 +2,7 @@
 
 use crate::check::Seen;
 use crate::expect::Outcome;
-use crate::facts::{Facts, matches};
+use crate::facts::{Facts, matches, shows};
 use crate::host::{Result, write};
 use crate::machine::{POLL, Vm};
 use crate::proxy::{Proxy, Trap};
