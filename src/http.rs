@@ -29,26 +29,28 @@ pub fn streaming_client(stall: Duration) -> Result<Client> {
 }
 
 fn build(timeout: Option<Duration>) -> Result<Client> {
-    // Fails only when a provider is installed already, by an earlier call.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = || {
-        let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
-        // No referer: a redirect would carry the address with its query, which may be a secret, to the other host.
-        // HTTP/2 would put all ranges of an image on one connection, which is what several are to get around.
-        let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
-        client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
-            Some(before) if is_downgrade(before, attempt.url()) => attempt.error("https does not lead to http"),
-            _ => Policy::default().redirect(attempt),
-        }))
-    };
-    match builder().build() {
+    match builder(timeout).build() {
         Ok(client) => Ok(client),
         Err(error) => {
             let why = crate::error::Error::with_source(Phase::Control, "TLS", error);
             tracing::warn!("https will not work here, http does: {why}");
-            without_roots(builder())
+            without_roots(builder(timeout))
         }
     }
+}
+
+/// All that the clients have in common, whatever certificates they take.
+pub(crate) fn builder(timeout: Option<Duration>) -> ClientBuilder {
+    // Fails only when a provider is installed already, by an earlier call.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
+    // No referer: a redirect would carry the address with its query, which may be a secret, to the other host.
+    // HTTP/2 would put all ranges of an image on one connection, which is what several are to get around.
+    let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
+    client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
+        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("https does not lead to http"),
+        _ => Policy::default().redirect(attempt),
+    }))
 }
 
 /// What was to come over TLS would come over nothing.

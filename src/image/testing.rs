@@ -4,8 +4,12 @@ use super::lanes::Rules;
 use super::retry::Pace;
 use super::ring::{Pool, Reader, pipe};
 use super::stages::Clock;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -37,6 +41,23 @@ pub fn reader(bytes: &[u8], cut: usize) -> Reader {
         }
         sender.end();
     });
+    Reader::new(receiver, Arc::default())
+}
+
+/// A stage that sends these bytes, and then how they end.
+pub fn source(bytes: &[u8], buffer_bytes: usize, end: std::io::Result<()>) -> Reader {
+    let count = bytes.len().div_ceil(buffer_bytes);
+    let (pool, clock) = (Pool::new(count, buffer_bytes), Clock::default());
+    let (sender, receiver) = pipe(count + 1);
+    for piece in bytes.chunks(buffer_bytes) {
+        let mut filling = pool.take(&clock);
+        filling[..piece.len()].copy_from_slice(piece);
+        sender.send(filling.filled(piece.len()), &clock).unwrap();
+    }
+    match end {
+        Ok(()) => sender.end(),
+        Err(error) => sender.fail(error),
+    }
     Reader::new(receiver, Arc::default())
 }
 
@@ -88,6 +109,8 @@ pub struct Act {
     pub trickle: Option<Duration>,
     /// Instead of the server's body.
     pub body: Option<Vec<u8>>,
+    /// Instead of all that an answer is: the bytes on the wire.
+    pub wire: Option<Vec<u8>>,
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -106,6 +129,7 @@ impl Default for Act {
             silent: false,
             trickle: None,
             body: None,
+            wire: None,
             headers: Vec::new(),
         }
     }
@@ -127,36 +151,63 @@ impl Act {
     pub fn stall_before_the_answer() -> Act {
         Act { silent: true, ..Act::default() }
     }
+
+    pub fn wire(bytes: impl Into<Vec<u8>>) -> Act {
+        Act { wire: Some(bytes.into()), ..Act::default() }
+    }
 }
 
 /// Serves one body under every path, until the test ends.
 pub struct Server {
-    address: String,
+    /// With the scheme, and no slash at its end.
+    base: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Server {
     pub fn start(body: Vec<u8>, act: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Server {
+        Server::listen("http", body, act, Some)
+    }
+
+    /// With the certificate of `testdata/tls`.
+    pub fn start_tls(body: Vec<u8>, act: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Server {
+        let chain = vec![CertificateDer::from_pem_file(tls_file("server.pem")).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(tls_file("server.key")).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = Arc::new(config.with_single_cert(chain, key).unwrap());
+        Server::listen("https", body, act, move |socket| {
+            Some(StreamOwned::new(ServerConnection::new(config.clone()).ok()?, socket))
+        })
+    }
+
+    fn listen<S: Read + Write>(
+        scheme: &str,
+        body: Vec<u8>,
+        act: impl Fn(&Request) -> Act + Send + Sync + 'static,
+        speak: impl Fn(TcpStream) -> Option<S> + Send + Sync + 'static,
+    ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let base = format!("{scheme}://{}", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let (seen, act, body) = (requests.clone(), Arc::new(act), Arc::new(body));
+        let (seen, act, body, speak) = (requests.clone(), Arc::new(act), Arc::new(body), Arc::new(speak));
         thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                let (seen, act, body) = (seen.clone(), act.clone(), body.clone());
+                let (seen, act, body, speak) = (seen.clone(), act.clone(), body.clone(), speak.clone());
                 thread::spawn(move || {
-                    if let Some(request) = read_request(&socket, &seen) {
+                    let Some(mut socket) = speak(socket) else { return };
+                    if let Some(request) = read_request(&mut socket, &seen) {
                         // A client that goes away in the middle is what half of the tests are about.
                         let _ = answer(socket, &request, &act(&request), &body);
                     }
                 });
             }
         });
-        Server { address, requests }
+        Server { base, requests }
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}/{path}", self.address)
+        format!("{}/{path}", self.base)
     }
 
     pub fn requests(&self) -> Vec<Request> {
@@ -164,7 +215,12 @@ impl Server {
     }
 }
 
-fn read_request(socket: &TcpStream, seen: &Mutex<Vec<Request>>) -> Option<Request> {
+/// A file of `testdata/tls`.
+pub fn tls_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls").join(name)
+}
+
+fn read_request(socket: &mut impl Read, seen: &Mutex<Vec<Request>>) -> Option<Request> {
     let mut lines = BufReader::new(socket).lines().map_while(Result::ok);
     let first = lines.next()?;
     let mut words = first.split(' ').map(str::to_owned);
@@ -182,9 +238,12 @@ fn read_request(socket: &TcpStream, seen: &Mutex<Vec<Request>>) -> Option<Reques
     Some(request)
 }
 
-fn answer(mut socket: TcpStream, request: &Request, act: &Act, body: &[u8]) -> std::io::Result<()> {
+fn answer(mut socket: impl Read + Write, request: &Request, act: &Act, body: &[u8]) -> std::io::Result<()> {
     if act.silent {
         return hold(socket);
+    }
+    if let Some(bytes) = &act.wire {
+        return socket.write_all(bytes);
     }
     let headers: String = act.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     if let Some(status) = act.status {
@@ -233,18 +292,24 @@ fn answer(mut socket: TcpStream, request: &Request, act: &Act, body: &[u8]) -> s
 }
 
 /// Keeps the connection until the client closes it.
-fn hold(mut socket: TcpStream) -> std::io::Result<()> {
+fn hold(mut socket: impl Read) -> std::io::Result<()> {
     while socket.read(&mut [0; 64])? > 0 {}
     Ok(())
 }
 
 /// Compressed as the command-line tools do it by default, with their checksums.
 pub fn compress(format: &str, content: &[u8]) -> Vec<u8> {
+    compress_all(format, &[content])
+}
+
+/// The pieces as one stream.
+pub fn compress_all(format: &str, pieces: &[&[u8]]) -> Vec<u8> {
+    let write = |to: &mut dyn Write| pieces.iter().for_each(|piece| to.write_all(piece).unwrap());
     match format {
         "zstd" => {
             let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
             encoder.include_checksum(true).unwrap();
-            encoder.write_all(content).unwrap();
+            write(&mut encoder);
             encoder.finish().unwrap()
         }
         "lz4" => {
@@ -253,21 +318,28 @@ pub fn compress(format: &str, content: &[u8]) -> Vec<u8> {
                 .block_size(lz4_flex::frame::BlockSize::Max64KB)
                 .block_mode(lz4_flex::frame::BlockMode::Independent);
             let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, Vec::new());
-            encoder.write_all(content).unwrap();
+            write(&mut encoder);
             encoder.finish().unwrap()
         }
         "xz" => {
             let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 1);
-            encoder.write_all(content).unwrap();
+            write(&mut encoder);
             encoder.finish().unwrap()
         }
-        "plain" => content.to_vec(),
+        "plain" => pieces.concat(),
         _ => {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-            encoder.write_all(content).unwrap();
+            write(&mut encoder);
             encoder.finish().unwrap()
         }
     }
+}
+
+/// Memory of this process at its peak.
+pub fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// A tar made by hand, owned by who runs the tests.

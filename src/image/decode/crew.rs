@@ -347,9 +347,9 @@ impl Drop for Crew<'_, '_> {
 mod tests {
     use super::super::fault::Result;
     use super::super::lz4_blocks::Frame;
-    use super::super::tests::source;
     use super::*;
     use crate::image::ring::{Reader, pipe};
+    use crate::image::testing::source;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 

@@ -330,12 +330,3 @@ fn files_and_servers_can_stand_in_for_each_other() {
     let error = fetch(part(&file, vec!["file:///no/such/image".to_owned()])).bytes.unwrap_err().to_string();
     assert!(error.contains("900 bytes there") && error.contains("No such file"), "{error}");
 }
-
-#[test]
-fn redirects_without_end_are_one_error() {
-    let server =
-        Server::start(Vec::new(), |_| Act { headers: vec![("Location", "/image".to_owned())], ..Act::status(302) });
-    let error = fetch(&server).bytes.unwrap_err().to_string();
-    assert!(error.contains("too many redirects"), "{error}");
-    assert_eq!(server.requests().len(), 11);
-}

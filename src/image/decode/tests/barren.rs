@@ -1,6 +1,7 @@
 //! Streams that go on for ever, and nothing comes out of them.
 
 use super::*;
+use crate::image::stages::Clock;
 
 /// Smaller than in earnest, as the buffers are.
 const LIMIT: u64 = 1 << 20;

@@ -126,10 +126,3 @@ fn mend_lz4(bytes: &mut [u8]) {
         }
     }
 }
-
-/// Of this process, so far.
-fn peak_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}

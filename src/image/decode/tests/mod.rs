@@ -8,8 +8,7 @@ mod property;
 
 use super::*;
 use crate::image::ring::{Chunk, pipe};
-use crate::image::stages::Clock;
-use crate::image::testing::{Tar, compress, noise};
+use crate::image::testing::{Tar, compress, noise, peak_kib, source};
 use std::io::{self, Read, Write};
 
 const FORMATS: [&str; 4] = ["zstd", "lz4", "gzip", "xz"];
@@ -29,23 +28,6 @@ pub(super) const SEVERAL: How = How { threads: 3, ..ONE };
 const SMALL: How = How { buffer_bytes: 7, ..ONE };
 const SMALL_SEVERAL: How = How { buffer_bytes: 7, ..SEVERAL };
 const EACH: [How; 4] = [ONE, SEVERAL, SMALL, SMALL_SEVERAL];
-
-/// A stage that sends these bytes, and then how they end.
-pub(super) fn source(bytes: &[u8], buffer_bytes: usize, end: io::Result<()>) -> Reader {
-    let count = bytes.len().div_ceil(buffer_bytes);
-    let (pool, clock) = (Pool::new(count, buffer_bytes), Clock::default());
-    let (sender, receiver) = pipe(count + 1);
-    for piece in bytes.chunks(buffer_bytes) {
-        let mut filling = pool.take(&clock);
-        filling[..piece.len()].copy_from_slice(piece);
-        sender.send(filling.filled(piece.len()), &clock).unwrap();
-    }
-    match end {
-        Ok(()) => sender.end(),
-        Err(error) => sender.fail(error),
-    }
-    Reader::new(receiver, std::sync::Arc::default())
-}
 
 /// Decodes while `read` reads what comes out.
 pub(super) fn through<T>(source: Reader, how: How, read: impl FnOnce(Reader) -> T) -> T {
