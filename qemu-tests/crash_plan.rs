@@ -10,10 +10,11 @@ use crate::crash_states::{Disk, Ranges};
 use crate::host::{Context, Result, bounded, write};
 use drophammer::allocation::{Allocation, Machine, Order};
 use drophammer::assigned;
-use drophammer::inventory::{self, Failed, Filesystem, Inventory, MemberRole, Partition, Roots, Tried, Use};
+use drophammer::inventory::{self, Failed, Filesystem, Inventory, MemberRole, Partition, Tried, Use};
 use drophammer::layout::Layout;
 use drophammer::marker::Marker;
-use drophammer::plan::{self, Mode, Operation, Plan, Request, Verdict};
+use drophammer::plan::{self, Mode, OfRun, OnDevice, Operation, Plan, Request, Verdict};
+use drophammer::survey::{self, Depth, Roots};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -82,7 +83,7 @@ impl<'a> Look<'a> {
     /// # Errors
     /// They cannot be probed.
     pub fn look(&self, disks: &[Disk]) -> Result<Seen> {
-        let probed = inventory::read_at(&self.roots).map_err(|error| error.to_string())?;
+        let probed = survey::read_at(&self.roots, Depth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
         let mut bootable = false;
         let is_wiped = |device: &str| self.wiped.iter().any(|name| is_on(device, name));
@@ -212,7 +213,7 @@ fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
 fn request(machine: &Machine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> Request {
     let mut allocation = allocation.clone();
     assigned::correct_begun(&machine.id, &mut allocation, layout, found);
-    assigned::request(machine, &machine.id, &allocation)
+    assigned::request(machine, &machine.id, &allocation, &[])
 }
 
 /// What a plan may do: to disks that are wiped anything, to others what the record's own agent was let.
@@ -261,7 +262,7 @@ impl Bounds {
         if let Some(disk) = disks.next() {
             return Some(format!("{} would be {:?}", disk.device, disk.verdict));
         }
-        for operation in plan.steps.iter().flat_map(|step| &step.operations) {
+        for operation in plan.stages.iter().flat_map(|step| &step.operations) {
             let others = targets(operation).into_iter().find(|device| !is_wiped(device));
             if let Some(device) = others {
                 return Some(format!("{device} would be written: {operation:?}"));
@@ -285,15 +286,48 @@ impl Bounds {
 /// Devices that an operation makes something new on.
 fn targets(operation: &Operation) -> Vec<&str> {
     match operation {
-        Operation::WipeDisk(wipe) => vec![wipe.device.as_str()],
-        Operation::WriteTable(table) => vec![table.device.as_str()],
-        Operation::CreateArray(array) => array.devices.iter().map(String::as_str).collect(),
-        Operation::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
-        Operation::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
-        Operation::MakeFilesystem(make) => vec![make.device.as_str()],
-        Operation::BurnDisk(burn) => vec![burn.device.as_str()],
-        Operation::GrowFilesystem(grow) => vec![grow.device.as_str()],
-        _ => Vec::new(),
+        Operation::Device(operation) => match operation {
+            OnDevice::WipeDisk(wipe) => vec![&wipe.device],
+            OnDevice::WriteTable(table) => vec![&table.device],
+            OnDevice::CreateArray(array) => array.devices.iter().map(String::as_str).collect(),
+            OnDevice::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
+            OnDevice::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
+            OnDevice::MakeFilesystem(make) => vec![&make.device],
+            OnDevice::Release(_)
+            | OnDevice::AssertFree { .. }
+            | OnDevice::TakeDown { .. }
+            | OnDevice::AssembleArray(_)
+            | OnDevice::ActivateGroup(_)
+            | OnDevice::TryArray(_)
+            | OnDevice::TryFilesystem(_)
+            | OnDevice::DeactivateGroup { .. }
+            | OnDevice::StopArray { .. } => Vec::new(),
+        },
+        Operation::Run(operation) => match operation {
+            OfRun::BurnDisk(burn) => vec![&burn.device],
+            OfRun::GrowFilesystem(grow) => vec![&grow.device],
+            OfRun::ReachImage { .. }
+            | OfRun::IdentifyDisk(_)
+            | OfRun::LockDisk { .. }
+            | OfRun::UnlockDisk { .. }
+            | OfRun::Rehearse(_)
+            | OfRun::TellPointOfNoReturn { .. }
+            | OfRun::Mount(_)
+            | OfRun::MountReadOnly(_)
+            | OfRun::BurnImage { .. }
+            | OfRun::WriteMachineFiles { .. }
+            | OfRun::RunInstaller { .. }
+            | OfRun::AdaptImage { .. }
+            | OfRun::WriteFstab(_)
+            | OfRun::ExtendFstab(_)
+            | OfRun::LoadKernel
+            | OfRun::ProveKept(_)
+            | OfRun::WriteMarker(_)
+            | OfRun::Unmount
+            | OfRun::FlushDisks { .. }
+            | OfRun::Report(_)
+            | OfRun::Kexec => Vec::new(),
+        },
     }
 }
 

@@ -117,6 +117,10 @@ impl<'a> Drama<'a> {
 
     /// Ends the witness of this boot.
     fn testify(&mut self) -> Result<()> {
+        // Where no control plane is told what will be written, there is nothing to hold an installation against.
+        if self.stage.run.fleet.is_some() && self.stage.run.expect.outcome == Outcome::Installed {
+            return Ok(());
+        }
         let announced = self.proxy.announced();
         let last = announced.get(self.announced..).and_then(<[Value]>::last);
         let reported = self.server.said().iter().filter(|line| line["report"].is_object()).count();

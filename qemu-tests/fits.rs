@@ -69,6 +69,11 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
             "over tls: the installed system does not know the authority, and registries here have no TLS".to_owned()
         );
     }
+    if run.fleet.is_some() && (machine.tls || run.boot != BootFrom::Direct || run.reinstall.is_some()) {
+        return Err(
+            "a machine without a control plane boots direct, not over tls, and nobody presses a button".to_owned()
+        );
+    }
     run.events.iter().try_for_each(|event| event_fits(machine, event))?;
     image_fits(&run.image)
 }

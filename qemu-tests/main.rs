@@ -20,6 +20,7 @@ mod earlier;
 mod expect;
 mod facts;
 mod fits;
+mod fleet;
 mod host;
 mod image;
 mod lies;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         Trial::test("harness::tls", || quiet(tls::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::fits", || quiet(fits::self_test)),
+        Trial::test("harness::fleet", || quiet(fleet::self_test)),
         Trial::test("harness::plugs", || quiet(plugs::self_test)),
         Trial::test("harness::monitor", || quiet(monitor::self_test)),
         Trial::test("harness::ramdisk", || quiet(ramdisk::self_test)),

@@ -1,5 +1,6 @@
 //! What a run offers to the machine: layout, image, the machine's file, the ramdisk, and the server with all of it.
 
+use crate::fleet::Files;
 use crate::host::{Context, Result, write};
 use crate::image;
 use crate::machine::SPARED;
@@ -137,6 +138,9 @@ impl Stage<'_> {
         let cmdline = format!("{SPARED} {}", self.scenario.machine.kernel_arguments);
         let server = Server::start(state, &self.boot_folder()?, cmdline.trim(), ends)?;
         server.connect(&proxy)?;
+        if let Some(fleet) = self.run.fleet {
+            proxy.set_fleet(Files::make(fleet, proxy.port, state, self.machine_id(), server.ear())?);
+        }
         Ok((server, proxy))
     }
 }

@@ -1,6 +1,7 @@
 //! The wire between machine and server: passes everything on, and breaks what the scenario wants broken.
 
 use crate::facts::matches;
+use crate::fleet::Files;
 use crate::host::{Context, Result};
 use crate::lies::{self, Told};
 use crate::registry::Registry;
@@ -42,6 +43,7 @@ struct Wire {
     /// What agents have said at their points of no return.
     announced: Mutex<Vec<Value>>,
     registry: OnceLock<Registry>,
+    fleet: OnceLock<Files>,
 }
 
 #[derive(Default)]
@@ -111,6 +113,12 @@ impl Proxy {
     pub fn set_registry(&self, registry: Registry) {
         // There is one image in a run.
         let _ = self.wire.registry.set(registry);
+    }
+
+    /// What lies on the wire for a machine without a control plane.
+    pub fn set_fleet(&self, files: Files) {
+        // There is one machine in a run.
+        let _ = self.wire.fleet.set(files);
     }
 
     /// Sets traps; each springs once.
@@ -198,6 +206,12 @@ impl Wire {
         let heard = lies::heard(lie, &head);
         if let Some(answer) = self.registry.get().and_then(|registry| registry.answer(&heard)) {
             return self.tell(lie, image, &mut &answer[..], &mut client);
+        }
+        if let Some(files) = self.fleet.get() {
+            let body = if method == "PUT" { read_body(&head, &mut from_client)? } else { Vec::new() };
+            if let Some(answer) = files.answer(method, path, &body) {
+                return client.write_all(&answer);
+            }
         }
         self.wait_for_server();
         let mut server = TcpStream::connect(("127.0.0.1", self.port_of(path)))?;

@@ -1,6 +1,7 @@
 //! A scenario as it is written. `docs/scenarios.md` explains each field; `reader.rs` reads it.
 
 use crate::expect::Expect;
+use crate::fleet::Fleet;
 use crate::served::Image;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -182,6 +183,8 @@ pub struct Run {
     /// The server comes back without its database.
     #[serde(default)]
     pub forget: bool,
+    /// No control plane is asked: the machine's file is on the wire.
+    pub fleet: Option<Fleet>,
     /// Where the machine starts from when it is switched on.
     #[serde(default)]
     pub boot: BootFrom,

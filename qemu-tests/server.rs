@@ -46,6 +46,11 @@ impl Server {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Where that is kept.
+    pub fn ear(&self) -> Arc<Mutex<Vec<Value>>> {
+        Arc::clone(&self.said)
+    }
+
     pub fn port(&self) -> Option<u16> {
         self.listening().last().copied()
     }
@@ -276,6 +281,20 @@ pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
 pub fn machine(port: u16, id: &str, token: &str) -> Result<Value> {
     let path = format!("/v1/machine/{id}");
     match get_with(port, &path, &format!("Authorization: Bearer {token}\r\n"))? {
+        (200, body) => serde_json::from_str(&body).context(path),
+        (status, body) => Err(format!("GET {path}: {status} {body}")),
+    }
+}
+
+/// What the operator is told of a machine: the machine's own document, and why it has no allocation.
+///
+/// # Errors
+/// The server refuses.
+pub fn preview(port: u16, folder: &Path, id: &str) -> Result<Value> {
+    let token = folder.join("operator.token");
+    let token = std::fs::read_to_string(&token).context(token.display())?;
+    let path = format!("/v1/machine/{id}/preview");
+    match get_with(port, &path, &format!("Authorization: Bearer {}\r\n", token.trim()))? {
         (200, body) => serde_json::from_str(&body).context(path),
         (status, body) => Err(format!("GET {path}: {status} {body}")),
     }

@@ -5,6 +5,7 @@ use crate::disks;
 use crate::drama::{self, Drama};
 use crate::expect::Outcome;
 use crate::facts::Facts;
+use crate::fleet;
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, POLL, Vm, quick_ramdisk};
 use crate::reinstall;
@@ -92,6 +93,7 @@ impl Stage<'_> {
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
         let mac = self.chassis.shown_macs.first().unwrap_or(&self.chassis.mac);
         let script = server::boot_script(port, uuid, mac)?;
+        let script = script.map(|words| if self.run.fleet.is_some() { fleet::cmdline(&words, port) } else { words });
         let boot = match &script {
             Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
             None => Boot::Disk,

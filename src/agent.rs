@@ -1,24 +1,26 @@
 //! The whole install, top to bottom. What happens when it fails is in `ending`.
 //!
-//! Before the plan's point of no return a failure leaves every disk as it was. After it, the executor makes sure that
-//! nothing half-written can boot.
+//! A failure before the plan's point of no return leaves every disk as it was. After a later failure, the executor makes sure
+//! that nothing half-written can boot.
 
 mod ending;
+mod remembered;
 mod still;
 
 use crate::allocation::{Allocation, Machine, Order};
 use crate::assigned::{correct_begun, request, unbelieved};
-use crate::control::wire::{EventName, Register};
-use crate::control::{Control, HttpControl};
+use crate::control::{Control, FileControl, HttpControl};
 use crate::error::{Context, Error, Phase, Result};
-use crate::execute::{self, Installation};
+use crate::facts::EventName;
 use crate::image::{self, Keys, Minimum};
-use crate::inventory::{self, Inventory};
+use crate::inventory::Inventory;
 use crate::layout::Layout;
-use crate::plan::{self, Plan, StepName};
+use crate::plan::{self, Plan, StageName};
 use crate::report::Reporter;
-use crate::settings::Settings;
+use crate::session::{self, Session, Trust};
+use crate::settings::{InCharge, Settings};
 use crate::storage::{self, assemble};
+use crate::survey::{self, Depth};
 use crate::text::{CONSOLE_COLUMNS, folded};
 use crate::{command, problem};
 use ending::Failure;
@@ -29,36 +31,47 @@ use std::time::{Duration, Instant};
 use still::Stillness;
 use uuid::Uuid;
 
-/// One long poll for the allocation. Proxies cut connections that are silent for longer.
+/// Length of one long poll for the allocation. Proxies cut connections that are silent for longer.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A boot that waits for longer than this has a token that may have ended by its age.
+/// After a longer wait than this, a refusal may mean that the token has ended by its age.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// Why this program returns at all: the machine is to boot again at once, over PXE first.
+/// What a run returns when the machine is to reboot at once.
 #[derive(Debug)]
 pub struct BootAgain;
 
-/// Installs this machine by what its control plane says, and boots the result. Success does not return, and neither does a
-/// failed reinstall that leads back into the installed system.
+/// Installs this machine as its control plane says, and boots the result. Success does not return. A failed reinstall that boots
+/// the installed system does not return either.
 ///
 /// # Errors
-/// The installation failed, and the control plane was told so if it could be: the machine waits for a person.
+/// The installation failed, and the machine waits for a person. The failure was reported if the control plane could be reached.
 pub fn run() -> Result<BootAgain> {
     let settings = Settings::from_cmdline(
         &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,
     )?;
-    let inventory = inventory::read()?;
+    let inventory = survey::read(Depth::Deep)?;
     let machine = machine_id(&settings, &inventory)?;
-    let control: Arc<dyn Control> = Arc::new(HttpControl::new(&settings, &machine)?);
-    let agent = Agent { settings, machine, reporter: Reporter::new(control.clone()), control };
+    let control = in_charge(&settings, &machine, &inventory)?;
+    let reporter = Arc::new(Reporter::new(control.clone()));
+    let agent = Agent { settings, machine, reporter, control };
     agent.reporter.phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
 
-    let failure = match agent.prepare(inventory) {
+    let failure = match agent.prepare(&inventory) {
         Ok(ready) => agent.install(ready),
         Err(failure) => *failure,
     };
     agent.end(failure)
+}
+
+fn in_charge(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<Arc<dyn Control>> {
+    match &settings.control {
+        InCharge::Server { url, token } => Ok(Arc::new(HttpControl::new(url, token, machine)?)),
+        InCharge::File { file, report } => {
+            let keys = Keys::read(&settings.keys, Path::new(image::KEY_DIRECTORY))?;
+            Ok(Arc::new(FileControl::new(file, report.as_deref(), keys, machine, inventory)?))
+        }
+    }
 }
 
 fn machine_id(settings: &Settings, inventory: &Inventory) -> Result<String> {
@@ -74,56 +87,49 @@ struct Agent {
     settings: Settings,
     machine: String,
     control: Arc<dyn Control>,
-    reporter: Reporter,
+    reporter: Arc<Reporter>,
 }
 
-/// All that is known before the first step runs.
+/// Everything that is known before the first stage runs.
 struct Ready {
     allocation: Allocation,
-    inventory: Inventory,
     plan: Plan,
     text: String,
-    keys: Keys,
-    minimum: Minimum,
+    trust: Trust,
 }
 
 impl Agent {
-    /// Register, wait, fetch, plan: nothing is written here.
-    fn prepare(&self, inventory: Inventory) -> Result<Ready, Box<Failure>> {
+    /// Registers, waits for the allocation, fetches it and makes the plan. No disk is written.
+    fn prepare(&self, inventory: &Inventory) -> Result<Ready, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         self.reporter.phase(EventName::Registering, &self.machine);
-        let register = Register::new(self.machine.clone(), inventory);
-        self.control.register(&register).map_err(at("control.register"))?;
+        self.control.register(inventory).map_err(at("control.register"))?;
         self.reporter.phase(EventName::Waiting, "for an allocation");
         let waiting = Instant::now();
         let (machine, mut allocation) = self.await_allocation().map_err(|error| {
             let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;
-            at(if has_ended { ending::TOKEN_HAS_ENDED } else { "control.wait" })(error)
+            if has_ended { Box::new(Failure::token_has_ended(error)) } else { at("control.wait")(error) }
         })?;
         self.reporter.phase(EventName::Installing, &purpose(&allocation));
         match self.look(&machine, &mut allocation) {
-            Ok(((keys, minimum), inventory, plan)) => {
+            Ok((trust, plan)) => {
                 let text = plan.to_string();
                 println!("\n{}", folded(&text, CONSOLE_COLUMNS));
-                Ok(Ready { allocation, inventory, plan, text, keys, minimum })
+                Ok(Ready { allocation, plan, text, trust })
             }
             Err(failure) => Err(Box::new(Failure { allocation, ..*failure })),
         }
     }
 
-    /// What is wrong with the ramdisk is found here and not earlier: of a reinstall that it fails, the order must be known.
-    fn look(
-        &self,
-        machine: &Machine,
-        allocation: &mut Allocation,
-    ) -> Result<((Keys, Minimum), Inventory, Plan), Box<Failure>> {
+    /// Checks the ramdisk, then makes the plan. No check comes earlier: a report of its failure has to name the order.
+    fn look(&self, machine: &Machine, allocation: &mut Allocation) -> Result<(Trust, Plan), Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
         let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
         let minimum = Minimum::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys);
         let minimum = minimum.map_err(at("keys"))?;
         require_tools().map_err(at("tools"))?;
-        let (inventory, plan) = self.plan(machine, allocation)?;
-        Ok(((keys, minimum), inventory, plan))
+        let plan = self.plan(machine, allocation)?;
+        Ok((Trust { keys, minimum }, plan))
     }
 
     fn await_allocation(&self) -> Result<(Machine, Allocation)> {
@@ -138,7 +144,7 @@ impl Agent {
         }
     }
 
-    fn plan(&self, machine: &Machine, allocation: &mut Allocation) -> Result<(Inventory, Plan), Box<Failure>> {
+    fn plan(&self, machine: &Machine, allocation: &mut Allocation) -> Result<Plan, Box<Failure>> {
         let failure = |error| Box::new(Failure::before_the_plan("plan", error));
         let parsed = allocation.layout().map_err(|problems| {
             let message = format!("the layout cannot be used, nothing was written:\n{}", problem::lines(&problems));
@@ -149,35 +155,31 @@ impl Agent {
         }
         late_disks(&parsed.layout).map_err(failure)?;
         let inventory = assembled_inventory().map_err(failure)?;
+        if !self.control.remembers() {
+            let said = remembered::by_disks(&self.machine, allocation, &inventory).map_err(failure)?;
+            said.iter().for_each(|said| println!("{said}"));
+        }
         if correct_begun(&self.machine, allocation, &parsed.layout, &inventory) {
             println!("an earlier attempt was to begin, and has written nothing: the installed system is whole");
         }
-        let request = request(machine, &self.machine, allocation);
+        let request = request(machine, &self.machine, allocation, &self.settings.consoles);
+        if !self.control.remembers() {
+            remembered::nothing_is_orphaned(&parsed.layout, &inventory, &request).map_err(failure)?;
+        }
         let unbelieved = unbelieved(&request, &inventory).cloned();
         let plan = plan::make(&parsed.layout, &inventory, request, &mut Uuid::new_v4);
-        let plan = plan.map_err(|refusal| {
+        plan.map_err(|refusal| {
             let failure = failure(Error::new(Phase::Plan, refusal.to_string()));
             Box::new(Failure { marker: unbelieved, ..*failure })
-        })?;
-        Ok((inventory, plan))
+        })
     }
 
     fn install(&self, ready: Ready) -> Failure {
-        let Ready { allocation, inventory, plan, text, keys, minimum } = ready;
-        let installation = Installation {
-            plan: &plan,
-            plan_text: &text,
-            allocation: &allocation,
-            machine: &self.machine,
-            inventory: &inventory,
-            consoles: &self.settings.consoles,
-            keys: &keys,
-            minimum: &minimum,
-            reporter: &self.reporter,
-            control: &*self.control,
-        };
-        let failure = execute::execute(&installation).err().unwrap_or_else(|| execute::Failure {
-            step: StepName::BootKexec,
+        let Ready { allocation, plan, text, trust } = ready;
+        let mut session = Session::new(self.reporter.clone(), self.control.clone(), trust);
+        let failure = session.run(&plan).err().unwrap_or_else(|| session::Failure {
+            stage: StageName::BootKexec,
+            leaves: StageName::BootKexec.leaves(),
             past_point_of_no_return: true,
             error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
         });
@@ -185,7 +187,7 @@ impl Agent {
     }
 }
 
-/// What the allocation asks for, for a person.
+/// What the allocation asks for, in words for a person.
 fn purpose(allocation: &Allocation) -> String {
     let install = format!("{} as {}", allocation.image.id, allocation.hostname);
     match &allocation.order {
@@ -197,7 +199,7 @@ fn purpose(allocation: &Allocation) -> String {
     }
 }
 
-/// A tool that is missing is named before anything happens, not in the middle of an install.
+/// Names missing tools before anything happens, not in the middle of an install.
 fn require_tools() -> Result<()> {
     let missing = command::missing(&storage::tools());
     if missing.is_empty() {
@@ -207,12 +209,12 @@ fn require_tools() -> Result<()> {
     Err(Error::new(Phase::Settings, message))
 }
 
-/// Waits until the layout's disks are there and no other one comes, or until all have had their time.
+/// Waits until every disk of the layout is found and the disks have stopped changing. `still` says how long at most.
 fn late_disks(layout: &Layout) -> Result<()> {
     let began = Instant::now();
     let mut still = Stillness::default();
     loop {
-        let inventory = inventory::read()?;
+        let inventory = survey::read(Depth::Shallow)?;
         let complete = layout.disks.iter().all(|disk| plan::find::disk(disk, &inventory).is_ok());
         if still.is_over(&inventory.disks, complete, began.elapsed()) {
             return Ok(());
@@ -221,13 +223,13 @@ fn late_disks(layout: &Layout) -> Result<()> {
     }
 }
 
-/// The inventory, with everything assembled that the disks hold: what lies in an array is only seen when it runs.
+/// Assembles everything on the disks and reads the inventory. The content of an array is visible only while the array runs.
 fn assembled_inventory() -> Result<Inventory> {
-    let disks: Vec<String> = inventory::read()?.disks.into_iter().map(|disk| disk.device).collect();
+    let disks: Vec<String> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
     let mut assembled = assemble::assemble(&disks)?;
-    // Before it is read: a disk that this program has locked would pass for a write-protected one.
+    // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
     assembled.unlock()?;
-    let mut inventory = inventory::read()?;
+    let mut inventory = survey::read(Depth::Deep)?;
     assembled.mark(&mut inventory);
     assembled.look(&mut inventory)?;
     Ok(inventory)

@@ -1,20 +1,20 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
-//! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. Fields that drophammer adds:
-//! `allocation.image.digest`, `allocation.image.mirrors`, `allocation.erase`.
+//! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
+//! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, and of its image `digest` and `mirrors`.
 
 use crate::layout::{self, Parsed};
 use crate::marker::{MarkedDisk, Marker};
-use crate::plan::Erase;
 use crate::problem::Problem;
+use crate::steps::Erase;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A machine as `GET /v1/machine/{id}` returns it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Machine {
-    /// The UUID of its firmware.
+    /// UUID of the machine's firmware.
     pub id: String,
     #[serde(default)]
     pub name: String,
@@ -32,10 +32,10 @@ pub struct Named {
 }
 
 /// What the machine is to become.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Allocation {
-    /// Written to the disks: a machine that has it there is installed already.
+    /// Id of the allocation. The marker on the disks has it too, so that an installed machine is not installed again.
     #[serde(rename = "allocationuuid")]
     pub id: String,
     #[serde(default)]
@@ -49,15 +49,15 @@ pub struct Allocation {
     #[serde(default)]
     pub role: String,
     pub image: Image,
-    /// As the control plane spells it; see [`Allocation::layout`].
+    /// The layout in the control plane's spelling; see [`Allocation::layout`].
     #[cfg_attr(feature = "desk", schemars(with = "crate::layout::Layout", description = "What the disks become."))]
     pub filesystemlayout: Value,
-    /// For the image's installer, passed on as it is; so are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
+    /// Passed on unchanged to the image's installer; so are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
     #[serde(default)]
     pub networks: Value,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
-    /// Base64, or plain where it is not valid base64, as metal-stack takes it.
+    /// Base64. Text that is not valid base64 is taken as plain text, as metal-stack does.
     #[serde(default)]
     pub user_data: String,
     #[serde(default)]
@@ -70,25 +70,25 @@ pub struct Allocation {
     pub firewall_rules: Value,
     #[serde(default)]
     pub vpn: Value,
-    /// Renew the image, keep the data.
+    /// Install the image anew, and keep the disks that the layout keeps.
     #[serde(default)]
     pub reinstall: bool,
-    /// The order that `reinstall` comes from; ours, as is `installed`.
+    /// The order behind `reinstall`. The field is drophammer's own, as is `installed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// What the control plane remembers of the last finished installation.
+    /// The marker of the last finished installation, as the control plane remembers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<Marker>,
-    /// How thoroughly disks are erased before they are made anew; ours, not metal-api's.
+    /// How thoroughly disks are erased before they are made anew. The field is drophammer's own.
     #[serde(default)]
     pub erase: Erase,
-    /// The machine has reported a finished installation of this allocation.
+    /// A finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
-    /// Disks of a first installation that has passed its point of no return and is not finished: it goes on with these only.
+    /// Disks of a first installation that has begun and is not finished. It may go on only with these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<MarkedDisk>,
-    /// Ids that this machine had before it was renamed. A marker with one of them is this machine's.
+    /// Ids that this machine had before it was renamed. A marker with one of these ids belongs to this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_machines: Vec<String>,
 }
@@ -98,22 +98,22 @@ pub struct Allocation {
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Order {
     pub id: String,
-    /// Which attempt this is, from 1, and the last one there will be.
+    /// Number of this attempt, from 1. `attempts` is the number of the last one.
     pub attempt: u32,
     pub attempts: u32,
-    /// An earlier attempt has passed the point of no return: the marker may be gone already.
+    /// An earlier attempt has reported that it passes the point of no return. The marker may be gone already.
     #[serde(default)]
     pub begun: bool,
     /// The operator knows that the disk with the marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// The operator knows that the layout promises other things of some disk than the marker does, and wants the layout's.
+    /// The layout promises other things of a disk than the marker does, and the operator wants what the layout promises.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data the operator gives up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// Those that the last attempt had which has begun.
+    /// The disks of the last attempt that has begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,
 }
@@ -131,7 +131,7 @@ pub struct Image {
     /// Other places with the same bytes, in the order in which they are tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
-    /// `sha256:HEX` or `sha512:HEX` of the file at `url`; of an image in a registry, of its manifest.
+    /// `sha256:HEX` or `sha512:HEX` of the file at `url`. For an image in a registry: of its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the plan is asked for, from what the control plane has assigned: by the agent, and on a desk in its place.
+//! Turns what the control plane has assigned into the request for a plan, for the agent or on a desk.
 
 use crate::allocation::{Allocation, Machine, Order};
 use crate::inventory::Inventory;
@@ -6,11 +6,12 @@ use crate::layout::Layout;
 use crate::marker::MarkedDisk;
 #[cfg(feature = "agent")]
 use crate::marker::Marker;
-use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
+use crate::plan::{self, Assigned, Claim, Mode, Request, Subject, Waiver};
+use crate::steps::Steps;
 use crate::text;
 
-/// What the machine of this id asks the plan for.
-pub fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request {
+/// The request for a plan of the machine with this id. `consoles` are those of its kernel command line.
+pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &[String]) -> Request {
     let subject = Subject {
         machine: id.to_owned(),
         name: machine.name.clone(),
@@ -30,10 +31,11 @@ pub fn request(machine: &Machine, id: &str, allocation: &Allocation) -> Request 
         give_up: allocation.order.iter().flat_map(|order| order.give_up.clone()).collect(),
     };
     let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
-    Request { mode, erase: allocation.erase, subject, claim: Some(claim) }
+    let assigned = Assigned { allocation: allocation.clone(), consoles: consoles.to_vec() };
+    Request { mode, steps: Steps::erasing(allocation.erase), subject, assigned, claim: Some(claim) }
 }
 
-/// The disks of an attempt that has passed its point of no return: a reinstall, or the first installation.
+/// The disks of the last attempt that has passed the point of no return, be it a reinstall or the first installation.
 fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
     match &allocation.order {
         Some(order) if order.begun => order.disks.clone(),
@@ -42,8 +44,8 @@ fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
     }
 }
 
-/// The control plane has heard that an earlier attempt begins, and that attempt perhaps not the answer. Where everything is still
-/// there, nothing was begun. Says whether that is so.
+/// Clears `begun` where the old installation is still whole, and returns true then. An earlier attempt has announced that it
+/// begins, but perhaps never received the answer: then it has written nothing.
 pub fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) -> bool {
     let (machine, id) = (machine.to_owned(), allocation.id.clone());
     let former_machines = allocation.former_machines.clone();
@@ -54,7 +56,7 @@ pub fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout
     is_whole
 }
 
-/// An attempt that has begun says more than the operator, who has not seen what it left.
+/// Why the plan may do without the marker. A begun attempt comes first: the operator has not seen what it left.
 pub fn waiver(order: &Order) -> Option<Waiver> {
     match order {
         Order { begun: true, .. } => Some(Waiver::Begun),
@@ -63,8 +65,8 @@ pub fn waiver(order: &Order) -> Option<Waiver> {
     }
 }
 
-/// The marker of this very allocation on a machine whose control plane does not know the installation: only an operator can say
-/// whether it has forgotten it, or whoever had the disk before has written the marker.
+/// The latest marker of this very allocation, where the control plane does not know the installation. Either the control plane
+/// has forgotten it, or an earlier owner of the disk has written the marker. Only an operator can tell which.
 #[cfg(feature = "agent")]
 pub fn unbelieved<'a>(request: &Request, inventory: &'a Inventory) -> Option<&'a Marker> {
     let claim = request.claim.as_ref().filter(|claim| request.mode == Mode::Install && !claim.is_installed())?;
@@ -97,7 +99,7 @@ mod tests {
         ];
         let inventory = Inventory { filesystems, ..Inventory::default() };
         let found = |allocation: Allocation| {
-            let request = request(&Machine::default(), "m", &allocation);
+            let request = request(&Machine::default(), "m", &allocation, &[]);
             unbelieved(&request, &inventory).map(|marker| marker.time.clone())
         };
         let waits = Allocation { id: "a".into(), ..Allocation::default() };

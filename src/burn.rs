@@ -1,16 +1,17 @@
 //! `drophammer image burn`: the image stage of an installation alone, with its figures.
 
-use crate::cli;
-use crate::control::wire::{BurnFigures, Progress};
-use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
-use crate::execute::peak_rss_bytes;
+use crate::exit::{Exit, or_refused};
+use crate::facts::{BurnFigures, Progress};
 use crate::image::raw::{self, Expected};
 use crate::image::{self, Beneath, Burned, Incoming, Keys, Plain, PublicKey, Reached, Source};
+use crate::session::peak_rss_bytes;
+use crate::stdout;
 use crate::storage::busy;
 use crate::storage::fit;
 use crate::storage::writeback::Steady;
 use crate::text;
+use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -18,24 +19,50 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// # Errors
-/// The image cannot be had or is not what its digest says, or the disk fails.
-pub fn run(burn: &cli::Burn) -> Result<Outcome> {
-    desk::or_refused(burned(burn))
+/// What is asked for.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Where the image is.
+    pub url: String,
+    /// Directory that becomes the image's root; with --overwrite the disk that takes a raw image, or a file in place of one.
+    pub target: PathBuf,
+    /// `sha256:HEX` or `sha512:HEX` of the image as it travels [default: what lies beside it].
+    #[arg(long)]
+    pub digest: Option<String>,
+    /// Another place with the same bytes; may be given several times.
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// minisign public key that may have signed the image, or its file; may be given several times. With one, a signature is
+    /// required.
+    #[arg(long, value_name = "KEY|FILE")]
+    pub key: Vec<String>,
+    /// A raw disk image replaces ALL that is on the target. On a disk the backup GPT goes to its end; a file gets the table as the
+    /// image has it.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// The figures as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
-fn burned(burn: &cli::Burn) -> Result<Outcome> {
+/// # Errors
+/// The image cannot be had or is not what its digest says, or the disk fails.
+pub fn run(burn: &Options) -> Result<Exit> {
+    or_refused(burned(burn))
+}
+
+fn burned(burn: &Options) -> Result<Exit> {
     let target = target(burn)?;
     let reached = image::reach(&source(burn)?)?;
-    let digest = reached.digest.clone();
+    let digest = reached.digest.to_string();
     let began = Instant::now();
     let (burned, streamed) = match &target {
         Target::Directory(root) => onto_directory(reached, root)?,
         Target::Disk(disk) => onto_disk(reached, disk)?,
     };
     let figures = Figures::new(digest, &burned, streamed, began.elapsed());
-    desk::print(&if burn.json { desk::json(&figures)? + "\n" } else { figures.lines() })?;
-    Ok(Outcome::Good)
+    stdout::print(&if burn.json { stdout::json(&figures)? + "\n" } else { figures.lines() })?;
+    Ok(Exit::Good)
 }
 
 /// What the image goes onto.
@@ -98,14 +125,15 @@ fn public_key(given: &str) -> Result<PublicKey> {
     })
 }
 
-fn source(burn: &cli::Burn) -> Result<Source> {
+fn source(burn: &Options) -> Result<Source> {
     let keys = Keys(burn.key.iter().map(|key| public_key(key)).collect::<Result<_>>()?);
-    let (url, mirrors, digest) = (burn.url.clone(), burn.mirror.clone(), burn.digest.clone());
+    let digest = image::given_digest(burn.digest.as_deref(), &burn.url)?;
+    let (url, mirrors) = (burn.url.clone(), burn.mirror.clone());
     Ok(Source { url, mirrors, digest, keys, ..Source::default() })
 }
 
 /// By its real name.
-fn target(burn: &cli::Burn) -> Result<Target> {
+fn target(burn: &Options) -> Result<Target> {
     let path = &burn.target;
     let what = || format!("the target {}", path.display());
     let metadata = fs::metadata(path).context(Phase::Image, what)?;
@@ -185,20 +213,20 @@ impl Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::Share;
+    use crate::facts::Share;
     use crate::image::testing::{Tar, compress};
     use crate::storage::fit::tests::crowded_image;
 
-    fn burn() -> cli::Burn {
+    fn burn() -> Options {
         let (url, target) = ("http://h/i".to_owned(), PathBuf::from("/mnt"));
-        cli::Burn { url, target, digest: None, mirror: vec![], key: vec![], overwrite: false, json: false }
+        Options { url, target, digest: None, mirror: vec![], key: vec![], overwrite: false, json: false }
     }
 
     #[test]
     fn a_directory_that_is_not_the_root_is_a_target_and_a_disk_when_it_is_meant() {
         let dir = tempfile::tempdir().unwrap();
         let real = fs::canonicalize(dir.path()).unwrap();
-        let target = |path: &Path, overwrite| target(&cli::Burn { target: path.to_owned(), overwrite, ..burn() });
+        let target = |path: &Path, overwrite| target(&Options { target: path.to_owned(), overwrite, ..burn() });
         assert_eq!(target(&dir.path().join("."), false).unwrap(), Target::Directory(real.clone()));
         let error = target(dir.path(), true).unwrap_err().to_string();
         assert!(error.contains("is a directory, and --overwrite is for a disk"), "{error}");
@@ -271,7 +299,7 @@ mod tests {
         let raw = image(&dir.path().join("image.raw.zst"), &compress("zstd", &crowded_image(512, 4000)));
         let large = image(&dir.path().join("large.raw.zst"), &compress("zstd", &crowded_image(4096, 500)));
         let key = || vec!["RWSrW5G2df4ibM6Z/TrFXWSUPCeEn03zajmuZvLkO989EEiX+0k//xd8".to_owned()];
-        let onto = |url: &str, target: &Path, overwrite| cli::Burn {
+        let onto = |url: &str, target: &Path, overwrite| Options {
             url: url.to_owned(),
             target: target.to_owned(),
             overwrite,
@@ -285,29 +313,29 @@ mod tests {
             onto(&tar, &disk, true),
             onto(&large, &disk, true),
             onto("ftp://h/i", &root, false),
-            cli::Burn { key: key(), ..onto(&tar, &root, false) },
-            cli::Burn { key: vec!["no key".to_owned()], ..onto(&tar, &root, false) },
-            cli::Burn { digest: Some("sha256:0".to_owned()), ..onto(&tar, &root, false) },
-            cli::Burn { key: key(), mirror: vec![raw.clone()], ..onto(&tar, &root, false) },
+            Options { key: key(), ..onto(&tar, &root, false) },
+            Options { key: vec!["no key".to_owned()], ..onto(&tar, &root, false) },
+            Options { digest: Some("sha256:0".to_owned()), ..onto(&tar, &root, false) },
+            Options { key: key(), mirror: vec![raw.clone()], ..onto(&tar, &root, false) },
         ];
         for burn in &refused {
-            assert_eq!(run(burn).unwrap(), Outcome::Refused, "{burn:?}");
+            assert_eq!(run(burn).unwrap(), Exit::Refused, "{burn:?}");
         }
         let failed = [
             onto(&tar, &dir.path().join("missing"), false),
             onto(&format!("{tar}.missing"), &root, false),
-            cli::Burn { mirror: vec![format!("{tar}.missing")], ..onto(&format!("{tar}.gone"), &root, false) },
+            Options { mirror: vec![format!("{tar}.missing")], ..onto(&format!("{tar}.gone"), &root, false) },
         ];
         for burn in &failed {
             run(burn).unwrap_err();
         }
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         assert!(fs::read(&disk).unwrap().iter().all(|byte| *byte == 0xaa));
-        assert_eq!(run(&onto(&tar, &root, false)).unwrap(), Outcome::Good);
-        assert_eq!(run(&onto(&raw, &disk, true)).unwrap(), Outcome::Good);
+        assert_eq!(run(&onto(&tar, &root, false)).unwrap(), Exit::Good);
+        assert_eq!(run(&onto(&raw, &disk, true)).unwrap(), Exit::Good);
         assert!(fs::read(&disk).unwrap()[..4000 * 512] == crowded_image(512, 4000));
         // Something was written by now.
-        run(&cli::Burn { digest: Some(format!("sha256:{:064}", 0)), ..onto(&raw, &disk, true) }).unwrap_err();
+        run(&Options { digest: Some(format!("sha256:{:064}", 0)), ..onto(&raw, &disk, true) }).unwrap_err();
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use crate::allocation::Machine;
 use crate::layout;
-use crate::plan::{self, Erase, Mode, Request, Subject};
+use crate::plan::{self, Mode, Request, Subject};
 use crate::problem::lines;
+use crate::steps::Steps;
 use std::fs;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -175,7 +176,8 @@ fn the_plan_in_the_readme_is_what_a_desk_prints() {
         url: "the image's server".to_owned(),
         ..Subject::default()
     };
-    let request = Request { mode: Mode::Install, erase: Erase::default(), subject, claim: None };
+    let request =
+        Request { mode: Mode::Install, steps: Steps::default(), subject, assigned: Default::default(), claim: None };
     let printed = plan::make(&layout, &inventory, request, &mut Uuid::new_v4).unwrap().to_string();
     let printed: Vec<&str> = printed.lines().collect();
     let shown = &blocks(include_str!("../README.md"), "text")[0];

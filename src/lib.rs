@@ -13,19 +13,23 @@ pub mod boot;
 #[cfg(feature = "agent")]
 pub mod burn;
 pub mod cli;
+#[cfg(feature = "survey")]
 pub mod command;
+#[cfg(any(feature = "agent", feature = "serve"))]
 pub mod control;
 pub mod desk;
 #[cfg(test)]
 mod docs;
 pub mod error;
-#[cfg(feature = "agent")]
-pub mod execute;
+pub mod exit;
+pub mod facts;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod http;
 #[cfg(feature = "agent")]
 pub mod image;
 pub mod inventory;
+#[cfg(feature = "survey")]
+pub mod jail;
 pub mod layout;
 pub mod marker;
 #[cfg(feature = "serve")]
@@ -38,13 +42,23 @@ pub mod problem;
 pub mod reinstall;
 #[cfg(feature = "agent")]
 pub mod report;
+#[cfg(test)]
+mod rooms;
 #[cfg(feature = "serve")]
 pub mod serve;
+#[cfg(feature = "agent")]
+pub mod session;
 pub mod settings;
+pub mod stdout;
+pub mod steps;
 #[cfg(feature = "agent")]
 pub mod storage;
+#[cfg(feature = "survey")]
+pub mod survey;
 #[cfg(feature = "agent")]
 pub mod target;
+#[cfg(test)]
+mod testing;
 pub mod text;
 #[cfg(any(feature = "agent", feature = "serve"))]
 mod yaml;

@@ -4,8 +4,9 @@ use clap::Parser;
 use drophammer::cli::{Cli, Command};
 #[cfg(feature = "agent")]
 use drophammer::cli::{Image, ImageCommand};
-use drophammer::desk::{self, Outcome};
+use drophammer::desk;
 use drophammer::error::Result;
+use drophammer::exit::Exit;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,10 +26,10 @@ fn main() -> ExitCode {
         .with_writer(|| drophammer::text::Discreet)
         .init();
     match run(cli.command) {
-        Ok(Outcome::Good) => ExitCode::SUCCESS,
-        Ok(Outcome::Refused) => ExitCode::from(2),
+        Ok(Exit::Good) => ExitCode::SUCCESS,
+        Ok(Exit::Refused) => ExitCode::from(2),
         // EX_TEMPFAIL of sysexits.h.
-        Ok(Outcome::BootAgain) => ExitCode::from(75),
+        Ok(Exit::BootAgain) => ExitCode::from(75),
         Err(error) => {
             eprintln!("drophammer: {error}");
             ExitCode::FAILURE
@@ -36,12 +37,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<Outcome> {
+fn run(command: Command) -> Result<Exit> {
     match command {
         #[cfg(feature = "agent")]
-        Command::Agent => drophammer::agent::run().map(|_| Outcome::BootAgain),
+        Command::Agent => drophammer::agent::run().map(|_| Exit::BootAgain),
         #[cfg(feature = "agent")]
-        Command::Reinstall(options) => drophammer::reinstall::run(&options.into()),
+        Command::Reinstall(options) => drophammer::reinstall::run(&options),
         #[cfg(feature = "agent")]
         Command::Image(Image { command: ImageCommand::Burn(options) }) => drophammer::burn::run(&options),
         #[cfg(all(feature = "agent", feature = "desk"))]
@@ -50,6 +51,7 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Serve(serve) => drophammer::serve::command(serve),
         #[cfg(feature = "serve")]
         Command::Machine(options) => drophammer::operator::run(&options),
+        #[cfg(feature = "survey")]
         Command::Inventory => desk::inventory(),
         Command::Plan(options) => desk::plan(&options),
         Command::Check(options) => desk::check(&options),

@@ -88,12 +88,6 @@ pub enum Promise {
     Kept,
 }
 
-impl Promise {
-    pub fn of(disk: &crate::layout::Disk) -> Promise {
-        if disk.wipeonreinstall { Promise::Wiped } else { Promise::Kept }
-    }
-}
-
 impl std::fmt::Display for Promise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -1,15 +1,18 @@
 //! `drophammer machine`: the operator's side of `drophammer serve`.
 
 mod adopt;
+mod options;
 mod server;
 
+pub use options::{OfServer, Options};
 pub use server::{Answer, Server};
 
-use crate::cli::{self, MachineCommand};
-use crate::desk::{self, Outcome};
 use crate::error::Result;
+use crate::exit::Exit;
 use crate::serve::operator::{Listed, Reinstall, Rename};
+use crate::stdout::{json, print};
 use crate::text;
+use options::MachineCommand;
 use reqwest::Method;
 use serde::Serialize;
 
@@ -17,7 +20,7 @@ use serde::Serialize;
 ///
 /// # Errors
 /// The server cannot be reached, does not know the token, or has trouble of its own.
-pub fn run(options: &cli::Machine) -> Result<Outcome> {
+pub fn run(options: &Options) -> Result<Exit> {
     let server = Server::new(&options.of)?;
     let all: Vec<Listed> = match server.ask(server.request(Method::GET, "/v1/machines"))? {
         Answer::Good(all) => all,
@@ -26,8 +29,8 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
     match &options.command {
         MachineCommand::List if options.json => print_json(&all),
         MachineCommand::List => {
-            desk::print(&table(&all))?;
-            Ok(Outcome::Good)
+            print(&table(&all))?;
+            Ok(Exit::Good)
         }
         MachineCommand::Rename(asked) => rename(&server, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
@@ -51,8 +54,8 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
                 Answer::Refused(why) => Ok(refused(&why)),
                 Answer::Good(listed) if options.json => print_json(&listed),
                 Answer::Good(listed) => {
-                    desk::print(&ordered(machine, &listed))?;
-                    Ok(Outcome::Good)
+                    print(&ordered(machine, &listed))?;
+                    Ok(Exit::Good)
                 }
             }
         }
@@ -60,7 +63,7 @@ pub fn run(options: &cli::Machine) -> Result<Outcome> {
 }
 
 /// The old id may have no file any more, so that only the server knows it.
-fn rename(server: &Server, asked: &cli::Rename, json: bool) -> Result<Outcome> {
+fn rename(server: &Server, asked: &options::Rename, json: bool) -> Result<Exit> {
     let (old, new) = (asked.old.to_lowercase(), asked.new.to_lowercase());
     let is_id = |text: &str| uuid::Uuid::parse_str(text).is_ok();
     if let Some(bad) = [&old, &new].into_iter().find(|text| !is_id(text)) {
@@ -71,22 +74,22 @@ fn rename(server: &Server, asked: &cli::Rename, json: bool) -> Result<Outcome> {
         Answer::Refused(why) => Ok(refused(&why)),
         Answer::Good(listed) if json => print_json(&listed),
         Answer::Good(_) => {
-            desk::print(&format!(
+            print(&format!(
                 "What was known of {old} is known of {new} now. Its file in machines/ must say `id: {new}`.\n"
             ))?;
-            Ok(Outcome::Good)
+            Ok(Exit::Good)
         }
     }
 }
 
-fn refused(why: &str) -> Outcome {
+fn refused(why: &str) -> Exit {
     eprintln!("drophammer: {why}");
-    Outcome::Refused
+    Exit::Refused
 }
 
-fn print_json(value: &impl Serialize) -> Result<Outcome> {
-    desk::print(&(desk::json(value)? + "\n"))?;
-    Ok(Outcome::Good)
+fn print_json(value: &impl Serialize) -> Result<Exit> {
+    print(&(json(value)? + "\n"))?;
+    Ok(Exit::Good)
 }
 
 /// The machine with that id or that name.
@@ -110,8 +113,8 @@ fn table(all: &[Listed]) -> String {
     let mut rows = vec![["name", "id", "image", "reinstall", "last event", "last reinstall"].map(str::to_owned)];
     let or_none = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
     rows.extend(all.iter().map(|machine| {
-        let event = machine.last_event.as_ref().map(|event| match &event.step {
-            Some(step) => format!("{} {step}", event.event),
+        let event = machine.last_event.as_ref().map(|event| match &event.stage {
+            Some(stage) => format!("{} {stage}", event.event),
             None => event.event.to_string(),
         });
         [

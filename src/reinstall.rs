@@ -7,22 +7,27 @@ mod server;
 mod stop;
 
 use crate::boot::{efi, kexec};
-use crate::desk::Outcome;
 use crate::error::{Context, Error, Phase, Result};
-use crate::inventory::{self, Nic};
+use crate::exit::Exit;
+use crate::inventory::Nic;
+use crate::survey;
+use clap::Args;
 use server::{Answer, Boot, Server};
 use std::path::Path;
 use stop::{Manner, Next};
 use uuid::Uuid;
 
-/// What the operator said.
-#[derive(Debug, Clone)]
+/// What is asked for.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Base URL of the control plane.
+    /// The control plane.
+    #[arg(long, value_name = "URL")]
     pub server: String,
-    /// The machine's id; its SMBIOS UUID when absent.
+    /// The machine's id [default: its SMBIOS UUID].
+    #[arg(long, value_name = "UUID")]
     pub machine: Option<Uuid>,
-    /// Only say what would happen.
+    /// Only print what would happen.
+    #[arg(long)]
     pub dry_run: bool,
 }
 
@@ -31,7 +36,7 @@ pub struct Options {
 ///
 /// # Errors
 /// The server cannot be asked, or the system cannot be stopped. Until the last, this system is as it was.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &Options) -> Result<Exit> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::new(Phase::Settings, "drophammer reinstall: only root can stop this machine"));
     }
@@ -42,22 +47,22 @@ pub fn run(options: &Options) -> Result<Outcome> {
     println!("machine {shown}  {}\nserver  {}", macs.join(" "), server.url());
     if options.dry_run {
         println!("{}", preview(&manner, &network_boot(&macs)));
-        return Ok(Outcome::Good);
+        return Ok(Exit::Good);
     }
     let boot = match server.ask(&machine, &macs)? {
         Answer::Boot(boot) => boot,
         Answer::Nothing { message } => {
             eprintln!("{}", nothing_ordered(&message, &machine));
-            return Ok(Outcome::Refused);
+            return Ok(Exit::Refused);
         }
     };
     start(&server.fetch(boot)?, &macs, &manner)?;
-    Ok(Outcome::Good)
+    Ok(Exit::Good)
 }
 
 /// Id and network cards, those with a link first. Without an id the server goes by the MAC address.
 fn who(sys: &Path, machine: Option<Uuid>) -> Result<(String, Vec<String>)> {
-    let (system, mut nics) = inventory::identity(sys)?;
+    let (system, mut nics) = survey::identity(sys)?;
     nics.sort_by_key(|nic: &Nic| !nic.link);
     let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
     let id = machine.map_or(system.uuid, |id| id.to_string());

@@ -1,17 +1,14 @@
-//! What the agent was told at boot: the kernel command line.
+//! What the agent was told at boot: the kernel command line. It says who is in charge, and names one of them.
 
 use crate::error::{Error, Phase, Result};
 
-/// Where the control plane is and who this machine is to it.
+/// Who is in charge and who this machine is to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `drophammer.url=`: the control plane, without a trailing slash.
-    pub url: String,
-    /// `drophammer.token=`: opens this machine's part of the API.
-    pub token: String,
+    pub control: InCharge,
     /// `drophammer.machine=`: the machine's id; the SMBIOS UUID when absent.
     pub machine: Option<String>,
-    /// `drophammer.key=`: who may sign images, any number of them.
+    /// `drophammer.key=`: who may sign images and machines' files, any number of them.
     pub keys: Vec<String>,
     /// `drophammer.minimum=`: the oldest signed image of each operating system that may be installed. The ramdisk may ask for more.
     pub minimum: Vec<String>,
@@ -19,53 +16,109 @@ pub struct Settings {
     pub consoles: Vec<String>,
 }
 
+/// Who says what becomes of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InCharge {
+    Server {
+        /// `drophammer.url=`, without a trailing slash.
+        url: String,
+        /// `drophammer.token=`: opens this machine's part of the API.
+        token: String,
+    },
+    /// A file of the machine's own. `{uuid}`, `{mac}` and `{serial}` in these are filled in.
+    File {
+        /// `drophammer.file=`: a URL or a path.
+        file: String,
+        /// `drophammer.report=`: a URL that the report is put to.
+        report: Option<String>,
+    },
+}
+
 impl Settings {
     /// Reads `/proc/cmdline`'s text.
     ///
     /// # Errors
-    /// A setting that is missing, given twice with different values, or unusable.
+    /// A setting that is missing, given twice with different values, or unusable; nobody is in charge, or several are.
     pub fn from_cmdline(text: &str) -> Result<Settings> {
-        let one = |name: &str| -> Result<Option<String>> {
-            let mut values = text.split_whitespace().filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            let first = values.next();
-            match values.find(|value| Some(*value) != first) {
-                None => Ok(first.filter(|value| !value.is_empty()).map(str::to_owned)),
-                Some(other) => Err(Error::new(
-                    Phase::Settings,
-                    format!(
-                        "kernel command line: {name}= is given twice, as {} and {other}",
-                        first.unwrap_or_default()
-                    ),
-                )),
-            }
+        let all = |name: &str| -> Vec<String> {
+            let words = text.split_whitespace();
+            words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned).collect()
         };
-        let needed = |name: &str| -> Result<String> {
-            one(name)?.ok_or_else(|| {
-                Error::new(
-                    Phase::Settings,
-                    format!("kernel command line: {name}= is missing; the iPXE script of `drophammer serve` sets it"),
-                )
-            })
-        };
-        let url = needed("drophammer.url")?;
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(Error::new(
-                Phase::Settings,
-                format!("kernel command line: drophammer.url={url} is neither http:// nor https://"),
-            ));
-        }
-        let all = |prefix: &str| {
-            text.split_whitespace().filter_map(|word| word.strip_prefix(prefix)).map(str::to_owned).collect()
+        let one = |name: &str| match &all(name)[..] {
+            [first, others @ ..] => match others.iter().find(|value| *value != first) {
+                Some(other) => Err(bad(format!("{name}= is given twice, as {first} and {other}"))),
+                None => Ok(Some(first.clone()).filter(|value| !value.is_empty())),
+            },
+            [] => Ok(None),
         };
         Ok(Settings {
-            url: url.trim_end_matches('/').to_owned(),
-            token: needed("drophammer.token")?,
+            control: in_charge(one)?,
             machine: one("drophammer.machine")?.map(|id| id.to_lowercase()),
-            keys: all("drophammer.key="),
-            minimum: all("drophammer.minimum="),
-            consoles: all("console="),
+            keys: all("drophammer.key"),
+            minimum: all("drophammer.minimum"),
+            consoles: all("console"),
         })
     }
+}
+
+fn in_charge(one: impl Fn(&str) -> Result<Option<String>>) -> Result<InCharge> {
+    let (token, report) = (one("drophammer.token")?, one("drophammer.report")?);
+    // Both are words of the same agent, which a conductor speaks to.
+    let conductor = one("ipa-api-url")?.or(one("ipa-inspection-callback-url")?);
+    let named = [
+        ("drophammer.url=", one("drophammer.url")?),
+        ("drophammer.file=", one("drophammer.file")?),
+        ("PIXIE_API_URL=", one("PIXIE_API_URL")?),
+        ("ipa-api-url= or ipa-inspection-callback-url=", conductor),
+    ];
+    let named: Vec<(&str, String)> = named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    match &named[..] {
+        [("drophammer.url=", url)] => server(url, token, report),
+        [("drophammer.file=", file)] => of_file(file, report),
+        [(name, _)] => Err(bad(format!("{name} is not understood yet: this drophammer works with drophammer.url= or drophammer.file="))),
+        [] => Err(bad(
+            "nobody is in charge: drophammer.url= is missing (the iPXE script of `drophammer serve` sets it), and so are \
+             drophammer.file=, PIXIE_API_URL=, ipa-api-url= and ipa-inspection-callback-url="
+                .to_owned(),
+        )),
+        several => {
+            let names: Vec<&str> = several.iter().map(|(name, _)| *name).collect();
+            Err(bad(format!("only one can be in charge, and there are {}", names.join(" and "))))
+        }
+    }
+}
+
+fn server(url: &str, token: Option<String>, report: Option<String>) -> Result<InCharge> {
+    if !is_url(url) {
+        return Err(bad(format!("drophammer.url={url} is neither http:// nor https://")));
+    }
+    if report.is_some() {
+        return Err(bad(
+            "drophammer.report= goes with drophammer.file= only: drophammer.url= has its own reports".to_owned()
+        ));
+    }
+    let missing = || bad("drophammer.token= is missing; the iPXE script of `drophammer serve` sets it".to_owned());
+    Ok(InCharge::Server { url: url.trim_end_matches('/').to_owned(), token: token.ok_or_else(missing)? })
+}
+
+fn of_file(file: &str, report: Option<String>) -> Result<InCharge> {
+    if !is_url(file) && !file.starts_with('/') {
+        return Err(bad(format!("drophammer.file={file} is neither http://, https:// nor a path")));
+    }
+    match report {
+        Some(report) if !is_url(&report) => {
+            Err(bad(format!("drophammer.report={report} is neither http:// nor https://")))
+        }
+        report => Ok(InCharge::File { file: file.to_owned(), report }),
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+fn bad(why: String) -> Error {
+    Error::new(Phase::Settings, format!("kernel command line: {why}"))
 }
 
 #[cfg(test)]
@@ -80,8 +133,8 @@ mod tests {
              drophammer.minimum=debian-12.0.20261101 drophammer.minimum=ubuntu-24.04\n",
         )
         .unwrap();
-        assert_eq!(settings.url, "http://10.0.0.1:8080");
-        assert_eq!(settings.token, "abc");
+        let server = InCharge::Server { url: "http://10.0.0.1:8080".into(), token: "abc".into() };
+        assert_eq!(settings.control, server);
         assert_eq!(settings.machine.as_deref(), Some("4c4c4544-0051"));
         assert_eq!(settings.keys, ["RWa=", "RWb"]);
         assert_eq!(settings.minimum, ["debian-12.0.20261101", "ubuntu-24.04"]);
@@ -96,6 +149,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_in_charge_without_a_token() {
+        for (cmdline, file, report) in [
+            ("drophammer.file=https://c/{uuid}.json", "https://c/{uuid}.json", None),
+            ("drophammer.file=/m/{mac} drophammer.report=http://c/{uuid}", "/m/{mac}", Some("http://c/{uuid}")),
+        ] {
+            let (file, report) = (file.to_owned(), report.map(str::to_owned));
+            assert_eq!(Settings::from_cmdline(cmdline).unwrap().control, InCharge::File { file, report });
+        }
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named() {
         let cases = [
             ("drophammer.token=t", "drophammer.url= is missing"),
@@ -103,10 +167,48 @@ mod tests {
             ("drophammer.url= drophammer.token=t", "drophammer.url= is missing"),
             ("drophammer.url=ftp://c drophammer.token=t", "neither http:// nor https://"),
             ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "given twice, as t and u"),
+            ("drophammer.file=c", "drophammer.file=c is neither http://, https:// nor a path"),
+            ("drophammer.file=/c drophammer.report=/d", "drophammer.report=/d is neither"),
+            (
+                "drophammer.url=http://c drophammer.token=t drophammer.report=http://d",
+                "goes with drophammer.file= only",
+            ),
         ];
         for (cmdline, expected) in cases {
             let error = Settings::from_cmdline(cmdline).unwrap_err().to_string();
             assert!(error.contains(expected), "{cmdline}: {error}");
+        }
+    }
+
+    #[test]
+    fn exactly_one_is_in_charge() {
+        let conductor = "ipa-api-url= or ipa-inspection-callback-url=";
+        for (cmdline, names) in [
+            (
+                "quiet",
+                vec![
+                    "drophammer.url=",
+                    "drophammer.file=",
+                    "PIXIE_API_URL=",
+                    "ipa-api-url=",
+                    "ipa-inspection-callback-url=",
+                ],
+            ),
+            (
+                "drophammer.url=http://c drophammer.token=t drophammer.file=/f",
+                vec!["drophammer.url= and drophammer.file="],
+            ),
+            ("PIXIE_API_URL=http://p drophammer.file=/f", vec!["drophammer.file= and PIXIE_API_URL="]),
+            (
+                "drophammer.file=/f ipa-api-url=http://i ipa-inspection-callback-url=http://j",
+                vec!["drophammer.file= and ", conductor],
+            ),
+            ("PIXIE_API_URL=http://p", vec!["PIXIE_API_URL= is not understood yet"]),
+            ("ipa-api-url=http://i", vec![conductor, "is not understood yet"]),
+            ("ipa-inspection-callback-url=http://i", vec![conductor, "is not understood yet"]),
+        ] {
+            let error = Settings::from_cmdline(cmdline).unwrap_err().to_string();
+            names.iter().for_each(|name| assert!(error.contains(name), "{cmdline}: {error}"));
         }
     }
 }

@@ -1,65 +1,78 @@
-//! What becomes of a machine when its installation has failed. The failure is reported in every case; then:
+//! How a failed installation ends. The failure is reported in every case. Then:
 //!
 //! | failed | reinstall | install |
 //! |---|---|---|
-//! | before the point of no return | the installed system is booted as it is | the machine waits for a person |
-//! | after it | boots again at once while the control plane wants another attempt, then waits for a person | waits |
-//! | while it waits, because its token has ended after a day | boots again at once, for another token | the same |
+//! | before the point of no return | boots the installed system as it is; again over PXE if the control plane wants another attempt | waits for a person |
+//! | after it | boots again at once while the control plane wants another attempt, else waits for a person | waits |
+//! | while it waits, because its token has ended after a day | boots again at once, for a new token | the same |
 //! | at kexec | boots again at once: the new system is complete, and the control plane knows it | the same |
 //!
-//! An attempt that follows one which has passed that point is after it from its first moment: the old system is gone. One that
-//! finds it whole follows none that has: `correct_begun` in `agent` looks.
+//! Once an attempt has passed the point of no return, all later attempts count as after it from their first moment: the old
+//! system is gone. The exception is an attempt that finds the old system whole: see `correct_begun` in `assigned`.
 
 use super::{Agent, BootAgain, assembled_inventory};
 use crate::allocation::Allocation;
 use crate::boot::{back, kexec};
-use crate::control::wire::{Acknowledged, EventName, Report, StepTime};
+use crate::control::Acknowledged;
 use crate::error::{Error, Result};
-use crate::execute::{self, LAST_WORDS};
+use crate::facts::{Done, Ended, EventName, Failed, Outcome, StageTime};
 use crate::marker::Marker;
-use crate::plan::StepName;
+use crate::plan::Leaves;
+use crate::session::{self, LAST_WORDS};
 use std::convert::Infallible;
 
-/// The step in which a machine that has waited for a day ends.
-pub const TOKEN_HAS_ENDED: &str = "control.token";
-
-/// Where the installation ended.
+/// Where and how the installation failed.
 #[derive(Debug)]
 pub struct Failure {
     pub step: String,
     pub error: Error,
+    pub leaves: Leaves,
     pub past_point_of_no_return: bool,
-    /// Empty when it was not known yet.
+    /// The machine has waited for its allocation until its token ended.
+    pub token_has_ended: bool,
+    /// Empty while no allocation is known.
     pub allocation: Allocation,
-    /// As it was printed.
+    /// The text of the plan; empty while there is no plan.
     pub plan: String,
-    /// Of this very allocation, on a disk, and not believed: the operator is to see it.
+    /// A marker of this very allocation that was found on a disk and is not believed. The report shows it to the operator.
     pub marker: Option<Marker>,
 }
 
-/// How it goes on.
+/// How the machine goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Into the installed system.
+    /// Boots the installed system.
     Back,
-    /// Over PXE, for another attempt.
+    /// Reboots over PXE, for another attempt.
     Again,
-    /// Over PXE, for another token: nothing was asked for yet.
+    /// Reboots over PXE, for a new token. No allocation has arrived yet.
     Renew,
-    /// The whole new system, from its disk.
+    /// Reboots into the complete new system, from its disk.
     Complete,
-    /// Not at all, until a person comes or the ramdisk's patience is over.
+    /// Waits, until a person comes or the ramdisk reboots (`drophammer.hold=`).
     Hold,
 }
 
 impl Failure {
     pub fn before_the_plan(step: &str, error: Error) -> Failure {
-        let (allocation, plan) = (Allocation::default(), String::new());
-        Failure { step: step.to_owned(), error, past_point_of_no_return: false, allocation, plan, marker: None }
+        Failure {
+            step: step.to_owned(),
+            error,
+            leaves: Leaves::Untouched,
+            past_point_of_no_return: false,
+            token_has_ended: false,
+            allocation: Allocation::default(),
+            plan: String::new(),
+            marker: None,
+        }
     }
 
-    pub fn of_the_plan(failure: execute::Failure, allocation: Allocation, plan: String) -> Failure {
-        let execute::Failure { step, past_point_of_no_return, error } = failure;
+    pub fn token_has_ended(error: Error) -> Failure {
+        Failure { token_has_ended: true, ..Failure::before_the_plan("control.token", error) }
+    }
+
+    pub fn of_the_plan(failure: session::Failure, allocation: Allocation, plan: String) -> Failure {
+        let session::Failure { stage, leaves, past_point_of_no_return, error } = failure;
         let error = match past_point_of_no_return {
             true => error,
             false if begun_before(&allocation) => Error::new(
@@ -70,7 +83,7 @@ impl Failure {
                 Error::new(error.phase, format!("{error} (before the point of no return: every disk is as it was)"))
             }
         };
-        Failure { step: step.to_string(), error, past_point_of_no_return, allocation, plan, marker: None }
+        Failure { leaves, past_point_of_no_return, allocation, plan, ..Failure::before_the_plan(stage.as_str(), error) }
     }
 
     /// Is every disk as it was before this run and before all earlier attempts?
@@ -78,16 +91,22 @@ impl Failure {
         !self.past_point_of_no_return && !begun_before(&self.allocation)
     }
 
+    fn outcome(&self) -> Outcome {
+        let (stage, announced) = (self.step.clone(), self.leaves == Leaves::Announced);
+        let failed = Failed { stage, announced, unbelieved: self.marker.clone() };
+        if self.is_untouched() { Outcome::FailedUntouched(failed) } else { Outcome::FailedBegun(failed) }
+    }
+
     pub fn way(&self, answer: &Acknowledged) -> Way {
-        // It comes after the acknowledged report.
-        if self.step == StepName::BootKexec.as_str() {
+        // The final report is acknowledged already.
+        if self.leaves == Leaves::Complete {
             return Way::Complete;
         }
-        if self.step == TOKEN_HAS_ENDED {
+        if self.token_has_ended {
             return Way::Renew;
         }
         match self.allocation.reinstall {
-            // Even when nothing was written, where a control plane wants that.
+            // Even when nothing was written, if the control plane wants another attempt.
             true if answer.retry => Way::Again,
             true if self.is_untouched() => Way::Back,
             _ => Way::Hold,
@@ -100,10 +119,10 @@ fn begun_before(allocation: &Allocation) -> bool {
 }
 
 impl Agent {
-    /// Tells people and the control plane, and goes the way that is left.
+    /// Reports the failure, and goes the way that is left.
     ///
     /// # Errors
-    /// That of the installation, when the machine is to wait for a person.
+    /// The error of the installation, when the machine is to wait for a person.
     pub fn end(&self, failure: Failure) -> Result<BootAgain> {
         let answer = self.tell(&failure);
         match failure.way(&answer) {
@@ -126,25 +145,23 @@ impl Agent {
         self.reporter.flush(LAST_WORDS);
     }
 
-    /// That it cannot be told changes nothing for the machine: then nobody has asked for another attempt.
+    /// Reports the failure. A report that does not arrive changes nothing: then nobody has asked for another attempt.
     fn tell(&self, failure: &Failure) -> Acknowledged {
         let message = format!("{}: {}", failure.step, failure.error);
         let timings = self.reporter.timings();
-        println!("\n{}", StepTime::table(&timings));
+        println!("\n{}", StageTime::table(&timings));
         self.reporter.phase(EventName::Crashed, &message);
-        let report = Report {
-            success: false,
+        let ended = Ended {
+            outcome: failure.outcome(),
             message,
-            allocationuuid: failure.allocation.id.clone(),
-            step: Some(failure.step.clone()),
-            timings,
-            plan: failure.plan.clone(),
+            allocation: failure.allocation.id.clone(),
             order: failure.allocation.order_id().to_owned(),
-            untouched: failure.is_untouched(),
-            marker: failure.marker.clone(),
-            ..Report::default()
+            plan: failure.plan.clone(),
+            timings,
+            peak_rss_bytes: None,
+            done: Done::default(),
         };
-        self.control.report(&report).unwrap_or_else(|error| {
+        self.control.report(&ended).unwrap_or_else(|error| {
             println!("the failure could not be reported: {error}");
             Acknowledged::default()
         })
@@ -170,13 +187,15 @@ mod tests {
     use super::*;
     use crate::allocation::Order;
     use crate::error::Phase;
+    use crate::plan::StageName;
 
     /// A failure of a reinstall.
     fn failure(past_point_of_no_return: bool, begun: bool) -> Failure {
         let order = Some(Order { id: "o-1".into(), begun, ..Order::default() });
         let allocation = Allocation { reinstall: true, order, ..Allocation::default() };
         let error = Error::new(Phase::Image, "no answer");
-        let failure = execute::Failure { step: StepName::ImageReach, past_point_of_no_return, error };
+        let leaves = if past_point_of_no_return { Leaves::HalfMade } else { Leaves::Untouched };
+        let failure = session::Failure { stage: StageName::ImageReach, leaves, past_point_of_no_return, error };
         Failure::of_the_plan(failure, allocation, "the plan".into())
     }
 
@@ -201,7 +220,7 @@ mod tests {
     #[test]
     fn what_is_complete_is_booted_from_its_disk() {
         for mut failure in [failure(true, false), failure(false, true), failure(false, false)] {
-            failure.step = StepName::BootKexec.to_string();
+            failure.leaves = Leaves::Complete;
             assert_eq!(failure.way(&Acknowledged::default()), Way::Complete);
         }
     }
@@ -209,8 +228,9 @@ mod tests {
     #[test]
     fn a_machine_that_has_waited_until_its_token_ended_boots_again() {
         let error = || Error::refusal(Phase::Control, "401");
-        for (step, way) in [(TOKEN_HAS_ENDED, Way::Renew), ("control.wait", Way::Hold)] {
-            assert_eq!(Failure::before_the_plan(step, error()).way(&Acknowledged::default()), way);
+        let waiting = Failure::before_the_plan("control.wait", error());
+        for (failure, way) in [(Failure::token_has_ended(error()), Way::Renew), (waiting, Way::Hold)] {
+            assert_eq!(failure.way(&Acknowledged::default()), way);
         }
     }
 
@@ -219,7 +239,8 @@ mod tests {
         let error = || Error::new(Phase::Control, "401");
         let unknown = Failure::before_the_plan("control.register", error());
         assert_eq!((unknown.way(&Acknowledged::default()), unknown.is_untouched()), (Way::Hold, true));
-        let failed = execute::Failure { step: StepName::ImageBurn, past_point_of_no_return: true, error: error() };
+        let (stage, leaves) = (StageName::ImageBurn, Leaves::HalfMade);
+        let failed = session::Failure { stage, leaves, past_point_of_no_return: true, error: error() };
         let failed = Failure::of_the_plan(failed, Allocation::default(), String::new());
         assert_eq!((failed.way(&Acknowledged::default()), failed.is_untouched()), (Way::Hold, false));
     }

@@ -1,21 +1,21 @@
-//! Have all disks come? Controllers show theirs one after the other, and hints that match the first to come may mean the last.
+//! Have all disks appeared? Controllers show them one after the other: an early disk may match hints that mean a late one.
 
 use crate::inventory::Disk;
 use std::time::Duration;
 
-/// So long nothing may change.
+/// The disks must stay unchanged for this long.
 const STILL: Duration = Duration::from_secs(5);
 
-/// Disks behind slow controllers spin up late; a layout that names one is given this long.
+/// Disks behind slow controllers spin up late. The disks of the layout get this long to appear.
 const LATE_DISKS: Duration = Duration::from_secs(30);
 
-/// A disk that comes and goes all the time must not hold the machine for ever: what the plan finds decides then.
+/// A disk that comes and goes must not hold the machine for ever. After this long, the plan decides with what it finds.
 const RESTLESS: Duration = Duration::from_secs(60);
 
-/// What tells one picture of the disks from another.
+/// Name, sequence number, size, serial number and WWN of each disk at one moment.
 type Picture = Vec<(String, u64, u64, String, String)>;
 
-/// Looks at picture after picture.
+/// The last picture, and since when it is unchanged.
 #[derive(Debug, Default)]
 pub struct Stillness {
     picture: Option<Picture>,
@@ -23,7 +23,7 @@ pub struct Stillness {
 }
 
 impl Stillness {
-    /// Is the waiting over? `complete` says that each disk of the layout is found, `elapsed` how long it has taken until now.
+    /// Is the waiting over? `complete`: each disk of the layout is found. `elapsed`: how long the waiting has taken until now.
     pub fn is_over(&mut self, disks: &[Disk], complete: bool, elapsed: Duration) -> bool {
         let picture: Picture = disks
             .iter()
@@ -46,7 +46,7 @@ mod tests {
         names.map(|name| Disk { name: format!("sd{name}"), size_bytes: 9, ..Disk::default() }).collect()
     }
 
-    /// Second, disks that are there, whether all of the layout's are found, and whether the waiting is over.
+    /// Second, disks that are there, whether all disks of the layout are found, and whether the waiting is over.
     type Looks = &'static [(u64, &'static str, bool, bool)];
 
     #[test]

@@ -3,10 +3,11 @@
 use super::ending::Way;
 use super::*;
 use crate::assigned::waiver;
-use crate::control::wire::{Acknowledged, Event, PointOfNoReturn, Report};
-use crate::inventory::{Disk, Filesystem, Partition, Table};
+use crate::control::Acknowledged;
+use crate::inventory::{Disk, Filesystem, Partition, Signature, Table};
 use crate::marker::{MarkedDisk, Marker};
 use crate::plan::Waiver;
+use crate::testing::control::FakeControl;
 
 const LAYOUT: &str = "id: alone
 disks: [{device: /dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 0}]}]
@@ -44,46 +45,45 @@ fn an_attempt_that_never_heard_the_answer_did_not_begin() {
     }
 }
 
-/// A control plane that wants a reinstall.
-struct Wants;
-
-impl Control for Wants {
-    fn register(&self, _: &Register) -> Result<()> {
-        Ok(())
-    }
-
-    fn wait(&self, _: Duration) -> Result<bool> {
-        Ok(true)
-    }
-
-    fn machine(&self) -> Result<Machine> {
-        let order = Some(Order { id: "o-1".into(), attempt: 1, attempts: 3, ..Order::default() });
-        let allocation = Allocation { id: "a".into(), reinstall: true, order, ..Allocation::default() };
-        Ok(Machine { allocation: Some(allocation), ..Machine::default() })
-    }
-
-    fn event(&self, _: &Event) -> Result<()> {
-        Ok(())
-    }
-
-    fn point_of_no_return(&self, _: &PointOfNoReturn) -> Result<()> {
-        panic!("nothing may begin")
-    }
-
-    fn report(&self, _: &Report) -> Result<Acknowledged> {
-        Ok(Acknowledged::default())
+/// Also the file of an earlier order, which some cache still has.
+#[test]
+fn a_file_that_lies_there_for_ever_is_carried_out_once() {
+    let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
+    let marker = |order: &str| {
+        Some(Marker { machine: "m".into(), allocation: "a".into(), order: order.into(), ..Marker::default() })
+    };
+    for (there, order, is_done) in [
+        (None, None, false),
+        (marker(""), None, true),
+        (marker(""), Some("1"), false),
+        (marker("1"), Some("1"), true),
+        (marker("2"), Some("1"), true),
+        (marker("2"), None, true),
+    ] {
+        let mut inventory = inventory(there);
+        let table = inventory.disks[0].table.as_mut().unwrap();
+        table.partitions[0].signatures = vec![Signature { kind: "ext4".into(), ..Signature::default() }];
+        let order = order.map(|id| Order { id: id.into(), attempt: 1, attempts: 1, ..Order::default() });
+        let mut allocation = Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() };
+        remembered::by_disks("m", &mut allocation, &inventory).unwrap();
+        let request = request(&Machine::default(), "m", &allocation, &[]);
+        let plan = plan::make(&layout, &inventory, request, &mut Uuid::new_v4);
+        let already = plan.is_ok_and(|plan| plan.already.is_some());
+        assert_eq!(already, is_done, "{allocation:?} {inventory:?}");
     }
 }
 
 /// The failure is one of this order, so that it ends the order, and the installed system is booted.
 #[test]
 fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
-    let control: Arc<dyn Control> = Arc::new(Wants);
-    let (url, token) = ("http://127.0.0.1:9".to_owned(), "t".to_owned());
+    let order = Some(Order { id: "o-1".into(), attempt: 1, attempts: 3, ..Order::default() });
+    let allocation = Some(Allocation { id: "a".into(), reinstall: true, order, ..Allocation::default() });
+    let control: Arc<dyn Control> = Arc::new(FakeControl { allocation, ..FakeControl::default() });
+    let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
     let settings =
-        Settings { url, token, machine: None, keys: vec!["no key".into()], minimum: vec![], consoles: vec![] };
-    let agent = Agent { settings, machine: "m".into(), reporter: Reporter::new(control.clone()), control };
-    let failure = agent.prepare(Inventory::default()).err().expect("a key that is none was taken");
+        Settings { control: server, machine: None, keys: vec!["no key".into()], minimum: vec![], consoles: vec![] };
+    let agent = Agent { settings, machine: "m".into(), reporter: Reporter::new(control.clone()).into(), control };
+    let failure = agent.prepare(&Inventory::default()).err().expect("a key that is none was taken");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
     assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", "o-1"));
     assert_eq!(failure.way(&Acknowledged::default()), Way::Back);

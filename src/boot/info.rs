@@ -1,22 +1,12 @@
 //! `/etc/metal/boot-info.yaml`: which kernel, initrd and command line the image's installer wants booted.
 
 use crate::error::{Context, Error, Phase, Result};
+use crate::facts::BootInfo;
 use crate::target::Root;
 use crate::yaml;
 use marked_yaml::LoaderOptions;
 
 pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
-
-/// Paths are the target's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BootInfo {
-    pub kernel: String,
-    /// Empty when the kernel needs none.
-    pub initrd: String,
-    pub cmdline: String,
-    /// Name of the EFI boot entry.
-    pub bootloader_id: String,
-}
 
 impl BootInfo {
     /// # Errors

@@ -8,4 +8,4 @@ pub mod kexec;
 mod net;
 mod source;
 
-pub use info::BootInfo;
+use crate::facts::BootInfo;

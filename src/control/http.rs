@@ -1,13 +1,15 @@
 //! The control plane over HTTP: `drophammer serve`, or whoever speaks the same calls.
 
-use super::Control;
 use super::retry::{Attempt, BRIEF, ONCE, PATIENT, Retries};
-use super::wire::{Acknowledged, ErrorBody, Event, PointOfNoReturn, Register, Report};
+use super::wire::{ErrorBody, PointOfNoReturn, Register, Report};
+use super::{Acknowledged, Control};
 use crate::allocation::Machine;
 use crate::error::{Error, Phase, Result};
+use crate::facts::{Ended, Event, Outcome};
 use crate::http;
-use crate::plan::StepName;
-use crate::settings::Settings;
+use crate::inventory::Inventory;
+use crate::marker::MarkedDisk;
+use crate::plan::Extents;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
 use std::sync::{Mutex, PoisonError};
@@ -36,11 +38,11 @@ pub struct HttpControl {
 impl HttpControl {
     /// # Errors
     /// TLS could not be set up.
-    pub fn new(settings: &Settings, machine: &str) -> Result<HttpControl> {
+    pub fn new(url: &str, token: &str, machine: &str) -> Result<HttpControl> {
         Ok(HttpControl {
             client: http::client()?,
-            url: settings.url.clone(),
-            token: settings.token.clone(),
+            url: url.to_owned(),
+            token: token.to_owned(),
             machine: machine.to_owned(),
             registered: Mutex::default(),
             by_event: Mutex::default(),
@@ -135,9 +137,10 @@ impl HttpControl {
 }
 
 impl Control for HttpControl {
-    fn register(&self, register: &Register) -> Result<()> {
-        self.enroll(register, PATIENT, ANSWER)?;
-        *self.registered.lock().unwrap_or_else(PoisonError::into_inner) = Some(register.clone());
+    fn register(&self, inventory: &Inventory) -> Result<()> {
+        let register = Register::new(self.machine.clone(), inventory.clone());
+        self.enroll(&register, PATIENT, ANSWER)?;
+        *self.registered.lock().unwrap_or_else(PoisonError::into_inner) = Some(register);
         Ok(())
     }
 
@@ -168,16 +171,24 @@ impl Control for HttpControl {
         }
     }
 
-    fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()> {
+    fn point_of_no_return(
+        &self,
+        allocation: &str,
+        order: &str,
+        disks: &[MarkedDisk],
+        extents: &[Extents],
+    ) -> Result<()> {
+        let (allocationuuid, order) = (allocation.to_owned(), order.to_owned());
+        let notice = PointOfNoReturn { allocationuuid, order, disks: disks.to_vec(), extents: extents.to_vec() };
         let path = self.of_machine("/point-of-no-return");
-        self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(notice))?;
+        self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
         Ok(())
     }
 
-    fn report(&self, report: &Report) -> Result<Acknowledged> {
-        let retries = how_long(report);
-        let request = || self.request(Method::POST, &self.of_machine("/report")).json(report);
-        let response = self.ask(retries, "report", ANSWER, request)?;
+    fn report(&self, ended: &Ended) -> Result<Acknowledged> {
+        let report = Report::from(ended);
+        let request = || self.request(Method::POST, &self.of_machine("/report")).json(&report);
+        let response = self.ask(how_long(&ended.outcome), "report", ANSWER, request)?;
         // Acknowledged it is, whatever a control plane of another kind writes into its answer.
         Ok(response.json().unwrap_or_default())
     }
@@ -185,14 +196,19 @@ impl Control for HttpControl {
 
 /// A failed machine waits for a person: it must not first wait ten minutes for its server. But a server that was asked whether
 /// the reinstall may begin perhaps believes that it has, until it hears otherwise.
-fn how_long(report: &Report) -> Retries {
-    let may_have_begun = report.step.as_deref() == Some(StepName::ReportBegin.as_str());
-    if report.success || may_have_begun { PATIENT } else { BRIEF }
+fn how_long(outcome: &Outcome) -> Retries {
+    let must_be_heard = match outcome {
+        Outcome::Succeeded { .. } => true,
+        Outcome::FailedUntouched(failed) | Outcome::FailedBegun(failed) => failed.announced,
+    };
+    if must_be_heard { PATIENT } else { BRIEF }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::{EventName, Failed};
+    use crate::testing::control::ended;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::TcpListener;
     use std::sync::mpsc::{Receiver, channel};
@@ -216,19 +232,17 @@ mod tests {
                 sender.send((request, String::from_utf8(body).unwrap())).unwrap();
             }
         });
-        let settings =
-            Settings { url, token: "t".into(), machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
-        (HttpControl::new(&settings, "m-1").unwrap(), asked)
+        (HttpControl::new(&url, "t", "m-1").unwrap(), asked)
     }
 
     #[test]
     fn a_reinstall_begins_only_when_the_control_plane_says_so() {
         const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
         let (control, asked) = control(const { &[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)] });
-        let notice = PointOfNoReturn { allocationuuid: "a-1".into(), order: "o-1".into(), ..Default::default() };
-        control.point_of_no_return(&notice).unwrap();
-        control.point_of_no_return(&notice).unwrap();
-        let error = control.point_of_no_return(&notice).unwrap_err().to_string();
+        let begin = || control.point_of_no_return("a-1", "o-1", &[], &[]);
+        begin().unwrap();
+        begin().unwrap();
+        let error = begin().unwrap_err().to_string();
         assert!(error.starts_with("begin the reinstall: http://127.0.0.1:"), "{error}");
         assert!(error.contains("409") && error.ends_with(": order o-1 was cancelled"), "{error}");
         let asked: Vec<_> = asked.iter().collect();
@@ -243,7 +257,7 @@ mod tests {
     fn a_token_that_is_not_taken_any_more_is_registered_again_once() {
         const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
         let (control, asked) = control(const { &[(200, "{}"), (401, MOVED), (503, ""), (200, "{}"), (204, "")] });
-        control.register(&Register::default()).unwrap();
+        control.register(&Inventory::default()).unwrap();
         assert!(!control.wait(Duration::from_secs(1)).unwrap());
         let asked: Vec<String> = asked.iter().map(|(request, _)| request).collect();
         let (register, wait) = ("POST /v1/machine/register HTTP/1.1", "GET /v1/machine/m-1/wait?seconds=1 HTTP/1.1");
@@ -255,7 +269,7 @@ mod tests {
         const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
         let answers = const { &[(200, "{}"), (401, MOVED), (200, "{}"), (200, "{}"), (401, MOVED)] };
         let (control, asked) = control(answers);
-        control.register(&Register::default()).unwrap();
+        control.register(&Inventory::default()).unwrap();
         control.event(&said("one")).unwrap();
         assert!(control.event(&said("two")).unwrap_err().is_refusal(), "not so soon again");
         let asked: Vec<_> = asked.iter().collect();
@@ -276,7 +290,7 @@ mod tests {
         assert!(control.event(&said("one")).unwrap_err().is_refusal(), "nothing to register with");
         let error = control.event(&said("two")).unwrap_err();
         assert!(error.to_string().contains("503"), "{error}");
-        control.register(&Register::default()).unwrap();
+        control.register(&Inventory::default()).unwrap();
         *control.by_event.lock().unwrap() = None;
         let error = control.event(&said("three")).unwrap_err().to_string();
         assert!(error.starts_with("register: ") && error.contains("503"), "{error}");
@@ -284,28 +298,32 @@ mod tests {
     }
 
     fn said(message: &str) -> Event {
-        let event = crate::control::wire::EventName::Alive;
-        Event { event, message: message.to_owned(), step: None, seconds: None, progress: None }
+        let event = EventName::Alive;
+        Event { event, message: message.to_owned(), stage: None, seconds: None, progress: None }
     }
 
     #[test]
     fn a_token_that_has_ended_is_a_refusal() {
         const ENDED: &str = r#"{"statuscode": 401, "message": "older than a day"}"#;
         let (control, asked) = control(const { &[(401, ENDED), (200, "{}"), (401, ENDED), (401, ENDED)] });
-        let error = control.register(&Register::default()).unwrap_err();
+        let error = control.register(&Inventory::default()).unwrap_err();
         assert!(error.is_refusal() && error.to_string().ends_with("401 Unauthorized: older than a day"), "{error}");
-        control.register(&Register::default()).unwrap();
+        control.register(&Inventory::default()).unwrap();
         assert!(control.wait(Duration::ZERO).unwrap_err().is_refusal());
         assert_eq!(asked.iter().count(), 4);
     }
 
     #[test]
     fn who_must_hear_of_a_failure_is_waited_for() {
-        let failed = |step: &str| Report { step: Some(step.to_owned()), ..Report::default() };
-        let done = Report { success: true, ..Report::default() };
-        let cases = [(done, PATIENT), (failed("report.begin"), PATIENT), (failed("image.reach"), BRIEF)];
-        for (report, wanted) in cases.into_iter().chain([(Report::default(), BRIEF)]) {
-            assert_eq!(how_long(&report).patience, wanted.patience, "{report:?}");
+        let failed = |announced| Failed { announced, ..Failed::default() };
+        for (outcome, wanted) in [
+            (ended().outcome, PATIENT),
+            (Outcome::FailedUntouched(failed(true)), PATIENT),
+            (Outcome::FailedBegun(failed(true)), PATIENT),
+            (Outcome::FailedUntouched(failed(false)), BRIEF),
+            (Outcome::FailedBegun(failed(false)), BRIEF),
+        ] {
+            assert_eq!(how_long(&outcome).patience, wanted.patience, "{outcome:?}");
         }
     }
 
@@ -314,7 +332,7 @@ mod tests {
         let answers = &[(200, r#"{"retry": true}"#), (200, r#"{"retry": false}"#), (200, "{}"), (200, "thanks")];
         let (control, _asked) = control(answers);
         for ((_, answer), retry) in answers.iter().zip([true, false, false, false]) {
-            assert_eq!(control.report(&Report::default()).unwrap(), Acknowledged { retry }, "{answer}");
+            assert_eq!(control.report(&ended()).unwrap(), Acknowledged { retry }, "{answer}");
         }
     }
 }

@@ -1,5 +1,7 @@
-//! Who tells us what to do and hears what happened. HTTP today; the install does not know who is calling.
+//! Who tells us what to do and hears what happened: a server over HTTP, or a file. The install does not know which.
 
+#[cfg(feature = "agent")]
+mod file;
 #[cfg(feature = "agent")]
 mod http;
 #[cfg(feature = "agent")]
@@ -7,12 +9,18 @@ mod retry;
 pub mod wire;
 
 #[cfg(feature = "agent")]
+pub use file::FileControl;
+#[cfg(feature = "agent")]
 pub use http::HttpControl;
 
 use crate::allocation::Machine;
 use crate::error::Result;
+use crate::facts::{Ended, Event};
+use crate::inventory::Inventory;
+use crate::marker::MarkedDisk;
+use crate::plan::Extents;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use wire::{Acknowledged, Event, PointOfNoReturn, Register, Report};
 
 /// A control plane, seen from one machine.
 pub trait Control: Send + Sync {
@@ -20,7 +28,7 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// The control plane cannot be reached within its bounded retries, or refuses.
-    fn register(&self, register: &Register) -> Result<()>;
+    fn register(&self, inventory: &Inventory) -> Result<()>;
 
     /// Blocks until the machine is allocated or `patience` is over; true when it is allocated.
     ///
@@ -40,15 +48,36 @@ pub trait Control: Send + Sync {
     /// It did not arrive. The caller drops it.
     fn event(&self, event: &Event) -> Result<()>;
 
-    /// Tells that a reinstall is about to destroy, and returns when the control plane still wants that.
+    /// Tells that the allocation or its order, by their ids, is about to destroy, and returns when the control plane still wants that. The
+    /// disks are those that the layout means now: the next attempt must not take another one for them. The extents are what each
+    /// stage may write, for a control plane that keeps a record.
     ///
     /// # Errors
     /// As [`Control::register`]; the order is no longer in force.
-    fn point_of_no_return(&self, notice: &PointOfNoReturn) -> Result<()>;
+    fn point_of_no_return(
+        &self,
+        allocation: &str,
+        order: &str,
+        disks: &[MarkedDisk],
+        extents: &[Extents],
+    ) -> Result<()>;
 
-    /// Delivers the final report and returns when it is acknowledged.
+    /// Tells how the installation ended, and returns when it is acknowledged.
     ///
     /// # Errors
     /// It was not acknowledged within bounded retries.
-    fn report(&self, report: &Report) -> Result<Acknowledged>;
+    fn report(&self, ended: &Ended) -> Result<Acknowledged>;
+
+    /// Does it remember what was installed? Where it does not, the marker on the disks is the only word for that.
+    fn remembers(&self) -> bool {
+        true
+    }
+}
+
+/// The answer to a report.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// Of a failed reinstall: boot over PXE at once for another attempt.
+    #[serde(default)]
+    pub retry: bool,
 }

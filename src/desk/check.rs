@@ -2,16 +2,42 @@
 
 mod fix;
 
-use super::{Outcome, bytes, json, located, print, problem_lines, text_of_layouts};
-use crate::cli;
+use super::{bytes, located, problem_lines, text_of_layouts};
 use crate::error::{Context, Error, Phase, Result};
+use crate::exit::Exit;
 use crate::layout::set::{Collision, Duplicate, Set};
 use crate::layout::{self, Parsed};
 use crate::problem::Problem;
+use crate::stdout::{json, print};
+use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+
+/// What is asked for.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Layouts, YAML or JSON, one or several a file; of a directory all *.yaml, *.yml and *.json; - is standard input. All of
+    /// them are one set.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    pub files: Vec<PathBuf>,
+    /// The findings as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Print the layout that is chosen for this size and image: id and file.
+    #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
+    pub select: Vec<String>,
+    /// Notes count as problems do.
+    #[arg(long, conflicts_with = "fix")]
+    pub strict: bool,
+    /// Print one valid file in the canonical spelling: edited where it differs, comments and order stay.
+    #[arg(long, conflicts_with_all = ["json", "select"])]
+    pub fix: bool,
+    /// Put the canonical spelling into the files themselves.
+    #[arg(long, requires = "fix")]
+    pub write: bool,
+}
 
 /// What was found in all files.
 #[derive(Serialize)]
@@ -45,14 +71,14 @@ struct CheckedLayout {
 ///
 /// # Errors
 /// A file or directory cannot be read or written, or a directory holds no layout.
-pub fn check(options: &cli::Check) -> Result<Outcome> {
+pub fn check(options: &Options) -> Result<Exit> {
     let (text, outcome) = answer(options)?;
     print(&text)?;
     Ok(outcome)
 }
 
 /// What is printed, and how it ends.
-pub(super) fn answer(options: &cli::Check) -> Result<(String, Outcome)> {
+pub(super) fn answer(options: &Options) -> Result<(String, Exit)> {
     if options.fix {
         return fix::fix(&files_at(&options.files)?, options.write);
     }
@@ -62,7 +88,7 @@ pub(super) fn answer(options: &cli::Check) -> Result<(String, Outcome)> {
         _ if options.json => (json(&checked)? + "\n", checked.is_good()),
         _ => (checked.to_string(), checked.is_good()),
     };
-    Ok((text, Outcome::good_if(good)))
+    Ok((text, Exit::good_if(good)))
 }
 
 impl Checked {

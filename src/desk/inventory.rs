@@ -1,13 +1,15 @@
 //! `drophammer inventory`: this machine as JSON.
 
-use super::{Outcome, json, print};
 use crate::error::Result;
+use crate::exit::Exit;
+use crate::stdout::{json, print};
+use crate::survey::{self, Depth};
 
 /// Prints this machine.
 ///
 /// # Errors
 /// sysfs cannot be read.
-pub fn inventory() -> Result<Outcome> {
-    print(&(json(&crate::inventory::read()?)? + "\n"))?;
-    Ok(Outcome::Good)
+pub fn inventory() -> Result<Exit> {
+    print(&(json(&survey::read(Depth::Deep)?)? + "\n"))?;
+    Ok(Exit::Good)
 }

@@ -1,19 +1,21 @@
 //! The desk tools, one file each. They read and print; only `check --fix --write` changes a file. `image pack` has a folder of
 //! its own, `pack`.
 
-pub(crate) mod check;
+pub mod check;
+#[cfg(feature = "survey")]
 mod inventory;
-pub(crate) mod plan;
+pub mod plan;
 #[cfg(feature = "serve")]
 mod registered;
 #[cfg(feature = "desk")]
-mod schema;
+pub mod schema;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "desk")]
-mod tree;
+pub mod tree;
 
 pub use check::check;
+#[cfg(feature = "survey")]
 pub use inventory::inventory;
 pub use plan::plan;
 #[cfg(feature = "desk")]
@@ -21,38 +23,11 @@ pub use schema::schema;
 #[cfg(feature = "desk")]
 pub use tree::tree;
 
-use crate::error::{Context, Error, Phase, Result};
+use crate::error::{Context, Phase, Result};
 use crate::layout::{self, Parsed};
 use crate::problem::Problem;
-use serde::Serialize;
-use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::path::Path;
-
-/// Was the input good?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    Good,
-    Refused,
-    /// Of the agent: the machine is to boot again at once.
-    BootAgain,
-}
-
-impl Outcome {
-    fn good_if(good: bool) -> Outcome {
-        if good { Outcome::Good } else { Outcome::Refused }
-    }
-}
-
-/// A refusal is said as a failure is, and has an exit status of its own.
-pub fn or_refused(result: Result<Outcome>) -> Result<Outcome> {
-    match result {
-        Err(error) if error.is_refusal() => {
-            eprintln!("drophammer: {error}");
-            Ok(Outcome::Refused)
-        }
-        other => other,
-    }
-}
 
 /// Problems of a file, one a line: `FILE:LINE:COLUMN: PLACE: MESSAGE`.
 fn problem_lines(file: &Path, problems: &[Problem]) -> String {
@@ -66,7 +41,7 @@ fn located(file: &Path, problem: &Problem) -> String {
 
 #[cfg(feature = "desk")]
 fn print_problems(file: &Path, problems: &[Problem]) -> Result<()> {
-    print(&problem_lines(file, problems))
+    crate::stdout::print(&problem_lines(file, problems))
 }
 
 /// In the place of a file: standard input.
@@ -112,21 +87,9 @@ fn read(path: &Path) -> Result<String> {
     String::from_utf8(bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
 }
 
-/// To standard output; a reader that has seen enough (`| head`) is no error.
-pub(crate) fn print(text: &str) -> Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context(Phase::Settings, || "write to standard output".to_owned()),
-    }
-}
-
 /// Colour is for people: no pipe gets it, and nobody who asked for none (no-color.org).
 fn wants_colour() -> bool {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     std::io::stdout().is_terminal() && !unwanted && !dumb
-}
-
-pub(crate) fn json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(value).map_err(|error| Error::with_source(Phase::Settings, "print as JSON", error))
 }

@@ -1,21 +1,62 @@
 //! `drophammer plan`: what an installation would do.
 
-use super::{Outcome, json, or_refused, print, problem_lines, read, read_layout, wants_colour};
-use crate::cli;
+use super::{problem_lines, read, read_layout, wants_colour};
 use crate::error::{Context, Error, Phase, Result};
-use crate::inventory::{self, Inventory, Use};
+use crate::exit::{Exit, or_refused};
+use crate::inventory::{Inventory, Use};
 use crate::layout::Parsed;
 use crate::marker::Marker;
+#[cfg(feature = "serve")]
+use crate::operator::OfServer;
 use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
+use crate::stdout::{json, print};
+use crate::steps::{Erase, Steps};
+use clap::Args;
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use uuid::Uuid;
+
+/// What is asked for.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The layout, YAML or JSON; - is standard input.
+    #[cfg_attr(feature = "serve", arg(long, value_name = "FILE", required_unless_present = "machine"))]
+    #[cfg_attr(not(feature = "serve"), arg(long, value_name = "FILE", required = true))]
+    pub layout: Option<PathBuf>,
+    /// A machine of a server, by its id or name: what it would be told now, and the inventory that it has registered.
+    /// With --layout that layout; with --inventory that inventory.
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "ID")]
+    pub machine: Option<String>,
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    pub of: OfServer,
+    /// What `drophammer inventory` printed; without it, this machine.
+    #[arg(long, value_name = "FILE")]
+    pub inventory: Option<PathBuf>,
+    /// How thoroughly disks are erased before they are made anew; with --machine the server's word counts.
+    #[arg(long, value_enum, default_value_t)]
+    pub erase: Erase,
+    /// Preview a reinstall: disks without wipeonreinstall are kept, and what is on them is shown.
+    #[arg(long)]
+    pub reinstall: bool,
+    /// As after a reboot into the agent: what the inventory shows as mounted, and its swap, is not in the way. A reinstall is
+    /// always shown so.
+    #[arg(long)]
+    pub at_rest: bool,
+    /// Preview a reinstall that is ordered with --without-marker.
+    #[arg(long, requires = "reinstall")]
+    pub without_marker: bool,
+    /// The plan as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Prints what an installation would do.
 ///
 /// # Errors
 /// A file cannot be read, or the inventory is not one.
-pub fn plan(options: &cli::Plan) -> Result<Outcome> {
+pub fn plan(options: &Options) -> Result<Exit> {
     or_refused(said(options).and_then(|(text, outcome)| print(&text).map(|()| outcome)))
 }
 
@@ -29,28 +70,31 @@ pub(super) struct Asked {
 }
 
 /// What is printed, and how it ends.
-pub(crate) fn said(options: &cli::Plan) -> Result<(String, Outcome)> {
+pub(crate) fn said(options: &Options) -> Result<(String, Exit)> {
     match asked(options)? {
         Ok(asked) => planned(options, asked),
-        Err(problems) => Ok((problems, Outcome::Refused)),
+        Err(problems) => Ok((problems, Exit::Refused)),
     }
 }
 
 /// The inner error is all that is wrong with the layout's file.
-fn asked(options: &cli::Plan) -> Result<std::result::Result<Asked, String>> {
+fn asked(options: &Options) -> Result<std::result::Result<Asked, String>> {
     #[cfg(feature = "serve")]
     if let Some(machine) = &options.machine {
         return super::registered::asked(options, machine);
     }
     let inventory = match &options.inventory {
         Some(path) => read_inventory(path)?,
-        None => inventory::read()?,
+        #[cfg(feature = "survey")]
+        None => crate::survey::read(crate::survey::Depth::Deep)?,
+        #[cfg(not(feature = "survey"))]
+        None => return Err(Error::refusal(Phase::Inventory, "name the inventory: --inventory FILE")),
     };
     of_file(options, inventory)
 }
 
 /// With the layout of a file, for nobody's allocation.
-pub(super) fn of_file(options: &cli::Plan, mut inventory: Inventory) -> Result<std::result::Result<Asked, String>> {
+pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std::result::Result<Asked, String>> {
     let Some(path) = &options.layout else {
         return Err(Error::refusal(Phase::Layout, "name the layout: --layout FILE"));
     };
@@ -70,16 +114,21 @@ pub(super) fn of_file(options: &cli::Plan, mut inventory: Inventory) -> Result<s
     };
     let claim = options.without_marker.then(|| waived(&inventory));
     let notes = installed(mode, &inventory);
-    Ok(Ok(Asked { parsed, inventory, request: Request { mode, erase: options.erase, subject, claim }, notes }))
+    Ok(Ok(Asked {
+        parsed,
+        inventory,
+        request: Request { mode, steps: Steps::erasing(options.erase), subject, assigned: Default::default(), claim },
+        notes,
+    }))
 }
 
-fn planned(options: &cli::Plan, asked: Asked) -> Result<(String, Outcome)> {
+fn planned(options: &Options, asked: Asked) -> Result<(String, Exit)> {
     let Asked { parsed, inventory, request, notes } = asked;
     match plan::make(&parsed.layout, &inventory, request, &mut placeholders()) {
         Ok(mut plan) => {
             plan.warnings.extend(notes);
             let text = if options.json { json(&plan)? + "\n" } else { in_colour(&plan) };
-            Ok((text, Outcome::Good))
+            Ok((text, Exit::Good))
         }
         Err(refusal) => {
             let refusal = refusal.located(|problem| parsed.locate(problem));
@@ -88,7 +137,7 @@ fn planned(options: &cli::Plan, asked: Asked) -> Result<(String, Outcome)> {
                 eprintln!("drophammer: {note}");
             }
             let text = if options.json { json(&refusal)? } else { in_colour(&refusal) };
-            Ok((text + "\n", Outcome::Refused))
+            Ok((text + "\n", Exit::Refused))
         }
     }
 }
@@ -160,8 +209,6 @@ pub(super) fn possible(inventory: Inventory, what: impl FnOnce() -> String) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Erase;
-    use std::path::PathBuf;
 
     #[test]
     fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
@@ -180,27 +227,27 @@ mod tests {
         let outcome = |text: &str, reinstall, at_rest| {
             std::fs::write(&layout, text).unwrap();
             let (layout, inventory) = (Some(layout.clone()), Some(path.clone()));
-            plan(&cli::Plan { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
+            plan(&Options { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
         };
-        assert_eq!(outcome(&text, true, false), Outcome::Good);
+        assert_eq!(outcome(&text, true, false), Exit::Good);
         // Who holds a disk that is wiped is still in the way, unless the machine is at rest by then.
-        assert_eq!(outcome(&text, false, false), Outcome::Refused);
-        assert_eq!(outcome(&text, false, true), Outcome::Good);
+        assert_eq!(outcome(&text, false, false), Exit::Refused);
+        assert_eq!(outcome(&text, false, true), Exit::Good);
         let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
         disk.uses.push(Use::Holder("dm-7".to_owned()));
         std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
-        assert_eq!(outcome(&text, true, false), Outcome::Refused);
-        assert_eq!(outcome(&text, false, true), Outcome::Refused);
+        assert_eq!(outcome(&text, true, false), Exit::Refused);
+        assert_eq!(outcome(&text, false, true), Exit::Refused);
     }
 
-    fn options() -> cli::Plan {
-        cli::Plan {
+    fn options() -> Options {
+        Options {
             layout: Some(testdata("layouts/default.yaml")),
             inventory: Some(testdata("inventories/installed-default.json")),
             #[cfg(feature = "serve")]
             machine: None,
             #[cfg(feature = "serve")]
-            of: cli::OfServer::default(),
+            of: OfServer::default(),
             erase: Erase::Quick,
             reinstall: false,
             at_rest: false,
@@ -214,13 +261,13 @@ mod tests {
     }
 
     /// `drophammer plan` with an inventory that is changed in one way.
-    fn planned_with(change: impl Fn(&mut serde_json::Value), options: cli::Plan) -> Outcome {
+    fn planned_with(change: impl Fn(&mut serde_json::Value), options: Options) -> Exit {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("changed.json");
         let mut inventory = serde_json::from_str(&read(options.inventory.as_ref().unwrap()).unwrap()).unwrap();
         change(&mut inventory);
         std::fs::write(&path, inventory.to_string()).unwrap();
-        plan(&cli::Plan { inventory: Some(path), ..options }).unwrap()
+        plan(&Options { inventory: Some(path), ..options }).unwrap()
     }
 
     #[test]
@@ -229,15 +276,15 @@ mod tests {
         let looked = |inventory: &mut serde_json::Value| {
             inventory["filesystems"] = serde_json::json!([{"device": "/dev/sda2", "size_bytes": 1, "used_bytes": 1}]);
         };
-        let reinstall = || cli::Plan { reinstall: true, ..options() };
-        assert_eq!(planned_with(looked, reinstall()), Outcome::Refused);
-        assert_eq!(planned_with(looked, cli::Plan { without_marker: true, ..reinstall() }), Outcome::Good);
+        let reinstall = || Options { reinstall: true, ..options() };
+        assert_eq!(planned_with(looked, reinstall()), Exit::Refused);
+        assert_eq!(planned_with(looked, Options { without_marker: true, ..reinstall() }), Exit::Good);
     }
 
     #[test]
     fn an_inventory_that_no_machine_has_is_refused() {
         let sectors = |inventory: &mut serde_json::Value| inventory["disks"][0]["sector_bytes"] = 0.into();
-        assert_eq!(planned_with(|_| {}, options()), Outcome::Good);
-        assert_eq!(planned_with(sectors, options()), Outcome::Refused);
+        assert_eq!(planned_with(|_| {}, options()), Exit::Good);
+        assert_eq!(planned_with(sectors, options()), Exit::Refused);
     }
 }

@@ -1,9 +1,8 @@
 //! `drophammer plan --machine`: a machine of a server, planned from what it has registered and from what it would be told now.
 
-use super::plan::{Asked, of_file, possible, read_inventory, stop_using};
+use super::plan::{Asked, Options, of_file, possible, read_inventory, stop_using};
 use crate::allocation::{Allocation, Order};
 use crate::assigned::{correct_begun, request};
-use crate::cli;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::Inventory;
 use crate::operator::{Answer, Server, find};
@@ -20,7 +19,7 @@ const FRESH: &str = "`drophammer inventory` on the machine prints a new one, for
 ///
 /// # Errors
 /// The server cannot be asked; it knows too little; the machine would not be planned for.
-pub fn asked(options: &cli::Plan, machine: &str) -> Result<std::result::Result<Asked, String>> {
+pub fn asked(options: &Options, machine: &str) -> Result<std::result::Result<Asked, String>> {
     let server = Server::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {
         Ok(id) => id.to_string(),
@@ -96,7 +95,7 @@ fn ago(seconds: u64) -> String {
 }
 
 /// As the agent: the layout and the words that the server gives it, for its own allocation.
-fn of_allocation(options: &cli::Plan, name: &str, preview: &Preview, mut inventory: Inventory) -> Result<Asked> {
+fn of_allocation(options: &Options, name: &str, preview: &Preview, mut inventory: Inventory) -> Result<Asked> {
     let machine = &preview.machine;
     let Some(mut allocation) = machine.allocation.clone() else {
         let why = preview.withheld.as_deref().unwrap_or("the server gives it nothing");
@@ -115,7 +114,7 @@ fn of_allocation(options: &cli::Plan, name: &str, preview: &Preview, mut invento
         stop_using(&mut inventory);
     }
     correct_begun(&machine.id, &mut allocation, &parsed.layout, &inventory);
-    let mut request = request(machine, &machine.id, &allocation);
+    let mut request = request(machine, &machine.id, &allocation, &[]);
     if request.subject.url.is_empty() {
         "the image's server".clone_into(&mut request.subject.url);
     }
@@ -137,7 +136,7 @@ fn of_allocation(options: &cli::Plan, name: &str, preview: &Preview, mut invento
 }
 
 /// A reinstall that is only thought of, where none is ordered.
-fn what_if(options: &cli::Plan, name: &str, allocation: &mut Allocation) -> Result<()> {
+fn what_if(options: &Options, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
         return Err(refusal(format!(
             "machine {name} is not installed, so that nothing is reinstalled: without --reinstall the installation is shown"

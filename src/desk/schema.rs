@@ -8,21 +8,39 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use super::Outcome;
 use crate::allocation::Machine;
-use crate::cli::{self, Document};
 use crate::error::Result;
+use crate::exit::Exit;
 use crate::layout::Layout;
+use crate::stdout::{json, print};
+use clap::{Args, ValueEnum};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
+
+/// What is asked for.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// What the schema is of.
+    pub of: Document,
+}
+
+/// A document that people write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Document {
+    Layout,
+    /// What an agent gets from its control plane.
+    Allocation,
+    /// A file of `machines/` of `drophammer serve`.
+    Machine,
+}
 
 /// Prints the schema.
 ///
 /// # Errors
 /// It cannot be printed.
-pub fn schema(options: &cli::Schema) -> Result<Outcome> {
-    super::print(&(super::json(&of(options.of))? + "\n"))?;
-    Ok(Outcome::Good)
+pub fn schema(options: &Options) -> Result<Exit> {
+    print(&(json(&of(options.of))? + "\n"))?;
+    Ok(Exit::Good)
 }
 
 fn of(document: Document) -> Value {

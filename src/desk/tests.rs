@@ -1,8 +1,8 @@
 //! `check` over directories and files, as a person calls it.
 
-use super::Outcome;
 use super::check::{Checked, answer};
 use crate::cli::{Cli, Command};
+use crate::exit::Exit;
 use clap::Parser;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn seeds() -> PathBuf {
 }
 
 /// What `drophammer check ARGUMENTS` prints, and how it ends.
-fn run(arguments: &[&str]) -> crate::error::Result<(String, Outcome)> {
+fn run(arguments: &[&str]) -> crate::error::Result<(String, Exit)> {
     let all = ["drophammer", "check"].iter().chain(arguments);
     match Cli::try_parse_from(all).unwrap().command {
         Command::Check(options) => answer(&options),
@@ -89,16 +89,16 @@ fn the_exit_status_says_whether_it_is_good() {
     let seeds = seeds();
     let (seeds, file) = (seeds.to_str().unwrap(), format!("{place}/a.yaml"));
     for (arguments, outcome, words) in [
-        (&[place][..], Outcome::Good, "2 layouts, all good"),
-        (&[place, "--json"], Outcome::Good, "\"collisions\": []"),
-        (&[seeds], Outcome::Refused, "6 collisions"),
-        (&[seeds, "--json"], Outcome::Refused, "\"example\": \"ubuntu-20.4.0\""),
-        (&[place, "--select", "c1", "debian-9"], Outcome::Good, "b  "),
-        (&[place, "--select", "c1", "debian-9", "--json"], Outcome::Good, "\"id\": \"b\""),
-        (&[place, "--select", "c1", "ubuntu-9"], Outcome::Refused, "takes no ubuntu, but debian \"< 10\", suse \"7\""),
-        (&[place, "--select", "c1", "debian", "--json"], Outcome::Refused, "\"message\": \"invalid format"),
-        (&[seeds, "--select", "c1-large-x86", "debian-12"], Outcome::Refused, "2 layouts match"),
-        (&[&file, "--fix"], Outcome::Good, "# a, kept by hand\n"),
+        (&[place][..], Exit::Good, "2 layouts, all good"),
+        (&[place, "--json"], Exit::Good, "\"collisions\": []"),
+        (&[seeds], Exit::Refused, "6 collisions"),
+        (&[seeds, "--json"], Exit::Refused, "\"example\": \"ubuntu-20.4.0\""),
+        (&[place, "--select", "c1", "debian-9"], Exit::Good, "b  "),
+        (&[place, "--select", "c1", "debian-9", "--json"], Exit::Good, "\"id\": \"b\""),
+        (&[place, "--select", "c1", "ubuntu-9"], Exit::Refused, "takes no ubuntu, but debian \"< 10\", suse \"7\""),
+        (&[place, "--select", "c1", "debian", "--json"], Exit::Refused, "\"message\": \"invalid format"),
+        (&[seeds, "--select", "c1-large-x86", "debian-12"], Exit::Refused, "2 layouts match"),
+        (&[&file, "--fix"], Exit::Good, "# a, kept by hand\n"),
     ] {
         let (said, found) = run(arguments).unwrap();
         assert_eq!(found, outcome, "{arguments:?}");
@@ -133,7 +133,7 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
     std::os::unix::fs::symlink("b.yaml", dir.path().join("e.yaml")).unwrap();
     let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
     let (said, outcome) = run(&[dir.path().to_str().unwrap(), "--fix", "--write"]).unwrap();
-    assert_eq!(outcome, Outcome::Refused);
+    assert_eq!(outcome, Exit::Refused);
     let said = said.replace(&format!("{}/", dir.path().display()), "");
     assert_eq!(
         said.lines().filter(|line| !line.starts_with("d.yaml:")).collect::<Vec<_>>(),
@@ -206,7 +206,7 @@ fn a_layout_of_the_v2_api_is_read_and_edited_in_place() {
     let dir = directory(&[("v2.yaml", V2)]);
     let file = dir.path().join("v2.yaml");
     let (said, outcome) = run(&[file.to_str().unwrap()]).unwrap();
-    assert_eq!(outcome, Outcome::Good, "{said}");
+    assert_eq!(outcome, Exit::Good, "{said}");
     assert!(said.contains("disks[0].wipe_on_reinstall: the canonical name of this field is wipeonreinstall"), "{said}");
     assert!(said.contains("the canonical value is \"ef00\""), "{said}");
     let (said, _) = run(&[file.to_str().unwrap(), "--fix"]).unwrap();
@@ -229,13 +229,13 @@ fn what_the_v2_api_has_for_people_is_not_read_and_goes() {
     let dir = directory(&[("v2.json", answer)]);
     let file = dir.path().join("v2.json");
     let (said, outcome) = run(&[file.to_str().unwrap()]).unwrap();
-    assert_eq!(outcome, Outcome::Good, "{said}");
+    assert_eq!(outcome, Exit::Good, "{said}");
     for place in ["meta", "filesystems[0].name", "filesystems[0].description"] {
         let line = format!(": {place}: metal-stack's v2 API has this field, and it is not read here (note)");
         assert!(said.contains(&line), "{said}");
     }
     let (said, outcome) = run(&[file.to_str().unwrap(), "--fix", "--write"]).unwrap();
-    assert_eq!(outcome, Outcome::Good, "{said}");
+    assert_eq!(outcome, Exit::Good, "{said}");
     assert!(said.ends_with("v2.json: written anew in the canonical form, without its comments\n"), "{said}");
     let fixed = crate::layout::read_yaml(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!((fixed.notes.len(), fixed.layout.name.as_deref()), (0, Some("a layout")));
@@ -307,10 +307,10 @@ fn notes_are_problems_where_somebody_says_strict() {
     let dir = directory(&[("a.yaml", &layout("a", "{sizes: [c1], images: {}}")), ("b.yaml", V2)]);
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for (name, strict, expected) in [
-        ("a.yaml", Outcome::Refused, "1 layout, good, 2 notes, which --strict takes for problems\n"),
-        ("b.yaml", Outcome::Refused, "notes, which --strict takes for problems\n"),
+        ("a.yaml", Exit::Refused, "1 layout, good, 2 notes, which --strict takes for problems\n"),
+        ("b.yaml", Exit::Refused, "notes, which --strict takes for problems\n"),
     ] {
-        assert_eq!(run(&[&file(name)]).unwrap().1, Outcome::Good);
+        assert_eq!(run(&[&file(name)]).unwrap().1, Exit::Good);
         let (said, outcome) = run(&[&file(name), "--strict"]).unwrap();
         assert_eq!(outcome, strict, "{said}");
         assert!(said.ends_with(expected), "{said}");
@@ -318,5 +318,5 @@ fn notes_are_problems_where_somebody_says_strict() {
     let (said, _) = run(&[&file("b.yaml"), "--fix"]).unwrap();
     let good = directory(&[("good.yaml", &said)]);
     let (said, outcome) = run(&[good.path().to_str().unwrap(), "--strict"]).unwrap();
-    assert_eq!(outcome, Outcome::Good, "{said}");
+    assert_eq!(outcome, Exit::Good, "{said}");
 }

@@ -1,308 +1,42 @@
-//! From the image's URL to the files below the target's root, as one stream in constant memory. Each stage is a thread; what
-//! is between them is in `ring`:
+//! From the image's URL to the files below the target's root, or onto a disk, as one stream in constant memory. Each stage is a
+//! thread:
 //!
 //! ```text
+//!  get           flow                        tree                  raw
 //! fetch ─┬─> digest
-//!        └─> decode ──> untar ──> writers
+//!        └─> decode ──────────────────────> untar ──> writers, or  write
 //! ```
 //!
-//! What would replace files waits in front of `decode` until its digest is right: see `held`.
-//!
-//! A raw disk image goes onto a disk instead: see `raw`.
+//! `flow` knows none of the others: `get` feeds it, `tree` and `raw` take what comes out, and these three know nothing of each other.
+//! `incoming` puts them together, and here is what other rooms use.
 
-mod acl;
-mod arriving;
-mod attributes;
-mod beneath;
-mod beside;
-mod copy;
-mod decode;
-mod digest;
-mod fetch;
-mod file;
-mod fresh;
+mod flow;
 #[cfg(test)]
 mod fuzzing;
-mod held;
-mod lanes;
-mod look;
-mod manifest;
-mod members;
-mod minisign;
-mod named;
-mod names;
-mod oci;
-mod pax;
-mod place;
-mod progress;
+mod get;
+mod incoming;
 pub mod raw;
-mod reach;
-mod retry;
-mod ring;
-mod source;
-mod space;
-mod sparse;
-mod stages;
-mod sweep;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 pub(crate) mod tests;
-mod trust;
-mod untar;
-mod verify;
-mod walk;
-mod whiteout;
-mod work;
-mod writers;
+mod tree;
 
-pub use beneath::{Beneath, Conflicts};
-pub use decode::{Format, Plain};
-pub use manifest::Manifest;
-pub use named::{IN_COMMENT as NAME_IN_COMMENT, MINIMUM_FILE, Minimum};
-pub use source::{Part, Reached, Source};
-pub use trust::{DIRECTORY as KEY_DIRECTORY, Keys, PublicKey};
+pub use flow::{Digest, Format, Plain};
+pub use get::{
+    DIRECTORY as KEY_DIRECTORY, IN_COMMENT as NAME_IN_COMMENT, Keys, MINIMUM_FILE, Manifest, Minimum, Part, PublicKey,
+    Reached, Source, given_digest, signature_beside,
+};
+pub use incoming::{Burned, Incoming};
+pub use tree::{Beneath, Conflicts};
 
-use crate::control::wire::{BurnFigures, Hidden, Progress, Share};
-use crate::error::{Context, Error, Phase, Result};
+use crate::error::Result;
 use crate::http;
-use arriving::{Arriving, Told};
-use beneath::Counter;
-use digest::Digest;
-use place::Root;
-use progress::Meter;
-use reqwest::blocking::Client;
-use retry::Pace;
-use ring::Reader;
-use stages::{Average, Stages};
-use std::fs::File;
-use std::io::{self, BufRead};
-use std::path::Path;
-use std::time::{Duration, Instant};
-use untar::{Unpacked, untar};
-
-/// An image that changes under us may do so once or twice, not for ever.
-const MOST_STARTS: u32 = 3;
-
-/// What arrived.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Burned {
-    /// As it travelled.
-    pub bytes: u64,
-    /// Decompressed: of the tar, or of the disk that a raw image is of.
-    pub tar_bytes: u64,
-    pub entries: u64,
-    /// How often the connection was taken up again.
-    pub resumed: u32,
-    /// One for each of [`Beneath::hidden`].
-    pub hidden: Vec<Hidden>,
-    pub conflicts: Conflicts,
-    /// How busy each stage was.
-    pub shares: Vec<Share>,
-}
-
-impl Burned {
-    /// For the report.
-    pub fn figures(&self, took: Duration) -> BurnFigures {
-        BurnFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
-    }
-}
 
 /// Asks the image's server for size, ETag and digest; writes nothing.
 ///
 /// # Errors
 /// The server does not answer, has no such image, or no digest can be had.
 pub fn reach(source: &Source) -> Result<Reached> {
-    reach::reach(&http::client()?, source, &Pace::default())
-}
-
-/// An image on its way: its first bytes are fetched from the moment this exists, until the ring is full.
-pub struct Incoming {
-    reached: Reached,
-    client: Client,
-    pace: Pace,
-    plain: Plain,
-    /// The first part, until it is burned.
-    first: Option<Arriving>,
-    /// Is what lies below the root already somebody's?
-    among_others: bool,
-}
-
-type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
-
-impl Incoming {
-    /// `plain` says what is wanted: a tree of files, or a disk.
-    ///
-    /// # Errors
-    /// TLS cannot be set up, or the image has no digest that is known.
-    pub fn start(reached: Reached, plain: Plain) -> Result<Incoming> {
-        Incoming::at_pace(reached, plain, Pace::default())
-    }
-
-    fn at_pace(reached: Reached, plain: Plain, pace: Pace) -> Result<Incoming> {
-        let client = http::streaming_client(pace.stall)?;
-        let mut incoming = Incoming { reached, client, pace, plain, first: None, among_others: false };
-        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part, None)).transpose()?;
-        Ok(incoming)
-    }
-
-    fn arriving(&self, part: &Part, held_in: Option<File>) -> Result<Arriving> {
-        Arriving::start(&self.client, part, &self.pace, self.plain, held_in)
-    }
-
-    /// What is below the root already is somebody's: an image that changes on the way fails then, since to start over
-    /// would clear the root. A whiteout removes only what this burn has brought.
-    pub fn among_others(self) -> Incoming {
-        Incoming { among_others: true, ..self }
-    }
-
-    /// Streams the image below `root`. When this fails, nothing of it stays on what this run has made. `watch` is told a few times a
-    /// second.
-    ///
-    /// Succeeds only when the server's length, the compression's end mark, the tar's end blocks and the digest all agree.
-    /// Nothing is synced: errors of the disk may still come with the umount.
-    ///
-    /// On a merged filesystem the image's files win over files and symlinks of the same name, directories stay with what is
-    /// in them, and nothing is touched that the image does not name.
-    ///
-    /// What would replace files is proven first, be they somebody's or those of a layer below. What is not proven yet comes only
-    /// to what this run has made, where nothing boots before the end.
-    ///
-    /// # Errors
-    /// The first of fetch, decoder, tar, write and digest that is not content, by name.
-    pub fn burn(mut self, root: &Path, beneath: &Beneath, watch: Watch) -> Result<Burned> {
-        let merged = beneath::relative(beneath.merged);
-        let below = Root::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
-        let looked = || format!("look at what is below {}", root.display());
-        let is_others = self.among_others && !below.is_empty().context(Phase::Image, looked)?;
-        let below = if self.among_others { below.among_others() } else { below };
-        let (starts, fresh) = match is_others {
-            true => (1, Vec::new()),
-            false => (MOST_STARTS, below.fresh(&beneath::relative(beneath.fresh)).context(Phase::Image, looked)?),
-        };
-        let replaces = is_others || !beneath.merged.is_empty();
-        let mut resumed = 0;
-        let mut start = 1;
-        loop {
-            let burned = self.burn_once(&below, beneath, replaces, watch);
-            let url = &self.reached.url;
-            let end = match burned {
-                Ok(End::Whole(burned)) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
-                Ok(End::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
-                Ok(End::StartOver { why, .. }) => {
-                    let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
-                    let text = format!("the image {url} changed or could not be resumed{times}: {why}");
-                    Err(Error::new(Phase::Image, text))
-                }
-                Err(error) => Err(error),
-            };
-            let (why, before) = match end {
-                Ok(again) => again,
-                Err(error) => {
-                    // Proven layers without the one above them would look complete too.
-                    if let Err(why) = below.clear(&fresh) {
-                        tracing::warn!("what came of the image cannot be removed from {}: {why}", root.display());
-                    }
-                    return Err(error);
-                }
-            };
-            start += 1;
-            tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
-            resumed += before + 1;
-            below.clear(&fresh).context(Phase::Image, || format!("clear {} to start over", root.display()))?;
-        }
-    }
-
-    /// Piece by piece, before anything is written. A manifest that nobody has signed is as good as the server that it is from:
-    /// its pieces may be others than those of the digest.
-    fn is_proven_as_it_comes(&self, part: &Part) -> bool {
-        self.reached.signed_by.is_some() && part.manifest.is_some()
-    }
-
-    /// All parts, one after the other.
-    fn burn_once(&mut self, root: &Root, beneath: &Beneath, mut replaces: bool, watch: Watch) -> Result<End> {
-        let mut counter = Counter::new(*beneath);
-        let (mut sum, mut average) = (Burned::default(), Average::default());
-        let mut meter = Meter::new(self.reached.size_bytes());
-        let mut first = self.first.take();
-        for part in &self.reached.parts {
-            let held_in = match replaces && !self.is_proven_as_it_comes(part) {
-                true => Some(root.nameless_file().context(Phase::Image, || "make a file to hold the image in")?),
-                false => None,
-            };
-            // What was fetched for a look at it is fetched again where all of it is held.
-            let arriving = match first.take().filter(|_| held_in.is_none()) {
-                Some(first) => first,
-                None => self.arriving(part, held_in)?,
-            };
-            let began = Instant::now();
-            match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
-                End::Whole(burned) => {
-                    average.add(&burned.shares, began.elapsed());
-                    add(&mut sum, burned);
-                }
-                start_over => return Ok(start_over),
-            }
-            // The next one replaces files of this one.
-            replaces = true;
-        }
-        (sum.hidden, sum.shares) = (counter.finish(), average.shares());
-        Ok(End::Whole(sum))
-    }
-}
-
-fn add(sum: &mut Burned, part: Burned) {
-    sum.bytes += part.bytes;
-    sum.tar_bytes += part.tar_bytes;
-    sum.entries += part.entries;
-    sum.resumed += part.resumed;
-    sum.conflicts.files += part.conflicts.files;
-    sum.conflicts.first.extend(part.conflicts.first);
-}
-
-enum End {
-    Whole(Burned),
-    StartOver { why: String, resumed: u32 },
-}
-
-/// The pipeline of one stream.
-fn burn_part(
-    arriving: Arriving,
-    part: &Part,
-    root: &Root,
-    counter: &mut Counter,
-    meter: &mut Meter,
-    watch: Watch,
-    layered: bool,
-) -> Result<End> {
-    let expected: Digest = part.digest.parse().map_err(|why: String| Error::new(Phase::Image, why))?;
-    let Arriving { reader, digest, told, stages } = arriving;
-    stages.restart();
-    let unpacked = meter.telling(&told, watch, || unpack(reader, root, counter, layered, &told, &stages));
-    if let Some(why) = told.start_over() {
-        return Ok(End::StartOver { why, resumed: told.resumed() });
-    }
-    let unpacked = unpacked.context(Phase::Image, || format!("unpack {}", part.url))?;
-    let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
-    if digest != expected {
-        let text = format!("digest of {}: {expected} was expected, {digest} came", part.url);
-        return Err(Error::new(Phase::Image, text));
-    }
-    let Unpacked { entries, tar_bytes, conflicts } = unpacked;
-    let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());
-    Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, conflicts, shares, ..Burned::default() }))
-}
-
-fn unpack(
-    mut tar: Reader,
-    root: &Root,
-    counter: &mut Counter,
-    layered: bool,
-    told: &Told,
-    stages: &Stages,
-) -> io::Result<Unpacked> {
-    if raw::is_disk_image(tar.fill_buf()?) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, raw::DISK_FOR_TREE));
-    }
-    untar(tar, root, counter, layered, told, stages)
+    get::reach(&http::client()?, source, &get::Pace::default())
 }

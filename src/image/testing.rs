@@ -1,9 +1,7 @@
 //! A small HTTP server for tests that can do everything wrong that servers do wrong, and short-hands around it.
 
-use super::lanes::Rules;
-use super::retry::Pace;
-use super::ring::{Pool, Reader, pipe};
-use super::stages::Clock;
+use super::flow::{Clock, Pool, Reader, pipe};
+use super::get::{Pace, Rules};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};

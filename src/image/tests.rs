@@ -1,63 +1,46 @@
 //! The whole pipeline: from a server in the test to the files, and what every kind of bad image gets.
 
-use super::digest::{Digesting, Kind};
+use super::flow::{Digest, Digesting, Kind, Stages, Told};
+use super::get::{self, Manifest, Pace, Part};
 use super::testing::{Act, Server, Tar, compress, noise, pace, reader};
-use super::*;
-use crate::storage::mount::unmount;
+use super::tree::tests::names;
+pub(crate) use super::tree::tests::{assert_same, look};
+use super::tree::{Counter, Root, untar};
+use super::{Beneath, Burned, Incoming, Plain, Reached, Source};
+use crate::error::{Phase, Result};
+use crate::facts::Hidden;
+use crate::http;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-mod acls;
 mod any_tree;
-mod bad;
 mod bombs;
-mod escapes;
-mod fuzz;
 mod liars;
 mod merge;
-mod seen;
 mod sources;
-mod trees;
-mod whiteouts;
 mod work;
 mod zoo;
 
-pub(crate) use seen::{assert_same, look};
 #[cfg(feature = "desk")]
 pub(crate) use zoo::make_zoo;
 
-/// Unpacks bytes that come in buffers of `cut` bytes.
-fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<Unpacked> {
-    let mut counter = Counter::new(Beneath::default());
-    untar(reader(tar, cut), &Root::open(root, Vec::new())?, &mut counter, layered, &Told::default(), &Stages::start())
-}
-
-fn digest(kind: Kind, bytes: &[u8]) -> String {
+fn digest(kind: Kind, bytes: &[u8]) -> Digest {
     let mut digesting = Digesting::new(bytes, kind);
     std::io::copy(&mut digesting, &mut std::io::sink()).unwrap();
-    digesting.finish().to_string()
+    digesting.finish()
 }
 
 /// Burns from a server; with the digest of `promised`.
 fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<Burned> {
     let source =
         Source { url: server.url("img.tar.zst"), digest: Some(digest(Kind::Sha256, promised)), ..Source::default() };
-    let reached = reach::reach(&http::client()?, &source, &pace())?;
+    let reached = get::reach(&http::client()?, &source, &pace())?;
     Incoming::at_pace(reached, Plain::Tar, pace())?.burn(root, &Beneath::default(), &|_| ())
-}
-
-#[test]
-fn another_machines_marker_is_not_unpacked() {
-    let root = tempfile::tempdir().unwrap();
-    let tar = Tar::new().file("etc/metal/drophammer.json", b"{}").file("./etc/metal/drophammer.json", b"{}");
-    unpack_into(root.path(), &tar.file("etc/metal/image.yaml", b"x").end(), 700, false).unwrap();
-    let paths: Vec<_> = look(root.path(), false).into_keys().collect();
-    assert_eq!(paths, ["", "etc", "etc/metal", "etc/metal/image.yaml"].map(PathBuf::from));
 }
 
 fn small_tar() -> Vec<u8> {
@@ -103,7 +86,8 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
     let half_tar = &tar[..tar.len() / 2 / 512 * 512];
     let mut flipped = good.clone();
     flipped[100_000] ^= 1;
-    let disk = compress("zstd", &[vec![0; 450], vec![0x83], vec![0; 59], vec![0x55, 0xaa], vec![0; 512]].concat());
+    let bare = [vec![0; 450], vec![0x83], vec![0; 59], vec![0x55, 0xaa], vec![0; 512]].concat();
+    let disk = compress("zstd", &bare);
     let cases: Vec<(Vec<u8>, Vec<u8>, &str)> = vec![
         (good.clone(), b"another".to_vec(), "digest of"),
         (good[..good.len() / 2].to_vec(), good[..good.len() / 2].to_vec(), "zstd stream ends in the middle of a frame"),
@@ -120,6 +104,7 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
         (b"<!DOCTYPE html>".to_vec(), good.clone(), "unknown compression"),
         (Vec::new(), good.clone(), "the image is empty"),
         (disk.clone(), disk, "it is a raw disk image: that needs a layout with image: true"),
+        (bare.clone(), bare, "it is a raw disk image: that needs a layout with image: true"),
     ];
     for (served, promised, says) in cases {
         let server = Server::start(served, |_| Act::default());
@@ -137,13 +122,8 @@ fn a_wrong_digest_says_both() {
     let server = Server::start(image.clone(), |_| Act::default());
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, b"x", root.path()).unwrap_err().to_string();
-    assert!(error.contains(&digest(Kind::Sha256, b"x")), "{error}");
+    assert!(error.contains(&digest(Kind::Sha256, b"x").to_string()), "{error}");
     assert!(error.contains(&format!("{} came", digest(Kind::Sha256, &image))), "{error}");
-}
-
-/// What lies below a root, without the root itself.
-fn names(root: &Path) -> Vec<PathBuf> {
-    look(root, false).into_keys().filter(|path| path != Path::new("")).collect()
 }
 
 #[test]
@@ -180,7 +160,7 @@ fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven(
     // A manifest that nobody signed proves the pieces of whoever wrote it, and not those of the digest.
     let manifest = Manifest::of(&image[..], image.len() as u64).unwrap();
     let lying = Manifest { digest: digest(Kind::Sha256, b"x"), ..manifest };
-    for manifest in [None, Some(std::sync::Arc::new(lying))] {
+    for manifest in [None, Some(Arc::new(lying))] {
         let error = burn_among_others(Part { manifest, ..part(b"x") }, directory.path()).unwrap_err().to_string();
         assert!(error.contains("was expected") && error.ends_with("nothing of it was unpacked"), "{error}");
         assert_eq!(fs::read_to_string(directory.path().join("mine")).unwrap(), "mine");
@@ -268,8 +248,8 @@ fn what_was_there_before_is_not_cleared() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("mine"), "content").unwrap();
     let source = Source { url: server.url("image"), digest: Some(digest(Kind::Sha256, &image)), ..Source::default() };
-    let reached = reach::reach(&http::client().unwrap(), &source, &testing::pace()).unwrap();
-    let incoming = Incoming::at_pace(reached, Plain::Tar, testing::pace()).unwrap().among_others();
+    let reached = get::reach(&http::client().unwrap(), &source, &pace()).unwrap();
+    let incoming = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().among_others();
     let error = incoming.burn(root.path(), &Beneath::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("changed or could not be resumed: "), "{error}");
     assert_eq!(fs::read_to_string(root.path().join("mine")).unwrap(), "content");
@@ -288,29 +268,4 @@ fn burn_tar(tar: &[u8], format: &str) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     burn_from(&server, &image, root.path()).unwrap();
     root
-}
-
-#[test]
-#[ignore = "needs root"]
-fn root_starting_over_enters_no_mount_point() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = directory.path().join("root");
-    let kept = directory.path().join("kept");
-    fs::create_dir_all(root.join("var/lib/kept")).unwrap();
-    fs::create_dir_all(&kept).unwrap();
-    fs::write(kept.join("precious"), "precious").unwrap();
-    // A bind mount has the same device number, which is the harder case.
-    let bind = nix::mount::MsFlags::MS_BIND;
-    nix::mount::mount(Some(&kept), &root.join("var/lib/kept"), None::<&str>, bind, None::<&str>).unwrap();
-    let below = Root::open(&root, Vec::new()).unwrap();
-    let fresh = below.fresh(&[]).unwrap();
-    fs::create_dir_all(root.join("var/log/old")).unwrap();
-    fs::write(root.join("var/lib/stale"), "stale").unwrap();
-    let cleared = below.clear(&fresh);
-    let listing = look(&root, false);
-    unmount(&root.join("var/lib/kept")).unwrap();
-    cleared.unwrap();
-    let paths: Vec<_> = listing.keys().map(|path| path.to_str().unwrap()).collect();
-    assert_eq!(paths, ["", "var", "var/lib", "var/lib/kept", "var/lib/kept/precious"]);
-    assert_eq!(fs::read_to_string(kept.join("precious")).unwrap(), "precious");
 }

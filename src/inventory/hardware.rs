@@ -1,190 +1,51 @@
-//! The machine around the disks: SMBIOS, processors, memory, network cards.
+//! The machine apart from its disks.
 
-use super::{Cpu, Firmware, Nic, System, attribute, link_name, names};
-use crate::error::{Error, Phase, Result};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use serde::{Deserialize, Serialize};
 
-/// SMBIOS as the kernel decoded it. A machine without SMBIOS has empty fields.
-pub(super) fn system(sys: &Path) -> System {
-    let dmi = |name: &str| attribute(&sys.join("class/dmi/id").join(name));
-    System {
-        uuid: machine_uuid(&dmi("product_uuid")),
-        vendor: dmi("sys_vendor"),
-        product: dmi("product_name"),
-        serial: dmi("product_serial"),
-        bios_vendor: dmi("bios_vendor"),
-        bios_version: dmi("bios_version"),
-        bios_date: dmi("bios_date"),
-        firmware: if sys.join("firmware/efi").is_dir() { Firmware::Uefi } else { Firmware::Bios },
-    }
+/// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct System {
+    /// SMBIOS UUID, lower case; empty when the firmware gives none.
+    pub uuid: String,
+    #[serde(default)]
+    pub vendor: String,
+    #[serde(default)]
+    pub product: String,
+    #[serde(default)]
+    pub serial: String,
+    #[serde(default)]
+    pub bios_vendor: String,
+    #[serde(default)]
+    pub bios_version: String,
+    #[serde(default)]
+    pub bios_date: String,
+    pub firmware: Firmware,
 }
 
-/// All zeroes is "not present" and all ones is "not set" (SMBIOS specification 7.2.1): no machine's name.
-fn machine_uuid(text: &str) -> String {
-    let digits = || text.chars().filter(|c| *c != '-');
-    if digits().all(|c| c == '0') || digits().all(|c| c.eq_ignore_ascii_case(&'f')) {
-        return String::new();
-    }
-    text.to_lowercase()
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Firmware {
+    #[default]
+    Bios,
+    Uefi,
 }
 
-/// One socket while its lines in cpuinfo are read.
-#[derive(Default)]
-struct Socket {
-    vendor: String,
-    model: String,
-    cores: BTreeSet<String>,
-    threads: u32,
+/// One socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    pub vendor: String,
+    pub model: String,
+    pub cores: u32,
+    pub threads: u32,
 }
 
-/// The sockets of `/proc/cpuinfo`, in the order of their numbers. Where the kernel names no socket (most of what is
-/// not x86), all threads are one.
-pub(super) fn cpus(cpuinfo: &str) -> Vec<Cpu> {
-    let mut sockets: BTreeMap<u32, Socket> = BTreeMap::new();
-    for thread in cpuinfo.split("\n\n") {
-        let fields: BTreeMap<&str, &str> = thread
-            .lines()
-            .filter_map(|line| line.split_once(':'))
-            .map(|(key, value)| (key.trim(), value.trim()))
-            .collect();
-        if !fields.contains_key("processor") {
-            continue;
-        }
-        let field = |name: &str| fields.get(name).copied().unwrap_or_default().to_owned();
-        let socket = sockets.entry(field("physical id").parse().unwrap_or_default()).or_default();
-        socket.vendor = field("vendor_id");
-        socket.model = field("model name");
-        socket.threads += 1;
-        // Without a core number each thread counts as a core.
-        let core = if fields.contains_key("core id") { field("core id") } else { field("processor") };
-        socket.cores.insert(core);
-    }
-    let cpu = |socket: Socket| Cpu {
-        vendor: socket.vendor,
-        model: socket.model,
-        cores: u32::try_from(socket.cores.len()).unwrap_or(u32::MAX),
-        threads: socket.threads,
-    };
-    sockets.into_values().map(cpu).collect()
-}
-
-/// All the memory that the kernel has, from `/proc/meminfo`.
-pub(super) fn memory_bytes(meminfo: &str) -> Result<u64> {
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
-    let kibibytes = total.and_then(|number| number.trim().parse::<u64>().ok());
-    kibibytes
-        .and_then(|number| number.checked_mul(1024))
-        .ok_or_else(|| Error::new(Phase::Inventory, "/proc/meminfo has no MemTotal in kB"))
-}
-
-/// Network cards. Bridges, bonds, tunnels and loopback have no device behind them and are left out.
-pub(super) fn nics(sys: &Path) -> Result<Vec<Nic>> {
-    let net = sys.join("class/net");
-    let physical = names(&net)?.into_iter().filter(|name| net.join(name).join("device").exists());
-    Ok(physical
-        .map(|name| {
-            let dir = net.join(&name);
-            Nic {
-                mac: attribute(&dir.join("address")).to_lowercase(),
-                driver: link_name(&dir.join("device/driver")),
-                // Reading it fails with EINVAL while the interface is down.
-                link: attribute(&dir.join("carrier")) == "1",
-                name,
-            }
-        })
-        .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::fake::Tree;
-    use super::*;
-
-    #[test]
-    fn smbios_is_read() {
-        let tree = Tree::new();
-        tree.write("sys/class/dmi/id/product_uuid", "4C4C4544-0051-3010-8052-B4C04F4E4232\n");
-        tree.write("sys/class/dmi/id/sys_vendor", "QEMU\n");
-        tree.write("sys/class/dmi/id/product_name", "Standard PC (Q35 + ICH9, 2009)  \n");
-        tree.write("sys/class/dmi/id/bios_date", "02/06/2015\n");
-        tree.write("sys/firmware/efi/fw_platform_size", "64\n");
-        let system = system(&tree.roots().sys);
-        assert_eq!(system.uuid, "4c4c4544-0051-3010-8052-b4c04f4e4232");
-        assert_eq!((system.vendor.as_str(), system.serial.as_str()), ("QEMU", ""));
-        assert_eq!(system.product, "Standard PC (Q35 + ICH9, 2009)");
-        assert_eq!(system.bios_date, "02/06/2015");
-        assert_eq!(system.firmware, Firmware::Uefi);
-    }
-
-    #[test]
-    fn a_machine_without_smbios_is_a_machine() {
-        assert_eq!(system(&Tree::new().roots().sys), System::default());
-    }
-
-    #[test]
-    fn placeholders_are_no_uuid() {
-        for none in ["", "00000000-0000-0000-0000-000000000000", "FFFFFFFF-ffff-FFFF-FFFF-FFFFFFFFFFFF"] {
-            assert_eq!(machine_uuid(none), "", "{none}");
-        }
-        assert_eq!(machine_uuid("FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFE"), "ffffffff-ffff-ffff-ffff-fffffffffffe");
-    }
-
-    fn thread(processor: u32, socket: u32, core: u32) -> String {
-        format!(
-            "processor\t: {processor}\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon Silver 4210 @ 2.20GHz: test\n\
-             physical id\t: {socket}\nsiblings\t: 4\ncore id\t\t: {core}\ncpu cores\t: 2\nflags\t\t: fpu\n"
-        )
-    }
-
-    #[test]
-    fn threads_are_grouped_by_socket_and_core() {
-        // Two sockets of two cores with two threads, numbered as Linux does: all first threads first.
-        let places = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 0), (0, 1), (1, 0), (1, 1)];
-        let text: Vec<String> =
-            (0..).zip(places).map(|(number, (socket, core))| thread(number, socket, core)).collect();
-        let cpus = cpus(&text.join("\n"));
-        assert_eq!(cpus.len(), 2);
-        for cpu in cpus {
-            assert_eq!(cpu.model, "Xeon Silver 4210 @ 2.20GHz: test");
-            assert_eq!((cpu.vendor.as_str(), cpu.cores, cpu.threads), ("GenuineIntel", 2, 4));
-        }
-    }
-
-    #[test]
-    fn without_topology_all_threads_are_one_socket() {
-        let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n\n\
-                   processor\t: 1\nBogoMIPS\t: 50.00\n\nHardware\t: BCM2835\n";
-        assert_eq!(cpus(arm), [Cpu { cores: 2, threads: 2, ..Cpu::default() }]);
-        assert_eq!(cpus(""), []);
-    }
-
-    #[test]
-    fn memory_is_in_bytes_or_an_error() {
-        assert_eq!(memory_bytes("MemTotal:         502356 kB\nMemFree: 1 kB\n").unwrap(), 502_356 * 1024);
-        for bad in
-            ["", "MemFree: 12 kB\n", "MemTotal: many kB\n", "MemTotal: 12\n", "MemTotal: 18446744073709551615 kB"]
-        {
-            assert!(memory_bytes(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn only_cards_are_listed() {
-        let tree = Tree::new();
-        let pci = "sys/devices/pci0000:00/0000:00:03.0";
-        tree.write(&format!("{pci}/virtio0/net/eth0/address"), "52:54:00:AA:bb:01\n");
-        tree.write(&format!("{pci}/virtio0/net/eth0/carrier"), "1\n");
-        tree.link(&format!("{pci}/virtio0/net/eth0/device"), "../..");
-        tree.link(&format!("{pci}/virtio0/driver"), "../../../../bus/virtio/drivers/virtio_net");
-        tree.link("sys/class/net/eth0", "../../devices/pci0000:00/0000:00:03.0/virtio0/net/eth0");
-        tree.write("sys/devices/virtual/net/lo/address", "00:00:00:00:00:00\n");
-        tree.link("sys/class/net/lo", "../../devices/virtual/net/lo");
-        // bonding makes a plain file here.
-        tree.write("sys/class/net/bonding_masters", "\n");
-        let expected =
-            Nic { name: "eth0".into(), mac: "52:54:00:aa:bb:01".into(), driver: "virtio_net".into(), link: true };
-        assert_eq!(nics(&tree.roots().sys).unwrap(), [expected]);
-        assert_eq!(nics(Path::new("/nonexistent")).unwrap(), []);
-    }
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    pub name: String,
+    pub mac: String,
+    #[serde(default)]
+    pub driver: String,
+    /// Is there a carrier?
+    #[serde(default)]
+    pub link: bool,
 }

@@ -1,256 +1,324 @@
-//! What is there: disks, what is on them and who holds them, and the rest of the hardware. Reads only.
+//! What is there, as data that `survey` reads. Serialised it is the JSON of `drophammer inventory`, which `drophammer plan` reads back.
 
-mod arrays;
-pub mod ata;
-mod ata_identity;
-mod blank;
-mod by_id;
-mod contents;
-mod disks;
-mod erase;
-#[cfg(test)]
-mod fake;
-mod groups;
+mod array;
+mod group;
 mod hardware;
-mod holders;
-mod inside;
-mod legs;
-pub mod nvme;
-mod parts;
-mod paths;
-mod signatures;
-mod stacked;
-mod types;
-
-pub use disks::serial_and_wwn;
-pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
-pub use holders::unescaped;
-pub use inside::filesystem;
-pub use legs::Piece;
-pub use stacked::OVERLAY;
-pub use types::*;
-
-use crate::error::{Context, Phase, Result};
-use std::ffi::OsString;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-
-/// Where the kernel shows itself. Tests point it at a tree of their own.
-#[derive(Debug, Clone)]
-pub struct Roots {
-    /// sysfs.
-    pub sys: PathBuf,
-    /// procfs.
-    pub proc: PathBuf,
-    /// devtmpfs.
-    pub dev: PathBuf,
-}
-
-impl Default for Roots {
-    fn default() -> Self {
-        Roots { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
-    }
-}
-
-/// The inventory of this machine.
-///
-/// Needs root for the SMBIOS UUID and for what is on the disks. A disk that cannot be read is in it all the same,
-/// and says so in [`Disk::unreadable`].
-///
-/// # Errors
-/// sysfs or procfs is not mounted, or does not say who uses which disk.
-pub fn read() -> Result<Inventory> {
-    read_at(&Roots::default())
-}
-
-/// As [`read`], from these roots.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_at(roots: &Roots) -> Result<Inventory> {
-    let users = holders::Users::read(roots)?;
-    let mut inventory = Inventory {
-        system: hardware::system(&roots.sys),
-        cpus: hardware::cpus(&proc_text(roots, "cpuinfo")?),
-        memory_bytes: hardware::memory_bytes(&proc_text(roots, "meminfo")?)?,
-        nics: hardware::nics(&roots.sys)?,
-        disks: disks::read(roots, &users)?,
-        stacked: stacked::read(roots, &users)?,
-        ..Inventory::default()
-    };
-    let (arrays, unexamined) = arrays::read(roots, &inventory);
-    inventory.arrays = arrays;
-    let (groups, unlisted) = groups::read(roots, &inventory);
-    inventory.groups = groups;
-    inventory.unknown = [unexamined, unlisted].concat();
-    inventory.parts = parts::read(roots, &inventory);
-    inventory.filesystems = inside::read(&users, &inventory);
-    Ok(inventory)
-}
-
-/// What is on one disk right now, with what is inside its partitions.
-///
-/// # Errors
-/// It cannot be read, or only in part.
-pub fn table(device: &str, sector_bytes: u32, size_bytes: u64) -> Result<Option<Table>> {
-    let roots = Roots::default();
-    let what = || format!("look at what is on {device}");
-    let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
-    let name = node.strip_prefix(&roots.dev).unwrap_or(&node).to_string_lossy().replace('/', "!");
-    let target = contents::Target { name: &name, device, sector_bytes, size_bytes };
-    let contents = contents::read(&target, &roots, &holders::Users::read(&roots)?)?;
-    match contents.unreadable {
-        Some(why) => Err(std::io::Error::other(why)).context(Phase::Inventory, what),
-        None => Ok(contents.table),
-    }
-}
-
-/// Who this machine is, without a look at its disks: what SMBIOS says, and its network cards.
-///
-/// # Errors
-/// A directory of sysfs cannot be read.
-pub fn identity(sys: &Path) -> Result<(System, Vec<Nic>)> {
-    Ok((hardware::system(sys), hardware::nics(sys)?))
-}
-
-/// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is
-/// (Documentation/ABI/stable/sysfs-block).
-const SYSFS_UNIT_BYTES: u64 = 512;
-
-/// A count of 512-byte units in bytes.
-fn units(text: &str) -> Option<u64> {
-    text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
-}
-
-/// sysfs writes the slash of names like `cciss/c0d0` as an exclamation mark.
-fn device_path(name: &str) -> String {
-    format!("/dev/{}", name.replace('!', "/"))
-}
-
-/// `8:1`, as sysfs and mountinfo write a device number.
-pub fn number_text(dev: u64) -> String {
-    format!("{}:{}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev))
-}
-
-/// A file of procfs that is always there.
-fn proc_text(roots: &Roots, name: &str) -> Result<String> {
-    let path = roots.proc.join(name);
-    std::fs::read_to_string(&path).context(Phase::Inventory, || format!("read {}", path.display()))
-}
-
-/// A sysfs attribute without its padding; empty when there is none. Firmware and disks may put any byte there.
-fn attribute(path: &Path) -> String {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    printable(&bytes)
-}
-
-/// Bytes that a device supplied, as text for people: no control characters, no padding.
-fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let text: String = text.chars().filter(|c| !c.is_control()).collect();
-    text.trim().to_owned()
-}
-
-/// The names in a sysfs directory, sorted; none when there is no such directory.
-fn names(dir: &Path) -> Result<Vec<String>> {
-    let reading = || format!("read the directory {}", dir.display());
-    let entries = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.context(Phase::Inventory, reading)?,
-    };
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<Vec<OsString>>>();
-    let names = names.context(Phase::Inventory, reading)?;
-    let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
-    names.sort_unstable();
-    Ok(names)
-}
-
-/// Where a link of sysfs ends, by its last name: `driver` → `virtio_net`.
-fn link_name(path: &Path) -> String {
-    let target = std::fs::read_link(path).unwrap_or_default();
-    target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
+mod impossible;
+mod part;
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod tests;
+mod unclear;
 
-    /// Every recorded inventory is what today's program reads back, so that a plan on a desk stays possible.
-    #[test]
-    fn recorded_inventories_are_read_back() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories");
-        let files = names(&dir).unwrap();
-        let names = ["five-sata", "installed-default", "nvme-sata", "orphans", "raid-lvm", "sata-1", "twin-groups"];
-        assert_eq!(files, names.map(|name| format!("{name}.json")));
-        for file in files {
-            let text = std::fs::read_to_string(dir.join(&file)).unwrap();
-            let inventory: Inventory = serde_json::from_str(&text).unwrap();
-            assert!(inventory.memory_bytes > 0 && !inventory.cpus.is_empty() && !inventory.nics.is_empty(), "{file}");
-            assert!(!inventory.disks.is_empty(), "{file}");
-            for disk in &inventory.disks {
-                assert!(disk.size_bytes > 0 && disk.size_bytes % u64::from(disk.sector_bytes) == 0, "{file}");
-                assert_eq!(disk.device, format!("/dev/{}", disk.name), "{file}");
-                for partition in disk.table.iter().flat_map(|table| &table.partitions) {
-                    assert!(partition.size_bytes > 0, "{file}");
-                    assert!(partition.start_bytes + partition.size_bytes <= disk.size_bytes, "{file}");
-                }
-            }
-            // Nothing in the file that the types do not know.
-            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-            assert_eq!(serde_json::to_value(&inventory).unwrap(), value, "{file}");
+pub use array::{Array, ArrayMember, MemberRole};
+pub use group::{Health, LogicalVolume, PhysicalVolume, VolumeGroup};
+pub use hardware::{Cpu, Firmware, Nic, System};
+pub use part::{Part, Role};
+pub use unclear::{Failed, Tried, Unknown};
+
+use crate::marker::Marker;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    pub system: System,
+    pub cpus: Vec<Cpu>,
+    pub memory_bytes: u64,
+    pub nics: Vec<Nic>,
+    pub disks: Vec<Disk>,
+    /// Block devices made of others that are running now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacked: Vec<Stacked>,
+    /// md arrays by what their members say, running or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arrays: Vec<Array>,
+    /// LVM volume groups by what their physical volumes say, active or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<VolumeGroup>,
+    /// Members of arrays and physical volumes that belong to something, and nobody could tell to what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Unknown>,
+    /// Devices that are parts of something on several, and that neither mdadm nor lvm tells of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+    /// Filesystems whose inside was seen, because they are mounted or were mounted read-only to look.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filesystems: Vec<Filesystem>,
+    /// What the agent tried to start or to mount, to look inside, and could not. Empty where nothing was tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Failed>,
+}
+
+/// How the names begin of mappings that the agent puts over devices so that nothing is written to these.
+pub const OVERLAY: &str = "drophammer-overlay-";
+
+/// What the inside of a filesystem tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filesystem {
+    /// `/dev/sda2`, `/dev/md127`, `/dev/mapper/vg00-varlib`: as the disk, partition or stacked device spells it.
+    pub device: String,
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    /// Of the installation whose root this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marker: Option<Marker>,
+}
+
+/// A whole disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Kernel name: `sda`, `nvme0n1`.
+    pub name: String,
+    /// `/dev/NAME`.
+    pub device: String,
+    pub size_bytes: u64,
+    /// Logical sector, 512 or 4096: the unit of LBAs.
+    pub sector_bytes: u32,
+    #[serde(default)]
+    pub model: String,
+    #[serde(default)]
+    pub vendor: String,
+    #[serde(default)]
+    pub serial: String,
+    #[serde(default)]
+    pub wwn: String,
+    /// The kernel's count of disks: no two that are ever shown have the same, whatever their names; 0 when it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub diskseq: u64,
+    #[serde(default)]
+    pub rotational: bool,
+    /// `sata`, `sas`, `nvme`, `virtio`, `usb`, …; empty when unknown.
+    #[serde(default)]
+    pub transport: String,
+    /// `/dev/disk/by-path/…` as udev would name it; empty when unknown.
+    #[serde(default)]
+    pub by_path: String,
+    /// `/dev/disk/by-id/…`, all that udev would make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_id: Vec<String>,
+    /// SCSI host:channel:target:lun; empty for what is not SCSI or ATA.
+    #[serde(default)]
+    pub hctl: String,
+    /// How all of it can be erased, the best first. What every disk can, [`EraseMethod::WriteZeroes`] and
+    /// [`EraseMethod::Ends`], is not listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erase: Vec<EraseMethod>,
+    #[serde(default)]
+    pub read_only: bool,
+    #[serde(default)]
+    pub removable: bool,
+    #[serde(default)]
+    pub table: Option<Table>,
+    /// Signatures on the whole disk, the partition table left out.
+    #[serde(default)]
+    pub signatures: Vec<Signature>,
+    /// Who uses the whole disk now.
+    #[serde(default)]
+    pub uses: Vec<Use>,
+    /// Why not all that is on the disk is known: a read error, a signature with a wrong checksum. Then the absence of
+    /// a table or signature proves nothing, and the disk must not be taken for blank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+    /// Nothing is known on it, and samples from all over it are zero.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
+}
+
+/// A partition table as it is on the disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// `gpt` or `dos`, as libblkid names it.
+    pub kind: String,
+    /// Disk GUID, for GPT.
+    #[serde(default)]
+    pub guid: Option<Uuid>,
+    pub partitions: Vec<Partition>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partition {
+    pub number: u32,
+    /// `/dev/sda1`.
+    pub device: String,
+    pub start_bytes: u64,
+    pub size_bytes: u64,
+    /// Partition type: GUID for GPT, `0x83` for DOS.
+    #[serde(default)]
+    pub kind: String,
+    /// PARTUUID.
+    #[serde(default)]
+    pub guid: Option<Uuid>,
+    #[serde(default)]
+    pub label: String,
+    #[serde(default)]
+    pub signatures: Vec<Signature>,
+    #[serde(default)]
+    pub uses: Vec<Use>,
+    /// As [`Disk::blank`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
+}
+
+/// A running block device that is made of others, as sysfs shows it: md array, device-mapper device, bcache.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stacked {
+    /// Kernel name: `md127`, `dm-0`.
+    pub name: String,
+    /// `/dev/md127`, `/dev/mapper/vg00-varlib`.
+    pub device: String,
+    pub kind: StackedKind,
+    /// Kernel names of what it lies on: disks, partitions, other stacked devices.
+    pub below: Vec<String>,
+    pub size_bytes: u64,
+    #[serde(default)]
+    pub table: Option<Table>,
+    #[serde(default)]
+    pub signatures: Vec<Signature>,
+    #[serde(default)]
+    pub uses: Vec<Use>,
+    /// It was not running before the agent assembled what it found, to see what is on it.
+    #[serde(default)]
+    pub assembled: bool,
+    /// As [`Disk::blank`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blank: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StackedKind {
+    /// md; inactive ones too, which hold their members all the same.
+    Array,
+    /// A logical volume of LVM, or a hidden part of one.
+    Volume,
+    /// dm-crypt.
+    Crypt,
+    Bcache,
+    #[default]
+    Other,
+}
+
+/// A way to make all of a disk unreadable or zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EraseMethod {
+    NvmeSanitizeCrypto,
+    NvmeSanitizeBlock,
+    /// Format NVM with secure erase setting 2: the key is thrown away.
+    NvmeFormatCrypto,
+    /// Format NVM with secure erase setting 1.
+    NvmeFormat,
+    AtaEnhancedErase,
+    AtaErase,
+    /// Discard all, and prove by reading that it gave zeros.
+    Discard,
+    /// Zeros over all of it, by the disk itself where it can.
+    WriteZeroes,
+    /// Zeros where signatures live, and nothing else.
+    Ends,
+}
+
+/// Something that libblkid recognises: a filesystem, a RAID member, a physical volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    /// libblkid's TYPE: `ext4`, `vfat`, `linux_raid_member`, `LVM2_member`, `swap`.
+    pub kind: String,
+    /// libblkid's USAGE: `filesystem`, `raid`, `crypto`, `other`.
+    #[serde(default)]
+    pub usage: String,
+    #[serde(default)]
+    pub label: String,
+    #[serde(default)]
+    pub uuid: String,
+}
+
+/// Who holds a device at this moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Use {
+    /// Mounted at this path.
+    Mounted(String),
+    Swap,
+    /// Held by another block device (`/sys/block/*/holders`): `md127`, `dm-0`.
+    Holder(String),
+}
+
+impl std::fmt::Display for Use {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Use::Mounted(path) => write!(f, "mounted at {path}"),
+            Use::Swap => f.write_str("active swap"),
+            Use::Holder(name) => write!(f, "held by {name}"),
+        }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Inventory {
+    /// The disk of that device path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`). None as well when two
+    /// disks answer to the same name, as cheap USB sticks with one serial number do.
+    pub fn disk(&self, device: &str) -> Option<&Disk> {
+        let mut found = self.disks.iter().filter(|disk| disk.is(device));
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    /// Why that does not come up, by the last of several tries; none when it does, or when nobody tried.
+    pub fn failure(&self, tried: &Tried) -> Option<&str> {
+        self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
+    }
+
+    /// The kernel's name of a device path of this inventory: `/dev/mapper/vg00-root` → `dm-0`.
+    pub fn kernel_name(&self, device: &str) -> String {
+        match self.stacked.iter().find(|stacked| stacked.device == device) {
+            Some(stacked) => stacked.name.clone(),
+            None => device.strip_prefix("/dev/").unwrap_or(device).replace('/', "!"),
         }
     }
 
-    #[test]
-    fn a_disk_answers_to_all_its_names() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories/nvme-sata.json");
-        let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let found = |inventory: &Inventory, name: &str| inventory.disk(name).map(|disk| disk.name.clone());
-        let names = [
-            ("/dev/sda", Some("sda")),
-            ("/dev/disk/by-path/pci-0000:00:1f.2-ata-1", Some("sda")),
-            ("/dev/disk/by-id/ata-QEMU_HARDDISK_QM00001", Some("sda")),
-            ("/dev/disk/by-id/nvme-eui.5254000000000001", Some("nvme0n1")),
-            ("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_nvme-1", Some("nvme0n1")),
-            ("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_nvme-2", None),
-            ("sda", None),
-            ("", None),
-        ];
-        for (name, disk) in names {
-            assert_eq!(found(&inventory, name).as_deref(), disk, "{name}");
-        }
-        let twin = Disk { name: "sdb".into(), device: "/dev/sdb".into(), ..inventory.disks[0].clone() };
-        inventory.disks.push(twin);
-        assert_eq!(found(&inventory, "/dev/disk/by-id/ata-QEMU_HARDDISK_QM00001"), None, "two have that name");
-        assert_eq!(found(&inventory, "/dev/sdb").as_deref(), Some("sdb"));
+    /// Is it a partition inside a volume, as virtual machines' disks have them? It has no device of its own, so that no tool can
+    /// ask it, and what it belongs to is the business of that machine.
+    pub fn is_inside(&self, device: &str) -> bool {
+        use StackedKind::{Crypt, Other, Volume};
+        let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
+        let mut parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
+        // kpartx makes devices of them.
+        parts.any(|part| part.device == device) && !self.stacked.iter().any(|stacked| stacked.device == device)
     }
 
-    #[test]
-    fn devices_are_found_by_what_is_on_them() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/inventories/raid-lvm.json");
-        let inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        assert_eq!(inventory.devices_with(&arrays::MEMBERS), ["/dev/sda1", "/dev/sda2", "/dev/sdb1", "/dev/sdb2"]);
-        assert_eq!(inventory.devices_with(&[groups::MEMBER]), ["/dev/md127"]);
-        let names = ["/dev/mapper/vg00-root", "/dev/md127", "/dev/sda1"].map(|device| inventory.kernel_name(device));
-        assert_eq!(names, ["dm-0", "md127", "sda1"]);
+    /// Paths of all disks, partitions and stacked devices with a signature of one of these kinds.
+    pub fn devices_with(&self, kinds: &[&str]) -> Vec<&str> {
+        let has = |signatures: &[Signature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
+        self.all_signatures().filter(|(_, signatures)| has(signatures)).map(|(device, _)| device).collect()
     }
 
-    #[test]
-    fn text_of_devices_is_made_printable() {
-        let cases: [(&[u8], &str); 4] =
-            [(b"  QEMU HARDDISK \n", "QEMU HARDDISK"), (b"S45N\x00\x00", "S45N"), (b"\x1b[2Jred", "[2Jred"), (b"", "")];
-        for (bytes, expected) in cases {
-            assert_eq!(printable(bytes), expected);
-        }
+    /// What is on each disk, partition and stacked device, by its path.
+    pub fn all_signatures(&self) -> impl Iterator<Item = (&str, &[Signature])> {
+        let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
+        let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
+        disks.chain(stacked).flat_map(|(device, signatures, table)| {
+            let partitions = table.iter().flat_map(|table| &table.partitions);
+            let partitions = partitions.map(|part| (part.device.as_str(), part.signatures.as_slice()));
+            std::iter::once((device.as_str(), signatures.as_slice())).chain(partitions)
+        })
     }
+}
 
-    #[test]
-    #[ignore = "needs root and loop devices"]
-    fn loop_this_machine_is_read() {
-        let inventory = read().unwrap();
-        println!("{}", serde_json::to_string_pretty(&inventory).unwrap());
-        assert!(inventory.memory_bytes > 0);
-        assert!(inventory.cpus.iter().all(|cpu| cpu.cores > 0 && cpu.threads >= cpu.cores));
-        assert!(inventory.disks.iter().all(|disk| disk.size_bytes > 0 && !disk.name.starts_with("loop")));
+impl Stacked {
+    /// Did the agent put it over another device, so that nothing is written to that one?
+    pub fn is_overlay(&self) -> bool {
+        self.device.strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
+    }
+}
+
+impl Disk {
+    /// Does it answer to this path?
+    pub fn is(&self, device: &str) -> bool {
+        self.device == device
+            || (!self.by_path.is_empty() && self.by_path == device)
+            || self.by_id.iter().any(|name| name == device)
     }
 }

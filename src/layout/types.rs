@@ -3,6 +3,7 @@
 //! Serialised, it is metal-api's wire format (`v1.FilesystemLayoutResponse`). Reading goes through
 //! [`super::read_yaml`] and [`super::read_json`], which know the other spellings in use.
 
+use crate::marker::Promise;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -128,6 +129,11 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// What the layout promises for the data of the disk.
+    pub fn promise(&self) -> Promise {
+        if self.wipeonreinstall { Promise::Wiped } else { Promise::Kept }
+    }
+
     /// The number of the partition that the layout calls `device`, where a raw image may bring any.
     pub fn image_partition(&self, device: &str) -> Option<u32> {
         (1..=MAX_PARTITION_NUMBER).find(|number| self.image && partition_device(&self.device, *number) == device)

@@ -1,19 +1,20 @@
 //! What a server has forgotten: the machines that say so, and the operator's word that it is true.
 
+use super::options::Adopt;
 use super::{Answer, Server, find, print_json, refused};
-use crate::cli;
-use crate::desk::{self, Outcome};
 use crate::error::Result;
+use crate::exit::Exit;
 use crate::serve::operator::Listed;
+use crate::stdout::print;
 use crate::text;
 use reqwest::Method;
 
-pub fn adopt(server: &Server, all: &[Listed], asked: &cli::Adopt, json: bool) -> Result<Outcome> {
+pub fn adopt(server: &Server, all: &[Listed], asked: &Adopt, json: bool) -> Result<Exit> {
     if asked.waiting {
         let waiting: Vec<&Listed> = all.iter().filter(|machine| machine.waits.is_some()).collect();
         return match json {
             true => print_json(&waiting),
-            false => desk::print(&table(&waiting)).map(|()| Outcome::Good),
+            false => print(&table(&waiting)).map(|()| Exit::Good),
         };
     }
     // One that is not found is most likely mistyped: nothing is done then.
@@ -22,14 +23,14 @@ pub fn adopt(server: &Server, all: &[Listed], asked: &cli::Adopt, json: bool) ->
         Ok(machines) => machines,
         Err(why) => return Ok(refused(&why)),
     };
-    let (mut adopted, mut outcome) = (Vec::new(), Outcome::Good);
+    let (mut adopted, mut outcome) = (Vec::new(), Exit::Good);
     for machine in machines {
         let path = format!("/v1/machine/{}/adopt", machine.id);
         match server.ask::<Listed>(server.request(Method::POST, &path))? {
             Answer::Refused(why) => outcome = refused(&why),
             Answer::Good(listed) => {
                 if !json {
-                    desk::print(&done(machine, &listed))?;
+                    print(&done(machine, &listed))?;
                 }
                 adopted.push(listed);
             }

@@ -1,6 +1,6 @@
 //! The server's side that an operator may ask, over HTTP.
 
-use crate::cli::OfServer;
+use super::OfServer;
 use crate::control::wire::ErrorBody;
 use crate::error::{Context, Error, Phase, Result};
 use crate::http;

@@ -9,12 +9,13 @@ mod sign;
 mod tests;
 mod tree;
 
-use crate::cli;
-use crate::desk::{self, Outcome};
 use crate::error::{Context, Error, Phase, Result};
+use crate::exit::{Exit, or_refused};
 use crate::image::Manifest;
 use crate::layout::ImageId;
+use crate::stdout;
 use crate::text;
+use clap::Args;
 use frames::Frames;
 use serde::Serialize;
 use sign::Signer;
@@ -23,6 +24,29 @@ use std::io::BufWriter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// What is asked for.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The root of a filesystem tree, or the file of a disk image, raw or qcow2.
+    #[arg(value_name = "DIR|DISK")]
+    pub source: PathBuf,
+    /// The image; IMAGE.manifest and IMAGE.sha256 come to lie beside it.
+    #[arg(short, long, value_name = "IMAGE")]
+    pub output: PathBuf,
+    /// Secret key of minisign; its password comes from the terminal or DROPHAMMER_KEY_PASSWORD.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Id of the image with its version, as allocations name it: `debian-12.0.20261101`. A signature is for this image then.
+    #[arg(long, value_name = "OS-VERSION")]
+    pub id: Option<String>,
+    /// Of zstd, from fast to small.
+    #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub level: i32,
+    /// What was made, as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// What was made.
 #[derive(Debug, Serialize)]
@@ -49,18 +73,18 @@ struct Packed {
 /// # Errors
 /// The source cannot be read, the key cannot be used, or the image not be written. The files of an earlier image are as they were
 /// then, but for an error in the last moment, when new files take their names.
-pub fn pack(options: &cli::Pack) -> Result<Outcome> {
-    desk::or_refused(told(options))
+pub fn pack(options: &Options) -> Result<Exit> {
+    or_refused(told(options))
 }
 
-fn told(options: &cli::Pack) -> Result<Outcome> {
+fn told(options: &Options) -> Result<Exit> {
     let packed = packed(options)?;
-    let text = if options.json { format!("{}\n", desk::json(&packed)?) } else { packed.line() };
-    desk::print(&text)?;
-    Ok(Outcome::Good)
+    let text = if options.json { format!("{}\n", stdout::json(&packed)?) } else { packed.line() };
+    stdout::print(&text)?;
+    Ok(Exit::Good)
 }
 
-fn packed(options: &cli::Pack) -> Result<Packed> {
+fn packed(options: &Options) -> Result<Packed> {
     let (began, image) = (Instant::now(), &options.output);
     let signer = options.key.as_deref().map(Signer::open).transpose()?;
     let epoch = epoch(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref())?;
@@ -101,7 +125,7 @@ fn packed(options: &cli::Pack) -> Result<Packed> {
         bytes_in,
         bytes_out,
         seconds: began.elapsed().as_secs_f64(),
-        digest: manifest.digest,
+        digest: manifest.digest.to_string(),
         beside: documents.iter().map(|(suffix, _)| format!("{}{suffix}", file_name(image))).collect(),
         signed_by: signer.map(|signer| signer.id),
         id: options.id.clone(),
@@ -226,9 +250,10 @@ fn documents(
     epoch: Option<i64>,
 ) -> Result<Vec<(&'static str, String)>> {
     let name = file_name(image);
-    let hex = manifest.digest.trim_start_matches("sha256:");
+    let digest = manifest.digest.to_string();
+    let hex = digest.trim_start_matches("sha256:");
     let mut documents =
-        vec![(".manifest", format!("{}\n", desk::json(manifest)?)), (".sha256", format!("{hex}  {name}\n"))];
+        vec![(".manifest", format!("{}\n", stdout::json(manifest)?)), (".sha256", format!("{hex}  {name}\n"))];
     if let Some(signer) = signer {
         for (document, signature) in [(0, ".manifest.minisig"), (1, ".sha256.minisig")] {
             let (suffix, text) = &documents[document];

@@ -14,16 +14,16 @@ mod any_tree;
 
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust");
 
-fn options(source: &Path, output: &Path) -> cli::Pack {
-    cli::Pack { source: source.to_owned(), output: output.to_owned(), key: None, id: None, level: 1, json: false }
+fn options(source: &Path, output: &Path) -> Options {
+    Options { source: source.to_owned(), output: output.to_owned(), key: None, id: None, level: 1, json: false }
 }
 
-fn with_key(options: cli::Pack, key: &str) -> cli::Pack {
-    cli::Pack { key: Some(Path::new(KEYS).join(key)), ..options }
+fn with_key(options: Options, key: &str) -> Options {
+    Options { key: Some(Path::new(KEYS).join(key)), ..options }
 }
 
-fn with_id(options: cli::Pack, id: &str) -> cli::Pack {
-    cli::Pack { id: Some(id.to_owned()), ..options }
+fn with_id(options: Options, id: &str) -> Options {
+    Options { id: Some(id.to_owned()), ..options }
 }
 
 /// A tree that needs no root, made in this order of names.
@@ -132,12 +132,12 @@ fn what_is_refused_is_told_from_what_fails() {
     ];
     fs::create_dir(at("nothing")).unwrap();
     for (source, output) in refused {
-        assert_eq!(pack(&options(&source, &output)).unwrap(), Outcome::Refused, "{source:?} {output:?}");
+        assert_eq!(pack(&options(&source, &output)).unwrap(), Exit::Refused, "{source:?} {output:?}");
     }
     pack(&options(&at("missing"), &at("image"))).unwrap_err();
     pack(&options(&at("disk.raw"), &at("missing/image"))).unwrap_err();
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 5);
-    assert_eq!(pack(&options(&at("disk.raw"), &at("image"))).unwrap(), Outcome::Good);
+    assert_eq!(pack(&options(&at("disk.raw"), &at("image"))).unwrap(), Exit::Good);
     let again = packed(&options(&at("disk.raw"), &at("image"))).unwrap();
     assert!(again.line().ends_with("; it replaces the image of that name\n"), "{}", again.line());
 }

@@ -1,12 +1,11 @@
-//! What is installed already is not installed again: the plan that destroys nothing and boots what is there.
+//! The plan for a machine that is installed already. It destroys nothing and boots the installed system.
 
 use super::display::{self, Running};
-use super::extents;
 use super::returning::without_replay;
 use super::stack::Stack;
 use super::{
-    Claim, DiskPlan, Found, Mode, MountFilesystem, Operation, Plan, Refusal, Request, Step, StepName, Summary, Verdict,
-    find,
+    Claim, DiskPlan, Found, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, Stage, StageName, Summary,
+    Verdict, extents, find, handing,
 };
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{Format, Layout, partition_device};
@@ -14,13 +13,13 @@ use crate::marker::Marker;
 use crate::problem::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The filesystem with the marker of an installation that is not to be made again.
+/// Finds the marker of an installation that must not be made again.
 ///
-/// | mode | marker of this machine and allocation | |
+/// | mode | marker of this machine and allocation | why it is there |
 /// |---|---|---|
-/// | install | any, and the control plane says that it is installed | a boot over PXE by accident |
-/// | install | of the attempt that has begun, by the tables that it was to make | a cut between marker and report |
-/// | install | any other | whoever had the disk before may have written it: refused (`identity`) |
+/// | install | any, and the control plane says that the allocation is installed | a boot over PXE by accident |
+/// | install | written by the attempt that has begun, as the GUIDs of its new tables show | a cut between marker and report |
+/// | install | any other: not found here, and refused (`identity`) | an earlier owner of the disk may have written it |
 /// | reinstall | of this very order | a cut between marker and report |
 pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) -> Option<Marked<'a>> {
     let claim = request.claim.as_ref().filter(|claim| !claim.allocation.is_empty())?;
@@ -37,18 +36,18 @@ pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) 
         let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/"));
         root.and_then(|root| now(layout, inventory, marked.marker, &root.device)).as_deref() == Some(marked.device)
     };
-    // Of several the one where the layout has its root, and of those the last: times are RFC 3339 in UTC.
+    // Prefer the marker where the layout has its root, then the latest one. Times are RFC 3339 in UTC, so they sort as text.
     found.max_by_key(|marked| (root(marked), &marked.marker.time))
 }
 
 pub struct Marked<'a> {
-    /// Where it is now.
+    /// Current path of the filesystem with the marker.
     device: &'a str,
     marker: &'a Marker,
 }
 
-/// Does the marker know a table's GUID that the attempt made up, and told the control plane before it began? Where the image brings
-/// its own tables nothing of that kind is known, and that it has begun has to do.
+/// Was the marker written by the attempt that has begun? That attempt reported the GUIDs of its new tables before it began: the
+/// marker must have them all. An image that brings its own tables leaves no such GUID; then any begun attempt will do.
 fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
     let mut new =
         claim.begun_on.iter().filter(|disk| !disk.guid.is_empty() && disk.guid != disk.guid_before).peekable();
@@ -62,10 +61,10 @@ fn is_order(claim: &Claim, marker: &Marker) -> bool {
     !claim.order.is_empty() && claim.order == marker.order
 }
 
-/// Mounts root and its /boot without writing, and boots.
+/// The plan mounts root and /boot without writing, and boots.
 ///
 /// # Errors
-/// What carries the system cannot be mounted without writing.
+/// Root or /boot cannot be mounted without writing.
 pub fn arrange(
     layout: &Layout,
     inventory: &Inventory,
@@ -75,22 +74,22 @@ pub fn arrange(
     let disks = disks(layout, inventory, marked.marker);
     match mounts(layout, inventory, marked) {
         Ok((mounts, root_uuid)) => {
-            let steps = [
-                (StepName::StorageMount, mounts.into_iter().map(Operation::Mount).collect()),
-                (StepName::BootLoad, vec![Operation::LoadKernel]),
-                (StepName::StorageUnmount, vec![Operation::Unmount]),
-                (StepName::ReportFinal, vec![Operation::Report]),
-                (StepName::BootKexec, vec![Operation::Kexec]),
+            let stages = [
+                (StageName::StorageMount, mounts.into_iter().map(OfRun::MountReadOnly).map(Operation::Run).collect()),
+                (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
+                (StageName::StorageUnmount, vec![Operation::Run(OfRun::Unmount)]),
+                (StageName::ReportFinal, vec![Operation::Run(handing::closing(&request, Some(marked.marker)))]),
+                (StageName::BootKexec, vec![Operation::Run(OfRun::Kexec)]),
             ]
-            .map(|(name, operations)| Step { name, operations });
+            .map(|(name, operations)| Stage { name, operations });
             let plan = Plan {
                 mode: request.mode,
                 subject: request.subject,
                 layout: marked.marker.layout.clone(),
                 summary: Summary::of(&disks),
                 disks,
-                point_of_no_return: steps.len(),
-                steps: steps.into(),
+                point_of_no_return: stages.len(),
+                stages: stages.into(),
                 fstab: Vec::new(),
                 root_uuid,
                 already: Some(marked.marker.clone()),
@@ -111,7 +110,7 @@ pub fn arrange(
     }
 }
 
-/// Root is where its marker is; /boot of its own is where the layout has it.
+/// Root is the filesystem with the marker. A separate /boot is where the layout has it.
 fn mounts(layout: &Layout, inventory: &Inventory, marked: &Marked) -> Result<(Vec<MountFilesystem>, String), String> {
     let (root, root_uuid) = look(inventory, marked.device, "/")?;
     let mut mounts = vec![root];
@@ -130,7 +129,7 @@ fn cannot(path: &str, device: &str, why: &str) -> String {
     )
 }
 
-/// A mount that neither writes nor replays a journal, and the UUID of what is mounted.
+/// A mount that neither writes nor replays a journal, and the UUID of the filesystem.
 fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesystem, String), String> {
     let filesystem = match signatures(inventory, device) {
         [one] => one,
@@ -156,7 +155,7 @@ fn signatures<'a>(inventory: &'a Inventory, device: &str) -> &'a [Signature] {
     all.find(|(is, _)| *is == device).map(|(_, signatures)| signatures.as_slice()).unwrap_or_default()
 }
 
-/// Where a device of the layout is now: disks are the recorded ones, whatever they are called today.
+/// Current path of a device of the layout. Its disk is the one that the marker records, whatever the kernel calls it today.
 fn now(layout: &Layout, inventory: &Inventory, marker: &Marker, device: &str) -> Option<String> {
     for listed in &layout.disks {
         if listed.device == device {
@@ -184,7 +183,7 @@ fn now(layout: &Layout, inventory: &Inventory, marker: &Marker, device: &str) ->
     inventory.stacked.iter().find(|stacked| stacked.name == *running).map(|stacked| stacked.device.clone())
 }
 
-/// What is not there is left out. An array lies on earlier ones only, so that this ends.
+/// Current paths of these devices, as far as they are there. An array lies only on arrays before it, so the recursion ends.
 fn all_now(layout: &Layout, inventory: &Inventory, marker: &Marker, devices: &[String]) -> BTreeSet<String> {
     devices.iter().filter_map(|device| now(layout, inventory, marker, device)).collect()
 }
@@ -201,7 +200,7 @@ fn disk_now<'a>(
     inventory.disks.iter().find(|disk| is(&recorded.serial, &disk.serial) && is(&recorded.wwn, &disk.wwn))
 }
 
-/// Nothing becomes of them.
+/// The disks of the plan. None of them is wiped or made.
 fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPlan> {
     let stack = Stack::new(inventory);
     let listed = layout.disks.iter().filter_map(|listed| disk_now(listed, inventory, marker));

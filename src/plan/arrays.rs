@@ -1,4 +1,4 @@
-//! Arrays: made of members that are made, or found as the layout says.
+//! Decides the arrays: made on devices that are made, or kept when they are found as the layout says.
 
 use super::CreateArray;
 use super::absent::survives;
@@ -74,7 +74,7 @@ impl<'a> Deciding<'a> {
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
-    /// None of its devices that are absent can be done without.
+    /// Refuses every absent device of the array: the array cannot do without it.
     fn refuse_without(&mut self, raid: &Raid, below: &Below) {
         for (_, device) in below.absent() {
             let why = format!("{} ({}) cannot do without {}", raid.arrayname, raid.level, device.path);
@@ -113,7 +113,7 @@ impl<'a> Deciding<'a> {
         self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
     }
 
-    /// The array that is as the layout says. `None` is refused.
+    /// The array that is found as the layout says. `None`: refused.
     fn array_to_keep(&mut self, place: &str, raid: &Raid, below: &Below) -> Option<&'a inventory::Array> {
         let members = below.now();
         let holds_one = |array: &&inventory::Array| array.members.iter().any(|is| members.contains(&is.device));
@@ -150,7 +150,7 @@ impl<'a> Deciding<'a> {
         self.warn(format!("{} is kept {how}: there is {}", raid.arrayname, in_words(array)));
     }
 
-    /// mdadm cannot give an array a number that another one has which goes on running.
+    /// mdadm cannot give an array the number of another array that goes on running.
     fn refuse_taken_name(&mut self, place: &str, raid: &Raid, ours: Option<&str>) {
         let name = raid.arrayname.trim_start_matches("/dev/");
         let running = self.stack.stacked(name).filter(|_| ours != Some(name) && !self.released.contains(name));
@@ -165,7 +165,7 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// The devices for mdadm, `missing` in the place of an active one that is absent, and how many of them are spares.
+/// The devices for mdadm, and how many of them are spares: `missing` for an absent active device, nothing for an absent spare.
 fn with_missing(raid: &Raid, below: &Below) -> (Vec<String>, u32) {
     let active = raid.devices.len().saturating_sub(raid.spares as usize);
     let device = |(place, device): (usize, &Device)| match device.absent {
@@ -178,7 +178,7 @@ fn with_missing(raid: &Raid, below: &Below) -> (Vec<String>, u32) {
     (devices, spares as u32)
 }
 
-/// Same level, of the same devices as far as they are in the machine, with all data there.
+/// Is this the array of the layout, and are all of its data there?
 fn is_same(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
     is_meant(raid, array, members) && survives(raid.level, array.raid_devices as usize, &missing(array))
 }
@@ -187,7 +187,8 @@ fn is_same_but_broken(raid: &Raid, array: &inventory::Array, members: &[String])
     is_meant(raid, array, members) && !survives(raid.level, array.raid_devices as usize, &missing(array))
 }
 
-/// Which ones are spares changes when a disk has failed. Two in one place are of different times.
+/// Is this the array of the layout, with the members that are in the machine? Which of them are spares does not count: that
+/// changes when a disk fails. Members that claim the same place were written at different times.
 fn is_meant(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
     let mut found: Vec<&String> = array.members.iter().map(|member| &member.device).collect();
     found.sort_unstable();
@@ -207,13 +208,14 @@ fn active_places(array: &inventory::Array) -> Vec<usize> {
     array.members.iter().filter_map(place).collect()
 }
 
-/// The places without a member.
+/// The places of active devices that no member has.
 fn missing(array: &inventory::Array) -> Vec<usize> {
     let there = active_places(array);
     (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()
 }
 
-/// A member that is something else too. Metadata at the end leaves the start to the content, which is no ambiguity.
+/// Do two arrays or groups claim one member? Other signatures are no claim: they may be the content of an array whose metadata
+/// lies at the end.
 fn is_ambiguous(below: &Below) -> bool {
     let signatures = |device: &Device| -> usize {
         let claims = |signature: &&Signature| signature.kind == "linux_raid_member" || signature.kind == "LVM2_member";

@@ -5,10 +5,11 @@ use super::devices::{Device, Fate};
 use super::identity_words::record_in_words;
 use super::sectors::{self, Extent};
 use super::verdict::{Deciding, of_disk};
-use super::{DiskIdentity, Erase, Mode, NewPartition, PartitionTable, Verdict, display, find, multipath, wipe};
+use super::{DiskIdentity, Mode, NewPartition, PartitionTable, Verdict, display, find, multipath, wipe};
 use crate::inventory;
 use crate::layout::{self, Format, PartitionKind, partition_device};
 use crate::problem::Problem;
+use crate::steps::Erase;
 
 impl<'a> Deciding<'a> {
     pub fn decide_disks(&mut self) {
@@ -125,7 +126,7 @@ impl<'a> Deciding<'a> {
             self.note_image(disk, found);
         }
         // There is nothing to erase on a blank one.
-        let erase = if fate == Fate::Blank { Erase::None } else { self.request.erase };
+        let erase = if fate == Fate::Blank { Erase::None } else { self.request.steps.erase() };
         self.decided.wipes.push(wipe::of_disk(erase, found, &extents));
         if !disk.partitions.is_empty() {
             let partitions = disk.partitions.iter().zip(&extents);

@@ -34,16 +34,16 @@ impl fmt::Display for Plan {
         if !self.warnings.is_empty() {
             writeln!(f)?;
         }
-        for (index, step) in self.steps.iter().enumerate() {
+        for (index, stage) in self.stages.iter().enumerate() {
             if index == self.point_of_no_return {
                 writeln!(f, "── point of no return {}", "─".repeat(49))?;
             }
-            let lines = operations::lines(&step.operations, &self.sizes);
+            let lines = operations::lines(&stage.operations, &self.sizes);
             writeln!(
                 f,
                 "{:>2}  {:<18}  {}",
                 index + 1,
-                step.name,
+                stage.name,
                 lines.first().map(String::as_str).unwrap_or_default()
             )?;
             for line in lines.iter().skip(1) {

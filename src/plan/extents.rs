@@ -1,24 +1,26 @@
-//! Which bytes of which disks each step may write, for whoever watches the writes.
+//! Which bytes of which disks each stage may write, for whoever watches the writes.
 //!
 //! | | may be written |
 //! |---|---|
-//! | before the first step that destroys, and after `storage.unmount` | nothing |
-//! | disks that are wiped or made anew | whole, from that step on |
+//! | before the first stage that destroys, and once the system is complete | nothing |
+//! | disks that are wiped or made anew | whole, from that stage on |
 //! | a kept array that is assembled | its members, from then on |
 //! | a kept group of which volumes are activated | its physical volumes, from then on |
 //! | a kept filesystem that is mounted for writing, or made on a kept device | what it lies on, from then on |
 //! | anything else | nothing |
 
-use super::{ByteRange, Operation, Plan, Step, StepName, Verdict};
+use super::{ActivateGroup, AssembleArray, ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
 use crate::inventory::Inventory;
 use crate::layout::Format;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Steps that follow each other, and what each of them may write.
+/// Stages that follow each other, and what each of them may write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extents {
-    pub steps: Vec<StepName>,
+    /// `steps` in JSON, as an operator reads it.
+    #[serde(rename = "steps")]
+    pub stages: Vec<StageName>,
     /// Empty when they write nothing.
     pub disks: Vec<DiskExtents>,
 }
@@ -33,22 +35,22 @@ pub struct DiskExtents {
     pub ranges: Vec<ByteRange>,
 }
 
-/// All steps of the plan in their order. `inventory` is the one that it was made from.
+/// All stages of the plan in their order. `inventory` is the one that it was made from.
 pub fn of(plan: &Plan, inventory: &Inventory) -> Vec<Extents> {
     let ground = Ground { plan, inventory };
     let mut open = Open::new();
     let mut extents: Vec<Extents> = Vec::new();
-    for (index, step) in plan.steps.iter().enumerate() {
+    for (index, stage) in plan.stages.iter().enumerate() {
         if index == plan.point_of_no_return {
             ground.open_made(&mut open);
         }
         if index >= plan.point_of_no_return {
-            ground.open_kept(step, &mut open);
+            ground.open_kept(stage, &mut open);
         }
-        let disks = if step.name > StepName::StorageUnmount { Vec::new() } else { ground.disks(&open) };
+        let disks = if stage.name.leaves().complete() { Vec::new() } else { ground.disks(&open) };
         match extents.last_mut().filter(|last| last.disks == disks) {
-            Some(last) => last.steps.push(step.name),
-            None => extents.push(Extents { steps: vec![step.name], disks }),
+            Some(last) => last.stages.push(stage.name),
+            None => extents.push(Extents { stages: vec![stage.name], disks }),
         }
     }
     extents
@@ -73,26 +75,64 @@ impl Ground<'_> {
     }
 
     /// What is made anew lies on disks that are open already.
-    fn open_kept(&self, step: &Step, open: &mut Open) {
-        for device in step.operations.iter().flat_map(|operation| self.written(operation)) {
+    fn open_kept(&self, stage: &Stage, open: &mut Open) {
+        for device in stage.operations.iter().flat_map(|operation| self.written(operation)) {
             for (disk, range) in self.ranges(&device) {
                 open.entry(disk).or_default().push(range);
             }
         }
     }
 
-    /// Devices that an operation begins to write.
+    /// Devices that an operation begins to write, beyond the disks that are made.
     fn written(&self, operation: &Operation) -> Vec<String> {
         match operation {
-            Operation::AssembleArray { members, .. } => members.clone(),
-            Operation::ActivateGroup { devices, .. } => devices.clone(),
-            Operation::MakeFilesystem(make) => vec![make.device.clone()],
-            Operation::Mount(mount) if !mount.is_read_only() => {
+            Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
+            Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
+            Operation::Device(OnDevice::MakeFilesystem(make)) => vec![make.device.clone()],
+            Operation::Device(
+                OnDevice::Release(_)
+                | OnDevice::AssertFree { .. }
+                | OnDevice::TakeDown { .. }
+                | OnDevice::WipeDisk(_)
+                | OnDevice::WriteTable(_)
+                | OnDevice::CreateArray(_)
+                | OnDevice::CreateGroup(_)
+                | OnDevice::CreateVolume(_)
+                | OnDevice::TryArray(_)
+                | OnDevice::TryFilesystem(_)
+                | OnDevice::DeactivateGroup { .. }
+                | OnDevice::StopArray { .. },
+            ) => Vec::new(),
+            Operation::Run(OfRun::Mount(mount)) if !mount.is_read_only() => {
                 let named = mount.named_devices().map(str::to_owned);
                 let parts = if mount.format == Format::Btrfs { self.parts_of_btrfs(&mount.path) } else { Vec::new() };
                 std::iter::once(mount.device.clone()).chain(named).chain(parts).collect()
             }
-            _ => Vec::new(),
+            Operation::Run(
+                OfRun::ReachImage { .. }
+                | OfRun::IdentifyDisk(_)
+                | OfRun::LockDisk { .. }
+                | OfRun::UnlockDisk { .. }
+                | OfRun::Rehearse(_)
+                | OfRun::TellPointOfNoReturn { .. }
+                | OfRun::Mount(_)
+                | OfRun::MountReadOnly(_)
+                | OfRun::BurnDisk(_)
+                | OfRun::GrowFilesystem(_)
+                | OfRun::BurnImage { .. }
+                | OfRun::WriteMachineFiles { .. }
+                | OfRun::RunInstaller { .. }
+                | OfRun::AdaptImage { .. }
+                | OfRun::WriteFstab(_)
+                | OfRun::ExtendFstab(_)
+                | OfRun::LoadKernel
+                | OfRun::ProveKept(_)
+                | OfRun::WriteMarker(_)
+                | OfRun::Unmount
+                | OfRun::FlushDisks { .. }
+                | OfRun::Report(_)
+                | OfRun::Kexec,
+            ) => Vec::new(),
         }
     }
 
@@ -106,7 +146,7 @@ impl Ground<'_> {
         parts.map(|(device, _)| device.to_owned()).collect()
     }
 
-    /// Where a device lies that was there before: a disk, a partition, or what a step has put together of kept ones.
+    /// Where a device lies that was there before: a disk, a partition, or what a stage has put together of kept ones.
     fn ranges(&self, device: &str) -> Vec<(String, ByteRange)> {
         if let Some(disk) = self.inventory.disk(device) {
             return vec![(disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes })];
@@ -122,10 +162,14 @@ impl Ground<'_> {
 
     /// What a kept array or volume is put together of.
     fn below(&self, device: &str) -> &[String] {
-        let operations = self.plan.steps.iter().flat_map(|step| &step.operations);
+        let operations = self.plan.stages.iter().flat_map(|stage| &stage.operations);
         let found = operations.filter_map(|operation| match operation {
-            Operation::AssembleArray { device: array, members, .. } if array == device => Some(members.as_slice()),
-            Operation::ActivateGroup { name, devices, volumes } => {
+            Operation::Device(OnDevice::AssembleArray(AssembleArray { device: array, members, .. }))
+                if array == device =>
+            {
+                Some(members.as_slice())
+            }
+            Operation::Device(OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes })) => {
                 let volume = device.strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
                 volumes.iter().any(|activated| activated == volume).then_some(devices.as_slice())
             }

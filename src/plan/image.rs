@@ -2,12 +2,12 @@
 //! mounted then.
 
 use super::returning::Returning;
-use super::steps::{Placed, made};
+use super::stages::{Placed, made};
 use super::verdict::Decided;
-use super::{BurnDisk, DiskIdentity, ExpectedFilesystem, FstabEntry, Operation, StepName, Subject, staying};
+use super::{BurnDisk, DiskIdentity, ExpectedFilesystem, FstabEntry, OfRun, Operation, StageName, Subject, staying};
 use crate::inventory::Inventory;
 
-type Part = (StepName, Vec<Operation>);
+type Part = (StageName, Vec<Operation>);
 
 /// What depends on the kind of image.
 pub struct Way {
@@ -29,12 +29,13 @@ impl Way {
         let (name, mounts) = (subject.image.clone(), returning.before_the_image());
         let Some(disk) = &decided.image_disk else {
             let (hidden, merged, fresh) = (returning.hidden(), returning.merged(), returning.fresh());
-            let burn = Operation::BurnImage { name, hidden, merged, fresh };
+            let burn =
+                Operation::Run(OfRun::BurnImage { name, hidden, merged, fresh, memory_bytes: inventory.memory_bytes });
             return Way {
-                first: (StepName::StorageMount, mounts),
-                second: (StepName::ImageBurn, vec![burn]),
-                installer: Operation::RunInstaller { devices: made(decided) },
-                fstab: vec![Operation::WriteFstab],
+                first: (StageName::StorageMount, mounts),
+                second: (StageName::ImageBurn, vec![burn]),
+                installer: Operation::Run(OfRun::RunInstaller { devices: made(decided) }),
+                fstab: vec![Operation::Run(OfRun::WriteFstab(fstab.to_vec()))],
             };
         };
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).map(|(_, is)| is);
@@ -49,17 +50,17 @@ impl Way {
             taken: staying::uuids(inventory, &decided.disks),
         };
         let grows = |operation: &Operation| match operation {
-            Operation::Mount(mount) if growing.is_some_and(|is| is.device == mount.device) => {
-                Some(Operation::GrowFilesystem(mount.clone()))
+            Operation::Run(OfRun::Mount(mount)) if growing.is_some_and(|is| is.device == mount.device) => {
+                Some(Operation::Run(OfRun::GrowFilesystem(mount.clone())))
             }
             _ => None,
         };
         let mounts = mounts.into_iter().flat_map(|mount| [grows(&mount)].into_iter().flatten().chain([mount]).rev());
         Way {
-            first: (StepName::ImageBurn, vec![Operation::BurnDisk(burn)]),
-            second: (StepName::StorageMount, mounts.collect()),
-            installer: Operation::AdaptImage { devices: made(decided) },
-            fstab: if fstab.is_empty() { Vec::new() } else { vec![Operation::ExtendFstab] },
+            first: (StageName::ImageBurn, vec![Operation::Run(OfRun::BurnDisk(burn))]),
+            second: (StageName::StorageMount, mounts.collect()),
+            installer: Operation::Run(OfRun::AdaptImage { devices: made(decided) }),
+            fstab: if fstab.is_empty() { Vec::new() } else { vec![Operation::Run(OfRun::ExtendFstab(fstab.to_vec()))] },
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What a reinstall keeps, and what identifies it: read before the first step, and again after the last. Both readings
+//! What a reinstall keeps, and what identifies it: read before the first stage, and again after the last. Both readings
 //! go through the same function, so that they differ only where the machine does.
 
 use super::stack::Stack;
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{Kept, KeptObject, LiesOn, Verdict};
-use crate::control::wire::KeptProof;
+use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::{Format, Layout};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use super::verdict::Decided;
 use super::{Request, find};
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
-use crate::marker::{MarkedDisk, Marker, Promise};
+use crate::marker::{MarkedDisk, Marker};
 
 /// Without the time, which the plan does not know. Nobody's installation leaves no marker.
 pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided: &Decided) -> Option<Marker> {
@@ -12,7 +12,7 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided
     // A disk that is missing keeps its record: it may come back.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
     let disks = layout.disks.iter().filter_map(|listed| {
-        let promise = Some(Promise::of(listed));
+        let promise = Some(listed.promise());
         match find::disk(listed, inventory) {
             Ok(disk) => {
                 let guid = guid(listed, disk, decided);

@@ -11,6 +11,7 @@ mod display;
 mod extents;
 mod filesystems;
 pub mod find;
+mod handing;
 mod identity;
 mod identity_words;
 mod image;
@@ -28,6 +29,7 @@ mod returning;
 mod same;
 mod sectors;
 mod stack;
+mod stages;
 mod staying;
 mod steps;
 mod trying;
@@ -89,6 +91,7 @@ pub fn make(
         let again = verdict::decide(layout, inventory, &request, true, ids);
         decided = if again.problems.is_empty() { again } else { decided };
     }
+    decided.problems.extend(steps::missing(&request.steps));
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;
         return Err(Box::new(Refusal {
@@ -99,7 +102,7 @@ pub fn make(
             problems: decided.problems,
         }));
     }
-    Ok(steps::arrange(layout, inventory, request, decided))
+    Ok(stages::arrange(layout, inventory, request, decided))
 }
 
 #[cfg(test)]

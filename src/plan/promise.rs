@@ -2,7 +2,7 @@
 
 use super::verdict::Deciding;
 use crate::layout;
-use crate::marker::{Marker, Promise};
+use crate::marker::Marker;
 
 impl Deciding<'_> {
     /// A layout that promises something else than the marker did not come from the installation: a file that was edited, a
@@ -18,7 +18,7 @@ impl Deciding<'_> {
         for (index, listed) in layout.disks.iter().enumerate() {
             let record = marker.disks.iter().find(|record| record.device == listed.device);
             let Some(promised) = record.and_then(|record| record.promise) else { continue };
-            let wanted = Promise::of(listed);
+            let wanted = listed.promise();
             if promised == wanted {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Are these the disks that the machine was installed on? Each listed disk is compared with what is recorded of it.
+//! Are these the disks that the machine was installed on? Each listed disk is compared with its record.
 
 use super::identity_words::{disk_in_words, is_now, record_in_words};
 use super::same::{self, Likeness, Shared};
@@ -9,11 +9,11 @@ use crate::layout;
 use crate::marker::MarkedDisk;
 use std::collections::BTreeSet;
 
-/// What is known of the disks of this installation.
+/// The records of this installation's disks.
 pub struct Known<'a> {
-    /// Of the last finished installation.
+    /// From the last finished installation.
     finished: &'a [MarkedDisk],
-    /// Of the last attempt that has begun: it knows of disks that were replaced before.
+    /// From the last attempt that has begun: newer, with the disks that were replaced meanwhile.
     begun_on: &'a [MarkedDisk],
     /// Kernel names of the disks that carry the marker itself.
     proven: BTreeSet<String>,
@@ -40,7 +40,7 @@ impl<'a> Known<'a> {
     }
 
     fn likeness(&self, record: &MarkedDisk, disk: &inventory::Disk) -> Likeness {
-        // The attempt may have come to write its table, or not.
+        // An attempt may have been cut off before or after it wrote its table: both GUIDs count.
         let finished = self.finished.iter().filter(|finished| finished.device == record.device);
         let finished = finished.map(|finished| finished.guid.as_str());
         let guids: Vec<&str> =
@@ -54,16 +54,16 @@ impl<'a> Known<'a> {
 }
 
 impl Deciding<'_> {
-    /// | the disk that the layout's name means now, or its hints | |
+    /// | the disk that the layout's name or hints mean now | what happens |
     /// |---|---|
-    /// | the recorded one | ours, whatever the kernel calls it |
-    /// | the recorded one, to be kept, and it reads blank | refused |
-    /// | not proven to be it, and one of both is recorded or found elsewhere | refused: names or hints point elsewhere |
-    /// | not proven to be it, kept | must be as the layout says, and said |
-    /// | not proven to be it, blank or with the marker | a replacement |
-    /// | not proven to be it, to be wiped, not blank | refused, unless its data were given up |
+    /// | the recorded one | accepted, whatever the kernel calls it |
+    /// | the recorded one, to be kept, and it reads blank | refused, unless given up |
+    /// | not proven to be it, and one of both was recorded or is found elsewhere | refused: names or hints point elsewhere |
+    /// | not proven to be it, kept | accepted if the rest of the plan accepts what is on it; a contradiction is a warning |
+    /// | not proven to be it, blank or with the marker | accepted as a replacement; a contradiction is a warning |
+    /// | not proven to be it, to be wiped, not blank | refused, unless given up, or taken for the disk of an attempt that was cut off |
     ///
-    /// Hints find a disk again whatever its name is; they find another one just as well when it is gone.
+    /// Hints find a disk whatever its name is. When that disk is gone, they may find another one just as well.
     pub fn compare_disks(&mut self, known: &Known) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
@@ -90,7 +90,7 @@ impl Deciding<'_> {
         }
     }
 
-    /// A first installation that was cut off has nothing to keep. But what it has begun on is all that is known to be its own.
+    /// A first installation that was cut off keeps nothing. But it may erase only the disks that it is known to have begun on.
     pub fn compare_begun(&mut self, begun_on: &[MarkedDisk]) {
         if begun_on.is_empty() {
             return;
@@ -116,7 +116,7 @@ impl Deciding<'_> {
         }
     }
 
-    /// Does the operator give up what is on the disk of that kernel name? A serial number that two disks have names neither.
+    /// Does the operator give up the disk with this kernel name? A serial number that two disks share identifies neither.
     pub fn is_given_up(&self, name: &str) -> bool {
         let Some(claim) = &self.request.claim else { return false };
         let Some(disk) = self.inventory.disks.iter().find(|disk| disk.name == name) else { return false };
@@ -124,7 +124,7 @@ impl Deciding<'_> {
         same == 1 && !disk.serial.is_empty() && claim.give_up.contains(&disk.serial)
     }
 
-    /// A disk that was replaced is blank. The recorded one is not, unless it has lost what it had.
+    /// A replaced disk is blank. The recorded disk itself is blank only if it has lost its data: then the plan is refused.
     fn refuse_blanked(&mut self, place: &str, listed: &layout::Disk, found: &inventory::Disk, known: &Known) {
         let mut recorded = known.finished.iter().filter(|record| record.device == listed.device);
         let is_it = recorded.any(|record| known.is(record, found));
@@ -150,7 +150,7 @@ impl Deciding<'_> {
         );
     }
 
-    /// The layout lists a disk that the installation did not have.
+    /// Decides about a disk that the layout lists and the installation did not have.
     fn decide_unrecorded(&mut self, place: String, listed: &layout::Disk, found: &inventory::Disk, known: &Known) {
         let claim = self.request.claim.as_ref();
         let is_wanted = claim.is_some_and(|claim| claim.change_promise) || self.is_given_up(&found.name);
@@ -169,7 +169,7 @@ impl Deciding<'_> {
         }
     }
 
-    /// The recorded disk is another one of the machine now, or this one was another one of the layout then.
+    /// Why names or hints point elsewhere: the recorded disk has another name now, or this disk was recorded under another name.
     fn elsewhere(
         &self,
         listed: &layout::Disk,
@@ -204,8 +204,8 @@ impl Deciding<'_> {
         Some(format!("{is}{then}, and was {}{now} when the machine was installed: {remedy}", record_in_words(record)))
     }
 
-    /// Who repairs a mirror copies the table, GUID and all. With the recorded one in its place as well, that costs no data
-    /// where nothing is wiped that may be kept: which of the two is the copy, nobody can tell.
+    /// Repairing a mirror may copy its table with the GUID, so that two disks match one record, and nobody can tell which is the
+    /// copy. This costs no data if the record's own disk is in its place, and either the found disk is not wiped or both are.
     fn is_harmless_copy(&self, record: &MarkedDisk, found: &inventory::Disk, known: &Known) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
@@ -214,7 +214,7 @@ impl Deciding<'_> {
         })
     }
 
-    /// Another disk, or one of which nobody can tell.
+    /// Decides about a disk that is another one, or that nobody can identify.
     fn decide_unproven(
         &mut self,
         place: String,
@@ -224,7 +224,7 @@ impl Deciding<'_> {
         (likeness, known): (Likeness, &Known),
     ) {
         let other = not_it(listed, record, found, likeness);
-        // What is kept was compared with the layout, and is not written.
+        // A kept disk was compared with the layout, and is not written.
         let has_nothing_to_lose =
             self.verdict(&found.name) != Verdict::Wipe || found.blank || known.proven.contains(&found.name);
         if has_nothing_to_lose {
@@ -251,7 +251,8 @@ impl Deciding<'_> {
 }
 
 impl Known<'_> {
-    /// Is that the disk of an attempt that was cut off? It may have lost its table, which is all that told it from others.
+    /// Is this the disk of the attempt that was cut off? If its table identified it and is wiped, it must look the same, in the
+    /// same place.
     fn is_still(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
         match self.likeness(record, disk) {
             Likeness::Equal => true,

@@ -1,9 +1,12 @@
-//! How what is kept comes back: before the image where its files are merged into it, after the image all the rest.
+//! How what is kept comes back: before the image if the image's files are merged into it, otherwise after the image.
 
-use super::steps::{Placed, new_filesystem};
+use super::stages::{Placed, new_filesystem};
 use super::untouched::foreign_partitions;
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
-use super::{DiskPlan, MountFilesystem, Operation, Rehearsal, Verdict, find};
+use super::{
+    ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, Operation, Rehearsal, Restore, Verdict,
+    find,
+};
 use crate::inventory::{Inventory, Signature};
 use crate::layout::{Below, Filesystem, Format, Layout, OnReinstall};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +21,9 @@ enum When {
 pub struct Returning<'a> {
     decided: &'a Decided,
     filesystems: &'a [Placed<'a>],
-    /// Paths of disks and arrays, names of groups, that merged filesystems lie on.
+    /// Paths of the disks and arrays, and names of the groups, on which merged filesystems lie.
     early: BTreeSet<String>,
-    /// By path of the disk: numbers of the partitions that the layout does not speak of.
+    /// Path of a disk to the numbers of its partitions that the layout does not list.
     others: BTreeMap<String, Vec<u32>>,
 }
 
@@ -50,22 +53,20 @@ impl<'a> Returning<'a> {
         self.come_back(When::AfterTheImage)
     }
 
-    /// What comes back, on the disks as they are now, with the layout's own options: an installed system that cannot mount it
-    /// is no use either. What is blank is not mounted before it is made.
+    /// Everything that comes back, tried on the disks as they are now. The mounts have the layout's own options, because the
+    /// installed system must mount with them too. Filesystems that are still to be made are not mounted.
     pub fn rehearsal(&self, inventory: &Inventory) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.keep && !is.fill);
         let mounts = mounted.filter_map(|placed| {
             let options = placed.0.mountoptions.clone();
             mount(placed).map(|mount| MountFilesystem { options, ..mount })
         });
-        let mounts: Vec<MountFilesystem> = mounts.collect();
-        let stacked = self.arrays(|_| true).chain(self.groups(|_| true));
-        let operations: Vec<Operation> = stacked.chain(mounts.iter().cloned().map(Operation::Mount)).collect();
+        let operations: Vec<Restore> = self.stacked(|_| true).chain(mounts.map(Restore::Mount)).collect();
         let over = bottom(&operations).into_iter().chain(self.parts_of_btrfs(inventory)).collect::<BTreeSet<String>>();
         (!operations.is_empty()).then(|| Rehearsal { over: over.into_iter().collect(), operations })
     }
 
-    /// Disks and partitions that a btrfs of the layout lies on, those that only its superblocks name too.
+    /// Disks and partitions with a superblock of a kept btrfs that is mounted, also those that the layout does not name.
     fn parts_of_btrfs(&self, inventory: &Inventory) -> Vec<String> {
         let kept = self.filesystems.iter().filter(|(wanted, is)| wanted.format == Format::Btrfs && is.keep && !is.fill);
         let uuids: BTreeSet<&str> =
@@ -79,36 +80,36 @@ impl<'a> Returning<'a> {
         all.filter(|(_, signatures)| is_part(signatures)).map(|(device, _)| device.clone()).collect()
     }
 
-    fn arrays(&self, is: impl Fn(&str) -> bool) -> impl Iterator<Item = Operation> {
-        self.decided.arrays.iter().filter_map(move |array| match array {
+    /// Restores kept arrays first, then the groups that may lie on them.
+    fn stacked(&self, is: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = Restore> {
+        let arrays = self.decided.arrays.iter().filter_map(move |array| match array {
             ArrayFate::Kept { device, uuid, members } if is(device) => {
-                Some(Operation::AssembleArray { device: device.clone(), uuid: *uuid, members: members.clone() })
+                let (device, uuid, members) = (device.clone(), *uuid, members.clone());
+                Some(Restore::AssembleArray(AssembleArray { device, uuid, members }))
             }
-            _ => None,
-        })
-    }
-
-    fn groups(&self, is: impl Fn(&str) -> bool) -> impl Iterator<Item = Operation> {
-        self.decided.groups.iter().filter_map(move |group| match group {
+            ArrayFate::Kept { .. } | ArrayFate::Made(_) => None,
+        });
+        let groups = self.decided.groups.iter().filter_map(move |group| match group {
             GroupFate::Kept { name, devices, volumes } if is(name) && !volumes.is_empty() => {
                 let (name, devices, volumes) = (name.clone(), devices.clone(), volumes.clone());
-                Some(Operation::ActivateGroup { name, devices, volumes })
+                Some(Restore::ActivateGroup(ActivateGroup { name, devices, volumes }))
             }
-            _ => None,
-        })
+            GroupFate::Kept { .. } | GroupFate::Made(_) => None,
+        });
+        arrays.chain(groups)
     }
 
-    /// Mount points that will cover what the image has there.
+    /// Mount points of kept filesystems that will cover the image's files there.
     pub fn hidden(&self) -> Vec<String> {
         self.kept_paths(|placed| !is_merged(placed))
     }
 
-    /// Mount points below which the image's files are added to what is there.
+    /// Mount points of kept filesystems that get the image's files beside their own.
     pub fn merged(&self) -> Vec<String> {
         self.kept_paths(is_merged)
     }
 
-    /// Mount points below `/` of what is made anew and mounted before the image.
+    /// Mount points, `/` apart, of filesystems that are made anew and mounted before the image.
     pub fn fresh(&self) -> Vec<String> {
         let made = self.filesystems.iter().filter(|(_, is)| !is.keep).filter_map(mount).map(|mount| mount.path);
         made.filter(|path| path != "/" && self.when_mounted(path) == When::BeforeTheImage).collect()
@@ -121,19 +122,23 @@ impl<'a> Returning<'a> {
 
     fn come_back(&self, when: When) -> Vec<Operation> {
         let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
-        let (arrays, groups) = (self.arrays(is_now), self.groups(is_now));
+        let stacked: Vec<Restore> = self.stacked(is_now).collect();
+        // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
+        let devices: Vec<String> = bottom(&stacked).into_iter().collect();
+        let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| placed.1.fill && self.when_filled(placed) == when);
-        let fills = fills.map(new_filesystem).map(Operation::MakeFilesystem);
+        let fills = fills.map(new_filesystem).map(OnDevice::MakeFilesystem).map(Operation::Device);
         let mounts = self.filesystems.iter().filter_map(mount).filter(|mount| self.when_mounted(&mount.path) == when);
+        let mounts = mounts.map(OfRun::Mount).map(Operation::Run);
         let operations: Vec<Operation> =
-            arrays.chain(groups).chain(fills).chain(mounts.map(Operation::Mount)).collect();
+            down.into_iter().chain(stacked.into_iter().map(Operation::from)).chain(fills).chain(mounts).collect();
         if operations.is_empty() {
             return operations;
         }
         let disks = self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(&disk.device));
         let unlock = |disk: &DiskPlan| {
             let others = self.others.get(&disk.device).cloned().unwrap_or_default();
-            Operation::UnlockDisk { device: disk.device.clone(), others }
+            Operation::Run(OfRun::UnlockDisk { device: disk.device.clone(), others })
         };
         disks.map(unlock).chain(operations).collect()
     }
@@ -142,7 +147,7 @@ impl<'a> Returning<'a> {
         if is_merged(placed) { When::BeforeTheImage } else { When::AfterTheImage }
     }
 
-    /// Kept filesystems, and those below them, which they would hide, come after the image.
+    /// A kept filesystem that is not merged comes after the image. So does every mount below it, which it would hide.
     fn when_mounted(&self, path: &str) -> When {
         let late = self.hidden();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
@@ -150,24 +155,23 @@ impl<'a> Returning<'a> {
     }
 }
 
-/// Devices that these operations take and that none of them brings about.
-fn bottom(operations: &[Operation]) -> BTreeSet<String> {
+/// Devices that these operations use and that none of them creates.
+fn bottom(operations: &[Restore]) -> BTreeSet<String> {
     let (mut taken, mut brought) = (BTreeSet::new(), Vec::new());
     for operation in operations {
         match operation {
-            Operation::AssembleArray { device, members, .. } => {
+            Restore::AssembleArray(AssembleArray { device, members, .. }) => {
                 taken.extend(members.iter().cloned());
                 brought.push(device.clone());
             }
-            Operation::ActivateGroup { name, devices, volumes } => {
+            Restore::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
                 taken.extend(devices.iter().cloned());
                 brought.extend(volumes.iter().map(|volume| format!("/dev/{name}/{volume}")));
             }
-            Operation::Mount(mount) => {
+            Restore::Mount(mount) => {
                 taken.insert(mount.device.clone());
                 taken.extend(mount.named_devices().map(str::to_owned));
             }
-            _ => {}
         }
     }
     taken.retain(|device| !brought.contains(device));
@@ -179,13 +183,13 @@ impl MountFilesystem {
         self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// Devices that its options name beside its own.
+    /// Devices that the mount options name beside the filesystem's own device.
     pub fn named_devices(&self) -> impl Iterator<Item = &str> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
         values.filter(|value| value.starts_with("/dev/"))
     }
 
-    /// The last word counts.
+    /// Do the options say `ro`? The last of `ro` and `rw` counts.
     pub fn is_read_only(&self) -> bool {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
@@ -200,7 +204,7 @@ pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
     (!matches!(filesystem.format, Format::Swap | Format::None)).then_some(path)
 }
 
-/// A tmpfs belongs to the running system: it has a line in fstab, and the image's files lie below it, unhidden.
+/// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
 fn mount((filesystem, is): &Placed) -> Option<MountFilesystem> {
     if filesystem.format == Format::Tmpfs {
         return None;
@@ -213,8 +217,8 @@ fn mount((filesystem, is): &Placed) -> Option<MountFilesystem> {
     })
 }
 
-/// The layout's, with two exceptions. What is made is written by the image, `ro` or not. What is kept and says `ro` is not
-/// written by its journal either.
+/// The layout's mount options, with two exceptions. A filesystem that is made is mounted without `ro`, because the image is
+/// written to it. A kept filesystem with `ro` does not replay its journal either.
 fn options(filesystem: &Filesystem, is: &FilesystemFate) -> Vec<String> {
     let own = || filesystem.mountoptions.iter();
     match (is.keep, filesystem.is_read_only()) {
@@ -227,8 +231,8 @@ fn options(filesystem: &Filesystem, is: &FilesystemFate) -> Vec<String> {
     }
 }
 
-/// What mount needs beside `ro` so that nothing is written, not even what a journal has pending; empty for nothing. `None`
-/// cannot be mounted.
+/// The option that mount needs beside `ro` so that it does not even replay a journal; empty where `ro` is enough. `None`:
+/// nothing that can be mounted from a disk.
 pub fn without_replay(format: Format) -> Option<&'static str> {
     match format {
         Format::Ext3 | Format::Ext4 => Some("noload"),

@@ -1,8 +1,8 @@
 //! What is tried before the point of no return: arrays and filesystems whose options only their tool, or the kernel, understands.
 
 use super::returning::mountable;
-use super::steps::{Placed, new_filesystem};
-use super::{CreateArray, MakeFilesystem, Operation, TryArray, TryFilesystem};
+use super::stages::{Placed, new_filesystem};
+use super::{CreateArray, MakeFilesystem, OnDevice, Operation, TryArray, TryFilesystem};
 use crate::layout::Format;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
         let mounted = mountable(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
         !wanted.createoptions.is_empty() || mounted || wanted.format == Format::Tmpfs && !wanted.mountoptions.is_empty()
     });
-    with_options.map(trial).map(Operation::TryFilesystem).collect()
+    with_options.map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
 }
 
 fn trial((wanted, is): &Placed) -> TryFilesystem {

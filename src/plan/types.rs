@@ -1,32 +1,38 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
+mod handed;
 mod identity;
+mod operation;
 mod request;
-mod step;
+mod stage;
 mod summary;
 
+pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
-pub use request::{Claim, Erase, Mode, Request, Subject, Waiver};
-pub use step::{Step, StepName};
+pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
+pub use request::{Claim, Mode, Request, Subject, Waiver};
+pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
 use super::Extents;
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel};
-use crate::marker::{MarkedDisk, Marker};
+use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// The whole run: each disk's verdict, then the steps in order.
+/// The whole run: each disk's verdict, then the stages in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     pub mode: Mode,
     pub subject: Subject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
-    pub steps: Vec<Step>,
-    /// Index in `steps` of the first one that destroys something; `steps.len()` when none does.
+    /// `steps` in JSON, as an operator reads them.
+    #[serde(rename = "steps")]
+    pub stages: Vec<Stage>,
+    /// Index in `stages` of the first one that destroys something; `stages.len()` when none does.
     pub point_of_no_return: usize,
     /// Lines of `/etc/fstab`, in mount order.
     pub fstab: Vec<FstabEntry>,
@@ -41,18 +47,17 @@ pub struct Plan {
     pub summary: Summary,
     /// Bytes of what is made or kept, at least, by its device path; what nobody can tell before is not there.
     pub sizes: BTreeMap<String, u64>,
-    /// What each step may write.
+    /// What each stage may write.
     pub extents: Vec<Extents>,
 }
 
 impl Plan {
-    /// The disk that takes a raw image.
-    pub fn image_disk(&self) -> Option<&BurnDisk> {
-        let mut operations = self.steps.iter().flat_map(|step| &step.operations);
-        operations.find_map(|operation| match operation {
-            Operation::BurnDisk(burn) => Some(burn),
-            _ => None,
-        })
+    /// What a failure of this stage leaves behind. Before the point of no return, and in a plan without one, no disk has changed.
+    pub fn leaves(&self, stage: usize) -> Leaves {
+        match self.stages[stage].name.leaves() {
+            Leaves::HalfMade | Leaves::Changed if stage < self.point_of_no_return => Leaves::Untouched,
+            leaves => leaves,
+        }
     }
 }
 
@@ -86,124 +91,13 @@ pub struct DiskPlan {
     pub running: Vec<String>,
 }
 
-/// One thing the executor does. Each carries all it needs; the executor looks nothing up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Operation {
-    /// The image's server answers, its size and digest are known.
-    ReachImage {
-        name: String,
-        url: String,
-    },
-    /// It is still the disk that the plan was made for: device names move.
-    IdentifyDisk(DiskIdentity),
-    /// Set the disk read-only at the block layer until the image is on.
-    LockDisk {
-        device: String,
-        /// What nobody may write while the plan runs: read now, and again by `ProveKept`.
-        untouched: Vec<ByteRange>,
-    },
-    /// Make a kept disk writable again: nothing destructive comes after this.
-    UnlockDisk {
-        device: String,
-        /// Numbers of the partitions that stay read-only: they are not the layout's.
-        others: Vec<u32>,
-    },
-    /// Take down something that runs on disks to be wiped, or that was only assembled to look at it.
-    Release(Holder),
-    /// Nothing holds these disks or their partitions any more: read again and proven.
-    AssertFree {
-        disks: Vec<String>,
-    },
-    /// Bring everything back that is kept, over snapshots whose changes live in memory, and take it down again.
-    Rehearse(Rehearsal),
-    /// Tell the control plane that a reinstall is about to destroy, and hear that it still should.
-    TellPointOfNoReturn {
-        /// By their names in the layout.
-        disks: Vec<MarkedDisk>,
-    },
-    WipeDisk(WipeDisk),
-    WriteTable(PartitionTable),
-    CreateArray(CreateArray),
-    CreateGroup(CreateGroup),
-    CreateVolume(CreateVolume),
-    /// Assemble a kept array under the layout's name, writable.
-    AssembleArray {
-        device: String,
-        uuid: Uuid,
-        members: Vec<String>,
-    },
-    /// Activate these volumes of a kept group, writable. Others of the group stay as they are.
-    ActivateGroup {
-        name: String,
-        devices: Vec<String>,
-        volumes: Vec<String>,
-    },
-    /// Make an array of devices in memory: what mdadm or the kernel refuses is known before anything is destroyed.
-    TryArray(TryArray),
-    /// Make a filesystem in memory, and mount it there, for the same reason.
-    TryFilesystem(TryFilesystem),
-    MakeFilesystem(MakeFilesystem),
-    Mount(MountFilesystem),
-    /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
-    BurnDisk(BurnDisk),
-    /// Make a mounted filesystem as large as its partition.
-    GrowFilesystem(MountFilesystem),
-    /// Stream the image below the mounted root.
-    BurnImage {
-        name: String,
-        /// Mount points of kept filesystems that will cover what the image brings there.
-        hidden: Vec<String>,
-        /// Mount points of kept filesystems that the image's files are added to.
-        merged: Vec<String>,
-        /// Mount points of filesystems that this plan makes, but the root.
-        fresh: Vec<String>,
-    },
-    /// `/etc/metal/install.yaml`, `/etc/metal/userdata`.
-    WriteMachineFiles,
-    /// `/install-go` or `/install.sh` in a chroot, with the nodes of these devices and of their partitions.
-    RunInstaller {
-        devices: Vec<String>,
-    },
-    /// The same where the image has one; and `/etc/metal/boot-info.yaml` from its boot loader's files where it has none.
-    AdaptImage {
-        devices: Vec<String>,
-    },
-    WriteFstab,
-    /// Add the plan's lines to the image's own.
-    ExtendFstab,
-    /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
-    LoadKernel,
-    /// Read again what identifies everything that is kept: it must be as it was.
-    ProveKept(Vec<Kept>),
-    /// `/etc/metal/drophammer.json`, last of all: who has it is whole.
-    WriteMarker(Marker),
-    /// Unmount everything, strictly.
-    Unmount,
-    /// Take down a group of this run, so that its arrays can be stopped.
-    DeactivateGroup {
-        name: String,
-        devices: Vec<String>,
-    },
-    /// Stop an array, so that its superblocks say that it is clean.
-    StopArray {
-        device: String,
-    },
-    /// Make the disks write their caches out.
-    FlushDisks {
-        disks: Vec<String>,
-    },
-    Report,
-    Kexec,
-}
-
 /// What comes back on kept disks, tried while nothing is wiped yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsal {
     /// Disks, partitions and what mount options name: each has a snapshot in memory, which is used in its place.
     pub over: Vec<String>,
     /// Arrays, groups and mounts in their order. Each filesystem is mounted alone.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<Restore>,
 }
 
 /// Something that a reinstall keeps, and what identifies it.

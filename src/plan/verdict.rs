@@ -1,4 +1,4 @@
-//! The decision: what becomes of each disk and of everything on it, or why this cannot be done.
+//! Decides what becomes of each disk and of everything on it, or why the plan is refused.
 //!
 //! A translation of the tables in docs/plan.md.
 
@@ -18,7 +18,7 @@ use crate::problem::Problem;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// Everything that was decided, before it is put into an order.
+/// Everything that was decided. `stages` puts it into an order.
 #[derive(Default)]
 pub struct Decided {
     pub disks: Vec<DiskPlan>,
@@ -30,19 +30,19 @@ pub struct Decided {
     pub image_disk: Option<inventory::Disk>,
     /// In the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Arrays that are made with options are tried first.
+    /// Arrays that are made with options of the layout are tried first.
     pub array_trials: Vec<TryArray>,
     /// In the order of `Layout::volumegroups`.
     pub groups: Vec<GroupFate>,
     pub volumes: Vec<CreateVolume>,
     /// In the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
-    /// Filesystems that are made on kept devices: of the layout's device, what the control plane is told.
+    /// Filesystems that are made on kept devices: the layout's device, and what is reported about it to the control plane.
     pub filling: Vec<(String, Making)>,
     /// What a person must not overlook.
     pub warnings: Vec<String>,
     pub torn: Vec<Torn>,
-    /// Bytes by the device that it will be, or is.
+    /// Device path to size in bytes, also for devices that will be made.
     pub sizes: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
 }
@@ -54,7 +54,7 @@ pub enum ArrayFate {
 
 pub enum GroupFate {
     Made(CreateGroup),
-    /// `volumes` are the layout's.
+    /// `volumes` are the volumes that the layout lists.
     Kept {
         name: String,
         devices: Vec<String>,
@@ -62,18 +62,18 @@ pub enum GroupFate {
     },
 }
 
-/// Where a filesystem lives and whether it is made.
+/// Where a filesystem lies and whether it is made.
 pub struct FilesystemFate {
-    /// Kernel's device path; the layout's may be a link.
+    /// Device path while the installation runs; the layout's path may be a link.
     pub device: String,
     pub uuid: String,
     /// Is its device kept?
     pub keep: bool,
-    /// Is it made on a kept device, which is blank?
+    /// Is it made on a kept device? The device is blank, or an earlier attempt was cut off while it made the filesystem.
     pub fill: bool,
-    /// Number of its partition, where the image brings it.
+    /// Number of its partition, if a raw image brings the filesystem.
     pub image_partition: Option<u32>,
-    /// Of the device.
+    /// Size of the device.
     pub size_bytes: Option<u64>,
     pub sector_bytes: u32,
 }
@@ -83,7 +83,7 @@ pub struct Deciding<'a> {
     pub layout: &'a Layout,
     pub inventory: &'a Inventory,
     pub request: &'a Request,
-    /// Are disks made anew again that an earlier attempt was about to make?
+    /// Are disks that an earlier attempt was about to make anew made once more?
     pub remake: bool,
     pub stack: &'a Stack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
@@ -139,7 +139,7 @@ pub fn decide(
     deciding.finish()
 }
 
-/// The verdict of a disk: `listed` is what the layout says about it.
+/// The verdict of a disk. `listed` is its entry in the layout.
 pub fn of_disk(mode: Mode, listed: Option<&layout::Disk>) -> Verdict {
     match (mode, listed) {
         (_, None) => Verdict::NotOurs,
@@ -167,8 +167,8 @@ impl<'a> Deciding<'a> {
         self.stack.disks(name).iter().map(|disk| self.verdict(disk)).collect()
     }
 
-    /// The verdict travels upwards: what lies on these devices is made when all of them are, kept when all are kept,
-    /// and a mixture is refused. `None` is refused already.
+    /// The verdict travels upwards. What lies on these devices is made if all of them are made, and kept if all of them are
+    /// kept. A mixture is refused. `None`: the problem is noted already.
     pub fn below(&mut self, place: &str, what: &str, devices: &[String]) -> Option<Below<'a>> {
         let below = self.devices.get_all(place, devices)?;
         let fates: BTreeSet<Fate> = below.iter().map(|device| device.fate).collect();
@@ -194,8 +194,8 @@ impl<'a> Deciding<'a> {
         None
     }
 
-    /// Takes down what runs on the disks to be wiped, and what was only assembled to look at it. What lies on kept
-    /// disks alone stays, and must not be in use by others: it could not be taken down in the end.
+    /// Takes down what runs on the disks to be wiped. Takes down what was only assembled to look inside, unless it lies on kept
+    /// disks alone. What lies on kept disks alone must not be in use by others: it could not be taken down in the end.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (Release::new(self.stack), Release::new(self.stack));
         let mut problems = Vec::new();
@@ -224,7 +224,7 @@ impl<'a> Deciding<'a> {
     }
 
     fn finish(mut self) -> Decided {
-        // Each of these follows from another problem, unless the layout was not valid.
+        // Unknown devices are reported only without other problems, from which they follow unless the layout was not valid.
         if self.decided.problems.is_empty() {
             self.decided.problems = std::mem::take(&mut self.devices.unknown);
         }

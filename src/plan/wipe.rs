@@ -6,8 +6,9 @@
 //! with both ends of its device.
 
 use super::sectors::{self, Extent};
-use super::{ByteRange, DiskIdentity, Erase, WipeDisk};
+use super::{ByteRange, DiskIdentity, WipeDisk};
 use crate::inventory::{Disk, EraseMethod};
+use crate::steps::Erase;
 
 const QUICK_SECONDS: u64 = 60;
 const SECURE_SECONDS: u64 = 4 * 3600;

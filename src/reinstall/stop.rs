@@ -4,7 +4,7 @@
 use crate::boot::kexec;
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::unescaped;
+use crate::survey::mounts::{mounts, swaps};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
@@ -173,29 +173,18 @@ fn say_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result::
     }
 }
 
-/// Paths of `/proc/swaps`.
-fn swaps(text: &str) -> Vec<String> {
-    text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped).collect()
-}
-
 /// What has to be unmounted, in this order: what lies deeper first, and what was mounted later first. The root comes last.
 fn unmount_order(mountinfo: &str) -> Vec<String> {
-    // proc_pid_mountinfo(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
-    let parse = |line: &str| {
-        let (mount, filesystem) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ');
-        let (id, parent) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
-        Some((id, parent, unescaped(fields.nth(2)?), filesystem.split(' ').next()?.to_owned()))
-    };
-    let mounts: Vec<(u64, u64, String, String)> = mountinfo.lines().filter_map(parse).collect();
-    let parents: BTreeMap<u64, u64> = mounts.iter().map(|(id, parent, ..)| (*id, *parent)).collect();
+    let mounts = mounts(mountinfo);
+    let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).collect();
     let depth = |id: u64| {
         let up = |id: &u64| parents.get(id).copied().filter(|parent| parent != id);
         // A chain longer than all mounts would be a circle.
         std::iter::successors(Some(id), up).take(parents.len()).count()
     };
-    let real = mounts.iter().rev().filter(|(.., format)| !VIRTUAL.contains(&format.as_str()));
-    let mut real: Vec<_> = real.map(|(id, _, path, _)| (path == "/", std::cmp::Reverse(depth(*id)), path)).collect();
+    let real = mounts.iter().rev().filter(|mount| !VIRTUAL.contains(&mount.format.as_str()));
+    let mut real: Vec<_> =
+        real.map(|mount| (mount.path == "/", std::cmp::Reverse(depth(mount.id)), &mount.path)).collect();
     // Stable: among the equally deep, the last mounted stays first.
     real.sort_by_key(|(is_root, depth, _)| (*is_root, *depth));
     let mut order: Vec<String> = real.into_iter().map(|(.., path)| path.clone()).collect();
@@ -231,13 +220,6 @@ broken line
         assert!(unmount_order("").is_empty());
         // A circle ends.
         assert_eq!(unmount_order("1 2 8:1 / /a rw - ext4 a rw\n2 1 8:1 / /b rw - ext4 b rw\n"), ["/b", "/a"]);
-    }
-
-    #[test]
-    fn swap_areas_by_their_paths() {
-        let text = "Filename\tType\tSize\tUsed\tPriority\n/dev/sda3 partition 1 0 -2\n/swap\\040file file 1 0 -3\n";
-        assert_eq!(swaps(text), ["/dev/sda3", "/swap file"]);
-        assert!(swaps("").is_empty());
     }
 
     #[test]

@@ -4,8 +4,8 @@
 mod sender;
 
 use crate::control::Control;
-use crate::control::wire::{Event, EventName, Progress, StepTime};
 use crate::error::Result;
+use crate::facts::{Event, EventName, Progress, StageTime};
 use crate::text;
 use sender::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,8 +25,8 @@ pub struct Reporter {
 
 struct State {
     event: EventName,
-    step: Option<String>,
-    timings: Vec<StepTime>,
+    stage: Option<String>,
+    timings: Vec<StageTime>,
     progress_shown: Option<Instant>,
     progress_sent: Option<Instant>,
 }
@@ -35,7 +35,7 @@ impl Reporter {
     pub fn new(control: Arc<dyn Control>) -> Reporter {
         let state = State {
             event: EventName::Preparing,
-            step: None,
+            stage: None,
             timings: Vec::new(),
             progress_shown: None,
             progress_sent: None,
@@ -50,14 +50,14 @@ impl Reporter {
         self.send(None, None, None, message);
     }
 
-    /// Runs one step: its name before, its seconds after, both as events.
+    /// Runs one stage: its name before, its seconds after, both as events.
     ///
     /// # Errors
     /// Those of `work`.
-    pub fn step<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn stage<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let event = {
             let mut state = self.state();
-            state.step = Some(name.to_owned());
+            state.stage = Some(name.to_owned());
             (state.progress_shown, state.progress_sent) = (None, None);
             state.event
         };
@@ -73,14 +73,14 @@ impl Reporter {
         println!("{event:<18}  {name} {message}");
         {
             let mut state = self.state();
-            state.step = None;
-            state.timings.push(StepTime { step: name.to_owned(), seconds });
+            state.stage = None;
+            state.timings.push(StageTime { stage: name.to_owned(), seconds });
         }
         self.send(Some(name), Some(seconds), None, &message);
         result
     }
 
-    /// A line for the console that belongs to the running step.
+    /// A line for the console that belongs to the running stage.
     pub fn say(&self, line: &str) {
         println!("{}", text::folded(&format!("{:20}{line}", ""), text::CONSOLE_COLUMNS));
     }
@@ -89,7 +89,7 @@ impl Reporter {
     pub fn progress(&self, progress: Progress) {
         let now = Instant::now();
         let due = |last: Option<Instant>, pause| last.is_none_or(|last| now.duration_since(last) >= pause);
-        let (show, send, step) = {
+        let (show, send, stage) = {
             let mut state = self.state();
             let (show, send) = (due(state.progress_shown, CONSOLE_PAUSE), due(state.progress_sent, EVENT_PAUSE));
             if show {
@@ -98,18 +98,18 @@ impl Reporter {
             if send {
                 state.progress_sent = Some(now);
             }
-            (show, send, state.step.clone())
+            (show, send, state.stage.clone())
         };
         if show {
             self.say(&progress.to_string());
         }
         if send {
-            self.send(step.as_deref(), None, Some(progress), &progress.to_string());
+            self.send(stage.as_deref(), None, Some(progress), &progress.to_string());
         }
     }
 
-    /// Seconds by step so far.
-    pub fn timings(&self) -> Vec<StepTime> {
+    /// Seconds by stage so far.
+    pub fn timings(&self) -> Vec<StageTime> {
         self.state().timings.clone()
     }
 
@@ -118,10 +118,10 @@ impl Reporter {
         self.sender.flush(patience);
     }
 
-    fn send(&self, step: Option<&str>, seconds: Option<f64>, progress: Option<Progress>, message: &str) {
+    fn send(&self, stage: Option<&str>, seconds: Option<f64>, progress: Option<Progress>, message: &str) {
         let event = self.state().event;
-        let step = step.map(str::to_owned);
-        self.sender.send(Event { event, message: message.to_owned(), step, seconds, progress });
+        let stage = stage.map(str::to_owned);
+        self.sender.send(Event { event, message: message.to_owned(), stage, seconds, progress });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,54 +133,24 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::allocation::Machine;
-    use crate::control::wire::{Acknowledged, PointOfNoReturn, Register, Report};
     use crate::error::{Error, Phase};
+    use crate::testing::control::FakeControl;
 
-    /// A control plane that hears events and nothing else, each after a delay.
-    struct Listener {
-        heard: Mutex<Vec<Event>>,
-        delay: Duration,
-    }
-
-    impl Control for Listener {
-        fn register(&self, _: &Register) -> Result<()> {
-            Err(Error::new(Phase::Control, "not listening"))
-        }
-        fn wait(&self, _: Duration) -> Result<bool> {
-            Err(Error::new(Phase::Control, "not listening"))
-        }
-        fn machine(&self) -> Result<Machine> {
-            Err(Error::new(Phase::Control, "not listening"))
-        }
-        fn event(&self, event: &Event) -> Result<()> {
-            std::thread::sleep(self.delay);
-            self.heard.lock().unwrap().push(event.clone());
-            Ok(())
-        }
-        fn point_of_no_return(&self, _: &PointOfNoReturn) -> Result<()> {
-            Ok(())
-        }
-        fn report(&self, _: &Report) -> Result<Acknowledged> {
-            Err(Error::new(Phase::Control, "not listening"))
-        }
-    }
-
-    fn listener(delay: Duration) -> Arc<Listener> {
-        Arc::new(Listener { heard: Mutex::new(Vec::new()), delay })
+    fn listener(delay: Duration) -> Arc<FakeControl> {
+        Arc::new(FakeControl { delay, ..FakeControl::default() })
     }
 
     #[test]
-    fn a_step_is_told_before_and_after_and_timed() {
+    fn a_stage_is_told_before_and_after_and_timed() {
         let listener = listener(Duration::ZERO);
         let reporter = Reporter::new(listener.clone());
         reporter.phase(EventName::Installing, "debian-12");
-        reporter.step("storage.wipe", || Ok(())).unwrap();
-        let failed: Result<()> = reporter.step("image.burn", || Err(Error::new(Phase::Image, "no")));
+        reporter.stage("storage.wipe", || Ok(())).unwrap();
+        let failed: Result<()> = reporter.stage("image.burn", || Err(Error::new(Phase::Image, "no")));
         assert!(failed.is_err());
         reporter.flush(Duration::from_secs(10));
         let heard = listener.heard.lock().unwrap();
-        let steps: Vec<_> = heard.iter().map(|event| (event.step.as_deref(), event.seconds.is_some())).collect();
+        let steps: Vec<_> = heard.iter().map(|event| (event.stage.as_deref(), event.seconds.is_some())).collect();
         assert_eq!(
             steps,
             [

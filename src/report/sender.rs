@@ -1,7 +1,7 @@
 //! One thread that carries events to the control plane, from a queue that drops what does not fit.
 
 use crate::control::Control;
-use crate::control::wire::{Event, EventName};
+use crate::facts::{Event, EventName};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -67,5 +67,5 @@ fn deliver(control: &dyn Control, event: &Event) {
 
 fn alive() -> Event {
     let message = "still here".to_owned();
-    Event { event: EventName::Alive, message, step: None, seconds: None, progress: None }
+    Event { event: EventName::Alive, message, stage: None, seconds: None, progress: None }
 }

@@ -7,7 +7,8 @@ use super::peers::Peer;
 use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};
 use super::watch::Who;
 use super::{App, caller, input, ipxe, token};
-use crate::control::wire::{self, Event, EventName};
+use crate::control::wire;
+use crate::facts::{Event, EventName};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -228,7 +229,7 @@ fn crowded(app: &App, id: &str, peer: Peer) -> ApiError {
 }
 
 async fn tell(app: &App, id: &str, peer: Peer, event: EventName, message: &str) -> Result<(), ApiError> {
-    let event = Event { event, message: message.to_owned(), step: None, seconds: None, progress: None };
+    let event = Event { event, message: message.to_owned(), stage: None, seconds: None, progress: None };
     app.state.event(id, &event).await?;
     app.watch.event(Who::new(id, app.directory().name(id), peer), event);
     Ok(())

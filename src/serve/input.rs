@@ -3,7 +3,7 @@
 mod all;
 
 use super::ipxe;
-use crate::plan::Erase;
+use crate::steps::Erase;
 use crate::yaml;
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::Deserialize;

@@ -19,12 +19,13 @@ mod digest;
 mod directory;
 mod files;
 mod folder;
-pub mod fronts;
+mod fronts;
 pub(crate) mod input;
 pub(crate) mod ipxe;
 mod keeper;
 mod neighbours;
 pub mod operator;
+mod options;
 mod patient;
 mod peers;
 pub mod preview;
@@ -37,49 +38,27 @@ mod tls;
 mod token;
 mod watch;
 
-use crate::cli::{self, ServeCommand};
-use crate::desk::Outcome;
+pub use options::{Options, Serve, ServeCommand};
+
 use crate::error::{Context, Error, Phase, Result};
+use crate::exit::{Exit, or_refused};
 use alarm::Alarms;
 use connections::Door;
 use digest::Digests;
 use directory::{Directory, Loader};
-use fronts::{Fronts, Https, Listeners, TlsOptions};
+use fronts::{Fronts, Https, Listeners};
 use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
 use peers::Peers;
 use state::State;
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 use watch::Watch;
-
-/// What a person gives on the command line.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The directory with `machines/`, `layouts/` and `images/`; the state file goes there too.
-    pub dir: PathBuf,
-    pub listen: SocketAddr,
-    /// Where the operator's calls are answered, and nowhere else; with the machines' when absent.
-    pub operator_listen: Option<SocketAddr>,
-    /// What carries a token is answered over TLS, and `listen` has what firmware loads.
-    pub tls: Option<TlsOptions>,
-    /// Addresses that say in `X-Forwarded-For` for whom they ask.
-    pub proxies: Vec<IpAddr>,
-    /// Base URL for machines; what they used themselves (the Host header) when absent.
-    pub url: Option<String>,
-    /// Directory with `vmlinuz` and `initrd`; `DIR/boot` when absent.
-    pub boot: Option<PathBuf>,
-    /// More kernel arguments for the ramdisk.
-    pub cmdline: String,
-    /// One JSON object a line instead of text.
-    pub json: bool,
-}
 
 /// What has happened, in the server's directory.
 const DATABASE: &str = "drophammer.sqlite";
@@ -129,20 +108,14 @@ impl App {
 ///
 /// # Errors
 /// As [`run`]; a file cannot be read or written.
-pub fn command(serve: cli::Serve) -> Result<Outcome> {
+pub fn command(serve: Serve) -> Result<Exit> {
     let done = match (serve.command, serve.options) {
         (Some(ServeCommand::Backup(asked)), _) => backup::backup(&asked.dir, &asked.file),
         (Some(ServeCommand::Restore(asked)), _) => backup::restore(&asked.dir, &asked.file, asked.older),
         (None, Some(options)) => run(options.into()),
         (None, None) => Err(Error::new(Phase::Serve, "name the server's directory: `drophammer serve DIR`")),
     };
-    match done {
-        Err(error) if error.is_refusal() => {
-            eprintln!("drophammer: {error}");
-            Ok(Outcome::Refused)
-        }
-        done => done.map(|()| Outcome::Good),
-    }
+    or_refused(done.map(|()| Exit::Good))
 }
 
 /// Serves until SIGINT or SIGTERM.

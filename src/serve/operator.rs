@@ -13,7 +13,7 @@ pub use super::state::{Order, Outcome};
 use super::token;
 use super::watch::Who;
 use crate::allocation::Allocation;
-use crate::control::wire::Event;
+use crate::facts::Event;
 use crate::layout;
 use axum::Json;
 use axum::body::Body;

@@ -1,11 +1,12 @@
-//! What a machine's marker says it was promised, against the layout that it would get: a file that was edited after the database
-//! was lost must not pass for the layout that is installed.
+//! Compares what the marker promises with the layout that the machine would get. A layout file that was edited after the
+//! database was lost must not pass for the installed layout.
 
 use crate::layout::{digest, read_json};
 use crate::marker::{Marker, Promise};
 use serde_json::Value;
 
-/// Both sides, where the layout would wipe or keep other disks than the marker says. Markers of before say nothing about it.
+/// Both sides, if the layout would wipe or keep other disks than the marker says. `None` for markers without promises (earlier
+/// versions).
 pub fn contradiction(marker: &Marker, layout: &Value) -> Option<String> {
     let Ok(parsed) = read_json(layout) else {
         return Some("the layout is not understood, so nothing tells whether it keeps what was to be kept".to_owned());
@@ -17,10 +18,10 @@ pub fn contradiction(marker: &Marker, layout: &Value) -> Option<String> {
     }
     let differs = layout.disks.iter().any(|listed| {
         let record = marker.disks.iter().find(|record| record.device == listed.device);
-        record.and_then(|record| record.promise) != Some(Promise::of(listed))
+        record.and_then(|record| record.promise) != Some(listed.promise())
     });
     let promised = marker.disks.iter().map(|disk| (disk.device.as_str(), disk.promise));
-    let wanted = layout.disks.iter().map(|disk| (disk.device.as_str(), Some(Promise::of(disk))));
+    let wanted = layout.disks.iter().map(|disk| (disk.device.as_str(), Some(disk.promise())));
     differs.then(|| {
         format!(
             "the machine was installed with layout {} ({}), which a reinstall leaves so: {}. Layout {} ({now}) says: {}",
@@ -69,11 +70,11 @@ filesystems:
         read_yaml(text).unwrap().layout
     }
 
-    /// What an installation with that layout leaves.
+    /// The marker that an installation with this layout leaves.
     fn marker(layout: &Layout) -> Marker {
         let disks = layout.disks.iter().map(|listed| MarkedDisk {
             device: listed.device.clone(),
-            promise: Some(Promise::of(listed)),
+            promise: Some(listed.promise()),
             ..MarkedDisk::default()
         });
         let (id, layout_digest) = (layout.id.clone(), digest(layout));

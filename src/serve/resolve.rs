@@ -1,5 +1,5 @@
-//! Finds what an allocation refers to: its image and its layout, by its file before it is installed, and by what is
-//! installed or ordered afterwards.
+//! Finds the image and the layout of an allocation. Before the installation its file counts, afterwards what is installed or
+//! ordered.
 
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
@@ -27,14 +27,14 @@ pub struct Assigned {
     pub layout_id: String,
     /// In metal-api's spelling.
     pub layout: Value,
-    /// It was never installed, or is ordered again. Else it is only told who it is.
+    /// The allocation was never installed, or a reinstall is ordered. If false, the machine only learns what is installed.
     pub installs: bool,
 }
 
-/// What the machine's allocation comes to. `None` without one, and while its image has no digest yet: it waits.
+/// The machine's allocation, image and layout. `None`: it has no allocation, or its image has no digest yet, so that it waits.
 ///
 /// # Errors
-/// All that is not there, a line each, with its place in the machine's file.
+/// Everything that is missing, one line each, with its place in the machine's file.
 pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<Option<Assigned>, String> {
     let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
     if let Some(other) = &standing.elsewhere {
@@ -73,8 +73,8 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
     }
 }
 
-/// What has begun goes on with the layout that it began with; what is installed keeps the one that it was installed with, until
-/// the operator says with an order that the file counts. Another layout would erase other disks.
+/// An installation that has begun goes on with the layout that it began with. An installed machine keeps its layout, until an
+/// order says that the file counts (`--change-promise`). Another layout would erase other disks.
 fn layout(
     machine: &Machine,
     allocation: &Allocation,
@@ -97,7 +97,7 @@ fn layout(
     }
 }
 
-/// What is installed and has no layout in the database, because the one of the files is not what its marker says.
+/// Why an installed machine has no layout in the database: the layout of the files is not what its marker promises.
 pub fn broken_promise(machine: &Machine, standing: &Standing, known: &Known) -> Option<String> {
     let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
     let layout = by_the_files(machine, allocation, standing, known).ok()?;
@@ -108,7 +108,7 @@ pub fn broken_promise(machine: &Machine, standing: &Standing, known: &Known) -> 
     ))
 }
 
-/// What the machine's file says and the machine is not, because it is installed already.
+/// The differences between the machine's file and what is installed, which counts.
 pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
@@ -138,19 +138,19 @@ fn id_of(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// By their meaning: a newer version of this program may write the same layout with other fields.
+/// Compares the meaning: a newer version of this program may write the same layout with other fields.
 fn is_same(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
-/// The image that the machine runs. It needs none, so only its id counts.
+/// The image that the machine runs. Nothing is fetched, so only its id counts.
 fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
     let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
     Image { id: id.clone(), name: String::new(), at: Location::File(id), mirrors: Vec::new(), digest: None }
 }
 
-/// The layout that the machine's file names or that its size and image choose; of what was installed by a version that
-/// did not store layouts, the one with the id that it was installed with.
+/// The layout that the machine's file names. Otherwise, for an installed machine, the one with the stored id (earlier versions
+/// stored no layouts); for others, the one that size and image choose.
 fn by_the_files<'a>(
     machine: &Machine,
     allocation: &Allocation,

@@ -1,9 +1,10 @@
-//! What the server remembers, in SQLite: one thread owns the connection, everybody else sends it work.
+//! What the server remembers, in SQLite. One thread owns the connection; everybody else sends it work.
 //!
-//! Here is what all of it rests on, machines and digests; `store` is the file, `identity` what tells it from others, `standing`
-//! how far an allocation is, `boots` who may speak for a machine, `registered` what it has said of itself, `strangers` those without a file, `first` a first installation that
-//! begins, `orders` what becomes of an order to reinstall, `next` what a machine boots, `adopted` what the operator says to be installed, `renamed` a machine
-//! with another id.
+//! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
+//! one, `schema` has the tables. `standing` says how far an allocation has come, `boots` who may speak for a machine,
+//! `registered` what a machine has reported about itself, `next` what it boots. `strangers` are machines without a file,
+//! `renamed` those with a new id. `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
+//! what the operator reports as installed.
 
 mod adopted;
 pub mod boots;
@@ -29,8 +30,8 @@ pub use renamed::Renamed;
 pub use standing::{HandedOut, Order, Outcome, Standing, Words};
 
 use super::token::Hash;
-use crate::control::wire::Event;
 use crate::error::{Context, Error, Phase, Result};
+use crate::facts::Event;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -41,18 +42,18 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::{oneshot, watch};
 
-/// As many events of a machine are kept; a few hundred make one installation.
+/// Number of events that are kept of a machine. One installation makes a few hundred.
 const EVENTS_KEPT: u32 = 5000;
-/// The oldest are looked for so seldom.
+/// Older events are deleted each time that so many have come in.
 const TRIM_EVERY: i64 = 64;
 
 enum Job {
     Work(Box<dyn FnOnce(&mut Store) + Send>),
-    /// The file is closed before it is answered.
+    /// Closes the file, then answers.
     End(oneshot::Sender<()>),
 }
 
-/// A handle on the database; cheap to clone. The thread ends with the last handle, or when it is told to.
+/// A handle on the database; cheap to clone. The thread ends with the last handle, or with [`State::end`].
 #[derive(Clone)]
 pub struct State {
     jobs: mpsc::Sender<Job>,
@@ -71,7 +72,7 @@ pub struct FileStamp {
 }
 
 impl State {
-    /// Opens or creates the database at `path`. A boot that says nothing for `quiet` is not heard any more.
+    /// Opens or creates the database at `path`. A boot that has not called for `quiet` is not heard any more.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -82,7 +83,7 @@ impl State {
         let run = move || {
             for job in queue {
                 match job {
-                    // A panic is one call's trouble: its transaction is rolled back, and whoever asked gets an error.
+                    // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
                     Job::Work(work) => drop(catch_unwind(AssertUnwindSafe(|| work(&mut store)))),
                     Job::End(done) => {
                         drop(store);
@@ -97,26 +98,26 @@ impl State {
         Ok(State { jobs, heard: Heard::new(quiet), gone })
     }
 
-    /// Does what is waiting, and closes the file, which is whole then.
+    /// Finishes the waiting work, and closes the file, which is whole then.
     pub async fn end(&self) {
         let (done, ended) = oneshot::channel();
         let _ = self.jobs.send(Job::End(done));
-        // An error says that it has ended already.
+        // An error means that the thread has ended already.
         let _ = ended.await;
     }
 
-    /// Why the server has to stop, as soon as it has to.
+    /// Returns when the server has to stop, with the reason.
     pub async fn gone(&self) -> String {
         let mut gone = self.gone.clone();
         let why = gone.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
         match why {
             Some(why) => why,
-            // It has ended as it should.
+            // The thread has ended as it should: there will be no reason.
             None => std::future::pending().await,
         }
     }
 
-    /// Looks whether the file is still at its place; what follows from that is for [`State::gone`].
+    /// Checks that the file is still in its place. If it is not, [`State::gone`] returns.
     pub fn look(&self) {
         let _ = self.jobs.send(Job::Work(Box::new(|store| drop(store.must_be_there()))));
     }
@@ -126,9 +127,9 @@ impl State {
         work: impl FnOnce(&mut Store) -> Result<T> + Send + 'static,
     ) -> oneshot::Receiver<Result<T>> {
         let (answer, receiver) = oneshot::channel();
-        // Without a receiver, the machine that asked has hung up; the work is done all the same.
+        // The receiver is gone if the caller has hung up; the work is done all the same.
         let work = move |store: &mut Store| drop(answer.send(work(store)));
-        // A job that cannot be sent drops `answer`, which the receiver sees.
+        // A job that cannot be sent drops `answer`, and the receiver gets an error.
         let _ = self.jobs.send(Job::Work(Box::new(work)));
         receiver
     }
@@ -147,7 +148,7 @@ impl State {
         settle(self.submit(|store| in_file(work(&mut store.connection))).blocking_recv())
     }
 
-    /// [`Store::durably`].
+    /// Does the work in [`Store::durably`].
     async fn durably<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
@@ -155,7 +156,7 @@ impl State {
         settle(self.submit(|store| store.durably(work)).await)
     }
 
-    /// What that machine last said, and when: of the events that are kept.
+    /// When the machine was last seen, and the last event that it sent.
     ///
     /// # Errors
     /// The database's.
@@ -168,7 +169,7 @@ impl State {
         .await
     }
 
-    /// Was this allocation ever handed out to the machine, or installed on it?
+    /// Does the database know this allocation of the machine? It was handed out, adopted or reported at some time.
     ///
     /// # Errors
     /// The database's.
@@ -181,8 +182,8 @@ impl State {
         .await
     }
 
-    /// Keeps an event; of a machine that no file is about only the last one. Not durable against a power failure of the server:
-    /// losing one is harmless.
+    /// Keeps an event; of a machine without a file, only the last event. A power failure of the server may lose an event, which
+    /// is harmless.
     ///
     /// # Errors
     /// The database's.

@@ -4,7 +4,8 @@
 
 use super::peers::Peer;
 use super::state::now;
-use crate::control::wire::{Erased, Event, Report, StepTime};
+use crate::control::wire::Report;
+use crate::facts::{Erased, Event, StageTime};
 use crate::text::{self, clean};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -289,7 +290,7 @@ fn clock(offset: UtcOffset) -> String {
 /// `Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left`.
 fn event_line(event: &Event) -> String {
     let mut parts = vec![event.event.to_string()];
-    parts.extend(event.step.as_deref().map(clean));
+    parts.extend(event.stage.as_deref().map(clean));
     match &event.progress {
         Some(progress) => parts.push(progress.to_string()),
         None => parts.extend(Some(clean(&event.message)).filter(|text| !text.is_empty())),
@@ -305,7 +306,7 @@ fn report_lines(report: &Report) -> Vec<String> {
     let mut lines = vec![format!("{head}: {}", message.next().unwrap_or_default())];
     lines.extend(message.map(|line| format!("    {line}")));
     if !report.timings.is_empty() {
-        lines.extend(StepTime::table(&report.timings).lines().map(|line| format!("    {}", clean(line))));
+        lines.extend(StageTime::table(&report.timings).lines().map(|line| format!("    {}", clean(line))));
     }
     lines.extend(report.erased.iter().map(|disk| {
         let Erased { device, serial, proof, seconds, .. } = disk;
@@ -319,13 +320,13 @@ fn report_lines(report: &Report) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::{BurnFigures, EventName, Progress, Share};
+    use crate::facts::{BurnFigures, EventName, Progress, Share};
 
     fn event() -> Event {
         Event {
             event: EventName::Installing,
             message: String::new(),
-            step: Some("image.burn".to_owned()),
+            stage: Some("image.burn".to_owned()),
             seconds: None,
             progress: Some(Progress {
                 bytes: 120_400_000,
@@ -350,8 +351,8 @@ mod tests {
             message: "mkfs.ext4 failed\n\u{1b}[2Jdisk on fire".to_owned(),
             step: Some("storage.format".to_owned()),
             timings: vec![
-                StepTime { step: "storage.wipe".to_owned(), seconds: 1.25 },
-                StepTime { step: "storage.format".to_owned(), seconds: 20.0 },
+                StageTime { stage: "storage.wipe".to_owned(), seconds: 1.25 },
+                StageTime { stage: "storage.format".to_owned(), seconds: 20.0 },
             ],
             erased: vec![Erased {
                 device: "/dev/sda".to_owned(),

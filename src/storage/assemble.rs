@@ -7,7 +7,8 @@ use super::lock::Locks;
 use super::{kernel, look, overlay};
 use crate::command::Command;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Array, Failed, Inventory, LVM_COPY, LVM_LOOKS, MemberRole, Piece, Tried, VolumeGroup};
+use crate::inventory::{Array, Failed, Inventory, MemberRole, Tried, VolumeGroup};
+use crate::survey::{self, Depth, LVM_COPY, LVM_LOOKS, Piece};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -109,7 +110,7 @@ impl Assembled {
     fn build(&mut self) -> Result<()> {
         let mut tried = HashSet::new();
         for _ in 0..ROUNDS {
-            let inventory = inventory::read()?;
+            let inventory = survey::read(Depth::Deep)?;
             let arrays = inventory.arrays.iter().filter(|array| array.running.is_none());
             let arrays: Vec<&Array> =
                 arrays.filter(|array| tried.insert((array.uuid.to_string(), array.members.len()))).collect();
@@ -249,7 +250,7 @@ fn activate(group: &VolumeGroup) -> Result<(), String> {
 /// Shows the content of raid1 volumes through a read-only mapping of one of their copies each.
 fn show_copies(group: &VolumeGroup) -> Result<(), String> {
     let mut hidden = group.volumes.iter().filter(|volume| volume.kind == "raid1" && volume.running.is_none());
-    let copies = inventory::copies(group)?;
+    let copies = survey::copies(group)?;
     for copy in &copies {
         let name = format!("{}-{}", group.name.replace('-', "--"), copy.name.replace('-', "--"));
         let concise = format!("{name},{LVM_COPY}{},,ro,{}", copy.uuid, table(&copy.pieces));

@@ -1,6 +1,7 @@
 //! Who uses a device or a mount: for the errors that say "busy", which otherwise leave a person guessing.
 
 use super::kernel;
+use crate::survey::{self, mounts::Mount};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,15 +18,14 @@ pub fn device_users(device: &str) -> Vec<String> {
 /// What holds this device or a partition of it, in words: mounts, swap, other block devices.
 pub fn device_holders(device: &str) -> Vec<String> {
     let mounts = mounts();
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let swaps = survey::mounts::swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default());
     let mut users = Vec::new();
     for sysfs in with_partitions(device) {
         let name = sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let number = fs::read_to_string(sysfs.join("dev")).unwrap_or_default();
-        let mounted = mounts.iter().filter(|mount| mount.is_of(&number));
-        users.extend(mounted.map(|mount| format!("{name} is mounted at {}", mount.path.display())));
-        if swaps.lines().skip(1).any(|line| line.split_whitespace().next().is_some_and(|path| is_device(path, &number)))
-        {
+        let mounted = mounts.iter().filter(|mount| is_of(mount, &number));
+        users.extend(mounted.map(|mount| format!("{name} is mounted at {}", mount.path)));
+        if swaps.iter().any(|path| is_device(path, &number)) {
             users.push(format!("{name} is active swap"));
         }
         let holders = fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
@@ -53,8 +53,8 @@ fn holder_name(sysfs: &Path) -> String {
 
 /// Who keeps the filesystem mounted at `path` busy: mounts below it, processes in it.
 pub fn mount_users(path: &Path) -> Vec<String> {
-    let below = mounts().into_iter().filter(|mount| mount.path != path && mount.path.starts_with(path));
-    let mut users: Vec<String> = below.map(|mount| format!("a mount at {}", mount.path.display())).collect();
+    let below = mounts_below(path).into_iter().filter(|below| below != path);
+    let mut users: Vec<String> = below.map(|below| format!("a mount at {}", below.display())).collect();
     users.extend(processes().filter(|process| process.is_below(path)).map(|process| process.to_string()));
     users
 }
@@ -66,7 +66,7 @@ pub fn in_words(users: &[String]) -> String {
 
 /// Paths of everything mounted at or below `path`, oldest first.
 pub fn mounts_below(path: &Path) -> Vec<PathBuf> {
-    mounts().into_iter().map(|mount| mount.path).filter(|mount| mount.starts_with(path)).collect()
+    mounts().into_iter().map(|mount| PathBuf::from(mount.path)).filter(|mount| mount.starts_with(path)).collect()
 }
 
 /// Processes whose root directory is `root`.
@@ -134,49 +134,22 @@ fn processes() -> impl Iterator<Item = Process> {
 fn is_device(path: &str, number: &str) -> bool {
     fs::metadata(path).is_ok_and(|metadata| {
         metadata.mode() & nix::libc::S_IFMT == nix::libc::S_IFBLK
-            && crate::inventory::number_text(metadata.rdev()) == number.trim()
+            && survey::number_text(metadata.rdev()) == number.trim()
     })
 }
 
-struct MountEntry {
-    device: String,
-    path: PathBuf,
-    source: String,
+/// A btrfs has a device number of its own; its source is a disk all the same.
+fn is_of(mount: &Mount, number: &str) -> bool {
+    mount.number == number.trim() || is_device(&mount.source, number)
 }
 
-impl MountEntry {
-    /// A btrfs has a device number of its own; its source is a disk all the same.
-    fn is_of(&self, number: &str) -> bool {
-        self.device == number.trim() || is_device(&self.source, number)
-    }
-}
-
-fn mounts() -> Vec<MountEntry> {
-    fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().filter_map(mount_entry).collect()
-}
-
-/// proc_pid_mountinfo(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`; blanks in paths are octal.
-fn mount_entry(line: &str) -> Option<MountEntry> {
-    let plain =
-        |text: &str| text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
-    let (mount, filesystem) = line.split_once(" - ")?;
-    let mut fields = mount.split(' ').skip(2);
-    let device = fields.next()?.to_owned();
-    let path = plain(fields.nth(1)?).into();
-    Some(MountEntry { device, path, source: plain(filesystem.split(' ').nth(1)?) })
+fn mounts() -> Vec<Mount> {
+    survey::mounts::mounts(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo_lines() {
-        let entry = mount_entry("36 35 98:0 / /mnt/a\\040b rw,noatime master:1 - ext3 /dev/root rw").unwrap();
-        assert_eq!((entry.device.as_str(), entry.path.as_path()), ("98:0", Path::new("/mnt/a b")));
-        assert_eq!(entry.source, "/dev/root");
-        assert!(mount_entry("").is_none());
-    }
 
     #[test]
     fn a_process_with_its_directory_below_the_path_is_named() {

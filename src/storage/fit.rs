@@ -6,7 +6,8 @@
 
 use super::{gpt, kernel, wipe};
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Partition, Table};
+use crate::inventory::{Partition, Table};
+use crate::survey;
 use flate2::Crc;
 use std::fs::File;
 use std::io;
@@ -45,7 +46,7 @@ pub fn fit(device: &str, grow: Option<u32>) -> Result<Option<Table>> {
     let fitted = fit_table(&disk, u64::from(sector_bytes), size_bytes, grow);
     fitted.context(Phase::Storage, || format!("fit the image's partition table to {device}"))?;
     kernel::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
-    let Some(table) = inventory::table(device, sector_bytes, size_bytes)? else { return Ok(None) };
+    let Some(table) = survey::table(device, sector_bytes, size_bytes)? else { return Ok(None) };
     for partition in &table.partitions {
         let is_extended = EXTENDED.contains(&partition.kind.as_str());
         let length = if is_extended { EXTENDED_BYTES.min(partition.size_bytes) } else { partition.size_bytes };

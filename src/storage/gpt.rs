@@ -221,7 +221,7 @@ pub(super) fn wait_for_node(disk: &str, number: u32, path: &str) -> Result<()> {
     loop {
         let number = fs::read_to_string(format!("/sys/class/block/{name}/dev")).unwrap_or_default();
         let node = fs::metadata(path);
-        if node.as_ref().is_ok_and(|node| crate::inventory::number_text(node.rdev()) == number.trim()) {
+        if node.as_ref().is_ok_and(|node| crate::survey::number_text(node.rdev()) == number.trim()) {
             return Ok(());
         }
         if Instant::now() > end {

@@ -2,8 +2,8 @@
 
 use super::kernel;
 use crate::error::{Context, Error, Phase, Result};
-use crate::inventory;
 use crate::plan::DiskIdentity;
+use crate::survey;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn compare(disk: &File, identity: &DiskIdentity, consequence: &str) -> Result<()
 /// # Errors
 /// It is no block device, or does not tell.
 pub fn read(disk: &File, device: &str) -> Result<DiskIdentity> {
-    let (serial, wwn) = inventory::serial_and_wwn(&kernel::sysfs_of_open(disk, device)?);
+    let (serial, wwn) = survey::serial_and_wwn(&kernel::sysfs_of_open(disk, device)?);
     let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("ask {device} for its size"))?;
     let diskseq = kernel::diskseq(disk).context(Phase::Storage, || format!("ask {device} which disk it is"))?;
     Ok(DiskIdentity { device: device.to_owned(), size_bytes, serial, wwn, diskseq })

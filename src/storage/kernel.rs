@@ -1,7 +1,7 @@
 //! Block device ioctls, and what sysfs says of a disk and its partitions. There is no udev to ask or to wait for.
 
 use crate::error::{Context, Phase, Result};
-use crate::inventory::number_text;
+use crate::survey::number_text;
 use nix::errno::Errno;
 use nix::libc::{c_int, c_longlong, c_void};
 use std::fs::{self, File};

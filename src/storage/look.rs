@@ -3,7 +3,8 @@
 
 use super::mount;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{self, Failed, Inventory, Signature, Tried, Use};
+use crate::inventory::{Failed, Inventory, Signature, Tried, Use};
+use crate::survey;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
     for (device, kind) in candidates {
         match mounted(&device, &kind, &point.0) {
             Ok(()) => {
-                let found = inventory::filesystem(&device, &point.0);
+                let found = survey::filesystem(&device, &point.0);
                 mount::unmount(&point.0)?;
                 match found {
                     Ok(filesystem) => inventory.filesystems.push(filesystem),

@@ -65,13 +65,12 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
 }
 
 /// Activates these volumes of a kept group, writable, and no other: what belongs to somebody else is written as soon as it
-/// starts (superblocks, a merge that is due), or cannot start here at all. What was assembled of the group to look inside is
-/// taken down first, since that was on read-only disks. Physical volumes may be missing as long as these volumes can do without.
+/// starts (superblocks, a merge that is due), or cannot start here at all. Physical
+/// volumes may be missing as long as these volumes can do without.
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
 pub fn activate(name: &str, volumes: &[String], devices: &[String]) -> Result<()> {
-    devices.iter().try_for_each(|device| release::release_above(device))?;
     let args = ["--activate", "y", "--activationmode", "degraded"].map(str::to_owned);
     let paths = volumes.iter().map(|volume| format!("{name}/{volume}"));
     let activated = lvm("lvchange", devices, args.into_iter().chain(paths));

@@ -3,10 +3,11 @@
 use super::kmsg::KernelLog;
 use super::{busy, kernel};
 use crate::error::{Context, Error, Phase, Result};
+use crate::jail::{self, Way};
 use crate::layout::Format;
 use crate::plan::MountFilesystem;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 use nix::mount::MntFlags;
 use nix::sys::stat::{Mode, mkdirat};
 use std::fs::{self, File};
@@ -101,10 +102,8 @@ impl Mounts {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(error) => return Err(error.into()),
             }
-            let how = OpenHow::new()
-                .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
-            parent = openat2(&parent, name, how).map_err(|error| match error {
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+            parent = jail::open(&parent, name, flags, Way::Plain).map_err(|error| match error {
                 Errno::ELOOP => io::Error::other(format!("{} is a symlink", point.display())),
                 Errno::ENOTDIR => io::Error::other(format!("{} is not a directory", point.display())),
                 other => other.into(),

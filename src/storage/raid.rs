@@ -1,6 +1,6 @@
 //! mdadm: arrays as the plan says. Their first synchronisation waits for the installed system.
 
-use super::{busy, kernel, release, wipe};
+use super::{busy, kernel, wipe};
 use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::RaidLevel;
@@ -71,11 +71,9 @@ fn require_planned(found: &Found, array: &CreateArray) -> Result<()> {
 /// do without; one that mdadm itself would not start is not forced.
 ///
 /// # Errors
-/// The array runs already and is in use (and by whom), or mdadm's own words.
+/// mdadm's own words, for example that a member is in use.
 pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
     let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
-    // It may run read-only and under another name, over overlays and with more on it, since it was looked at before.
-    members.iter().try_for_each(|member| release::release_above(member))?;
     let args = ["--assemble", device, "--run", &format!("--uuid={}", text(uuid))].map(str::to_owned);
     mdadm(args.into_iter().chain(members.iter().cloned()).collect()).context(Phase::Storage, what)?;
     freeze(device)?;

@@ -7,7 +7,7 @@ use super::overlay::{self, Filled};
 use super::{btrfs, journal, lvm, raid, release};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
-use crate::plan::{MountFilesystem, Operation, Rehearsal};
+use crate::plan::{ActivateGroup, AssembleArray, MountFilesystem, Rehearsal, Restore};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,8 +69,14 @@ struct Stage {
     overlays: BTreeMap<String, String>,
     /// For the changes of each.
     room_bytes: u64,
-    /// How to take down the arrays and groups, oldest first.
-    running: Vec<Operation>,
+    /// Oldest first.
+    running: Vec<Running>,
+}
+
+enum Running {
+    Array(String),
+    /// Name and devices.
+    Group(String, Vec<String>),
 }
 
 impl Stage {
@@ -84,25 +90,24 @@ impl Stage {
     }
 
     /// Returns how many filesystems were mounted.
-    fn play(&mut self, operations: &[Operation]) -> Result<usize> {
+    fn play(&mut self, operations: &[Restore]) -> Result<usize> {
         let mut filesystems = 0;
         for operation in operations {
             match operation {
-                Operation::AssembleArray { device, uuid, members } => {
-                    self.running.push(Operation::StopArray { device: device.clone() });
+                Restore::AssembleArray(AssembleArray { device, uuid, members }) => {
+                    self.running.push(Running::Array(device.clone()));
                     raid::assemble(device, *uuid, &self.all_over(members))?;
                 }
-                Operation::ActivateGroup { name, devices, volumes } => {
+                Restore::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
                     let devices = self.all_over(devices);
-                    self.running.push(Operation::DeactivateGroup { name: name.clone(), devices: devices.clone() });
+                    self.running.push(Running::Group(name.clone(), devices.clone()));
                     lvm::activate(name, volumes, &devices)?;
                     lvm::hold_back(name, volumes);
                 }
-                Operation::Mount(mount) => {
+                Restore::Mount(mount) => {
                     self.mount(mount)?;
                     filesystems += 1;
                 }
-                other => return Err(Error::new(Phase::Storage, format!("{other:?} is nothing to rehearse"))),
             }
         }
         Ok(filesystems)
@@ -159,11 +164,12 @@ impl Stage {
     /// The reverse of how it was put up. Goes on after an error, and returns the first.
     fn strike(&mut self) -> Result<()> {
         let mut results = Vec::new();
-        for operation in self.running.drain(..).rev() {
-            results.push(match &operation {
-                Operation::StopArray { device } if Path::new(device).exists() => raid::stop(device),
-                Operation::DeactivateGroup { name, devices } => lvm::deactivate(name, devices),
-                _ => Ok(()),
+        for running in self.running.drain(..).rev() {
+            results.push(match &running {
+                Running::Array(device) if Path::new(device).exists() => raid::stop(device),
+                // It has not started.
+                Running::Array(_) => Ok(()),
+                Running::Group(name, devices) => lvm::deactivate(name, devices),
             });
         }
         let overlays = std::mem::take(&mut self.overlays);

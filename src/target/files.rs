@@ -1,10 +1,8 @@
 //! What a metal-stack image expects in `/etc/metal` before its installer runs.
 
 use super::Root;
-use crate::allocation::Allocation;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::Inventory;
-use crate::plan::{MakeFilesystem, Operation, Plan};
+use crate::plan::{MachineFiles, MakeFilesystem};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -17,49 +15,37 @@ const SECRET: u32 = 0o600;
 /// The filesystems that old images look for in `disk.json`, by label.
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 
-/// All that the files are made of.
-pub struct Machine<'a> {
-    pub allocation: &'a Allocation,
-    /// The machine's id.
-    pub id: &'a str,
-    pub inventory: &'a Inventory,
-    /// `console=` of the kernel command line, in order.
-    pub consoles: &'a [String],
-    pub plan: &'a Plan,
-    /// UUID of the filesystem that carries `/`.
-    pub root_uuid: &'a str,
-}
-
 /// Writes `install.yaml`, `userdata` and `disk.json`.
 ///
 /// # Errors
 /// One of them cannot be written.
-pub fn write(root: &Root, machine: &Machine, now: OffsetDateTime) -> Result<()> {
+pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, now: OffsetDateTime) -> Result<()> {
     let timestamp = now.format(&Rfc3339).context(Phase::Target, || "write the time into install.yaml")?;
-    root.write("/etc/metal/install.yaml", SECRET, install_yaml(machine, &timestamp).as_bytes())?;
-    root.write("/etc/metal/userdata", SECRET, &userdata(&machine.allocation.user_data))?;
-    root.write("/etc/metal/disk.json", SECRET, disk_json(machine.plan).to_string().as_bytes())
+    root.write("/etc/metal/install.yaml", SECRET, install_yaml(files, root_uuid, &timestamp).as_bytes())?;
+    root.write("/etc/metal/userdata", SECRET, &userdata(&files.assigned.allocation.user_data))?;
+    root.write("/etc/metal/disk.json", SECRET, disk_json(&files.made).to_string().as_bytes())
 }
 
 /// One key a line; each value is JSON, which is YAML too.
-fn install_yaml(machine: &Machine, timestamp: &str) -> String {
-    let allocation = machine.allocation;
-    let nics = machine.inventory.nics.iter();
+fn install_yaml(files: &MachineFiles, root_uuid: &str, timestamp: &str) -> String {
+    let allocation = &files.assigned.allocation;
+    let nics = files.nics.iter();
     let nics: Vec<Value> = nics.map(|nic| json!({"mac": nic.mac, "name": nic.name, "neighbors": []})).collect();
     let entries = [
         ("hostname", json!(allocation.hostname)),
         ("networks", allocation.networks.clone()),
-        ("machineuuid", json!(machine.id)),
+        ("machineuuid", json!(files.machine)),
         ("sshpublickey", json!(allocation.ssh_pub_keys.join("\n"))),
         ("password", json!(allocation.console_password)),
         // The kernel makes the last one /dev/console, and images put one into their command line.
-        ("console", json!(machine.consoles.last().map(String::as_str).unwrap_or_default())),
+        ("console", json!(files.assigned.consoles.last().map(String::as_str).unwrap_or_default())),
         ("timestamp", json!(timestamp)),
         ("nics", json!(nics)),
         ("vpn", allocation.vpn.clone()),
         ("role", json!(allocation.role)),
-        ("raidenabled", json!(has_arrays(machine.plan))),
-        ("root_uuid", json!(machine.root_uuid)),
+        // Images put mdadm.conf and the drivers for arrays into their initrd then.
+        ("raidenabled", json!(files.has_arrays)),
+        ("root_uuid", json!(root_uuid)),
         ("firewall_rules", allocation.firewall_rules.clone()),
         ("dns_servers", allocation.dns_servers.clone()),
         ("ntp_servers", allocation.ntp_servers.clone()),
@@ -67,25 +53,16 @@ fn install_yaml(machine: &Machine, timestamp: &str) -> String {
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
 }
 
-/// Images put mdadm.conf and the drivers for it into their initrd then.
-fn has_arrays(plan: &Plan) -> bool {
-    let mut operations = plan.steps.iter().flat_map(|step| &step.operations);
-    operations.any(|operation| matches!(operation, Operation::CreateArray(_) | Operation::AssembleArray { .. }))
-}
-
 /// metal-stack takes it in base64 or plain.
 fn userdata(text: &str) -> Vec<u8> {
     STANDARD.decode(text.trim()).unwrap_or_else(|_| text.as_bytes().to_vec())
 }
 
-fn disk_json(plan: &Plan) -> Value {
-    let made = plan.steps.iter().flat_map(|step| &step.operations).filter_map(|operation| match operation {
-        Operation::MakeFilesystem(made) => Some(made),
-        _ => None,
-    });
+fn disk_json(made: &[MakeFilesystem]) -> Value {
     let labelled =
         |made: &&MakeFilesystem| made.label.as_deref().is_some_and(|label| DISK_JSON_LABELS.contains(&label));
     let partitions = made
+        .iter()
         .filter(labelled)
         .map(|made| json!({"Label": made.label, "Filesystem": made.format.name(), "Properties": {"UUID": made.uuid}}));
     json!({"Device": "legacy", "Partitions": partitions.collect::<Vec<_>>()})
@@ -94,45 +71,28 @@ fn disk_json(plan: &Plan) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocation::Allocation;
     use crate::inventory::Nic;
     use crate::layout::Format;
-    use crate::plan::{Mode, Step, StepName};
+    use crate::plan::Assigned;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use time::macros::datetime;
 
-    fn plan() -> Plan {
-        let make = |label: Option<&str>, uuid: &str, format| {
-            Operation::MakeFilesystem(MakeFilesystem {
-                device: "/dev/sda1".into(),
-                format,
-                label: label.map(str::to_owned),
-                uuid: uuid.into(),
-                createoptions: vec![],
-            })
+    fn made() -> Vec<MakeFilesystem> {
+        let make = |label: Option<&str>, uuid: &str, format| MakeFilesystem {
+            device: "/dev/sda1".into(),
+            format,
+            label: label.map(str::to_owned),
+            uuid: uuid.into(),
+            createoptions: vec![],
         };
-        let operations = vec![
+        vec![
             make(Some("efi"), "1A2B-3C4D", Format::Vfat),
             make(Some("root"), "r-uuid", Format::Ext4),
             make(Some("data"), "d-uuid", Format::Ext4),
             make(None, "n-uuid", Format::Swap),
-        ];
-        Plan {
-            subject: crate::plan::Subject::default(),
-            mode: Mode::Install,
-            layout: "default".into(),
-            disks: vec![],
-            steps: vec![Step { name: StepName::StorageFormat, operations }],
-            point_of_no_return: 0,
-            fstab: vec![],
-            root_uuid: "r-uuid".into(),
-            already: None,
-            warnings: vec![],
-            torn: vec![],
-            summary: Default::default(),
-            sizes: Default::default(),
-            extents: vec![],
-        }
+        ]
     }
 
     fn allocation() -> Allocation {
@@ -148,21 +108,19 @@ mod tests {
     }
 
     fn written() -> (tempfile::TempDir, Root) {
-        let (plan, allocation) = (plan(), allocation());
         let nic = Nic { name: "eth0".into(), mac: "52:54:00:00:00:01".into(), ..Nic::default() };
-        let inventory = Inventory { nics: vec![nic], ..Inventory::default() };
-        let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
-        let machine = Machine {
-            allocation: &allocation,
-            id: "m-1",
-            inventory: &inventory,
-            consoles: &consoles,
-            plan: &plan,
-            root_uuid: "r-uuid",
+        let consoles = vec!["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
+        let files = MachineFiles {
+            machine: "m-1".into(),
+            assigned: Assigned { allocation: allocation(), consoles },
+            nics: vec![nic],
+            has_arrays: true,
+            made: made(),
+            root_uuid: "of the plan".into(),
         };
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
-        write(&root, &machine, datetime!(2026-11-21 01:02:03 UTC)).unwrap();
+        write(&root, &files, "r-uuid", datetime!(2026-11-21 01:02:03 UTC)).unwrap();
         (dir, root)
     }
 
@@ -185,7 +143,7 @@ mod tests {
             ("console", "ttyS0,115200n8"),
             ("timestamp", "2026-11-21T01:02:03Z"),
             ("root_uuid", "r-uuid"),
-            ("raidenabled", "false"),
+            ("raidenabled", "true"),
             ("vpn", "null"),
         ] {
             assert_eq!(yaml.get_scalar(key).unwrap().as_str(), expected, "{key}");
@@ -194,27 +152,6 @@ mod tests {
         assert_eq!(network.get_scalar("networkid").unwrap().as_str(), "internet");
         let nic = yaml.get_sequence("nics").unwrap().get_mapping(0).unwrap();
         assert_eq!(nic.get_scalar("mac").unwrap().as_str(), "52:54:00:00:00:01");
-    }
-
-    #[test]
-    fn raid_is_enabled_when_the_plan_makes_or_keeps_an_array() {
-        assert!(!has_arrays(&plan()));
-        let array = crate::plan::CreateArray {
-            device: "/dev/md/root".into(),
-            level: crate::layout::RaidLevel::Raid1,
-            metadata: "1.2".into(),
-            uuid: uuid::Uuid::nil(),
-            devices: vec!["/dev/sda1".into(), "/dev/sdb1".into()],
-            spares: 0,
-            createoptions: vec![],
-        };
-        let assemble =
-            Operation::AssembleArray { device: array.device.clone(), uuid: array.uuid, members: array.devices.clone() };
-        for operation in [Operation::CreateArray(array), assemble] {
-            let mut plan = plan();
-            plan.steps.push(Step { name: StepName::StorageRaid, operations: vec![operation] });
-            assert!(has_arrays(&plan));
-        }
     }
 
     #[test]
@@ -248,6 +185,6 @@ mod tests {
             {"Label": "efi", "Filesystem": "vfat", "Properties": {"UUID": "1A2B-3C4D"}},
             {"Label": "root", "Filesystem": "ext4", "Properties": {"UUID": "r-uuid"}},
         ]});
-        assert_eq!(disk_json(&plan()), expected);
+        assert_eq!(disk_json(&made()), expected);
     }
 }

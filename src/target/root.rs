@@ -1,9 +1,10 @@
 //! Files in the target's tree, never outside: the image may hold any symlink, and `/etc/metal -> /dev` must lead to
-//! the target's `/dev`, not to ours. The kernel resolves every path as if the target were the root (openat2(2)).
+//! the target's `/dev`, not to ours.
 
 use crate::error::{Context, Phase, Result};
+use crate::jail::{self, Way};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::File;
@@ -145,9 +146,7 @@ impl Root {
     }
 
     fn resolve(&self, path: impl AsRef<Path>, flags: OFlag) -> io::Result<OwnedFd> {
-        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC);
-        let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        Ok(openat2(&self.dir, path.as_ref(), how)?)
+        Ok(jail::open(&self.dir, path.as_ref(), flags, Way::AsRoot)?)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::plan::{MakeFilesystem, MountFilesystem};
 use crate::storage::loopdev::LoopDevice;
 use crate::storage::vmdisks::Disks;
 use crate::storage::{assemble, busy, filesystem, gpt, mount as storage_mount};
+use crate::survey::{self, Depth};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -223,7 +224,7 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     let before = digests();
 
     let mut assembled = assemble::assemble(disks.all()).unwrap();
-    let mut inventory = crate::inventory::read().unwrap();
+    let mut inventory = survey::read(Depth::Deep).unwrap();
     assembled.mark(&mut inventory);
     assembled.look(&mut inventory).unwrap();
     let error = load(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();

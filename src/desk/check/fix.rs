@@ -1,10 +1,12 @@
 //! `drophammer check --fix`: layouts in their canonical spelling, edited where they differ from it.
 
 use super::TextFile;
-use crate::desk::{Outcome, STDIN, is_json, json, problem_lines};
+use crate::desk::{STDIN, is_json, problem_lines};
 use crate::error::{Context, Error, Phase, Result};
+use crate::exit::Exit;
 use crate::layout::{self, Parsed, canonical_yaml};
 use crate::problem::Problem;
+use crate::stdout::json;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -24,20 +26,20 @@ enum Fixed {
 }
 
 /// The canonical spelling of the one file to print, or what was done with each of the files.
-pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Outcome)> {
+pub(super) fn fix(files: &[TextFile], write: bool) -> Result<(String, Exit)> {
     if write {
         let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
         let good = said.iter().all(|(_, good)| *good);
-        return Ok((said.into_iter().map(|(said, _)| said).collect(), Outcome::good_if(good)));
+        return Ok((said.into_iter().map(|(said, _)| said).collect(), Exit::good_if(good)));
     }
     let [file] = files else {
         let what = format!("--fix prints one layout, these are {}: give one file, or --write", files.len());
         return Err(Error::new(Phase::Settings, what));
     };
     Ok(match fixed(file)? {
-        Fixed::Canonical(text) | Fixed::Edited(text) | Fixed::Anew(text) => (text, Outcome::Good),
-        Fixed::NotValid(problems) => (problem_lines(&file.path, &problems), Outcome::Refused),
-        Fixed::ByHand => (by_hand(file), Outcome::Refused),
+        Fixed::Canonical(text) | Fixed::Edited(text) | Fixed::Anew(text) => (text, Exit::Good),
+        Fixed::NotValid(problems) => (problem_lines(&file.path, &problems), Exit::Refused),
+        Fixed::ByHand => (by_hand(file), Exit::Refused),
     })
 }
 

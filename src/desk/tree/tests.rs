@@ -79,10 +79,10 @@ fn the_largest_layouts_are_drawn() {
 fn what_is_not_valid_is_not_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("layout.svg");
-    let draw = |layout: &str| tree(&cli::Tree { layout: place(layout), svg: Some(Some(picture.clone())) }).unwrap();
-    assert_eq!(draw("testdata/layouts/bad/no-root.yaml"), Outcome::Refused);
+    let draw = |layout: &str| tree(&Options { layout: place(layout), svg: Some(Some(picture.clone())) }).unwrap();
+    assert_eq!(draw("testdata/layouts/bad/no-root.yaml"), Exit::Refused);
     assert!(!picture.exists());
-    assert_eq!(draw("testdata/layouts/default.yaml"), Outcome::Good);
+    assert_eq!(draw("testdata/layouts/default.yaml"), Exit::Good);
     assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
 }
 

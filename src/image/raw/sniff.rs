@@ -21,15 +21,18 @@ pub struct Expected {
 const SECTORS_BYTES: [usize; 2] = [512, 4096];
 
 /// How much tells a disk from a tree of files: the first two sectors, however large they are.
-pub(super) const KIND_BYTES: usize = 2 * 4096;
+pub const KIND_BYTES: usize = 2 * 4096;
 
 /// Refuses what cannot be the beginning of a tree of files.
-pub(super) fn require_tree(head: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// It begins as a disk does.
+pub fn require_tree(head: &[u8]) -> io::Result<()> {
     if is_disk_image(head) { Err(refused(DISK_FOR_TREE.to_owned())) } else { Ok(()) }
 }
 
 /// Said of a raw image that is to be unpacked.
-pub(in crate::image) const DISK_FOR_TREE: &str = "it is a raw disk image: that needs a layout with image: true for the disk that takes it, or a disk and --overwrite";
+const DISK_FOR_TREE: &str = "it is a raw disk image: that needs a layout with image: true for the disk that takes it, or a disk and --overwrite";
 
 fn tar_for_disk(name: &str) -> String {
     format!(
@@ -38,12 +41,15 @@ fn tar_for_disk(name: &str) -> String {
 }
 
 /// Is this how a partitioned disk begins? A tar may hold anything, but says what it is.
-pub fn is_disk_image(head: &[u8]) -> bool {
+pub(super) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head) && (SECTORS_BYTES.iter().any(|sector| gpt_end(head, *sector).is_some()) || mbr(head).is_some())
 }
 
 /// Refuses what cannot be meant for this disk, by as much of the image's first MiB as there is.
-pub(super) fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
+///
+/// # Errors
+/// Why it cannot.
+pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     let name = &disk.name;
     if is_tar(head) {
         return Err(refused(tar_for_disk(name)));

@@ -1,5 +1,6 @@
 //! The disk that takes a raw image, past the page cache.
 
+use super::write::{BUFFER_BYTES, ZEROS_BYTES};
 use crate::error::{Context, Phase, Result};
 use crate::storage::kernel;
 use nix::errno::Errno;
@@ -88,7 +89,7 @@ impl Target {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));
         while at < end {
-            let next = end.min(at + super::ZEROS_BYTES);
+            let next = end.min(at + ZEROS_BYTES);
             self.zero(at..next)?;
             at = next;
         }
@@ -110,7 +111,7 @@ impl Target {
     }
 
     fn write_zeros(&self, range: Range<u64>) -> io::Result<()> {
-        let zeros = Aligned::new(super::BUFFER_BYTES);
+        let zeros = Aligned::new(BUFFER_BYTES);
         for offset in range.clone().step_by(zeros.len()) {
             let length = (range.end - offset).min(zeros.len() as u64) as usize;
             self.file.write_all_at(&zeros[..length], offset)?;

@@ -2,11 +2,9 @@
 //! leave next to nothing. Streams of which nothing comes are in the tests of the decoders, and documents of registries in theirs.
 
 use super::*;
-use crate::image::decode::decode;
-use crate::image::ring::{Pool, pipe};
+use crate::image::flow::{Pool, Reader, decode, pipe};
 use crate::image::testing::{compress_all, pax_record, peak_kib, source};
 use std::process::Command;
-use std::sync::Arc;
 
 const CODECS: [&str; 4] = ["zstd", "lz4", "gzip", "xz"];
 
@@ -142,7 +140,7 @@ fn goes_off(bomb: &Bomb, image: &[u8], root: &Path) -> String {
         let (stages, pool) = (Stages::start(), Pool::new(4, 1 << 17));
         let (sender, receiver) = pipe(4);
         let unpacked = std::thread::scope(|scope| {
-            scope.spawn(|| decode(source(image, 1 << 16, Ok(())), Plain::Tar, &pool, &stages, sender));
+            scope.spawn(|| decode(source(image, 1 << 16, Ok(())), Plain::Tar, |_| Ok(()), &pool, &stages, sender));
             let stream = Reader::new(receiver, Arc::default());
             untar(stream, &below, &mut counter, bomb.layered, &Told::default(), &stages)
         });

@@ -206,12 +206,12 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
 }
 
 /// The whole way, by a client that takes the certificate of the tests.
-fn burn_by(stall: Duration, url: String, given: Option<String>, root: &Path) -> Result<Burned> {
+fn burn_by(stall: Duration, url: String, given: Option<Digest>, root: &Path) -> Result<Burned> {
     let authority = Certificate::from_pem(&fs::read(tls_file("ca.pem")).unwrap()).unwrap();
     let client = http::builder(Some(stall)).tls_certs_only([authority]).build().unwrap();
     let pace = Pace { stall, ..pace() };
     let source = Source { url, digest: given, ..Source::default() };
-    let reached = reach::reach(&client, &source, &pace)?;
+    let reached = get::reach(&client, &source, &pace)?;
     let incoming = Incoming { reached, client, pace, plain: Plain::Tar, first: None, among_others: false };
     incoming.burn(root, &Beneath::default(), &|_| ())
 }

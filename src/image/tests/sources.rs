@@ -1,9 +1,7 @@
 //! The whole burn from mirrors, files, and pieces that are verified.
 
-use super::super::source::Part;
 use super::*;
-use crate::image::manifest::Manifest;
-use std::sync::Arc;
+use sha2::{Digest as _, Sha256};
 
 fn burn(part: Part, root: &Path) -> Result<Burned> {
     let reached = Reached { url: part.url.clone(), parts: vec![part], ..Reached::default() };
@@ -17,8 +15,8 @@ fn part(image: &[u8], urls: &[String]) -> Part {
 }
 
 fn manifest(image: &[u8]) -> Option<Arc<Manifest>> {
-    let hex = |chunk| digest(Kind::Sha256, chunk).trim_start_matches("sha256:").to_owned();
-    let (size_bytes, chunks) = (image.len() as u64, image.chunks(10_000).map(hex).collect());
+    let sum = |chunk: &[u8]| Sha256::digest(chunk).into();
+    let (size_bytes, chunks) = (image.len() as u64, image.chunks(10_000).map(sum).collect());
     Some(Arc::new(Manifest { version: 1, size_bytes, chunk_bytes: 10_000, chunks, ..Manifest::default() }))
 }
 
@@ -76,9 +74,9 @@ fn an_image_in_a_file_arrives() {
     let image = compress("gzip", &small_tar());
     fs::write(dir.path().join("img.tar.gz"), &image).unwrap();
     let url = format!("file://{}/img.tar.gz", dir.path().display());
-    let sum = digest(Kind::Sha256, &image).replace("sha256:", "");
+    let sum = digest(Kind::Sha256, &image).to_string().replace("sha256:", "");
     fs::write(dir.path().join("img.tar.gz.sha256"), format!("{sum}  img.tar.gz\n")).unwrap();
-    let reached = reach::reach(&http::client().unwrap(), &Source { url, ..Source::default() }, &pace()).unwrap();
+    let reached = get::reach(&http::client().unwrap(), &Source { url, ..Source::default() }, &pace()).unwrap();
     Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().burn(root.path(), &Beneath::default(), &|_| ()).unwrap();
     assert!(arrived(root.path()));
 }

@@ -1,11 +1,11 @@
-//! The operations of a step as lines; the same thing done to many devices is one line.
+//! The operations of a stage as lines; the same thing done to many devices is one line.
 
 use super::short;
 use crate::inventory::EraseMethod;
 use crate::plan::sectors::MIB;
 use crate::plan::{
-    BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem, MountFilesystem, Operation,
-    PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    ActivateGroup, AssembleArray, BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem,
+    MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
 use std::collections::BTreeMap;
@@ -51,57 +51,74 @@ impl Said {
 
 /// The device of an operation that can be told together with others, and what is said.
 fn of<'a>(operation: &'a Operation, sizes: &Sizes) -> (Option<&'a str>, Said) {
+    match operation {
+        Operation::Device(operation) => on_device(operation, sizes),
+        Operation::Run(operation) => of_run(operation, sizes),
+    }
+}
+
+fn on_device<'a>(operation: &'a OnDevice, sizes: &Sizes) -> (Option<&'a str>, Said) {
     let alone = |line: String| (None, Said::after(line));
     match operation {
-        Operation::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
-        Operation::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
-        Operation::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),
-        Operation::UnlockDisk { device, others } => (Some(short(device)), Said::after(writable_again(others))),
-        Operation::Release(holder) => release(holder),
-        Operation::AssertFree { disks } => alone(format!("nothing holds {} any more", listed(disks))),
-        Operation::WipeDisk(disk) => (Some(short(&disk.device)), Said::after(format!(": {}", erasing(disk)))),
-        Operation::WriteTable(table) => {
+        OnDevice::Release(holder) => release(holder),
+        OnDevice::AssertFree { disks } => alone(format!("nothing holds {} any more", listed(disks))),
+        OnDevice::WipeDisk(disk) => (Some(short(&disk.device)), Said::after(format!(": {}", erasing(disk)))),
+        OnDevice::WriteTable(table) => {
             (Some(short(&table.device)), Said { before: String::new(), after: ": GPT".to_owned(), below: rows(table) })
         }
-        Operation::CreateArray(array) => alone(create_array(array) + &size(sizes, &array.device)),
-        Operation::CreateGroup(group) => alone(create_group(group)),
-        Operation::CreateVolume(volume) => alone(create_volume(volume, sizes)),
-        Operation::AssembleArray { device, members, .. } => {
+        OnDevice::CreateArray(array) => alone(create_array(array) + &size(sizes, &array.device)),
+        OnDevice::CreateGroup(group) => alone(create_group(group)),
+        OnDevice::CreateVolume(volume) => alone(create_volume(volume, sizes)),
+        OnDevice::TakeDown { devices } => {
+            alone(format!("take down what was assembled on {} to look inside", listed(devices)))
+        }
+        OnDevice::AssembleArray(AssembleArray { device, members, .. }) => {
             alone(format!("assemble {} ({})", short(device), listed(members)))
         }
-        Operation::ActivateGroup { name, devices, volumes } => {
+        OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
             alone(format!("activate {} of {name} ({})", volumes.join(", "), listed(devices)))
         }
-        Operation::TryArray(trial) => alone(try_array(trial)),
-        Operation::TryFilesystem(trial) => alone(try_filesystem(trial)),
-        Operation::MakeFilesystem(make) => alone(make_filesystem(make) + &size(sizes, &make.device)),
-        Operation::Mount(filesystem) => alone(mount(filesystem)),
-        Operation::BurnDisk(disk) => (None, burn_disk(disk)),
-        Operation::GrowFilesystem(mount) => {
+        OnDevice::TryArray(trial) => alone(try_array(trial)),
+        OnDevice::TryFilesystem(trial) => alone(try_filesystem(trial)),
+        OnDevice::MakeFilesystem(make) => alone(make_filesystem(make) + &size(sizes, &make.device)),
+        OnDevice::DeactivateGroup { name, .. } => (Some(name), Said::before("deactivate ")),
+        OnDevice::StopArray { device } => (Some(short(device)), Said::before("stop ")),
+    }
+}
+
+fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
+    let alone = |line: String| (None, Said::after(line));
+    match operation {
+        OfRun::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
+        OfRun::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
+        OfRun::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),
+        OfRun::UnlockDisk { device, others } => (Some(short(device)), Said::after(writable_again(others))),
+        OfRun::Mount(filesystem) => alone(mount(filesystem)),
+        OfRun::MountReadOnly(filesystem) => alone(mount(filesystem)),
+        OfRun::BurnDisk(disk) => (None, burn_disk(disk)),
+        OfRun::GrowFilesystem(mount) => {
             alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
         }
-        Operation::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
-        Operation::WriteMachineFiles => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
-        Operation::RunInstaller { .. } => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
-        Operation::AdaptImage { .. } => alone(
+        OfRun::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
+        OfRun::WriteMachineFiles { .. } => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
+        OfRun::RunInstaller { .. } => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
+        OfRun::AdaptImage { .. } => alone(
             "/install-go or /install.sh of the image where it has one; what its boot loader boots is what is booted"
                 .to_owned(),
         ),
-        Operation::ExtendFstab => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
-        Operation::WriteFstab => alone("/etc/fstab, by filesystem UUID".to_owned()),
-        Operation::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
-        Operation::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
-        Operation::TellPointOfNoReturn { .. } => {
+        OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
+        OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
+        OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
+        OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
+        OfRun::TellPointOfNoReturn { .. } => {
             alone("the control plane still wants it, and knows that disks are about to change".to_owned())
         }
-        Operation::ProveKept(kept) => (None, prove_kept(kept)),
-        Operation::WriteMarker(_) => alone("/etc/metal/drophammer.json".to_owned()),
-        Operation::Unmount => alone("everything".to_owned()),
-        Operation::DeactivateGroup { name, .. } => (Some(name), Said::before("deactivate ")),
-        Operation::StopArray { device } => (Some(short(device)), Said::before("stop ")),
-        Operation::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
-        Operation::Report => alone("acknowledged by the control plane".to_owned()),
-        Operation::Kexec => alone("into the installed system".to_owned()),
+        OfRun::ProveKept(kept) => (None, prove_kept(kept)),
+        OfRun::WriteMarker(_) => alone("/etc/metal/drophammer.json".to_owned()),
+        OfRun::Unmount => alone("everything".to_owned()),
+        OfRun::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
+        OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
+        OfRun::Kexec => alone("into the installed system".to_owned()),
     }
 }
 
@@ -155,7 +172,8 @@ fn mount(mount: &MountFilesystem) -> String {
 
 fn rehearse(rehearsal: &Rehearsal, sizes: &Sizes) -> Said {
     let first = Said::after(format!("over snapshots of {} in memory, and taken down again:", listed(&rehearsal.over)));
-    Said { below: lines(&rehearsal.operations, sizes), ..first }
+    let operations: Vec<Operation> = rehearsal.operations.iter().cloned().map(Operation::from).collect();
+    Said { below: lines(&operations, sizes), ..first }
 }
 
 fn prove_kept(kept: &[Kept]) -> Said {

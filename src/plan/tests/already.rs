@@ -46,13 +46,14 @@ fn plan(
     let succeeded = mode == Mode::Install && known.clone().any(|marker| marker.allocation == allocation);
     let (machine, allocation, order) = ("m".into(), allocation.into(), order.into());
     let claim = Claim { machine, allocation, order, succeeded, ..Claim::default() };
-    let request = Request { mode, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
+    let request =
+        Request { mode, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: Some(claim) };
     super::super::make(layout, inventory, request, &mut counting())
 }
 
 fn mounts(plan: &Plan) -> Vec<(&str, &str, Vec<&str>)> {
-    let mounts = operations(plan, StepName::StorageMount).iter().map(|operation| match operation {
-        Operation::Mount(mount) => {
+    let mounts = operations(plan, StageName::StorageMount).iter().map(|operation| match operation {
+        Operation::Run(OfRun::MountReadOnly(mount)) => {
             (mount.device.as_str(), mount.path.as_str(), mount.options.iter().map(String::as_str).collect())
         }
         other => panic!("{other:?}"),
@@ -61,13 +62,22 @@ fn mounts(plan: &Plan) -> Vec<(&str, &str, Vec<&str>)> {
 }
 
 #[test]
+fn the_report_tells_what_is_installed_already() {
+    let machine = marked(installed(), "/dev/sda2", "");
+    let plan = plan(&layout(), &machine, Mode::Install, "a", "").unwrap();
+    let [Operation::Run(OfRun::Report(closing))] = operations(&plan, StageName::ReportFinal) else { panic!("{plan}") };
+    assert_eq!(closing.message, "debian-12.0.20261001 is installed already; nothing was written");
+    assert_eq!(closing.already, plan.already);
+}
+
+#[test]
 fn the_same_allocation_is_not_installed_again() {
     let machine = marked(installed(), "/dev/sda2", "");
     let plan = plan(&layout(), &machine, Mode::Install, "a", "").unwrap();
     assert_printed("already", &plan);
     assert_eq!(plan.already.as_ref().map(|marker| marker.time.as_str()), Some("2026-10-01T12:00:00Z"));
-    assert_eq!(plan.point_of_no_return, plan.steps.len());
-    assert!(!plan.steps.iter().any(|step| step.name.is_destructive()));
+    assert_eq!(plan.point_of_no_return, plan.stages.len());
+    assert!(!plan.stages.iter().any(|stage| stage.name.is_destructive()));
     assert_eq!(mounts(&plan), [("/dev/sda2", "/", vec!["ro", "noload"])]);
     assert_eq!(verdicts(&plan), [Verdict::Keep, Verdict::Keep, Verdict::NotOurs]);
 }

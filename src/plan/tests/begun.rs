@@ -15,7 +15,9 @@ fn with_serials() -> Inventory {
 }
 
 fn announced(plan: &Plan) -> Vec<MarkedDisk> {
-    let [Operation::TellPointOfNoReturn { disks }] = operations(plan, StepName::ReportBegin) else { panic!("{plan}") };
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] = operations(plan, StageName::ReportBegin) else {
+        panic!("{plan}")
+    };
     disks.clone()
 }
 
@@ -29,7 +31,7 @@ fn a_first_installation_goes_on_after_a_cut_at_any_operation() {
     for machine in [with_serials(), without] {
         let plan = install(&layout(), &machine, claim()).unwrap();
         let claim = Claim { begun_on: announced(&plan), ..claim() };
-        let all: usize = plan.steps.iter().map(|step| step.operations.len()).sum();
+        let all: usize = plan.stages.iter().map(|stage| stage.operations.len()).sum();
         for done in 0..=all {
             let after = cut(&plan, machine.clone(), done);
             install(&layout(), &after, claim.clone()).unwrap_or_else(|refusal| panic!("{done} operations: {refusal}"));

@@ -1,6 +1,7 @@
 //! "blank" is the most dangerous word of the program: it is said of what is proven to have nothing, and of nothing else.
 
 use super::drawn::{any_layout, any_machine};
+use super::judged::Judged;
 use super::*;
 use crate::plan::display::contents;
 use proptest::prelude::*;
@@ -73,19 +74,27 @@ fn printed(layout: &Layout, machine: &Inventory, mode: Mode) -> (String, Vec<Dis
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn no_plan_calls_blank_what_is_not_proven(layout in any_layout(), machine in any_machine(), install in any::<bool>()) {
+#[test]
+fn no_plan_calls_blank_what_is_not_proven() {
+    let judged = Judged::new("no_plan_calls_blank_what_is_not_proven");
+    proptest!(ProptestConfig::with_cases(64), |(
+        layout in any_layout(),
+        machine in any_machine(),
+        install in any::<bool>(),
+    )| {
+        judged.case();
         let mode = if install { Mode::Install } else { Mode::Reinstall };
         let (said, _) = printed(&layout, &flagged(machine.clone(), false), mode);
         prop_assert!(!said.contains("blank"), "{said}");
         let proven = flagged(machine, true);
         let (_, disks) = printed(&layout, &proven, mode);
+        judged.note("machines with a blank disk", proven.disks.iter().any(|disk| disk.blank));
+        judged.note("machines with a disk that is not blank", proven.disks.iter().any(|disk| !disk.blank));
+        prop_assert_eq!(proven.disks.len(), disks.len());
         for (disk, plan) in proven.disks.iter().zip(&disks) {
             prop_assert_eq!(plan.now.contains("blank"), disk.blank);
             prop_assert_eq!(plan.found.blank, disk.blank);
         }
-    }
+    });
+    judged.assert_shares(&[("machines with a blank disk", 1), ("machines with a disk that is not blank", 1)]);
 }

@@ -102,8 +102,8 @@ fn a_blank_kept_disk_is_made_and_said() {
     assert_eq!(plan.disks[1].verdict, Verdict::Make);
     let said = "/dev/sdb is to be kept, but there is nothing on it, as on a disk that was replaced: it is made anew";
     assert_eq!(plan.warnings[0], said);
-    let wipes = operations(&plan, StepName::StorageWipe);
-    let Operation::WipeDisk(wipe) = &wipes[1] else { panic!("{wipes:?}") };
+    let wipes = operations(&plan, StageName::StorageWipe);
+    let Operation::Device(OnDevice::WipeDisk(wipe)) = &wipes[1] else { panic!("{wipes:?}") };
     assert_eq!((wipe.device.as_str(), wipe.methods.as_slice()), ("/dev/sdb", &[inventory::EraseMethod::Ends][..]));
     assert_printed("reinstall-replaced", &plan);
     let again = make(&super::layout(), &after(&plan, inventory), Mode::Reinstall).unwrap();
@@ -132,9 +132,12 @@ fn a_blank_kept_partition_gets_its_filesystem() {
     assert_eq!(plan.disks[1].verdict, Verdict::Keep);
     let said = "/dev/sdb1 is to be kept with ext4 \"srv\", but there is nothing on it: the filesystem is made";
     assert_eq!(plan.warnings[0], said);
-    let kept = operations(&plan, StepName::StorageMountKept);
-    assert!(matches!(&kept[0], Operation::UnlockDisk { device, .. } if device == "/dev/sdb"), "{kept:?}");
-    assert!(matches!(&kept[1], Operation::MakeFilesystem(make) if make.device == "/dev/sdb1"), "{kept:?}");
+    let kept = operations(&plan, StageName::StorageMountKept);
+    assert!(matches!(&kept[0], Operation::Run(OfRun::UnlockDisk { device, .. }) if device == "/dev/sdb"), "{kept:?}");
+    assert!(
+        matches!(&kept[1], Operation::Device(OnDevice::MakeFilesystem(make)) if make.device == "/dev/sdb1"),
+        "{kept:?}"
+    );
     assert!(make(&super::layout(), &after(&plan, inventory), Mode::Reinstall).unwrap().warnings.len() == 1);
 }
 
@@ -191,9 +194,9 @@ fn a_kept_array_with_a_failed_member_is_kept_loudly() {
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
     let said = "/dev/md/data is kept DEGRADED: there is raid1 \"data\" of /dev/sdc, /dev/sdd (faulty), /dev/sde (spare) with 1 of 2 missing";
     assert_eq!(plan.warnings[0], said);
-    let kept = operations(&plan, StepName::StorageMountKept);
+    let kept = operations(&plan, StageName::StorageMountKept);
     let members = kept.iter().find_map(|operation| match operation {
-        Operation::AssembleArray { members, .. } => Some(members.join(" ")),
+        Operation::Device(OnDevice::AssembleArray(AssembleArray { members, .. })) => Some(members.join(" ")),
         _ => None,
     });
     assert_eq!(members.as_deref(), Some("/dev/sdc /dev/sde"));
@@ -205,9 +208,9 @@ fn disks_that_others_stand_in_for_may_be_absent() {
     unplug(&mut inventory, "sdb");
     unplug(&mut inventory, "sdd");
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
-    let raid = operations(&plan, StepName::StorageRaid);
+    let raid = operations(&plan, StageName::StorageRaid);
     let devices = raid.iter().map(|operation| match operation {
-        Operation::CreateArray(array) => array.devices.join(" "),
+        Operation::Device(OnDevice::CreateArray(array)) => array.devices.join(" "),
         other => panic!("{other:?}"),
     });
     assert_eq!(devices.collect::<Vec<_>>(), ["/dev/sda1 missing", "/dev/sda2 missing"]);
@@ -267,12 +270,12 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
     let plan = make(&layout, &inventory, Mode::Reinstall).unwrap();
     let said = "vg:vg00 is kept DEGRADED: varlib, srv without a copy: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv)";
     assert!(plan.warnings.iter().any(|warning| warning == said), "{:#?}", plan.warnings);
-    let activate = Operation::ActivateGroup {
+    let activate = Operation::Device(OnDevice::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),
         devices: vec!["/dev/sdc".to_owned()],
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
-    };
-    assert!(operations(&plan, StepName::StorageMountKept).contains(&activate));
+    }));
+    assert!(operations(&plan, StageName::StorageMountKept).contains(&activate));
     // Also when it is somebody else's volume.
     let other = inventory::LogicalVolume { name: "pvc-1".to_owned(), health: Health::Lost, ..Default::default() };
     inventory.groups[0].volumes.push(other);

@@ -2,7 +2,7 @@
 
 use super::stacks::{group, raid, volume};
 use super::*;
-use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel};
+use crate::layout::{LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,9 +30,30 @@ prop_compose! {
     }
 }
 
+/// A raw image, and the disk that takes it.
+#[derive(Debug, Clone)]
+struct Raw {
+    disk: prop::sample::Index,
+    /// The partitions of which the layout mounts what the image has there.
+    numbers: BTreeSet<u32>,
+    grow: bool,
+}
+
 prop_compose! {
-    /// A valid layout. One in four mixes disks that a reinstall keeps with others in arrays and groups.
+    fn raw()(
+        disk in any::<prop::sample::Index>(),
+        numbers in prop::collection::btree_set(1u32..=MAX_PARTITION_NUMBER, 1..5),
+        grow in any::<bool>(),
+    ) -> Raw {
+        Raw { disk, numbers, grow }
+    }
+}
+
+prop_compose! {
+    /// A valid layout. One in four mixes disks that a reinstall keeps with others in arrays and groups. One in four has a disk
+    /// that takes a raw image, whatever the other disks are for.
     pub(super) fn any_layout()(
+        raw in prop::option::weighted(0.25, raw()),
         drawn in prop::collection::vec(drawn(), NAMES.len()),
         mixed in prop::bool::weighted(0.25),
         levels in prop::collection::vec(0usize..5, 4),
@@ -44,8 +65,17 @@ prop_compose! {
         let mut made = Layout { id: "drawn".to_owned(), ..Layout::default() };
         let mut buckets: BTreeMap<(bool, u8), Vec<String>> = BTreeMap::new();
         let mut plain = Vec::new();
-        for (name, drawn) in NAMES.iter().zip(&drawn).filter(|(name, drawn)| **name == "sda" || drawn.listed) {
+        let mut brought: Vec<String> = Vec::new();
+        let listed: Vec<(&str, &Drawn)> =
+            NAMES.into_iter().zip(&drawn).filter(|(name, drawn)| *name == "sda" || drawn.listed).collect();
+        let raw = raw.map(|raw| (raw.disk.index(listed.len()), raw));
+        for (index, (name, drawn)) in listed.into_iter().enumerate() {
             let device = format!("/dev/{name}");
+            if let Some((_, raw)) = raw.as_ref().filter(|(taken, _)| *taken == index) {
+                brought = raw.numbers.iter().map(|number| partition_device(&device, *number)).collect();
+                made.disks.push(Disk { device, hints: Default::default(), partitions: Vec::new(), wipeonreinstall: true, image: true });
+                continue;
+            }
             let last = drawn.sizes.len();
             let sizes = drawn.sizes.iter().enumerate();
             let sizes = sizes.map(|(index, size)| if index + 1 < last { (*size).max(300) } else { *size });
@@ -64,7 +94,11 @@ prop_compose! {
             made.disks.push(Disk { device, hints: Default::default(), partitions, wipeonreinstall: !drawn.data, image: false });
         }
         stack_up(&mut made, buckets, &mut plain, &levels, &volumes, last_takes_all);
-        put_filesystems(&mut made, plain, &formats, &below);
+        put_filesystems(&mut made, &brought, plain, &formats, &below);
+        if raw.is_some_and(|(_, raw)| raw.grow) {
+            let grows = |is: &&mut Filesystem| brought.contains(&is.device) && is.format != Format::Vfat;
+            made.filesystems.iter_mut().find(grows).unwrap().grow = true;
+        }
         made
     }
 }
@@ -122,21 +156,25 @@ fn any_array(name: &str, devices: &[String], level: usize) -> Option<Raid> {
     (devices.len() >= 2).then(|| raid(name, &devices, level, spares))
 }
 
-/// Root on a system disk, the others anywhere below.
+/// Root on what a raw image has brought, else on a system disk; the others anywhere below.
 fn put_filesystems(
     made: &mut Layout,
+    brought: &[String],
     mut devices: Vec<(bool, String)>,
     formats: &[usize],
     below: &[prop::sample::Index],
 ) {
     devices.sort();
+    let devices = brought.iter().chain(devices.iter().map(|(_, device)| device));
     let mut paths = Vec::new();
-    for (index, (_, device)) in devices.iter().enumerate() {
+    for (index, device) in devices.enumerate() {
         let format = match formats[index % formats.len()] {
             0 => Format::Xfs,
             1..10 => Format::Ext4,
             // On an array it would be an ESP, which only some arrays can hold.
             10..15 if !device.starts_with("/dev/md") => Format::Vfat,
+            // Of an image only what is mounted is listed.
+            _ if index < brought.len() => Format::Vfat,
             _ => Format::Swap,
         };
         let path = match paths.len() {
@@ -170,7 +208,7 @@ prop_compose! {
         sectors in prop_oneof![3 => Just(0u32), 1 => 0u32..6],
     ) -> Inventory {
         // What is on its disks has other UUIDs than what will be made.
-        let request = Request { mode: Mode::Install, erase: Erase::Quick, subject: subject(), claim: None };
+        let request = Request { mode: Mode::Install, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: None };
         let plan = super::super::make(&before, &blank(), request, &mut counting_from(5000));
         let mut machine = plan.map_or_else(|_| blank(), |plan| after(&plan, blank()));
         for (index, disk) in machine.disks.iter_mut().enumerate() {

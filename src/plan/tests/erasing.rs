@@ -2,6 +2,7 @@
 
 use super::stacks::{five, layout, operations};
 use super::*;
+use crate::steps::Erase;
 
 #[test]
 fn erase_decides_the_methods() {
@@ -20,12 +21,18 @@ fn erase_decides_the_methods() {
         (Erase::None, vec![Ends], false, 60, vec![Ends]),
     ];
     for (erase, methods, strict, budget_seconds, of_plain) in cases {
-        let request = Request { mode: Mode::Install, erase, subject: subject(), claim: None };
+        let request = Request {
+            mode: Mode::Install,
+            steps: Steps::erasing(erase),
+            subject: subject(),
+            assigned: Default::default(),
+            claim: None,
+        };
         let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();
-        let wipes: Vec<&WipeDisk> = operations(&plan, StepName::StorageWipe)
+        let wipes: Vec<&WipeDisk> = operations(&plan, StageName::StorageWipe)
             .iter()
             .map(|operation| match operation {
-                Operation::WipeDisk(wipe) => wipe,
+                Operation::Device(OnDevice::WipeDisk(wipe)) => wipe,
                 other => panic!("{other:?}"),
             })
             .collect();

@@ -1,23 +1,24 @@
-//! What each step may write.
+//! What each stage may write.
 
-use super::properties::destroyed;
+use super::effect::{Brought, Effect, brought, effect};
 use super::stacks::{installed as stacked, layout as stacked_layout};
 use super::*;
 use std::collections::BTreeMap;
 
-/// Each place of a step's operations is in its extents, nothing else of a kept disk is, and nothing of a foreign one.
+/// Each place of a stage's operations is in its extents, nothing else of a kept disk is, and nothing of a foreign one.
 pub(super) fn assert_just_what_is_written(plan: &Plan, inventory: &Inventory) {
-    let names: Vec<StepName> = plan.extents.iter().flat_map(|extents| extents.steps.clone()).collect();
-    assert_eq!(names, plan.steps.iter().map(|step| step.name).collect::<Vec<_>>());
+    let names: Vec<StageName> = plan.extents.iter().flat_map(|extents| extents.stages.clone()).collect();
+    assert_eq!(names, plan.stages.iter().map(|stage| stage.name).collect::<Vec<_>>());
+    let brought = brought(plan);
     let mut places: BTreeMap<String, Vec<ByteRange>> = BTreeMap::new();
-    for (index, step) in plan.steps.iter().enumerate() {
-        let extents = plan.extents.iter().find(|extents| extents.steps.contains(&step.name)).unwrap();
-        if index < plan.point_of_no_return || step.name > StepName::StorageUnmount {
-            assert_eq!(extents.disks, [], "{}", step.name);
+    for (index, stage) in plan.stages.iter().enumerate() {
+        let extents = plan.extents.iter().find(|extents| extents.stages.contains(&stage.name)).unwrap();
+        if index < plan.point_of_no_return || stage.name.leaves().complete() {
+            assert_eq!(extents.disks, [], "{}", stage.name);
             continue;
         }
-        for (disk, range) in step.operations.iter().flat_map(written).flat_map(|device| lies(plan, inventory, &device))
-        {
+        let written = stage.operations.iter().flat_map(written);
+        for (disk, range) in written.flat_map(|device| lies(plan, &brought, inventory, device)) {
             let found = extents.disks.iter().find(|extents| extents.device == disk);
             let found = found.unwrap_or_else(|| panic!("{disk} is not in {extents:?}"));
             assert!(found.ranges.iter().any(|open| contains(*open, range)), "{range:?} is not in {found:?}");
@@ -60,8 +61,8 @@ fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
         });
         assert_eq!(reached, range.start + range.length, "{range:?} of {extents:?} is more than {places:?}");
     }
-    let locks = plan.steps.iter().flat_map(|step| &step.operations).filter_map(|operation| match operation {
-        Operation::LockDisk { device, untouched } if *device == extents.device => Some(untouched),
+    let locks = plan.stages.iter().flat_map(|stage| &stage.operations).filter_map(|operation| match operation {
+        Operation::Run(OfRun::LockDisk { device, untouched }) if *device == extents.device => Some(untouched),
         _ => None,
     });
     for untouched in locks.flatten() {
@@ -73,48 +74,19 @@ fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
 }
 
 /// Devices that an operation writes.
-fn written(operation: &Operation) -> Vec<String> {
-    let mut written: Vec<String> = destroyed(operation).into_iter().map(str::to_owned).collect();
-    match operation {
-        Operation::AssembleArray { members, .. } => written.extend(members.iter().cloned()),
-        Operation::ActivateGroup { devices, .. } => written.extend(devices.iter().cloned()),
-        Operation::BurnDisk(burn) => written.push(burn.device.clone()),
-        Operation::Mount(mount) if !mount.options.iter().any(|option| option == "ro") => {
-            written.push(mount.device.clone());
-        }
-        _ => {}
-    }
-    written
+fn written(operation: &Operation) -> Vec<&str> {
+    let Effect { destroyed, written, .. } = effect(operation);
+    [destroyed, written].concat()
 }
 
 /// Where a device of the plan lies on disks, made or kept.
-fn lies(plan: &Plan, inventory: &Inventory, device: &str) -> Vec<(String, ByteRange)> {
-    let all = |devices: &[String]| devices.iter().flat_map(|device| lies(plan, inventory, device)).collect();
-    for operation in plan.steps.iter().flat_map(|step| &step.operations) {
-        match operation {
-            Operation::WriteTable(table) => {
-                if let Some(part) = table.partitions.iter().find(|part| part.device == device) {
-                    let sector = u64::from(table.sector_bytes);
-                    let length = (part.last_lba + 1 - part.first_lba) * sector;
-                    return vec![(table.device.clone(), ByteRange { start: part.first_lba * sector, length })];
-                }
-            }
-            Operation::BurnDisk(burn) if burn.filesystems.iter().any(|is| is.device == device) => {
-                return vec![(burn.device.clone(), ByteRange { start: 0, length: burn.size_bytes })];
-            }
-            Operation::CreateArray(array) if array.device == device => {
-                let there: Vec<String> = array.devices.iter().filter(|device| *device != "missing").cloned().collect();
-                return all(&there);
-            }
-            Operation::CreateVolume(volume) if volume.device == device => return all(&volume.physical),
-            Operation::AssembleArray { device: array, members, .. } if array == device => return all(members),
-            Operation::ActivateGroup { name, devices, volumes }
-                if volumes.iter().any(|volume| device == format!("/dev/{name}/{volume}")) =>
-            {
-                return all(devices);
-            }
-            _ => {}
-        }
+fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &str) -> Vec<(String, ByteRange)> {
+    if let Some(place) = place(plan, device) {
+        return vec![place];
+    }
+    if let Some(below) = brought.get(device) {
+        let there = below.iter().filter(|device| *device != "missing");
+        return there.flat_map(|device| lies(plan, brought, inventory, device)).collect();
     }
     let parts = inventory.disks.iter().flat_map(|disk| {
         disk.table.iter().flat_map(move |table| table.partitions.iter().map(move |part| (disk, part)))
@@ -131,7 +103,18 @@ fn lies(plan: &Plan, inventory: &Inventory, device: &str) -> Vec<(String, ByteRa
     }
 }
 
-/// First and last step of each group, and `DISK START+LENGTH`s in MiB.
+/// The place of a new partition.
+fn place(plan: &Plan, device: &str) -> Option<(String, ByteRange)> {
+    plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
+        let Operation::Device(OnDevice::WriteTable(table)) = operation else { return None };
+        let part = table.partitions.iter().find(|part| part.device == device)?;
+        let sector = u64::from(table.sector_bytes);
+        let length = (part.last_lba + 1 - part.first_lba) * sector;
+        Some((table.device.clone(), ByteRange { start: part.first_lba * sector, length }))
+    })
+}
+
+/// First and last stage of each group, and `DISK START+LENGTH`s in MiB.
 fn shown(plan: &Plan) -> Vec<String> {
     let range = |range: &ByteRange| format!("{}+{}", range.start / MIB, range.length / MIB);
     let disk = |disk: &DiskExtents| {
@@ -139,7 +122,7 @@ fn shown(plan: &Plan) -> Vec<String> {
         format!("{} {}", disk.device, ranges.join(" "))
     };
     let group = |extents: &Extents| {
-        let (first, last) = (extents.steps.first().unwrap(), extents.steps.last().unwrap());
+        let (first, last) = (extents.stages.first().unwrap(), extents.stages.last().unwrap());
         let disks: Vec<String> = extents.disks.iter().map(disk).collect();
         format!("{first} … {last}: {}", disks.join(", ")).trim_end().to_owned()
     };

@@ -113,7 +113,9 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
     let plan = install(layout, &machine, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
     let mut inventory = after(&plan, machine);
     with_own_uuids(&mut inventory, random);
-    let [Operation::WriteMarker(marker)] = operations(&plan, StepName::TargetMarker) else { panic!("{plan}") };
+    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
     let mut marker = marker.clone();
     for (record, disk) in marker.disks.iter_mut().zip(&inventory.disks) {
         record.guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default();
@@ -224,8 +226,12 @@ fn seen(physical: &[Physical], marker: &Marker, random: &mut Random) -> Inventor
 
 /// Is each disk that is wiped one that was to be wiped, or said to be another one?
 fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical], seed: u64) {
+    assert_eq!(plan.disks.len(), inventory.disks.len(), "seed {seed}");
     for ((disk, found), is) in plan.disks.iter().zip(&inventory.disks).zip(physical) {
-        let is_wiped = !matches!(disk.verdict, Verdict::Keep | Verdict::NotOurs);
+        let is_wiped = match disk.verdict {
+            Verdict::Wipe | Verdict::Make => true,
+            Verdict::Keep | Verdict::NotOurs => false,
+        };
         if !is_wiped || found.blank || matches!(is.whose, Whose::Root | Whose::Scratch) {
             continue;
         }

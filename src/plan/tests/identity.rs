@@ -37,7 +37,8 @@ pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: Claim) -> R
 }
 
 pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: Mode, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    let request = Request { mode, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
+    let request =
+        Request { mode, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: Some(claim) };
     super::super::make(layout, inventory, request, &mut counting())
 }
 
@@ -371,7 +372,13 @@ fn an_install_asks_for_no_marker() {
     let mut inventory = marked();
     inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
     let claim = Some(Claim { order: String::new(), ..claim() });
-    let request = Request { mode: Mode::Install, erase: Erase::Quick, subject: subject(), claim };
+    let request = Request {
+        mode: Mode::Install,
+        steps: Steps::default(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim,
+    };
     assert!(super::super::make(&layout(), &inventory, request, &mut counting()).is_ok());
 }
 

@@ -1,6 +1,7 @@
 //! A raw image onto a disk: wiped, written, fitted, and mounted as it is.
 
 use super::*;
+use crate::allocation::{Allocation, Machine};
 use crate::inventory::Stacked;
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ fn raw() -> Layout {
     layout
 }
 
-fn operations(plan: &Plan, name: StepName) -> Vec<Operation> {
-    plan.steps.iter().filter(|step| step.name == name).flat_map(|step| step.operations.clone()).collect()
+fn operations(plan: &Plan, name: StageName) -> Vec<Operation> {
+    plan.stages.iter().filter(|stage| stage.name == name).flat_map(|stage| stage.operations.clone()).collect()
 }
 
 #[test]
@@ -42,18 +43,18 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
         filesystems: vec![expected(2, "/", Format::Ext4, "root"), expected(1, "/boot/efi", Format::Vfat, "efi")],
         taken: BTreeMap::new(),
     };
-    assert_eq!(operations(&plan, StepName::ImageBurn), [Operation::BurnDisk(burn)]);
-    let mounts = operations(&plan, StepName::StorageMount);
-    let Operation::Mount(root) = &mounts[0] else { panic!("{mounts:?}") };
-    assert_eq!((root.path.as_str(), &mounts[1]), ("/", &Operation::GrowFilesystem(root.clone())));
+    assert_eq!(operations(&plan, StageName::ImageBurn), [Operation::Run(OfRun::BurnDisk(burn))]);
+    let mounts = operations(&plan, StageName::StorageMount);
+    let Operation::Run(OfRun::Mount(root)) = &mounts[0] else { panic!("{mounts:?}") };
+    assert_eq!((root.path.as_str(), &mounts[1]), ("/", &Operation::Run(OfRun::GrowFilesystem(root.clone()))));
     let paths: Vec<_> = plan.fstab.iter().map(|entry| entry.path.as_str()).collect();
     assert_eq!(paths, ["/srv", "/tmp"]);
-    assert_eq!(operations(&plan, StepName::TargetFstab), [Operation::ExtendFstab]);
+    assert_eq!(operations(&plan, StageName::TargetFstab), [Operation::Run(OfRun::ExtendFstab(plan.fstab.clone()))]);
     assert_eq!(
-        operations(&plan, StepName::TargetInstaller),
-        [Operation::AdaptImage { devices: ["/dev/sda", "/dev/sdb"].map(str::to_owned).into() }]
+        operations(&plan, StageName::TargetInstaller),
+        [Operation::Run(OfRun::AdaptImage { devices: ["/dev/sda", "/dev/sdb"].map(str::to_owned).into() })]
     );
-    assert_eq!(plan.steps[plan.point_of_no_return].name, StepName::StorageWipe);
+    assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
 }
 
 #[test]
@@ -62,10 +63,15 @@ fn a_reinstall_writes_it_again_and_keeps_the_others() {
     let plan = make(&raw(), &installed, Mode::Reinstall).unwrap();
     assert_printed("raw-reinstall", &plan);
     assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Keep, Verdict::NotOurs]);
-    let kept = operations(&plan, StepName::StorageMountKept);
-    assert!(matches!(&kept[..], [Operation::UnlockDisk { .. }, Operation::Mount(mount)] if mount.path == "/srv"));
-    let wiped: Vec<_> = operations(&plan, StepName::StorageWipe);
-    assert!(matches!(&wiped[..], [Operation::WipeDisk(disk)] if disk.device == "/dev/sda"), "{wiped:?}");
+    let kept = operations(&plan, StageName::StorageMountKept);
+    assert!(
+        matches!(&kept[..], [Operation::Run(OfRun::UnlockDisk { .. }), Operation::Run(OfRun::Mount(mount))] if mount.path == "/srv")
+    );
+    let wiped: Vec<_> = operations(&plan, StageName::StorageWipe);
+    assert!(
+        matches!(&wiped[..], [Operation::Device(OnDevice::WipeDisk(disk))] if disk.device == "/dev/sda"),
+        "{wiped:?}"
+    );
 }
 
 #[test]
@@ -118,7 +124,9 @@ fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
     for (mode, expected) in [(Mode::Reinstall, both), (Mode::Install, of_others.to_vec())] {
         let plan = make(&raw(), &installed, mode).unwrap();
         let expected = expected.into_iter().map(|(uuid, device)| (uuid, device.to_owned()));
-        assert_eq!(plan.image_disk().unwrap().taken, expected.collect());
+        let reach = operations(&plan, StageName::ImageReach);
+        let [Operation::Run(OfRun::ReachImage { onto: Some(burn), .. })] = reach.as_slice() else { panic!("{plan}") };
+        assert_eq!(burn.taken, expected.collect());
         // An install may take it apart: a reinstall is refused.
         installed.stacked.push(stacked("dm-1", &["sda2", "sdc1"], "on both"));
     }
@@ -131,10 +139,12 @@ fn without_growth_and_other_disks_the_image_is_left_alone() {
     layout.filesystems.retain(|filesystem| filesystem.device.starts_with("/dev/sda"));
     layout.filesystems.iter_mut().for_each(|filesystem| filesystem.grow = false);
     let plan = make(&layout, &machine(), Mode::Install).unwrap();
-    assert!(matches!(&operations(&plan, StepName::ImageBurn)[..], [Operation::BurnDisk(burn)] if burn.grow.is_none()));
-    let mounts = operations(&plan, StepName::StorageMount);
-    assert!(mounts.iter().all(|operation| matches!(operation, Operation::Mount(_))), "{mounts:?}");
-    assert_eq!(operations(&plan, StepName::TargetFstab), []);
+    assert!(
+        matches!(&operations(&plan, StageName::ImageBurn)[..], [Operation::Run(OfRun::BurnDisk(burn))] if burn.grow.is_none())
+    );
+    let mounts = operations(&plan, StageName::StorageMount);
+    assert!(mounts.iter().all(|operation| matches!(operation, Operation::Run(OfRun::Mount(_)))), "{mounts:?}");
+    assert_eq!(operations(&plan, StageName::TargetFstab), []);
     assert_eq!((plan.root_uuid.as_str(), plan.fstab.len()), ("", 0));
 }
 
@@ -147,8 +157,8 @@ fn partitions_are_called_what_the_disk_is_called() {
         filesystem.device = filesystem.device.replace("/dev/sda", "os");
     }
     let plan = make(&layout, &machine(), Mode::Install).unwrap();
-    let burn = operations(&plan, StepName::ImageBurn);
-    let [Operation::BurnDisk(burn)] = &burn[..] else { panic!("{burn:?}") };
+    let burn = operations(&plan, StageName::ImageBurn);
+    let [Operation::Run(OfRun::BurnDisk(burn))] = &burn[..] else { panic!("{burn:?}") };
     let devices: Vec<_> = burn.filesystems.iter().map(|is| is.device.as_str()).collect();
     assert_eq!((burn.device.as_str(), devices), ("/dev/sdc", vec!["/dev/sdc2", "/dev/sdc1"]));
     assert_eq!(verdicts(&plan), [Verdict::NotOurs, Verdict::Wipe, Verdict::Wipe]);
@@ -166,4 +176,19 @@ fn the_disk_for_the_image_must_be_there_and_writable() {
     machine.disks[0].read_only = true;
     let said = reasons(make(&raw(), &machine, Mode::Install)).join("; ");
     assert!(said.contains("/dev/sda is read-only"), "{said}");
+}
+
+#[test]
+fn the_image_is_reached_by_its_whole_url_and_printed_without_its_secrets() {
+    let image =
+        crate::allocation::Image { url: "https://me:hunter2@h/i.zst?sig=secret".to_owned(), ..Default::default() };
+    let allocation = Allocation { image, user_data: "secret".to_owned(), ..Allocation::default() };
+    let request = crate::assigned::request(&Machine::default(), "m-1", &allocation, &[]);
+    let plan = super::super::make(&layout(), &machine(), request, &mut counting()).unwrap();
+    let reach = operations(&plan, StageName::ImageReach);
+    let [Operation::Run(OfRun::ReachImage { image, .. })] = reach.as_slice() else { panic!("{plan}") };
+    assert_eq!(image.url, allocation.image.url);
+    for text in [plan.to_string(), serde_json::to_string(&plan).unwrap()] {
+        assert!(text.contains("https://") && !text.contains("hunter2") && !text.contains("secret"), "{text}");
+    }
 }

@@ -7,8 +7,8 @@ use crate::layout::{LvmType, OnReinstall};
 use crate::plan::kept::{compare, differences};
 
 fn kept(plan: &Plan) -> &[Kept] {
-    match operations(plan, StepName::StorageProveKept) {
-        [Operation::ProveKept(kept)] => kept,
+    match operations(plan, StageName::StorageProveKept) {
+        [Operation::Run(OfRun::ProveKept(kept))] => kept,
         other => panic!("{other:?}"),
     }
 }
@@ -147,36 +147,36 @@ fn partitions_and_filesystems_of_others_are_proven_too() {
 #[test]
 fn where_nothing_is_kept_nothing_is_proven() {
     let plan = make(&layout(), &machine(), Mode::Install).unwrap();
-    for name in [StepName::StorageProveKept, StepName::StorageRehearse, StepName::TargetMarker] {
+    for name in [StageName::StorageProveKept, StageName::StorageRehearse, StageName::TargetMarker] {
         assert_eq!(operations(&plan, name), [], "{name}");
     }
     let mut all = layout();
     all.disks[1].wipeonreinstall = true;
     let plan = make(&all, &installed(), Mode::Reinstall).unwrap();
-    assert_eq!(operations(&plan, StepName::StorageProveKept), []);
+    assert_eq!(operations(&plan, StageName::StorageProveKept), []);
 }
 
 #[test]
 fn a_reinstall_is_announced_right_before_it_destroys() {
     let plan = make(&layout(), &installed(), Mode::Reinstall).unwrap();
-    let names: Vec<StepName> = plan.steps.iter().map(|step| step.name).collect();
-    let begin = names.iter().position(|name| *name == StepName::ReportBegin).unwrap();
+    let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
+    let begin = names.iter().position(|name| *name == StageName::ReportBegin).unwrap();
     assert_eq!(plan.point_of_no_return, begin + 1);
     assert!(names[begin + 1].is_destructive());
     assert!(names.is_sorted(), "{names:?}");
 }
 
-fn paths(plan: &Plan, name: StepName) -> Vec<&str> {
+fn paths(plan: &Plan, name: StageName) -> Vec<&str> {
     let mounts = operations(plan, name).iter().filter_map(|operation| match operation {
-        Operation::Mount(mount) => Some(mount.path.as_str()),
+        Operation::Run(OfRun::Mount(mount)) => Some(mount.path.as_str()),
         _ => None,
     });
     mounts.collect()
 }
 
 fn beneath(plan: &Plan) -> (&[String], &[String]) {
-    match operations(plan, StepName::ImageBurn) {
-        [Operation::BurnImage { hidden, merged, .. }] => (hidden, merged),
+    match operations(plan, StageName::ImageBurn) {
+        [Operation::Run(OfRun::BurnImage { hidden, merged, .. })] => (hidden, merged),
         other => panic!("{other:?}"),
     }
 }
@@ -192,20 +192,30 @@ fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
     layout.filesystems[0].reinstall = OnReinstall::Merge;
     let before = with_uuids(after(&make(&layout, &five(), Mode::Install).unwrap(), five()));
     let plan = make(&layout, &before, Mode::Reinstall).unwrap();
-    assert_eq!(paths(&plan, StepName::StorageMount), ["/", "/boot/efi", "/var/lib"]);
-    assert_eq!(paths(&plan, StepName::StorageMountKept), ["/home", "/srv"]);
+    assert_eq!(paths(&plan, StageName::StorageMount), ["/", "/boot/efi", "/var/lib"]);
+    assert_eq!(paths(&plan, StageName::StorageMountKept), ["/home", "/srv"]);
     assert_eq!(beneath(&plan), (&["/home".to_owned(), "/srv".to_owned()][..], &["/var/lib".to_owned()][..]));
     assert!(
-        matches!(operations(&plan, StepName::ImageBurn), [Operation::BurnImage { fresh, .. }] if fresh[..] == ["/boot/efi"])
+        matches!(operations(&plan, StageName::ImageBurn), [Operation::Run(OfRun::BurnImage { fresh, .. })] if fresh[..] == ["/boot/efi"])
     );
-    let early = operations(&plan, StepName::StorageMount);
-    let unlocked =
-        |operations: &[Operation]| operations.iter().filter(|is| matches!(is, Operation::UnlockDisk { .. })).count();
-    let late = operations(&plan, StepName::StorageMountKept);
+    let early = operations(&plan, StageName::StorageMount);
+    let unlocked = |operations: &[Operation]| {
+        operations.iter().filter(|is| matches!(is, Operation::Run(OfRun::UnlockDisk { .. }))).count()
+    };
+    let late = operations(&plan, StageName::StorageMountKept);
     assert_eq!((unlocked(early), unlocked(late)), (3, 1));
-    assert!(matches!(&early[3], Operation::AssembleArray { device, .. } if device == "/dev/md/data"), "{early:?}");
-    assert!(matches!(&early[4], Operation::ActivateGroup { name, .. } if name == "vg00"), "{early:?}");
-    assert!(matches!(&late[1], Operation::ActivateGroup { name, .. } if name == "vg01"), "{late:?}");
+    assert!(
+        matches!(&early[4], Operation::Device(OnDevice::AssembleArray(AssembleArray { device, .. })) if device == "/dev/md/data"),
+        "{early:?}"
+    );
+    assert!(
+        matches!(&early[5], Operation::Device(OnDevice::ActivateGroup(ActivateGroup { name, .. })) if name == "vg00"),
+        "{early:?}"
+    );
+    assert!(
+        matches!(&late[2], Operation::Device(OnDevice::ActivateGroup(ActivateGroup { name, .. })) if name == "vg01"),
+        "{late:?}"
+    );
     assert_printed("reinstall-merge", &plan);
     after(&plan, before);
 }
@@ -225,9 +235,17 @@ fn the_marker_names_machine_order_and_disks() {
         begun_on: Vec::new(),
         ..Claim::default()
     };
-    let request = Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) };
+    let request = Request {
+        mode: Mode::Reinstall,
+        steps: Steps::default(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim: Some(claim),
+    };
     let plan = super::super::make(&layout(), &inventory, request, &mut counting()).unwrap();
-    let [Operation::WriteMarker(marker)] = operations(&plan, StepName::TargetMarker) else { panic!("{plan}") };
+    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
     assert_eq!((marker.machine.as_str(), marker.allocation.as_str(), marker.order.as_str()), ("m", "a", "o-2"));
     assert_eq!((marker.image.as_str(), marker.layout.as_str()), ("debian-12.0.20261101", "data"));
     let disks: Vec<(&str, &str)> =

@@ -7,8 +7,8 @@ use crate::inventory::{Failed, Partition as Found, Tried};
 use crate::marker::{Making, MarkedDisk};
 
 fn told(plan: &Plan) -> &[MarkedDisk] {
-    match operations(plan, StepName::ReportBegin) {
-        [Operation::TellPointOfNoReturn { disks }] => disks,
+    match operations(plan, StageName::ReportBegin) {
+        [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] => disks,
         other => panic!("{other:?}"),
     }
 }
@@ -57,8 +57,8 @@ fn signature(uuid: &str) -> Option<Signature> {
 
 /// UUID of the filesystem that is made for /srv.
 fn made(plan: &Plan) -> Option<String> {
-    operations(plan, StepName::StorageMountKept).iter().find_map(|operation| match operation {
-        Operation::MakeFilesystem(make) => Some(make.uuid.clone()),
+    operations(plan, StageName::StorageMountKept).iter().find_map(|operation| match operation {
+        Operation::Device(OnDevice::MakeFilesystem(make)) => Some(make.uuid.clone()),
         _ => None,
     })
 }
@@ -69,7 +69,9 @@ fn what_is_made_on_a_kept_disk_is_told_before_it_is_made_and_is_in_no_marker() {
     let guid = srv(&mut before).guid.unwrap();
     assert_eq!(*making(&plan), Making { on: format!("partition {guid}"), uuid: made(&plan).unwrap() });
     assert_eq!(told(&plan)[0].making, []);
-    let [Operation::WriteMarker(marker)] = operations(&plan, StepName::TargetMarker) else { panic!("{plan}") };
+    let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
+        panic!("{plan}")
+    };
     assert!(marker.disks.iter().all(|disk| disk.making.is_empty()), "{marker:?}");
     assert_eq!(marker.disks.len(), told(&plan).len());
     // Nothing is made: nothing is told.

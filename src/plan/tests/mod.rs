@@ -3,6 +3,7 @@
 use super::*;
 use crate::inventory::{self, Signature, Table, Use};
 use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partition_device};
+use crate::steps::Steps;
 use simulator::after;
 
 mod already;
@@ -10,7 +11,9 @@ mod begun;
 mod blankness;
 mod copies;
 mod degraded;
+mod disabled;
 mod drawn;
+mod effect;
 mod erasing;
 mod extents;
 mod failed;
@@ -20,6 +23,7 @@ mod fuzz;
 mod identity;
 mod image;
 mod installed;
+mod judged;
 mod kept;
 mod likeness;
 mod making;
@@ -136,7 +140,7 @@ fn make(layout: &Layout, inventory: &Inventory, mode: Mode) -> Result<Plan, Box<
     super::make(
         layout,
         inventory,
-        Request { mode, erase: Erase::Quick, subject: subject(), claim: None },
+        Request { mode, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: None },
         &mut counting(),
     )
 }

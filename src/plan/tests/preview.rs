@@ -60,7 +60,13 @@ fn machine() -> Inventory {
 /// The look into filesystems that the test has made says nothing of a marker: an operator has waived it.
 fn reinstall_without_marker() -> Request {
     let claim = Claim { waiver: Some(Waiver::Operator), ..Claim::default() };
-    Request { mode: Mode::Reinstall, erase: Erase::Quick, subject: subject(), claim: Some(claim) }
+    Request {
+        mode: Mode::Reinstall,
+        steps: Steps::default(),
+        subject: subject(),
+        assigned: Default::default(),
+        claim: Some(claim),
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn installed_now() -> Inventory {
     }
     let plan = install(&layout(), &machine, claim()).unwrap();
     let mut inventory = after(&plan, machine);
-    let [Operation::WriteMarker(marker)] = super::stacks::operations(&plan, StepName::TargetMarker) else {
+    let [Operation::Run(OfRun::WriteMarker(marker))] = super::stacks::operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     let device = "/dev/sda2".to_owned();
@@ -67,7 +67,7 @@ fn an_operator_changes_a_promise_by_saying_so() {
     let plan = reinstall(&edited(), &installed_now(), claim).unwrap();
     assert_eq!(plan.disks[1].verdict, Verdict::Wipe);
     assert!(plan.to_string().contains(": the operator changes the promise\n"), "{plan}");
-    let [Operation::WriteMarker(marker)] = super::stacks::operations(&plan, StepName::TargetMarker) else {
+    let [Operation::Run(OfRun::WriteMarker(marker))] = super::stacks::operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
     assert_eq!(marker.disks[1].promise, Some(Promise::Wiped));
@@ -146,7 +146,9 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
     let inventory = blanked("Z9");
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert_eq!(plan.disks[1].verdict, Verdict::Make);
-    let [Operation::TellPointOfNoReturn { disks }] = super::stacks::operations(&plan, StepName::ReportBegin) else {
+    let [Operation::Run(OfRun::TellPointOfNoReturn { disks, .. })] =
+        super::stacks::operations(&plan, StageName::ReportBegin)
+    else {
         panic!("{plan}")
     };
     let again = Claim { begun_on: disks.clone(), waiver: Some(Waiver::Begun), ..claim() };

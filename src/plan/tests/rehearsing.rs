@@ -5,18 +5,22 @@ use super::*;
 use crate::layout::OnReinstall;
 
 fn rehearsal(plan: &Plan) -> &Rehearsal {
-    match operations(plan, StepName::StorageRehearse) {
-        [Operation::Rehearse(rehearsal)] => rehearsal,
+    match operations(plan, StageName::StorageRehearse) {
+        [Operation::Run(OfRun::Rehearse(rehearsal))] => rehearsal,
         other => panic!("{other:?}"),
     }
 }
 
-fn mounts(operations: &[Operation]) -> Vec<&MountFilesystem> {
+fn mounts(operations: &[Operation]) -> Vec<MountFilesystem> {
     let mounts = operations.iter().filter_map(|operation| match operation {
-        Operation::Mount(mount) => Some(mount),
+        Operation::Run(OfRun::Mount(mount)) => Some(mount.clone()),
         _ => None,
     });
     mounts.collect()
+}
+
+fn rehearsed(plan: &Plan) -> Vec<Operation> {
+    rehearsal(plan).operations.iter().cloned().map(Operation::from).collect()
 }
 
 #[test]
@@ -26,29 +30,32 @@ fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_anno
         (stacked_layout(), stacked(), &["/dev/sdc", "/dev/sdd", "/dev/sde"][..]),
     ] {
         let plan = make(&layout, &before, Mode::Reinstall).unwrap();
-        let place = |name| plan.steps.iter().position(|step| step.name == name).unwrap();
-        assert_eq!(place(StepName::StorageRehearse) + 1, place(StepName::ReportBegin));
-        assert!(place(StepName::StorageRehearse) < plan.point_of_no_return);
+        let place = |name| plan.stages.iter().position(|stage| stage.name == name).unwrap();
+        assert_eq!(place(StageName::StorageRehearse) + 1, place(StageName::ReportBegin));
+        assert!(place(StageName::StorageRehearse) < plan.point_of_no_return);
         let Rehearsal { over: found, operations: rehearsed } = rehearsal(&plan);
         assert_eq!(found, over);
         // The same as comes back after the image.
-        let later = operations(&plan, StepName::StorageMountKept);
-        let later: Vec<&Operation> = later.iter().filter(|is| !matches!(is, Operation::UnlockDisk { .. })).collect();
-        assert_eq!(rehearsed.iter().collect::<Vec<_>>(), later);
+        let later = operations(&plan, StageName::StorageMountKept).iter();
+        let is_about_it = |is: &&Operation| {
+            !matches!(is, Operation::Run(OfRun::UnlockDisk { .. }) | Operation::Device(OnDevice::TakeDown { .. }))
+        };
+        let rehearsed = rehearsed.iter().cloned().map(Operation::from);
+        assert_eq!(rehearsed.collect::<Vec<_>>(), later.filter(is_about_it).cloned().collect::<Vec<_>>());
     }
 }
 
 #[test]
 fn nothing_is_rehearsed_where_nothing_comes_back() {
     let plan = make(&stacked_layout(), &five(), Mode::Install).unwrap();
-    assert_eq!(operations(&plan, StepName::StorageRehearse), []);
+    assert_eq!(operations(&plan, StageName::StorageRehearse), []);
     // It is made, so that there is nothing to mount yet.
     let mut before = installed();
     let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
     (srv.signatures, srv.blank) = (Vec::new(), true);
     let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
     assert!(plan.to_string().contains("the filesystem is made"), "{plan}");
-    assert_eq!(operations(&plan, StepName::StorageRehearse), []);
+    assert_eq!(operations(&plan, StageName::StorageRehearse), []);
 }
 
 #[test]
@@ -58,7 +65,7 @@ fn merged_filesystems_are_rehearsed_too_and_devices_that_options_name_are_covere
     layout.filesystems[0].mountoptions = vec!["noatime,journal_path=/dev/sdb7".to_owned(), "data=journal".to_owned()];
     let plan = make(&layout, &installed(), Mode::Reinstall).unwrap();
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb7"]);
-    assert_eq!(mounts(&rehearsal(&plan).operations)[0].path, "/srv");
+    assert_eq!(mounts(&rehearsed(&plan))[0].path, "/srv");
 }
 
 #[test]
@@ -92,9 +99,9 @@ fn what_is_kept_and_says_ro_is_written_by_no_mount() {
         let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
         srv.signatures[0].kind = format.name().to_owned();
         let plan = make(&layout, &before, Mode::Reinstall).unwrap();
-        assert_eq!(mounts(operations(&plan, StepName::StorageMountKept))[0].options, expected, "{options:?}");
+        assert_eq!(mounts(operations(&plan, StageName::StorageMountKept))[0].options, expected, "{options:?}");
         // As the installed system will, which replays its journal.
-        assert_eq!(mounts(&rehearsal(&plan).operations)[0].options, options, "{options:?}");
+        assert_eq!(mounts(&rehearsed(&plan))[0].options, options, "{options:?}");
         let line = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
         assert_eq!(line.options, options);
     }
@@ -105,7 +112,7 @@ fn what_is_made_is_written_by_the_image_whatever_its_options_say() {
     let mut layout = layout();
     layout.filesystems[3].mountoptions = vec!["ro,noatime".to_owned()];
     let plan = make(&layout, &machine(), Mode::Install).unwrap();
-    assert_eq!(mounts(operations(&plan, StepName::StorageMount))[0].options, ["noatime"]);
+    assert_eq!(mounts(operations(&plan, StageName::StorageMount))[0].options, ["noatime"]);
     assert_eq!(plan.fstab[0].options, ["ro,noatime"]);
 }
 

@@ -49,7 +49,7 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     assert!(plan.warnings[0].starts_with(said), "{plan}");
     assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".to_owned()][..]));
     let holder = Holder::Array { device: "/dev/md9".to_owned() };
-    assert_eq!(operations(&plan, StepName::StorageRelease)[0], Operation::Release(holder));
+    assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(OnDevice::Release(holder)));
 
     let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
     assert!(reasons[0].starts_with("disks: md9 lies on sda1, which a reinstall wipes, and on sdf1"), "{reasons:#?}");
@@ -64,7 +64,7 @@ fn only_what_was_assembled_is_put_back_on_foreign_disks() {
         inventory.stacked[0].below.remove(0);
         inventory.arrays[0].members.remove(0);
         let plan = make(&layout(), &inventory, Mode::Install).unwrap();
-        let release = operations(&plan, StepName::StorageRelease);
+        let release = operations(&plan, StageName::StorageRelease);
         assert_eq!(release.len(), expected + 1, "{plan}");
     }
 }
@@ -138,11 +138,11 @@ fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
     let plan = make(&layout(), &inventory, Mode::Install).unwrap();
     let mapping = "/dev/mapper/mpatha".to_owned();
     let expected = [
-        Operation::Release(Holder::Swap { device: mapping.clone() }),
-        Operation::Release(Holder::Mapping { device: mapping }),
-        Operation::Release(Holder::Array { device: "/dev/md9".to_owned() }),
+        Operation::Device(OnDevice::Release(Holder::Swap { device: mapping.clone() })),
+        Operation::Device(OnDevice::Release(Holder::Mapping { device: mapping })),
+        Operation::Device(OnDevice::Release(Holder::Array { device: "/dev/md9".to_owned() })),
     ];
-    assert_eq!(operations(&plan, StepName::StorageRelease)[..3], expected);
+    assert_eq!(operations(&plan, StageName::StorageRelease)[..3], expected);
 }
 
 #[test]

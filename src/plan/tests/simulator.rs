@@ -20,10 +20,24 @@ pub fn after(plan: &Plan, before: Inventory) -> Inventory {
 /// The same with a power cut after so many operations.
 pub fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
     let mut machine = Machine(before);
-    for operation in plan.steps.iter().flat_map(|step| &step.operations).take(operations) {
+    for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
         machine.run(operation);
     }
     machine.0
+}
+
+/// What the root filesystem is known by once the plan has been executed.
+pub fn root_uuid(plan: &Plan) -> String {
+    let root = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
+        let Operation::Run(OfRun::BurnDisk(burn)) = operation else { return None };
+        burn.filesystems.iter().find(|is| is.path == "/")
+    });
+    root.map_or_else(|| plan.root_uuid.clone(), |is| brought_uuid(is.number))
+}
+
+/// A raw image has the same UUIDs wherever it is written.
+fn brought_uuid(number: u32) -> String {
+    format!("brought-{number}")
 }
 
 struct Machine(Inventory);
@@ -31,34 +45,68 @@ struct Machine(Inventory);
 impl Machine {
     fn run(&mut self, operation: &Operation) {
         match operation {
-            Operation::Release(holder) => self.release(holder),
-            Operation::AssertFree { disks } => disks.iter().for_each(|disk| self.assert_free(disk)),
-            Operation::WipeDisk(wipe) => self.wipe(&wipe.device),
-            Operation::WriteTable(table) => self.write_table(table),
-            Operation::CreateArray(array) => self.create_array(array),
-            Operation::CreateGroup(group) => self.create_group(group),
-            Operation::CreateVolume(volume) => self.create_volume(volume),
-            Operation::MakeFilesystem(make) => self.make_filesystem(make),
-            Operation::BurnDisk(burn) => self.burn_disk(burn),
-            Operation::AssembleArray { uuid, .. } => {
+            Operation::Device(operation) => self.on_device(operation),
+            Operation::Run(operation) => self.of_run(operation),
+        }
+    }
+
+    fn on_device(&mut self, operation: &OnDevice) {
+        match operation {
+            OnDevice::Release(holder) => self.release(holder),
+            OnDevice::AssertFree { disks } => disks.iter().for_each(|disk| self.assert_free(disk)),
+            OnDevice::WipeDisk(wipe) => self.wipe(&wipe.device),
+            OnDevice::WriteTable(table) => self.write_table(table),
+            OnDevice::CreateArray(array) => self.create_array(array),
+            OnDevice::CreateGroup(group) => self.create_group(group),
+            OnDevice::CreateVolume(volume) => self.create_volume(volume),
+            OnDevice::MakeFilesystem(make) => self.make_filesystem(make),
+            OnDevice::AssembleArray(AssembleArray { uuid, .. }) => {
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
-            Operation::ActivateGroup { name, volumes, .. } => {
+            OnDevice::ActivateGroup(ActivateGroup { name, volumes, .. }) => {
                 let found = self.0.groups.iter().find(|is| is.name == *name);
                 let found = found.unwrap_or_else(|| panic!("{operation:?}"));
                 let there = |name: &String| found.volumes.iter().any(|volume| volume.name == *name);
                 assert!(!volumes.is_empty() && volumes.iter().all(there), "{operation:?}");
             }
-            Operation::Rehearse(rehearsal) => {
+            // What is there afterwards is what the next run assembles to look inside.
+            OnDevice::TakeDown { .. } | OnDevice::DeactivateGroup { .. } | OnDevice::StopArray { .. } => {}
+            OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => {}
+        }
+    }
+
+    fn of_run(&mut self, operation: &OfRun) {
+        match operation {
+            OfRun::BurnDisk(burn) => self.burn_disk(burn),
+            OfRun::Rehearse(rehearsal) => {
                 let before = self.0.clone();
-                rehearsal.operations.iter().for_each(|operation| self.run(operation));
+                let operations = rehearsal.operations.iter().cloned().map(Operation::from);
+                operations.for_each(|operation| self.run(&operation));
                 assert_eq!(self.0, before, "{rehearsal:?}");
             }
-            Operation::Mount(mount) => {
+            OfRun::Mount(mount) | OfRun::MountReadOnly(mount) | OfRun::GrowFilesystem(mount) => {
                 let kinds: Vec<String> = self.signatures(&mount.device).iter().map(|is| is.kind.clone()).collect();
                 assert_eq!(kinds, [mount.format.name()], "{operation:?}");
             }
-            _ => {}
+            // These change nothing that an inventory shows.
+            OfRun::ReachImage { .. }
+            | OfRun::IdentifyDisk(_)
+            | OfRun::LockDisk { .. }
+            | OfRun::UnlockDisk { .. }
+            | OfRun::TellPointOfNoReturn { .. }
+            | OfRun::BurnImage { .. }
+            | OfRun::WriteMachineFiles { .. }
+            | OfRun::RunInstaller { .. }
+            | OfRun::AdaptImage { .. }
+            | OfRun::WriteFstab(_)
+            | OfRun::ExtendFstab(_)
+            | OfRun::LoadKernel
+            | OfRun::ProveKept(_)
+            | OfRun::WriteMarker(_)
+            | OfRun::Unmount
+            | OfRun::FlushDisks { .. }
+            | OfRun::Report(_)
+            | OfRun::Kexec => {}
         }
     }
 
@@ -124,8 +172,8 @@ impl Machine {
     }
 
     fn write_table(&mut self, table: &PartitionTable) {
-        let blank = self.disk(&table.device).blank;
-        let sector = u64::from(table.sector_bytes);
+        let disk = self.disk(&table.device);
+        let (blank, sector) = (disk.blank, u64::from(table.sector_bytes));
         let partitions = table.partitions.iter().map(|new| Partition {
             number: new.number,
             device: new.device.clone(),
@@ -137,13 +185,11 @@ impl Machine {
             blank,
             ..Partition::default()
         });
-        let table = Table { kind: "gpt".to_owned(), guid: Some(table.guid), partitions: partitions.collect() };
-        let device = self.0.disks.iter_mut().find(|disk| table.partitions.iter().any(|new| is_part(disk, new)));
-        if let Some(disk) = device {
-            assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", disk.device);
-            disk.table = Some(table);
-            disk.blank = false;
-        }
+        let partitions: Vec<Partition> = partitions.collect();
+        assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", disk.device);
+        assert!(partitions.iter().all(|new| is_part(disk, new)), "{partitions:?} of {}", disk.device);
+        disk.table = Some(Table { kind: "gpt".to_owned(), guid: Some(table.guid), partitions });
+        disk.blank = false;
     }
 
     /// The image has what was expected, and no more.
@@ -158,12 +204,15 @@ impl Machine {
                 kind: is.format.name().to_owned(),
                 usage: "filesystem".to_owned(),
                 label: is.label.clone().unwrap_or_default(),
-                uuid: format!("brought-{}", is.number),
+                uuid: brought_uuid(is.number),
             }],
             ..Partition::default()
         });
         let mut partitions: Vec<Partition> = partitions.collect();
         partitions.sort_by_key(|partition| partition.number);
+        for (index, partition) in (0u64..).zip(&mut partitions) {
+            partition.start_bytes = MIB + index * partition.size_bytes;
+        }
         disk.table = Some(Table { kind: "gpt".to_owned(), guid: None, partitions });
         disk.blank = false;
     }

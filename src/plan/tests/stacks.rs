@@ -79,17 +79,21 @@ pub(super) fn installed() -> Inventory {
     after(&make(&layout(), &five(), Mode::Install).unwrap(), five())
 }
 
-pub(super) fn operations(plan: &Plan, name: StepName) -> &[Operation] {
-    plan.steps.iter().find(|step| step.name == name).map(|step| step.operations.as_slice()).unwrap_or_default()
+pub(super) fn operations(plan: &Plan, name: StageName) -> &[Operation] {
+    plan.stages.iter().find(|stage| stage.name == name).map(|stage| stage.operations.as_slice()).unwrap_or_default()
 }
 
 #[test]
 fn a_fresh_install_with_everything() {
     let plan = make(&layout(), &five(), Mode::Install).unwrap();
     assert_printed("install-stacked", &plan);
-    let Operation::CreateArray(efi) = &operations(&plan, StepName::StorageRaid)[0] else { panic!("{plan}") };
+    let Operation::Device(OnDevice::CreateArray(efi)) = &operations(&plan, StageName::StorageRaid)[0] else {
+        panic!("{plan}")
+    };
     assert_eq!((efi.metadata.as_str(), efi.device.as_str()), ("1.0", "/dev/md/efi"));
-    let Operation::CreateArray(data) = &operations(&plan, StepName::StorageRaid)[2] else { panic!("{plan}") };
+    let Operation::Device(OnDevice::CreateArray(data)) = &operations(&plan, StageName::StorageRaid)[2] else {
+        panic!("{plan}")
+    };
     assert_eq!(data.devices, ["/dev/sdc", "/dev/sdd", "/dev/sde"]);
     assert_eq!(data.spares, 1);
     let passes: Vec<(&str, u8)> = plan.fstab.iter().map(|entry| (entry.path.as_str(), entry.pass)).collect();
@@ -110,11 +114,26 @@ fn a_reinstall_keeps_array_group_and_volumes() {
     assert_printed("reinstall-stacked", &plan);
     let uuid = before.arrays[2].uuid;
     let members = ["/dev/sdc", "/dev/sdd", "/dev/sde"].map(str::to_owned).to_vec();
-    let kept = operations(&plan, StepName::StorageMountKept);
-    assert_eq!(kept[3], Operation::AssembleArray { device: "/dev/md/data".to_owned(), uuid, members });
+    let kept = operations(&plan, StageName::StorageMountKept);
+    let assemble = AssembleArray { device: "/dev/md/data".to_owned(), uuid, members: members.clone() };
+    let expected = [OnDevice::TakeDown { devices: members }, OnDevice::AssembleArray(assemble)];
+    assert_eq!(kept[3..5], expected.map(Operation::Device));
     let after = after(&plan, before.clone());
     assert_eq!(after.groups, before.groups);
     assert_eq!(after.arrays.iter().find(|array| array.name == "data"), Some(&before.arrays[2]));
+}
+
+/// Images put mdadm.conf and the drivers for arrays into their initrd then.
+#[test]
+fn the_files_of_a_machine_tell_of_arrays_that_are_made_or_kept() {
+    let has_arrays = |plan: &Plan| match operations(plan, StageName::TargetFiles) {
+        [Operation::Run(OfRun::WriteMachineFiles { files })] => files.has_arrays,
+        other => panic!("{other:?}"),
+    };
+    for plan in [make(&layout(), &five(), Mode::Install), make(&layout(), &installed(), Mode::Reinstall)] {
+        assert!(has_arrays(&plan.unwrap()));
+    }
+    assert!(!has_arrays(&make(&super::layout(), &machine(), Mode::Install).unwrap()));
 }
 
 #[test]
@@ -126,13 +145,13 @@ fn what_is_made_below_a_kept_filesystem_is_mounted_after_it() {
     let plan = make(&layout, &after(&first, five()), Mode::Reinstall).unwrap();
     let paths = |name| -> Vec<&str> {
         let mounts = operations(&plan, name).iter().filter_map(|operation| match operation {
-            Operation::Mount(mount) => Some(mount.path.as_str()),
+            Operation::Run(OfRun::Mount(mount)) => Some(mount.path.as_str()),
             _ => None,
         });
         mounts.collect()
     };
-    assert_eq!(paths(StepName::StorageMount), ["/", "/boot/efi"]);
-    assert_eq!(paths(StepName::StorageMountKept), ["/srv", "/srv/cache", "/var/lib"]);
+    assert_eq!(paths(StageName::StorageMount), ["/", "/boot/efi"]);
+    assert_eq!(paths(StageName::StorageMountKept), ["/srv", "/srv/cache", "/var/lib"]);
 }
 
 /// A change of the machine and the reason that it must lead to on a reinstall.
@@ -233,12 +252,12 @@ fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
         inventory.groups[0].volumes.push(FoundVolume { name, kind, entangled, ..FoundVolume::default() });
     }
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
-    let activate = Operation::ActivateGroup {
+    let activate = Operation::Device(OnDevice::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),
         devices: vec!["/dev/md/data".to_owned()],
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
-    };
-    assert!(operations(&plan, StepName::StorageMountKept).contains(&activate), "{plan}");
+    }));
+    assert!(operations(&plan, StageName::StorageMountKept).contains(&activate), "{plan}");
     after(&plan, inventory);
 }
 
@@ -248,16 +267,27 @@ fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
     layout.logicalvolumes.clear();
     layout.filesystems.retain(|filesystem| !filesystem.device.starts_with("/dev/vg00/"));
     let plan = make(&layout, &installed(), Mode::Reinstall).unwrap();
-    let all = || plan.steps.iter().flat_map(|step| &step.operations);
-    let group = |is: &Operation| matches!(is, Operation::ActivateGroup { .. } | Operation::DeactivateGroup { .. });
+    let all = || plan.stages.iter().flat_map(|stage| &stage.operations);
+    let group = |is: &Operation| {
+        matches!(
+            is,
+            Operation::Device(OnDevice::ActivateGroup(ActivateGroup { .. }))
+                | Operation::Device(OnDevice::DeactivateGroup { .. })
+        )
+    };
     assert!(!all().any(group), "{plan}");
     // It is proven all the same, and what it lies on is stopped.
     let KeptObject::Group { .. } = &proven(&plan)[4] else { panic!("{plan}") };
-    assert!(all().any(|is| matches!(is, Operation::StopArray { device } if device == "/dev/md/data")), "{plan}");
+    assert!(
+        all().any(|is| matches!(is, Operation::Device(OnDevice::StopArray { device }) if device == "/dev/md/data")),
+        "{plan}"
+    );
 }
 
 fn proven(plan: &Plan) -> Vec<KeptObject> {
-    let [Operation::ProveKept(kept)] = operations(plan, StepName::StorageProveKept) else { panic!("{plan}") };
+    let [Operation::Run(OfRun::ProveKept(kept))] = operations(plan, StageName::StorageProveKept) else {
+        panic!("{plan}")
+    };
     kept.iter().map(|kept| kept.object.clone()).collect()
 }
 
@@ -303,8 +333,10 @@ fn arrays_on_arrays_are_made_in_order_and_kept() {
     let first = make(&layout, &five(), Mode::Install).unwrap();
     let installed = after(&first, five());
     let second = make(&layout, &installed, Mode::Reinstall).unwrap();
-    let assembled = operations(&second, StepName::StorageMountKept).iter().filter_map(|operation| match operation {
-        Operation::AssembleArray { device, members, .. } => Some((device.as_str(), members.join(" "))),
+    let assembled = operations(&second, StageName::StorageMountKept).iter().filter_map(|operation| match operation {
+        Operation::Device(OnDevice::AssembleArray(AssembleArray { device, members, .. })) => {
+            Some((device.as_str(), members.join(" ")))
+        }
         _ => None,
     });
     let expected = [
@@ -313,8 +345,8 @@ fn arrays_on_arrays_are_made_in_order_and_kept() {
         ("/dev/md/data", "/dev/md/left /dev/md7".to_owned()),
     ];
     assert_eq!(assembled.collect::<Vec<_>>(), expected);
-    let stopped = operations(&second, StepName::StorageUnmount).iter().filter_map(|operation| match operation {
-        Operation::StopArray { device } => Some(device.as_str()),
+    let stopped = operations(&second, StageName::StorageUnmount).iter().filter_map(|operation| match operation {
+        Operation::Device(OnDevice::StopArray { device }) => Some(device.as_str()),
         _ => None,
     });
     assert_eq!(stopped.take(3).collect::<Vec<_>>(), ["/dev/md/data", "/dev/md7", "/dev/md/left"]);

@@ -6,7 +6,7 @@ use super::*;
 fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
     let plan = make(&layout(), &machine(), Mode::Install).unwrap();
     assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Wipe, Verdict::NotOurs]);
-    let names: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
+    let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert_eq!(
         names,
         [
@@ -29,8 +29,10 @@ fn a_fresh_install_wipes_every_listed_disk_and_no_other() {
             "boot.kexec"
         ]
     );
-    assert_eq!(plan.steps[plan.point_of_no_return].name, StepName::StorageWipe);
-    assert!(matches!(&plan.steps[2].operations[..], [Operation::LockDisk { device, .. }] if device == "/dev/sdc"));
+    assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
+    assert!(
+        matches!(&plan.stages[2].operations[..], [Operation::Run(OfRun::LockDisk { device, .. })] if device == "/dev/sdc")
+    );
 }
 
 #[test]
@@ -43,11 +45,11 @@ fn mounts_and_fstab_have_parents_first() {
     assert_eq!(plan.fstab[0].source, format!("UUID={}", plan.root_uuid));
     assert_eq!(plan.fstab[2].source, "tmpfs");
     let mounts: Vec<&str> = plan
-        .steps
+        .stages
         .iter()
-        .flat_map(|step| &step.operations)
+        .flat_map(|stage| &stage.operations)
         .filter_map(|operation| match operation {
-            Operation::Mount(mount) => Some(mount.path.as_str()),
+            Operation::Run(OfRun::Mount(mount)) => Some(mount.path.as_str()),
             _ => None,
         })
         .collect();
@@ -71,7 +73,7 @@ fn a_reinstall_keeps_what_it_was_told_to_keep() {
     let srv = before.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
     let entry = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
     assert_eq!(entry.source, format!("UUID={srv}"));
-    let kept = plan.steps.iter().find(|step| step.name == StepName::StorageMountKept).unwrap();
-    assert_eq!(kept.operations[0], Operation::UnlockDisk { device: "/dev/sdb".to_owned(), others: vec![] });
+    let kept = plan.stages.iter().find(|stage| stage.name == StageName::StorageMountKept).unwrap();
+    assert_eq!(kept.operations[0], Operation::Run(OfRun::UnlockDisk { device: "/dev/sdb".to_owned(), others: vec![] }));
     assert_eq!(after(&plan, before.clone()).disks[1], before.disks[1]);
 }

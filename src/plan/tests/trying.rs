@@ -8,9 +8,12 @@ fn words(text: &str) -> Vec<String> {
 }
 
 fn trials(plan: &Plan) -> Vec<&Operation> {
-    let before = plan.steps[..plan.point_of_no_return].iter();
-    let all = before.flat_map(|step| step.operations.iter());
-    all.filter(|operation| matches!(operation, Operation::TryArray(_) | Operation::TryFilesystem(_))).collect()
+    let before = plan.stages[..plan.point_of_no_return].iter();
+    let all = before.flat_map(|stage| stage.operations.iter());
+    all.filter(|operation| {
+        matches!(operation, Operation::Device(OnDevice::TryArray(_)) | Operation::Device(OnDevice::TryFilesystem(_)))
+    })
+    .collect()
 }
 
 #[test]
@@ -20,9 +23,9 @@ fn an_array_with_options_is_tried_with_members_as_large_as_its_own() {
     layout.raid[0].createoptions = words("--metadata=1.0");
     layout.raid[2].createoptions = words("--metadata 1.2 --bitmap=internal");
     let plan = make(&layout, &five(), Mode::Install).unwrap();
-    let [Operation::TryArray(trial)] = trials(&plan)[..] else { panic!("{plan}") };
-    let made = plan.steps.iter().flat_map(|step| &step.operations).find_map(|operation| match operation {
-        Operation::CreateArray(array) if array.device == "/dev/md/data" => Some(array),
+    let [Operation::Device(OnDevice::TryArray(trial))] = trials(&plan)[..] else { panic!("{plan}") };
+    let made = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
+        Operation::Device(OnDevice::CreateArray(array)) if array.device == "/dev/md/data" => Some(array),
         _ => None,
     });
     let made = made.unwrap();
@@ -40,7 +43,7 @@ fn a_member_that_is_absent_stays_missing_in_the_trial() {
     let mut after = after(&make(&layout, &five(), Mode::Install).unwrap(), five());
     degraded::unplug(&mut after, "sdb");
     let plan = make(&layout, &after, Mode::Reinstall).unwrap();
-    let [Operation::TryArray(trial)] = trials(&plan)[..] else { panic!("{plan}") };
+    let [Operation::Device(OnDevice::TryArray(trial))] = trials(&plan)[..] else { panic!("{plan}") };
     assert_eq!(trial.make.devices, ["/dev/sda2", "missing"]);
     assert!(trial.member_bytes[0] > 0 && trial.member_bytes[1] == 0, "{:?}", trial.member_bytes);
 }
@@ -59,7 +62,7 @@ fn a_filesystem_with_options_is_tried_in_its_size_under_another_uuid() {
     let root = layout.filesystems.iter_mut().find(|filesystem| filesystem.path.as_deref() == Some("/")).unwrap();
     root.createoptions = words("-m 0");
     let plan = make(&layout, &five(), Mode::Install).unwrap();
-    let [Operation::TryFilesystem(trial)] = trials(&plan)[..] else { panic!("{plan}") };
+    let [Operation::Device(OnDevice::TryFilesystem(trial))] = trials(&plan)[..] else { panic!("{plan}") };
     assert_eq!((trial.make.device.as_str(), trial.mount.as_deref()), ("/dev/md/root", Some(&[][..])));
     assert_ne!(trial.make.uuid, plan.root_uuid);
     assert!(trial.size_bytes > 10_000 << 20, "{}", trial.size_bytes);

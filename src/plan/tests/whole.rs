@@ -36,9 +36,9 @@ fn an_installation_is_whole_until_the_first_disk_is_wiped() {
     ] {
         let before = installed_with_marker(&layout, machine, marked);
         let plan = reinstall(&layout, &before, claim()).unwrap();
-        let count = |steps: &[Step]| steps.iter().map(|step| step.operations.len()).sum::<usize>();
-        let harmless = count(&plan.steps[..plan.point_of_no_return]);
-        let all = count(&plan.steps.iter().filter(|step| step.name.is_destructive()).cloned().collect::<Vec<_>>());
+        let count = |stages: &[Stage]| stages.iter().map(|stage| stage.operations.len()).sum::<usize>();
+        let harmless = count(&plan.stages[..plan.point_of_no_return]);
+        let all = count(&plan.stages.iter().filter(|stage| stage.name.is_destructive()).cloned().collect::<Vec<_>>());
         for done in 0..=all {
             let mut after = cut(&plan, before.clone(), harmless + done);
             after.filesystems = before.filesystems.clone();

@@ -1,7 +1,9 @@
 //! What is asked for: the mode, and whose installation it is.
 
+use super::Assigned;
 use crate::marker::{MarkedDisk, Marker};
-use serde::{Deserialize, Serialize};
+use crate::steps::Steps;
+use serde::Serialize;
 
 /// Fresh install, or a new image on a machine that keeps its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -11,26 +13,13 @@ pub enum Mode {
     Reinstall,
 }
 
-/// How thoroughly a disk is erased before it is made anew.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Erase {
-    /// What takes seconds: throw away keys, discard. At least every place where signatures live is zero.
-    #[default]
-    Quick,
-    /// Nothing of the old content can be read again, or the install fails.
-    Secure,
-    /// Only the places where signatures live.
-    None,
-}
-
 /// What is asked for, beside the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub mode: Mode,
-    pub erase: Erase,
+    pub steps: Steps,
     pub subject: Subject,
+    pub assigned: Assigned,
     /// Whose installation this is; nobody's on a desk.
     pub claim: Option<Claim>,
 }
@@ -85,7 +74,7 @@ pub enum Waiver {
     Unseen,
 }
 
-/// Which machine gets which image; for the title of the plan and for the image's steps.
+/// Which machine gets which image; for the title of the plan and for the image's stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Subject {
     pub machine: String,

@@ -1,5 +1,5 @@
-//! What the operator says to be installed, because the server has forgotten it: then the marker on the machine's disks is believed,
-//! and the machine boots what it has and reports it.
+//! The operator reports an allocation as installed, because the server has forgotten it. Then the agent believes the marker on
+//! the machine's disks, boots what is installed and reports it.
 
 use super::State;
 use super::now;
@@ -7,7 +7,6 @@ use super::standing::read;
 use crate::error::Result;
 use rusqlite::params;
 
-/// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
     Yes,

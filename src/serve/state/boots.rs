@@ -1,7 +1,7 @@
-//! Boots and their tokens. A boot begins when somebody asks for the ramdisk, is the machine's when it has registered, from one
-//! address, and ends with the installation, with the next boot that registers, or after a day.
+//! Boots and their tokens. A boot begins when somebody asks for the ramdisk. When it registers, from one address, it becomes the
+//! machine's boot. It ends with the installation, with the machine's next boot, or after a day.
 //!
-//! A stranger on the boot network can ask for a boot too. So a boot that is still heard is ended by nobody at another address.
+//! A stranger on the boot network can ask for a boot too. So nobody at another address can end a boot that is still heard.
 
 use super::next::{NextBoot, decide};
 use super::{Hash, State, now, registered};
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A machine says something each minute; one that says nothing for so long is not there any more.
+/// A machine calls each minute. A boot that has not called for this long is not heard any more.
 pub const QUIET: Duration = Duration::from_secs(180);
-/// What has not begun to install by then boots again.
+/// A boot that has not begun to install by then ends, and the machine has to boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
-/// A boot that was asked for registers within a few minutes, or never.
+/// How long a boot that was asked for may stay unregistered. It registers within a few minutes, or never.
 const ASKED_FOR: time::Duration = time::Duration::hours(1);
-/// So many of a machine may have been asked for and not have registered yet.
+/// So many boots of one machine may be asked for and not registered.
 const ASKED_MOST: u32 = 16;
 
 /// One boot of a machine.
@@ -30,33 +30,33 @@ pub struct Boot {
     created: String,
     /// The address that asked for it.
     pub asked_by: String,
-    /// Another boot was still heard when it was asked for.
+    /// The machine's boot was still heard, at another address, when this one was asked for.
     while_heard: bool,
-    /// The address that has registered with it.
+    /// The address from which it has registered.
     pub address: Option<String>,
     /// It has passed its point of no return.
     pub begun: bool,
-    /// It has reported its end: whether that was a success.
+    /// Its reported end, if any: was it a success?
     pub over: Option<bool>,
 }
 
 impl Boot {
-    /// One that installs is as old as its disks make it.
+    /// A boot that installs does not expire: how long it takes depends on its disks.
     pub fn is_expired(&self) -> bool {
         !self.begun && is_older(&self.created, LASTS)
     }
 }
 
-/// Also what cannot be read.
+/// Is this time longer ago? A time that cannot be read counts as longer ago.
 fn is_older(text: &str, than: time::Duration) -> bool {
     OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
 }
 
-/// Which boots have said something lately.
+/// When each boot has called last.
 #[derive(Clone)]
 pub struct Heard {
     at: Arc<Mutex<HashMap<Hash, Instant>>>,
-    /// What was heard before that is not known any more.
+    /// Start of the server. Earlier calls are not known, so every boot counts as heard then.
     started: Instant,
     pub quiet: Duration,
 }
@@ -66,7 +66,6 @@ impl Heard {
         Heard { at: Arc::default(), started: Instant::now(), quiet }
     }
 
-    /// It has just said something.
     pub fn note(&self, boot: &Hash) {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         at.insert(*boot, Instant::now());
@@ -80,27 +79,27 @@ impl Heard {
         at.get(boot).copied().unwrap_or(self.started).elapsed()
     }
 
-    /// Is the boot under way, and heard?
+    /// Is the boot under way, and has it called lately?
     pub fn is(&self, boot: &Boot) -> bool {
         boot.over.is_none() && self.since(&boot.hash) < self.quiet
     }
 }
 
-/// What came of a registration.
+/// The answer to a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enrolled {
-    /// The boot is the machine's; what its order came to when it was asked for while another boot was heard.
+    /// The boot is the machine's now. What it boots was decided only now if another boot was heard when this one was asked for.
     Yes(Option<NextBoot>),
-    /// The same boot, from this other address before.
+    /// The boot is the machine's already, and was at this other address before.
     Moved(String),
-    /// Another boot is heard, at this address.
+    /// The machine's boot is still heard, at this other address.
     Waits(String),
     /// There is no such boot.
     Gone,
 }
 
 impl State {
-    /// The boot with that token.
+    /// The boot with this token.
     ///
     /// # Errors
     /// The database's.
@@ -112,7 +111,8 @@ impl State {
         .await
     }
 
-    /// Makes this boot the machine's, unless another one is heard. `allocation` is that of the machine's file.
+    /// Makes this boot the machine's, unless the machine's boot is heard at another address. `allocation` is in the machine's
+    /// file.
     ///
     /// # Errors
     /// The database's.
@@ -137,7 +137,7 @@ impl State {
                 None => None,
             };
             transaction.execute("UPDATE orders SET handed = NULL WHERE machine = ?1", [&boot.machine])?;
-            // What was asked for later may be the machine's next boot.
+            // Boots that were asked for later stay: one may be the machine's next boot.
             let older =
                 "DELETE FROM boots WHERE machine = ?1 AND hash <> ?2 AND (address IS NOT NULL OR created <= ?3)";
             transaction.execute(older, params![boot.machine, hash, boot.created])?;
@@ -184,13 +184,13 @@ fn row(row: &Row) -> rusqlite::Result<Boot> {
     })
 }
 
-/// The boot that has registered last.
+/// The machine's boot: the last one that has registered.
 pub fn current(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<Boot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
     transaction.query_row(&select, [machine], row).optional()
 }
 
-/// A boot that somebody at that address has asked for. The one before ends now, unless it is heard.
+/// Keeps a boot that somebody at this address has asked for. The machine's boot ends now, unless it is heard at another address.
 pub fn hand_out(
     transaction: &Transaction,
     machine: &str,

@@ -1,5 +1,5 @@
-//! A first installation that passes its point of no return: it may, when nothing has changed since it was handed out, and it goes
-//! on only with the disks that it has begun with.
+//! A first installation asks to pass its point of no return. It may, if nothing has changed since it was handed out. From then
+//! on it goes on only with the disks that it has begun with.
 
 use super::orders::column;
 use super::standing::{First, read};
@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::marker::MarkedDisk;
 use rusqlite::{Transaction, params};
 
-/// What came of it.
+/// The answer to the boot that asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BegunFirst {
-    /// True when it is news.
+    /// It may destroy. True: no boot of this installation has begun before.
     Yes(bool),
     /// It must not destroy, for this reason.
     No(String),
@@ -66,8 +66,8 @@ impl State {
     }
 }
 
-/// What a failure makes of an installation that has begun. That nothing was touched is the word of one boot about itself: what
-/// an earlier one has begun stays begun.
+/// Notes the failure of an installation that has begun. A boot's report that nothing was touched counts only if no earlier boot
+/// has begun: what that one has begun stays begun.
 pub fn failed(
     transaction: &Transaction,
     machine: &str,
@@ -89,7 +89,7 @@ fn current_token(transaction: &Transaction, machine: &str) -> rusqlite::Result<O
     Ok(boots::current(transaction, machine)?.map(|boot| boot.hash))
 }
 
-/// The first disk that is another one than the one that was begun with.
+/// Describes the first disk that is not the one that the installation has begun with.
 fn other_disks(begun: &[MarkedDisk], now: &[MarkedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = begun.iter().find(|then| then.device == now.device)?;

@@ -1,5 +1,5 @@
-//! The small file beside the database: its random id, and how many durable transactions it has seen. A database that is another
-//! one, or an older one, is told by it.
+//! The small file beside the database: its random id, and the number of its durable transactions. By these, another database or
+//! an older copy is recognized.
 
 use crate::error::{Context, Error, Phase, Result};
 use std::fs::{self, File, OpenOptions};
@@ -20,7 +20,7 @@ impl Identity {
         Identity { id: uuid::Uuid::new_v4().to_string(), transactions: 0 }
     }
 
-    /// Always of the same length, so that it is written in place.
+    /// The line always has the same length, so that it can be overwritten in place.
     fn line(&self) -> String {
         format!("{} {:020}\n", self.id, self.transactions)
     }
@@ -31,12 +31,12 @@ impl Identity {
     }
 }
 
-/// Where the id lies, beside its database.
+/// Path of this file, beside the database.
 pub fn path(database: &Path) -> PathBuf {
     database.with_extension("id")
 }
 
-/// What the file says; `None` when there is none.
+/// Reads the file; `None` if there is none.
 ///
 /// # Errors
 /// It cannot be read, or is not understood.
@@ -58,7 +58,7 @@ pub fn read(path: &Path) -> Result<Option<Identity>> {
     }
 }
 
-/// Makes the file, whole or not at all, in place of another one.
+/// Writes the file anew, whole or not at all. It replaces an older one.
 ///
 /// # Errors
 /// It cannot be written.
@@ -74,7 +74,7 @@ pub fn make(path: &Path, identity: &Identity) -> Result<()> {
     sync_folder(path)
 }
 
-/// Notes the number in the file, which must be there and be of this database. The line lies in one sector, so that a power cut
+/// Writes the number into the file, which must exist and belong to this database. The line lies in one sector: a power cut
 /// leaves the old number or the new one.
 ///
 /// # Errors
@@ -95,7 +95,7 @@ pub fn count(path: &Path, identity: &Identity) -> Result<()> {
 /// Makes a rename in this file's folder survive a power cut.
 ///
 /// # Errors
-/// The folder cannot be opened.
+/// The folder cannot be opened or synced.
 pub fn sync_folder(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());

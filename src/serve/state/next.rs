@@ -1,4 +1,4 @@
-//! What a machine boots next: nothing that was installed is installed again without an order, and an order is tried so often.
+//! What a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
 
 use super::boots::{self, Boot};
 use super::orders::{ATTEMPTS, end, forget, keep};
@@ -10,62 +10,62 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// What the operator's files say of a machine that boots.
+/// What the operator's files say about a machine that boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Files {
-    /// It has this allocation.
+    /// Its file gives it this allocation.
     Allocated(String),
-    /// Its file gives it none.
+    /// Its file gives it no allocation.
     Free,
-    /// No file that can be used is about it.
+    /// It has no usable file.
     Nothing,
 }
 
 /// What a machine boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextBoot {
-    /// The ramdisk: nothing is installed, or it waits for its file.
+    /// The ramdisk: the machine is to be installed, or waits for its file or its allocation.
     Install,
-    /// The ramdisk, for an order.
+    /// The ramdisk, for an attempt at this order.
     Attempt(Order),
-    /// Its disk.
+    /// Its disk: it is installed, and nothing is ordered.
     Disk,
-    /// Its disk: this order never began and is dropped.
+    /// Its disk: no attempt at this order has begun, and the order is dropped.
     Dropped(Order),
     /// Its disk: its allocation is installed under this other id.
     Elsewhere(String),
-    /// Its disk: it is installed, and its file is gone.
+    /// Its disk: it is installed, and has no usable file.
     NoFile,
-    /// The ramdisk without the agent: this order began and is not finished, a person has to look.
+    /// The ramdisk without the agent: this order has begun and is given up. A person has to look.
     Stop(Order),
-    /// Nothing: no file is about it, and there is no room for one more of that kind.
+    /// Nothing: it has no file, and there is no room for one more such machine.
     Crowded,
 }
 
 /// A request for a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// Of the boot that it becomes.
+    /// Token of the new boot, as a hash.
     pub token: Hash,
     /// The address that it comes from.
     pub by: String,
-    /// The ramdisk is for an order that may still be tried, and for nothing else.
+    /// Hand out the ramdisk for an attempt at an order, and for nothing else.
     pub ordered_only: bool,
 }
 
-/// What it came to.
+/// The answer to a request for a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handed {
     pub next: NextBoot,
-    /// The boot that is heard at another address.
+    /// The machine's boot, if it is heard at another address.
     pub other: Option<Boot>,
 }
 
 impl State {
-    /// Decides what the machine boots, counts the attempt, and keeps the boot when it gets the ramdisk.
+    /// Decides what the machine boots, and counts the attempt. If the machine gets the ramdisk, its boot is kept.
     ///
-    /// A machine that has no file is not new because of that: see [`Files`]. While a boot is heard, somebody at another address
-    /// changes nothing: what was asked for counts when it registers.
+    /// A machine without a file is not new for that reason: see [`NextBoot::NoFile`]. While a boot is heard, a request from
+    /// another address changes nothing. What it asks for counts when its boot registers.
     ///
     /// # Errors
     /// The database's.
@@ -105,7 +105,7 @@ impl State {
     }
 }
 
-/// What a machine would boot, without anything being counted or given up.
+/// What the machine would boot. No attempt is counted, and no order is given up.
 fn as_it_is(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<NextBoot> {
     let standing = read(transaction, machine, allocation)?;
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
@@ -116,7 +116,7 @@ fn as_it_is(transaction: &Transaction, machine: &str, allocation: &str) -> rusql
     })
 }
 
-/// Has an attempt been counted, and no boot registered for it yet? Whoever asks again meanwhile, or for a stranger, uses up none.
+/// Has an attempt been counted lately that no boot has registered for? Then another request, even a stranger's, uses up none.
 fn is_counted(order: &Order, quiet: Duration) -> bool {
     let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
     handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
@@ -146,7 +146,7 @@ pub fn decide(
         return Ok(NextBoot::Attempt(order));
     }
     if order.begun {
-        // The last attempt may be whole, and its report lost in a power cut: it is handed out once more, to say so.
+        // The last attempt may be complete and its report lost in a power cut: one more boot can report it.
         let is_unheard = !std::mem::replace(&mut order.given_up, true);
         keep(transaction, machine, allocation, &order)?;
         return Ok(if is_unheard { NextBoot::Attempt(order) } else { NextBoot::Stop(order) });
@@ -157,8 +157,8 @@ pub fn decide(
     Ok(NextBoot::Dropped(order))
 }
 
-/// What was installed once boots its disk until the file is back. What has begun to be reinstalled has no system there: it gets
-/// the ramdisk, where it waits for the file, and nothing is counted.
+/// A machine that was installed once boots its disk until its file is back. A machine whose reinstall has begun has no system
+/// there: it gets the ramdisk and waits for its file. No attempt is counted.
 fn without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<NextBoot> {
     let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";

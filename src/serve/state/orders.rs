@@ -1,59 +1,58 @@
-//! What becomes of an order to reinstall: placed, begun, reported, taken back. `next` hands it out, and gives it up.
+//! An order to reinstall is placed, begun, reported and taken back here. `next` hands it out, and gives it up.
 //!
-//! Each of these is one durable transaction, so that a crash at any moment leaves the order either as it was before or
-//! as it is after, and a repeated call finds out that it was done.
+//! Each of these is one durable transaction. A crash leaves the order as it was before or as it is after. A repeated call finds
+//! that it was done.
 
 use super::standing::{Order, Outcome, Words, read};
 use super::{State, first, json, now};
 use crate::control::wire::Report;
 use crate::error::Result;
 use crate::marker::{MarkedDisk, Marker};
-use crate::plan::StepName;
+use crate::plan::{Leaves, StageName};
 use crate::serve::promise::contradiction;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// The ramdisk is handed out so often for one order.
+/// Number of attempts at one order.
 pub const ATTEMPTS: u32 = 3;
 
-/// What came of an order.
+/// The answer to an operator who orders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ordered {
-    /// It is open now, in place of an older one.
+    /// The order is open. It replaces an older open order.
     Placed(Order),
-    /// There is nothing yet that could be installed again.
+    /// The machine has not yet reported an installation that a reinstall could renew.
     NotInstalled,
-    /// The one before has passed its point of no return: it stays.
+    /// The older order has passed the point of no return, and stays.
     Begun(Order),
 }
 
-/// What came of taking an order back.
+/// The answer to an operator who takes an order back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cancelled {
     Done(Order),
     NothingOrdered,
-    /// Too late.
+    /// Too late: the order has passed the point of no return.
     Begun(Order),
 }
 
-/// What came of passing the point of no return.
+/// The answer to an attempt that asks to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
-    /// Of this attempt or an earlier one; true when it is news.
+    /// The order has begun, by this attempt or an earlier one. True: no attempt has begun before.
     Yes(Order, bool),
-    /// It is not the open order.
+    /// The order is not the open one.
     NotInForce,
 }
 
-/// What came of a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// Not a repetition.
+    /// The report is not a repetition.
     pub news: bool,
     /// The machine should try again at once.
     pub retry: bool,
-    /// The open order that it is about, as it is now.
+    /// The open order that the report is about, after the report.
     pub order: Option<Order>,
-    /// It is the end of what the machine was to do: whether a good one.
+    /// Did the machine's installation succeed? `None`: the report is about another one.
     pub over: Option<bool>,
 }
 
@@ -72,7 +71,7 @@ impl State {
             if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
                 return Ok(Ordered::Begun(open));
             }
-            // What an order that was given up has begun is still not whole.
+            // An order that has begun and was given up leaves a system that is not whole: the new order has begun too.
             let earlier = standing.order.filter(|open| open.begun);
             let Words { without_marker, change_promise, give_up } = words;
             let order = Order {
@@ -111,7 +110,7 @@ impl State {
         .await
     }
 
-    /// Notes that the order passes its point of no return, when it is still the open one.
+    /// Notes that the order passes its point of no return, if it is still the open order.
     ///
     /// # Errors
     /// The database's.
@@ -128,7 +127,7 @@ impl State {
         .await
     }
 
-    /// Keeps the report and all that follows from it. Saying the same again changes nothing.
+    /// Keeps the report and notes what follows from it. The same report again changes nothing.
     ///
     /// # Errors
     /// The database's.
@@ -147,7 +146,7 @@ impl State {
             match order {
                 Some(order) if report.success => finish(transaction, &machine, &allocation, &order, &report)?,
                 Some(order) => reported = failed(transaction, &machine, &allocation, order, &report)?,
-                // Whatever else is open, it is not what this report is about.
+                // An order that is open is not what this report is about, and stays.
                 None if report.success && !before.succeeded && before.elsewhere.is_none() => {
                     installed(transaction, &machine, &allocation, &report, None)?
                 }
@@ -183,7 +182,7 @@ fn finish(
     forget(transaction, machine, allocation)
 }
 
-/// What was handed out last is what is installed now.
+/// Notes that what was handed out last is installed now.
 fn installed(
     transaction: &Transaction,
     machine: &str,
@@ -196,7 +195,7 @@ fn installed(
     let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
     let marked = report.marker.as_ref().map(|marker| marker.image.clone()).filter(|image| !image.is_empty());
     let image = ordered.map(str::to_owned).or(marked).or(handed_out);
-    // A machine that was installed before may have been handed out another layout meanwhile than the one it has.
+    // After an earlier installation, the layout that was handed out last need not be the installed one. The marker tells.
     let is_other = |marker: &Marker| {
         let document = layout.as_deref().and_then(|layout| serde_json::from_str::<serde_json::Value>(layout).ok());
         document.is_some_and(|document| contradiction(marker, &document).is_some())
@@ -211,7 +210,7 @@ fn installed(
     Ok(())
 }
 
-/// A failed attempt at the open order.
+/// Notes a failed attempt at the open order.
 fn failed(
     transaction: &Transaction,
     machine: &str,
@@ -221,15 +220,16 @@ fn failed(
 ) -> rusqlite::Result<Reported> {
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     end(transaction, machine, allocation, &Outcome::of(&order, false, format!("{step}{}", report.message)))?;
-    // Also when it was to begin, by this attempt or an earlier one: the machine never got the answer, and has looked that all
-    // is still there.
+    // The order may be begun already: an attempt has announced that it begins, and never received the answer. The agent has
+    // checked that the old installation is whole.
     if report.untouched {
         forget(transaction, machine, allocation)?;
         return Ok(Reported { order: Some(order), ..Reported::default() });
     }
     order.begun = true;
-    // The next attempt would take what it finds for what was to be kept, and prove that.
-    let has_changed = report.step.as_deref() == Some(StepName::StorageProveKept.as_str());
+    // `storage.prove_kept` has failed: another attempt would take the changed data for what was to be kept.
+    let failed = report.step.as_deref().and_then(StageName::named);
+    let has_changed = failed.is_some_and(|stage| stage.leaves() == Leaves::Changed);
     order.given_up |= has_changed || order.attempts >= ATTEMPTS;
     keep(transaction, machine, allocation, &order)?;
     Ok(Reported { retry: !order.given_up, order: Some(order), ..Reported::default() })

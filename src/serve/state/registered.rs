@@ -1,4 +1,4 @@
-//! What a machine has said of itself at the beginning of a boot, and whether its disks may be others by now.
+//! What a machine has reported about itself at the beginning of a boot, and whether its disks have changed since.
 
 use super::{Hash, State, json, now};
 use crate::control::wire::Register;
@@ -10,14 +10,14 @@ use rusqlite::{OptionalExtension, Transaction, params};
 pub struct Registered {
     /// A [`Register`] as JSON.
     pub document: String,
-    /// Databases of before do not know it.
+    /// Databases of earlier versions do not have it.
     pub time: Option<String>,
     /// The machine has passed a point of no return since.
     pub has_begun_since: bool,
 }
 
 impl State {
-    /// Keeps what a machine said about itself.
+    /// Keeps what a machine has reported about itself.
     ///
     /// # Errors
     /// The database's.
@@ -37,7 +37,7 @@ impl State {
         .map(drop)
     }
 
-    /// What the machine has registered last.
+    /// The last registration of the machine.
     ///
     /// # Errors
     /// The database's.
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-/// The machine of that boot destroys now: neither its inventory nor a marker that it has waited with is true any more.
+/// The machine of this boot destroys now. Its registered inventory is no longer true, nor is a marker that it waits with.
 pub fn is_over(transaction: &Transaction, boot: Hash) -> rusqlite::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");

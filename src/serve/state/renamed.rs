@@ -1,14 +1,13 @@
-//! A machine that has another id now, because its mainboard or its firmware is another one: all that is known moves with it.
+//! A machine gets a new id with a new mainboard or firmware. Everything that is known of it moves to the new id.
 
 use super::State;
 use crate::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renamed {
     Done,
-    /// It cannot be, for this reason.
+    /// The machine cannot be renamed, for this reason.
     Refused(String),
 }
 
@@ -39,13 +38,13 @@ impl State {
 }
 
 fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
-    // What was handed out to the new id came to nothing.
+    // What was handed out to the new id has never begun: it is dropped.
     for table in ["allocations", "layouts", "orders"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
-    // What the machine has said under its new id is newer, and so is the boot that it may be in now.
+    // What the machine has reported under its new id is newer, and stays. So does a boot of the new id.
     transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
     transaction.execute("DELETE FROM machines WHERE id = ?1", [old])?;
     let boots =

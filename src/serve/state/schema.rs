@@ -1,4 +1,4 @@
-//! The tables, and what those of earlier versions lack.
+//! The tables, and the columns that databases of earlier versions lack.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
@@ -29,10 +29,10 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS former (former TEXT PRIMARY KEY, machine TEXT NOT NULL) STRICT;
 ";
 
-/// Columns that came later. Of `allocations`: what is installed, and what a first installation has begun on,
-/// that the operator says that it is installed, and the marker that a machine waits with; of `layouts`: what was handed out last, and for which order; of `orders`: what
-/// it has begun on, the operator's words, and when an attempt was counted that has not registered yet; of `machines`: that no file
-/// is about it, when it has registered, and that it has begun to destroy since.
+/// Columns that came later. `allocations`: what is installed, how the last reinstall ended, on which disks a first installation
+/// has begun, that the operator has adopted it, and the marker that the machine waits with. `layouts`: what was handed out last,
+/// and for which order. `orders`: on which disks it has begun, the operator's words, and when an attempt was counted whose boot
+/// has not registered. `machines`: that it has no file, when it has registered, and that it has begun to destroy since.
 const LATER: [(&str, &str); 16] = [
     ("allocations", "image"),
     ("allocations", "layout"),
@@ -67,7 +67,7 @@ pub fn bring_up_to_date(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Earlier versions had one token a machine: its boot registers again.
+/// Earlier versions had one token for each machine. It becomes a boot that has to register again.
 fn move_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";
     if transaction.query_row(select, [], |_| Ok(())).optional()?.is_some() {

@@ -1,4 +1,4 @@
-//! How far an allocation is: what is begun, what is installed, what is ordered, how the last reinstall ended.
+//! How far an allocation has come: what has begun, what is installed, what is ordered, how the last reinstall ended.
 
 use super::{Hash, State, now, strangers};
 use crate::error::Result;
@@ -12,14 +12,14 @@ use serde_json::Value;
 /// How far an allocation has come.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Standing {
-    /// When it was first asked for; empty before.
+    /// When the database first knew the allocation; empty before.
     pub created: String,
     pub succeeded: bool,
-    /// The operator says that it is installed, and the machine has not said so yet.
+    /// The operator has reported it as installed, and the machine has not yet.
     pub adopted: bool,
-    /// Id of the image that is installed; databases of before do not know it.
+    /// Id of the installed image; databases of earlier versions do not have it.
     pub image: Option<String>,
-    /// The layout that is installed, as it was handed out; databases of before know its id only.
+    /// The installed layout, as it was handed out; databases of earlier versions have only its id.
     pub layout: Option<Value>,
     /// Id of the layout that was handed out last.
     pub layout_id: Option<String>,
@@ -30,21 +30,22 @@ pub struct Standing {
     pub outcome: Option<Outcome>,
     /// A first installation that has passed its point of no return and is not finished.
     pub first: Option<First>,
-    /// The marker of this allocation that the machine has on a disk and does not believe: it waits for the operator's word.
+    /// A marker of this allocation that the machine has found and does not believe. It waits for the operator's word.
     pub waits: Option<Marker>,
-    /// The other machine id under which this allocation is installed; then it is not for this one.
+    /// The other machine id under which this allocation is installed. Then this machine must not have it.
     pub elsewhere: Option<String>,
     /// Ids that the machine had before.
     pub former: Vec<String>,
 }
 
 impl Standing {
-    /// By the machine's word or by the operator's.
+    /// Is it installed, as the machine or the operator has reported?
     pub fn is_installed(&self) -> bool {
         self.succeeded || self.adopted
     }
 
-    /// What has begun and may be finished, its report lost, goes on with the layout that it began with, whatever the files say.
+    /// The layout that an installation has begun with. It goes on with it whatever the files say: it may be finished, its report
+    /// lost.
     pub fn pinned(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let begun = match &self.order {
@@ -55,11 +56,11 @@ impl Standing {
     }
 }
 
-/// A layout as a machine was given it.
+/// A layout as it was handed out to a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Given {
     pub layout: Value,
-    /// Id of the order that it was given for; empty for a first installation.
+    /// Id of the order that it was handed out for; empty for a first installation.
     pub order: String,
 }
 
@@ -71,11 +72,11 @@ pub struct First {
     pub by: Hash,
     /// No earlier boot has begun.
     pub only: bool,
-    /// That boot has said that it has failed.
+    /// That boot has reported that it has failed.
     pub heard: bool,
 }
 
-/// What the operator says beyond the image.
+/// What the operator's order says beyond the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words {
     #[serde(default)]
@@ -93,23 +94,23 @@ pub struct Order {
     /// Id of the image.
     pub image: String,
     pub created: String,
-    /// How often the ramdisk was handed out for it.
+    /// Number of attempts that were counted.
     pub attempts: u32,
-    /// The point of no return has been passed; or was to be, and the machine never heard the answer.
+    /// An attempt has reported that it passes the point of no return. It may never have received the answer.
     pub begun: bool,
     pub without_marker: bool,
-    /// The layout's file counts, also where it promises other things than what is installed.
+    /// The layout file counts, even if it promises other things of a disk than the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data are given up.
     #[serde(default)]
     pub give_up: Vec<String>,
-    /// Those of the last attempt that has begun; not for people.
+    /// The disks of the last attempt that has begun; not shown to people.
     #[serde(skip)]
     pub disks: Vec<MarkedDisk>,
-    /// Begun, and every attempt is used up: the machine waits for a person.
+    /// The order has begun and gets no further attempt: the machine waits for a person.
     pub given_up: bool,
-    /// When the last attempt was counted, as long as no boot has registered for it; not for people.
+    /// When the last attempt was counted, until a boot registers for it; not shown to people.
     #[serde(skip)]
     pub handed: Option<String>,
 }
@@ -134,7 +135,7 @@ impl Outcome {
     }
 }
 
-/// What a machine was given to install.
+/// What a machine is given to install.
 pub struct HandedOut<'a> {
     pub layout_id: &'a str,
     pub layout: &'a Value,
@@ -145,7 +146,7 @@ pub struct HandedOut<'a> {
 }
 
 impl State {
-    /// How far the allocation is.
+    /// How far the allocation has come.
     ///
     /// # Errors
     /// The database's.
@@ -163,7 +164,7 @@ impl State {
         self.run_blocking(move |connection| read(connection, &machine, &allocation))
     }
 
-    /// Remembers what was handed out last, and when the allocation was handed out first, which it returns.
+    /// Remembers what was handed out last. Returns when the database first knew the allocation.
     ///
     /// # Errors
     /// The database's.
@@ -171,7 +172,7 @@ impl State {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
         let order = what.order.to_owned();
-        // The report that makes this the installed layout must find it, also when the server's power fails in between.
+        // The report of success makes this the installed layout. It must find it, even if the server's power fails in between.
         self.durably(move |transaction| {
             transaction.execute(
                 "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order)
@@ -182,7 +183,7 @@ impl State {
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
                 params![machine, allocation, now()],
             )?;
-            // Its file may have come while it waited.
+            // The machine's file may have come while the machine waited.
             strangers::is_known(transaction, &machine)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
             transaction.query_row(select, [&machine, &allocation], |row| row.get(0))
@@ -191,7 +192,7 @@ impl State {
     }
 }
 
-/// As one picture: the caller holds the connection.
+/// Reads the standing as of one moment: the caller holds the connection.
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
@@ -234,7 +235,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
             image: row.get(1)?,
             created: row.get(2)?,
             attempts: row.get(3)?,
-            // Databases of before have the number of an attempt there.
+            // In databases of earlier versions, this column has the number of an attempt.
             begun: row.get::<_, u32>(4)? > 0,
             without_marker: row.get(5)?,
             given_up: row.get(6)?,
@@ -248,7 +249,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
     Ok(standing)
 }
 
-/// A column of JSON. What is there and cannot be read must not pass for absent: another layout would be used.
+/// Parses a column of JSON. A value that cannot be parsed must not pass for absent: another layout would be used.
 fn parsed<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
     let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
     let value = serde_json::from_str(&text);

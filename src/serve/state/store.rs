@@ -1,8 +1,8 @@
-//! The database as a file: opened only when it is whole and the one that belongs here, whole in one file after every durable
-//! transaction, and missed as soon as it is taken away.
+//! The database as a file. It is opened only if it is undamaged and belongs here. Every durable transaction is in this one file
+//! when it ends. If somebody takes the file away, the server stops.
 //!
-//! With its log (WAL) the many events of many machines cost no sync each. What must not get lost is synced, and then moved into
-//! the database proper, so that the log holds nothing but events: a copy of the one file has all that matters.
+//! With a write-ahead log (WAL), the many events of many machines cost no sync each. What must not get lost is synced, and then
+//! moved from the log into the database file, so that a copy of this one file has all that matters.
 
 use super::identity::{self, Identity};
 use super::schema;
@@ -47,15 +47,15 @@ impl Store {
         Ok(Store { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// One transaction that is on the disk, in the one file, when this returns. With the log, `synchronous=NORMAL` survives a
-    /// crash of the server but not of its power; what is acknowledged must survive both.
+    /// Runs one transaction, which is on the disk, in the one file, when this returns. With the log, `synchronous=NORMAL`
+    /// survives a crash of the server but not a failure of its power. What is acknowledged must survive both.
     ///
     /// # Errors
-    /// The database's, or it is gone: then the server stops.
+    /// The database's. If the file is gone, the server stops.
     pub fn durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
         self.must_be_there()?;
         let (value, transactions) = self.commit(work).context(Phase::Serve, || "the state file")?;
-        // Whoever deletes or replaces the file takes with it what was just written.
+        // If the file was deleted or replaced meanwhile, what was just written is gone with it.
         self.must_be_there()?;
         self.identity.transactions = transactions;
         let counted = identity::count(&identity::path(&self.path), &self.identity);
@@ -80,7 +80,7 @@ impl Store {
     /// Is the file at its place still the one that was opened?
     ///
     /// # Errors
-    /// It is not: the server stops.
+    /// The file is gone or another one: the server stops.
     pub fn must_be_there(&self) -> Result<()> {
         match inode(&self.path) {
             Ok(file) if file == self.file => Ok(()),
@@ -99,7 +99,7 @@ impl Store {
     }
 }
 
-/// Moves what is in the log into the database, synced. While a backup reads it stays in the log, which is as durable; the next
+/// Moves the log into the database file, synced. While a backup reads the database, the log stays, which is as durable. The next
 /// transaction moves it.
 fn into_the_file(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
@@ -109,7 +109,7 @@ fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::metadata(path).map(|is| (is.dev(), is.ino()))
 }
 
-/// Has this file never held what a server remembers? Not there, empty, or without a table.
+/// Has this file never held what a server remembers? It does not exist, is empty, or lacks the tables.
 ///
 /// # Errors
 /// It is not a database.
@@ -143,7 +143,7 @@ pub fn check(connection: &Connection, path: &Path) -> Result<()> {
     }
 }
 
-/// The database's own word on what it is; databases of before have none.
+/// The identity that is stored in the database itself; databases of earlier versions have none.
 pub fn of_database(connection: &Connection) -> rusqlite::Result<Option<Identity>> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'identity'";
     if connection.query_row(select, [], |_| Ok(())).optional()?.is_none() {
@@ -153,7 +153,7 @@ pub fn of_database(connection: &Connection) -> rusqlite::Result<Option<Identity>
     connection.query_row("SELECT id, transactions FROM identity", [], read).optional()
 }
 
-/// Writes the database's own word on what it is.
+/// Stores the identity in the database itself.
 pub fn keep(connection: &Connection, identity: &Identity) -> rusqlite::Result<()> {
     connection.execute(
         "INSERT INTO identity (one, id, transactions) VALUES (1, ?1, ?2)
@@ -163,7 +163,7 @@ pub fn keep(connection: &Connection, identity: &Identity) -> rusqlite::Result<()
     Ok(())
 }
 
-/// Does the database belong to the id beside it? What has no id yet gets one.
+/// Checks that the database belongs to the id beside it. A database without an id gets one.
 fn belongs(database: &Path, is_new: bool, own: Option<Identity>) -> Result<Identity> {
     let file = identity::path(database);
     let beside = if is_new { None } else { identity::read(&file)? };
@@ -182,7 +182,7 @@ fn belongs(database: &Path, is_new: bool, own: Option<Identity>) -> Result<Ident
                 beside.id
             )
         }
-        // A start that was cut between the two.
+        // The first start was cut off between writing the id file and the database.
         (None, Some(beside)) => return Ok(beside),
         (None, None) => {
             let fresh = Identity::fresh();

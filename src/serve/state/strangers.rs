@@ -1,5 +1,5 @@
-//! Machines that no file is about: whoever asks with a new UUID is one. There is room for so many, and what is not heard for a day
-//! is forgotten.
+//! Machines without a file: everybody who asks with a new UUID. Their number is limited. After a day of silence they are
+//! forgotten.
 
 use super::boots::{Heard, current};
 use super::now;
@@ -7,14 +7,14 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// More than anybody puts into racks before writing the first file.
+/// The limit: more than anybody puts into racks before writing the first file.
 const MOST: u32 = 256;
 const KEPT: Duration = Duration::hours(24);
 
-/// What was installed once is no stranger, whatever became of its file.
+/// A machine with an allocation in the database is no stranger, whatever became of its file.
 const ALL: &str = "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations)";
 
-/// Makes room for the machine; false when there is none, because all the others are heard.
+/// Makes room for the machine; false if there is none, because all the others are heard.
 pub fn admit(transaction: &Transaction, machine: &str, heard: &Heard) -> rusqlite::Result<bool> {
     let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
     if there.is_none() && !has_room(transaction, heard)? {
@@ -28,7 +28,7 @@ pub fn admit(transaction: &Transaction, machine: &str, heard: &Heard) -> rusqlit
     Ok(true)
 }
 
-/// A file is about it now.
+/// Notes that the machine has a file.
 pub fn is_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
     transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
 }

@@ -24,6 +24,7 @@ use crate::allocation;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

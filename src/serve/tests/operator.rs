@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::cli::{Cli, Command};
-use crate::desk::Outcome;
+use crate::exit::Exit;
 use clap::Parser;
 
 impl Running {
     /// What the command gives, with the server and its token on the command line.
-    async fn machine(&self, arguments: &[&str]) -> Result<Outcome> {
+    async fn machine(&self, arguments: &[&str]) -> Result<Exit> {
         let url = format!("http://{}/", self.address);
         let token = self.dir.path().join("operator.token").display().to_string();
         let with = ["--server", &url, "--token-file", &token];
@@ -22,7 +22,7 @@ async fn the_command_line() {
     let server = Running::start().await;
     let order = ["reinstall", "one", "--image", "debian-12"];
     let good = async |arguments: &[&str]| match server.machine(arguments).await {
-        Ok(outcome) => outcome == Outcome::Good,
+        Ok(outcome) => outcome == Exit::Good,
         Err(error) => panic!("{arguments:?}: {error}"),
     };
     assert!(!good(&order).await, "it is not installed");
@@ -88,7 +88,7 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
     assert_eq!((answer.status, waits(TWO).await), (200, Value::Null));
     refused(TWO, "b1", "b1").await;
 
-    let good = async |arguments: &[&str]| server.machine(arguments).await.unwrap() == Outcome::Good;
+    let good = async |arguments: &[&str]| server.machine(arguments).await.unwrap() == Exit::Good;
     assert!(good(&["adopt", "--waiting"]).await && good(&["adopt", "--waiting", "--json"]).await);
     assert_eq!(waits(ONE).await, said, "that was a list");
     assert!(!good(&["adopt", "one", "nobody"]).await);
@@ -136,7 +136,7 @@ fn serve_is_a_directory_or_one_of_two_words() {
     };
     let dir = serve(&["/srv/d", "--listen", "127.0.0.1:0", "--json"]).unwrap();
     assert!(dir.command.is_none() && dir.options.unwrap().dir == Path::new("/srv/d"));
-    use crate::cli::ServeCommand::{Backup, Restore};
+    use ServeCommand::{Backup, Restore};
     for (arguments, dir) in [(&["backup", "/srv/d", "/b"][..], "/srv/d"), (&["backup", "/b"], ".")] {
         let Some(Backup(asked)) = serve(arguments).unwrap().command else { panic!("{arguments:?}") };
         assert_eq!((asked.dir.as_path(), asked.file.as_path()), (Path::new(dir), Path::new("/b")));

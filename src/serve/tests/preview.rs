@@ -5,8 +5,8 @@ use super::*;
 use crate::assigned;
 use crate::cli::{Cli, Command};
 use crate::control::wire::Register;
-use crate::desk::Outcome;
 use crate::desk::plan::{placeholders, said};
+use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan;
 use clap::Parser;
@@ -23,7 +23,7 @@ fn inventory() -> Inventory {
 
 impl Running {
     /// What the command prints, and how it ends.
-    async fn plan(&self, arguments: &[&str]) -> Result<(String, Outcome)> {
+    async fn plan(&self, arguments: &[&str]) -> Result<(String, Exit)> {
         let url = format!("http://{}", self.address);
         let token = self.dir.path().join("operator.token").display().to_string();
         let with = ["--server", &url, "--token-file", &token];
@@ -70,14 +70,14 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let agents = async |mut allocation: allocation::Allocation| {
         let inventory = inventory();
         assigned::correct_begun(ONE, &mut allocation, &layout, &inventory);
-        let request = assigned::request(&machine, ONE, &allocation);
+        let request = assigned::request(&machine, ONE, &allocation, &[]);
         let mut plan = plan::make(&layout, &inventory, request, &mut placeholders()).unwrap();
         plan.warnings = vec!["the inventory is as of 20".to_owned()];
         without_notes(&serde_json::to_string(&plan).unwrap())
     };
     for name in ["one", ONE, &ONE.to_uppercase()] {
         let (text, outcome) = server.plan(&["--machine", name, "--json"]).await.unwrap();
-        assert_eq!((without_notes(&text), outcome), (agents(allocation.clone()).await, Outcome::Good));
+        assert_eq!((without_notes(&text), outcome), (agents(allocation.clone()).await, Exit::Good));
     }
     let (text, _) = server.plan(&["--machine", "one"]).await.unwrap();
     assert!(text.contains("debian-12") && text.contains("UTC, just now: what has changed"), "{text}");
@@ -92,7 +92,7 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     server.refused(&with_file, "machine one is installed with debian-12, and no reinstall is ordered").await;
     server.refused(&["--machine", "one", "--reinstall"], "its disks hold other things").await;
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
-    assert!(outcome == Outcome::Good && text.contains("reinstall"), "{text}");
+    assert!(outcome == Exit::Good && text.contains("reinstall"), "{text}");
 
     // Ordered, and the machine is there again: the words of the order count.
     let body = json!({ "without_marker": true });
@@ -112,7 +112,7 @@ async fn a_machine_without_an_allocation_is_planned_with_a_layout_of_ones_own() 
         server.refused(&["--machine", id], "has nothing to install").await;
         let layout = server.dir.path().join("layouts/default.yaml").display().to_string();
         let (text, outcome) = server.plan(&["--machine", id, "--layout", &layout]).await.unwrap();
-        assert!(outcome == Outcome::Good && text.contains("the inventory is as of 20"), "{text}");
+        assert!(outcome == Exit::Good && text.contains("the inventory is as of 20"), "{text}");
     }
     // It is for the operator alone.
     let token = server.registered(TWO).await;

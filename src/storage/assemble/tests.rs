@@ -1,7 +1,7 @@
 //! Assembling in a machine with md and the device mapper: what is seen, and that the disks stay as they are.
 
 use super::*;
-use crate::inventory::{Health, Stacked, StackedKind};
+use crate::inventory::{Health, Stacked, StackedKind, Use};
 
 const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];
 
@@ -99,7 +99,7 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     let before = hash(parts);
     let names: Vec<String> = disks.iter().map(|disk| (*disk).to_owned()).collect();
     let mut assembled = assemble(&names).unwrap();
-    let mut inventory = inventory::read().unwrap();
+    let mut inventory = survey::read(Depth::Deep).unwrap();
     assembled.mark(&mut inventory);
     let writable = || disks.iter().all(|disk| !is_read_only(disk).unwrap());
     assert!(!writable());
@@ -115,7 +115,7 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     (inventory, notes)
 }
 
-fn seen<'a>(inventory: &'a Inventory, device: &str) -> &'a inventory::Stacked {
+fn seen<'a>(inventory: &'a Inventory, device: &str) -> &'a Stacked {
     let found = inventory.stacked.iter().find(|stacked| stacked.device == device);
     found.unwrap_or_else(|| panic!("no {device} in {:?}", inventory.stacked))
 }
@@ -245,8 +245,9 @@ fn vm_assembling_arrays_that_the_kernel_writes_to_at_every_start_changes_nothing
     assemble(&names).unwrap().unlock().unwrap();
     let array = array(&inventory, "parity");
     let members: Vec<String> = array.members.iter().map(|member| member.device.clone()).collect();
+    members.iter().for_each(|member| crate::storage::release::release_above(member).unwrap());
     crate::storage::raid::assemble("/dev/md/parity", array.uuid, &members).unwrap();
-    let below: Vec<String> = inventory::read().unwrap().stacked.into_iter().flat_map(|it| it.below).collect();
+    let below: Vec<String> = survey::read(Depth::Deep).unwrap().stacked.into_iter().flat_map(|it| it.below).collect();
     assert!(below.iter().any(|name| name == "vda1"), "{below:?}");
     blank(&DISKS);
 }
@@ -454,11 +455,11 @@ fn vm_assembled_only_is_not_what_ran_before() {
     assembled.unlock().unwrap();
     tried("swapon /dev/dm-0 || swapon /dev/vg01/swap");
     let mut assembled = assemble(&[]).unwrap();
-    let mut inventory = inventory::read().unwrap();
+    let mut inventory = survey::read(Depth::Deep).unwrap();
     assembled.mark(&mut inventory);
     assembled.unlock().unwrap();
     tried("swapoff -a; swapoff /dev/dm-0");
     let swap = seen(&inventory, "/dev/mapper/vg01-swap");
-    assert_eq!((swap.assembled, &swap.uses[..]), (false, &[inventory::Use::Swap][..]));
+    assert_eq!((swap.assembled, &swap.uses[..]), (false, &[Use::Swap][..]));
     blank(GROUP);
 }

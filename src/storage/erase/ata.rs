@@ -7,7 +7,7 @@ use super::{Deadline, Failure};
 use crate::command::Command;
 use crate::error::{Error, Phase};
 use crate::inventory::EraseMethod;
-use crate::inventory::ata::{self, Security};
+use crate::survey::ata::{self, Security};
 use std::path::Path;
 use std::time::Duration;
 

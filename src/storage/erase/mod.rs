@@ -8,10 +8,11 @@ mod tests;
 pub(super) mod zero;
 
 use super::{identify, kernel, wipe};
-use crate::control::wire::Erased;
 use crate::error::{Context, Error, Phase, Result};
-use crate::inventory::{self, EraseMethod};
+use crate::facts::Erased;
+use crate::inventory::EraseMethod;
 use crate::plan::{ByteRange, WipeDisk};
+use crate::survey;
 use nix::errno::Errno;
 use proof::Before;
 use std::fs::File;
@@ -58,7 +59,7 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
         let places = format!("{size} in {} places where signatures live read back as zero", disk.zero.len());
         proof = if proof.is_empty() { places } else { format!("{proof}; {places}") };
     }
-    let (serial, _) = inventory::serial_and_wwn(&kernel::sysfs(&disk.device)?);
+    let (serial, _) = survey::serial_and_wwn(&kernel::sysfs(&disk.device)?);
     Ok(Erased { device: disk.device.clone(), serial, method, proof, seconds: began.elapsed().as_secs_f64() })
 }
 

@@ -2,7 +2,7 @@
 
 use super::Deadline;
 use crate::inventory::EraseMethod;
-use crate::inventory::nvme::{self, Admin};
+use crate::survey::nvme::{self, Admin};
 use std::fs::File;
 use std::thread;
 use std::time::Duration;

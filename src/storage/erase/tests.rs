@@ -3,6 +3,7 @@
 use super::*;
 use crate::plan::ByteRange;
 use crate::storage::loopdev::LoopDevice;
+use crate::survey::Depth;
 use EraseMethod::*;
 use std::os::unix::fs::FileExt;
 
@@ -225,7 +226,7 @@ fn loop_disks_are_erased_side_by_side() {
 
 /// What the inventory says of this disk.
 fn offered(device: &str) -> Vec<EraseMethod> {
-    inventory::read().unwrap().disk(device).unwrap().erase.clone()
+    survey::read(Depth::Deep).unwrap().disk(device).unwrap().erase.clone()
 }
 
 #[test]

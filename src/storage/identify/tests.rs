@@ -4,6 +4,7 @@ use super::*;
 use crate::plan::{ByteRange, PartitionTable, WipeDisk};
 use crate::storage::loopdev::LoopDevice;
 use crate::storage::{erase, gpt};
+use crate::survey::Depth;
 use std::os::unix::fs::FileExt;
 
 fn disk(serial: &str, wwn: &str, size_bytes: u64) -> DiskIdentity {
@@ -146,7 +147,7 @@ fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
     crate::storage::vmdisks::assert_test_machine();
-    let inventory = inventory::read().unwrap();
+    let inventory = survey::read(Depth::Deep).unwrap();
     let identities: Vec<DiskIdentity> = inventory.disks.iter().map(DiskIdentity::of).collect();
     assert!(identities.len() >= 11, "{identities:?}");
     for identity in &identities {

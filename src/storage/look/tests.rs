@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::command::Command;
-use crate::inventory::{Disk, Filesystem, Partition, Table};
+use crate::inventory::{Disk, Filesystem, Partition, Stacked, Table};
 use crate::marker::Marker;
 use crate::storage::kernel;
 use crate::storage::lock::Locks;
@@ -87,10 +87,10 @@ fn only_free_filesystems_of_one_kind_are_looked_into() {
     };
     let partitions = vec![partition("/dev/sda1", "vfat"), partition("/dev/sda2", "swap")];
     let table = Table { partitions, ..Table::default() };
-    let stacked = |device: &str, kinds: &[&str]| inventory::Stacked {
+    let stacked = |device: &str, kinds: &[&str]| Stacked {
         device: device.into(),
         signatures: disk("", kinds, vec![]).signatures,
-        ..inventory::Stacked::default()
+        ..Stacked::default()
     };
     let inventory = Inventory {
         disks: vec![

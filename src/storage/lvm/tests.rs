@@ -3,6 +3,7 @@ use crate::plan::MakeFilesystem;
 use crate::storage::release::assert_free;
 use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel, raid};
+use crate::survey::{self, Depth};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -373,9 +374,10 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
 
     let mut looked = crate::storage::assemble::assemble(all).unwrap();
     looked.unlock().unwrap();
-    let found = crate::inventory::read().unwrap();
+    let found = survey::read(Depth::Deep).unwrap();
     assert!(found.arrays.iter().filter(|array| [uuid, above].contains(&array.uuid)).all(|it| it.running.is_some()));
     assert!(found.groups[0].volumes.iter().all(|volume| volume.running.is_some()), "{:?}", found.groups);
+    all.iter().for_each(|disk| crate::storage::release::release_above(disk).unwrap());
     raid::assemble("/dev/md/below", uuid, &below.devices).unwrap();
     activate("vg00", &words("safe fast plain"), &physical).unwrap();
     raid::assemble("/dev/md/above", above, &words("/dev/vg00/plain")).unwrap();

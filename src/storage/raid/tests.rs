@@ -4,6 +4,7 @@ use crate::plan::MakeFilesystem;
 use crate::storage::release::assert_free;
 use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel};
+use crate::survey::{self, Depth};
 use std::os::unix::fs::FileExt;
 
 const UUID: Uuid = Uuid::from_u128(0x0d5c1a2e_7f6b_4c3d_9e8f_a1b2c3d4e5f6);
@@ -274,7 +275,7 @@ fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
 
 /// What the inventory says of an array's members.
 fn roles(uuid: Uuid) -> Vec<(String, crate::inventory::MemberRole)> {
-    let inventory = crate::inventory::read().unwrap();
+    let inventory = survey::read(Depth::Deep).unwrap();
     let array = inventory.arrays.into_iter().find(|array| array.uuid == uuid).unwrap();
     array.members.into_iter().map(|member| (member.device, member.role)).collect()
 }

@@ -29,12 +29,12 @@ fn mounting(device: &str, format: Format, options: &[&str]) -> MountFilesystem {
     MountFilesystem { device: device.to_owned(), path: "/srv".to_owned(), format, options }
 }
 
-fn rehearsal(over: &[&str], operations: Vec<Operation>) -> Rehearsal {
+fn rehearsal(over: &[&str], operations: Vec<Restore>) -> Rehearsal {
     Rehearsal { over: over.iter().map(|device| (*device).to_owned()).collect(), operations }
 }
 
 fn only(device: &str, format: Format, options: &[&str]) -> Rehearsal {
-    rehearsal(&[device], vec![Operation::Mount(mounting(device, format, options))])
+    rehearsal(&[device], vec![Restore::Mount(mounting(device, format, options))])
 }
 
 /// Rehearses while the disks are locked, and proves that they did not change and that nothing stays behind.
@@ -103,17 +103,20 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
     let all = disks.all().to_vec();
     // As the agent finds them.
     crate::storage::assemble::assemble(&all).unwrap().unlock().unwrap();
-    let assemble =
-        Operation::AssembleArray { device: array.device.clone(), uuid: array.uuid, members: parts[0].clone() };
+    let assemble = Restore::AssembleArray(AssembleArray {
+        device: array.device.clone(),
+        uuid: array.uuid,
+        members: parts[0].clone(),
+    });
     let (name, volumes) = ("vg00".to_owned(), vec!["srv".to_owned()]);
-    let activate = Operation::ActivateGroup { name, devices: parts[1].clone(), volumes: volumes.clone() };
+    let activate = Restore::ActivateGroup(ActivateGroup { name, devices: parts[1].clone(), volumes: volumes.clone() });
     let mounts = [
         mounting("/dev/md/data", Format::Ext4, &["noatime"]),
         mounting("/dev/vg00/srv", Format::Xfs, &[]),
         mounting(&parts[2][0], Format::Btrfs, &["compress=zstd"]),
     ];
     let over: Vec<&str> = parts[..2].iter().flatten().chain(&parts[2][..1]).map(String::as_str).collect();
-    let operations = [assemble, activate].into_iter().chain(mounts.iter().cloned().map(Operation::Mount)).collect();
+    let operations = [assemble, activate].into_iter().chain(mounts.iter().cloned().map(Restore::Mount)).collect();
     let rehearsal = rehearsal(&over, operations);
     let Rehearsed { filesystems, memory_bytes } = unchanged(&disks, || rehearse(&rehearsal)).unwrap();
     assert_eq!(filesystems, 3);
@@ -185,8 +188,11 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
     ran("lvm lvcreate -y -n srv -L 320m vg00");
     ran("lvm vgchange -an vg00");
     ran("lvm vgexport vg00");
-    let activate =
-        Operation::ActivateGroup { name: "vg00".into(), devices: vec![part.into()], volumes: vec!["srv".into()] };
+    let activate = Restore::ActivateGroup(ActivateGroup {
+        name: "vg00".into(),
+        devices: vec![part.into()],
+        volumes: vec!["srv".into()],
+    });
     refused(&rehearsal(&[part], vec![activate]), &["exported"]);
 }
 

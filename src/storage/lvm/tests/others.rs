@@ -43,7 +43,7 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
 
     let mut looked = crate::storage::assemble::assemble(all).unwrap();
     looked.unlock().unwrap();
-    let found = crate::inventory::read().unwrap();
+    let found = survey::read(Depth::Deep).unwrap();
     let kept = found.groups.iter().find(|group| group.volumes.iter().any(|volume| volume.name == "ours")).unwrap();
     let mut entangled: Vec<_> = kept.volumes.iter().filter(|volume| !volume.entangled.is_empty()).collect();
     entangled.sort_by_key(|volume| &volume.name);
@@ -67,13 +67,13 @@ fn vm_lvm_physical_volumes_that_lvm_does_not_tell_of_are_unknown() {
     let [first, second, alone, copy] = disks.all() else { unreachable!() };
     create_group(&group("vg00", &[first.clone(), second.clone()], "")).unwrap();
     lvm("pvcreate", std::slice::from_ref(alone), [alone]).unwrap();
-    let unknown = || crate::inventory::read().unwrap().unknown;
+    let unknown = || survey::read(Depth::Deep).unwrap().unknown;
     assert_eq!(unknown(), []);
     // Its own metadata are damaged: those of the other tell of it.
     let good = get(second, 0, 1 << 20);
     put(second, 4096, &[0xaa; 8192]);
     assert_eq!(unknown(), []);
-    assert_eq!(crate::inventory::read().unwrap().groups[0].physical.len(), 2);
+    assert_eq!(survey::read(Depth::Deep).unwrap().groups[0].physical.len(), 2);
     put(second, 0, &good);
     // Of one that is there twice lvm chooses one.
     put(copy, 0, &get(second, 0, 1 << 20));

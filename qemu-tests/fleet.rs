@@ -1,0 +1,108 @@
+//! A machine without a control plane: its file lies on the wire, which hands it out and takes the report. What the file says is
+//! what the server would say.
+
+use crate::host::{Context, Result, tool, write};
+use crate::server;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Below it lies what is answered here.
+const FOLDER: &str = "/fleet/";
+
+/// The digest of an image is computed before the server speaks of it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether the machine's file is signed, with `testdata/trust/one.key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fleet {
+    Signed,
+    Unsigned,
+}
+
+/// What lies there.
+pub struct Files {
+    machine: Vec<u8>,
+    signature: Option<Vec<u8>>,
+    /// Where the server's words are kept, and the reports with them.
+    said: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Files {
+    /// The file of this machine, by the server on that port.
+    ///
+    /// # Errors
+    /// The server has no allocation for it; minisign fails.
+    pub fn make(fleet: Fleet, port: u16, state: &Path, id: &str, said: Arc<Mutex<Vec<Value>>>) -> Result<Files> {
+        let path = state.join("fleet.json");
+        write(&path, machine(port, state, id)?.to_string())?;
+        let read = |path: &Path| std::fs::read(path).context(path.display());
+        let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/trust/one.key");
+        let (file, key) = (path.display().to_string(), key.display().to_string());
+        tool(&["minisign", "-S", "-s", &key, "-m", &file], Stdio::null())?;
+        let signature = read(&path.with_extension("json.minisig"))?;
+        Ok(Files { machine: read(&path)?, signature: (fleet == Fleet::Signed).then_some(signature), said })
+    }
+
+    /// The whole answer, if it is asked for here.
+    pub fn answer(&self, method: &str, path: &str, body: &[u8]) -> Option<Vec<u8>> {
+        let name = path.strip_prefix(FOLDER)?;
+        let found = match (method, name.rsplit_once('.')) {
+            ("PUT", _) => {
+                let report: Value = serde_json::from_slice(body).unwrap_or_default();
+                self.said.lock().unwrap_or_else(PoisonError::into_inner).push(json!({ "report": report }));
+                Some(&b""[..])
+            }
+            (_, Some((_, "json"))) => Some(self.machine.as_slice()),
+            (_, Some((_, "minisig"))) => self.signature.as_deref(),
+            _ => None,
+        };
+        let (status, body) = found.map_or(("404 Not Found", &b""[..]), |body| ("200 OK", body));
+        let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        Some([head.as_bytes(), body].concat())
+    }
+}
+
+/// As `GET /v1/machine/{id}` would have it.
+fn machine(port: u16, state: &Path, id: &str) -> Result<Value> {
+    let began = Instant::now();
+    loop {
+        let preview = server::preview(port, state, id)?;
+        match preview["withheld"].as_str() {
+            None => return Ok(preview["machine"].clone()),
+            Some(why) if began.elapsed() > PATIENCE => return Err(format!("the server has no allocation: {why}")),
+            Some(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
+/// The server's kernel command line, with the machine's file in charge.
+pub fn cmdline(of_server: &str, port: u16) -> String {
+    let theirs = ["drophammer.url=", "drophammer.token="];
+    let rest = of_server.split(' ').filter(|word| !theirs.iter().any(|name| word.starts_with(name)));
+    let folder = format!("http://10.0.2.2:{port}{FOLDER}");
+    let ours = [format!("drophammer.file={folder}{{uuid}}.json"), format!("drophammer.report={folder}{{uuid}}.report")];
+    rest.map(str::to_owned).chain(ours).collect::<Vec<_>>().join(" ")
+}
+
+/// One is in charge; a signature is there or not, and reports are kept.
+pub fn self_test() {
+    let words = cmdline("drophammer.url=http://h drophammer.token=t drophammer.machine=m a=b", 7);
+    let expected = "drophammer.machine=m a=b drophammer.file=http://10.0.2.2:7/fleet/{uuid}.json \
+                    drophammer.report=http://10.0.2.2:7/fleet/{uuid}.report";
+    assert_eq!(words, expected);
+    let said = Arc::default();
+    let files = Files { machine: b"{}".to_vec(), signature: None, said: Arc::clone(&said) };
+    let ask = |method: &str, path: &str, body: &[u8]| {
+        files.answer(method, path, body).map(|answer| String::from_utf8_lossy(&answer).into_owned())
+    };
+    assert_eq!(ask("GET", "/images/x", b""), None);
+    assert!(ask("GET", "/fleet/m.json", b"").is_some_and(|answer| answer.ends_with("\r\n\r\n{}")));
+    assert!(ask("GET", "/fleet/m.json.minisig", b"").is_some_and(|answer| answer.contains(" 404 ")));
+    assert!(ask("PUT", "/fleet/m.report", b"{\"success\": true}").is_some_and(|answer| answer.contains(" 200 ")));
+    assert_eq!(*said.lock().unwrap_or_else(PoisonError::into_inner), [json!({"report": {"success": true}})]);
+}

@@ -1,0 +1,240 @@
+//! Where no control plane remembers the machine, its own disks do: the marker says what was installed, and by which order last.
+//!
+//! | the disks have | the file asks for | |
+//! |---|---|---|
+//! | no marker of this allocation | an installation | it is made, when all that could carry a marker was looked into |
+//! | no marker of this machine, and on disks that the layout keeps what the layout puts there | an installation | refused: the disk with the marker may have been replaced |
+//! | no marker of this allocation | a reinstall | refused, as everywhere (`plan`) |
+//! | one | an installation | what is there is booted |
+//! | one | order N, the marker has none or an earlier one | the reinstall |
+//! | one | order N, the marker has N or a later one | what is there is booted |
+//!
+//! So the same file can lie there for ever, and one from the days of an earlier order does nothing.
+
+use crate::allocation::Allocation;
+use crate::error::{Error, Phase, Result};
+use crate::inventory::{Inventory, Signature, Tried};
+use crate::layout::Layout;
+use crate::plan::{self, Claim, Mode, Request, Verdict, Waiver};
+use crate::storage::look;
+use uuid::Uuid;
+
+/// Adds to the allocation what the disks remember. Returns what a person should hear of it.
+///
+/// # Errors
+/// A marker may be where nobody could look: an installation could erase what it stands for.
+pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<Option<String>> {
+    let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
+    let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
+    let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(&marker.order)).max();
+    match (done, allocation.reinstall) {
+        (None, true) => Ok(None),
+        (None, false) => all_was_looked_into(inventory).map(|()| None),
+        (Some(_), false) => {
+            allocation.succeeded = true;
+            Ok(None)
+        }
+        (Some(done), true) if number(allocation.order_id()) <= done => {
+            let message =
+                format!("order {} is not carried out: order {done} was, by the marker", allocation.order_id());
+            (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
+            Ok(Some(message))
+        }
+        (Some(_), true) => Ok(None),
+    }
+}
+
+/// The orders of files count up. A first installation has none, and those of a server are no numbers.
+fn number(order: &str) -> u64 {
+    order.parse().unwrap_or(0)
+}
+
+fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
+    let is_known = |device: &str| inventory.filesystems.iter().any(|filesystem| filesystem.device == device);
+    let filesystems = candidates(inventory).filter(|device| !is_known(device)).map(str::to_owned);
+    let arrays = inventory.failed.iter().filter_map(|failed| match &failed.tried {
+        Tried::Array(uuid) => Some(format!("array {uuid}")),
+        Tried::Filesystem(_) => None,
+    });
+    let parts = inventory.unknown.iter().map(|unknown| unknown.devices.join(" "));
+    let unseen: Vec<String> = filesystems.chain(arrays).chain(parts).collect();
+    if unseen.is_empty() {
+        return Ok(());
+    }
+    let unseen = unseen.join(", ");
+    let message = format!(
+        "only the disks could tell that this allocation is installed already, and nobody could look into {unseen}: repair \
+         that; or, where nobody needs what is there, erase it: wipefs -a in the rescue shell"
+    );
+    Err(Error::refusal(Phase::Plan, message))
+}
+
+/// The disk with the marker may have been replaced. What the layout keeps lies on the other disks then, and an installation would
+/// erase it.
+///
+/// # Errors
+/// No disk has a marker of this machine, and a reinstall would keep disks.
+pub fn nothing_is_orphaned(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<()> {
+    let installs = request.claim.clone().filter(|claim| request.mode == Mode::Install && !claim.is_installed());
+    let Some(claim) = installs else { return Ok(()) };
+    let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    if markers.any(|marker| claim.is_of_this_machine(marker)) {
+        return Ok(());
+    }
+    let claim = Some(Claim { waiver: Some(Waiver::Operator), ..claim });
+    let reinstall = Request { mode: Mode::Reinstall, claim, ..request.clone() };
+    let plan = plan::make(layout, inventory, reinstall, &mut Uuid::new_v4);
+    let disks = plan.map(|plan| plan.disks).unwrap_or_default().into_iter();
+    let kept: Vec<String> = disks.filter(|disk| disk.verdict == Verdict::Keep).map(|disk| disk.device).collect();
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} to be kept by this layout, and already hold what it puts there, but no disk has the marker of an installation: \
+         was the disk with the marker replaced? To keep what is there, ask for a reinstall with \"without_marker\": true in its \
+         order; where nobody needs it, erase it: wipefs -a in the rescue shell",
+        match kept.as_slice() {
+            [one] => format!("{one} is"),
+            all => format!("{} are", all.join(", ")),
+        }
+    );
+    Err(Error::refusal(Phase::Plan, message))
+}
+
+/// Devices with a filesystem that could carry `/`, and a marker with it.
+fn candidates(inventory: &Inventory) -> impl Iterator<Item = &str> {
+    let could = |signature: &Signature| look::how(&signature.kind).is_some() && signature.kind != "vfat";
+    let disks = inventory.disks.iter().map(|is| (&is.device, &is.signatures, &is.uses, &is.table));
+    let stacked = inventory.stacked.iter().map(|is| (&is.device, &is.signatures, &is.uses, &is.table));
+    let all = disks.chain(stacked).flat_map(|(device, signatures, uses, table)| {
+        let parts = table.iter().flat_map(|table| &table.partitions);
+        let parts = parts.map(|part| (&part.device, &part.signatures, &part.uses));
+        std::iter::once((device, signatures, uses)).chain(parts)
+    });
+    all.filter(move |(_, signatures, uses)| uses.is_empty() && signatures.iter().any(could))
+        .map(|(device, ..)| device.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocation::{Machine, Order};
+    use crate::inventory::{Disk, Failed, Filesystem, Unknown};
+    use crate::marker::Marker;
+
+    fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
+        let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
+        let marker = Some(Marker { machine, allocation, order, ..Marker::default() });
+        let filesystems = vec![Filesystem { device: "/dev/sda".into(), marker, ..Filesystem::default() }];
+        Inventory { filesystems, ..Inventory::default() }
+    }
+
+    fn asked(order: Option<&str>) -> Allocation {
+        let order = order.map(|id| Order { id: id.to_owned(), ..Order::default() });
+        Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() }
+    }
+
+    #[test]
+    fn what_is_carried_out_is_not_carried_out_again() {
+        let none = Inventory::default();
+        for (order, disks, is_installed, reinstalls) in [
+            (None, &none, false, false),
+            (None, &marker("m", "other", ""), false, false),
+            (None, &marker("other", "a", ""), false, false),
+            (None, &marker("m", "a", ""), true, false),
+            (None, &marker("m", "a", "3"), true, false),
+            (Some("1"), &none, false, true),
+            (Some("1"), &marker("m", "a", ""), false, true),
+            (Some("1"), &marker("m", "a", "5f0c-of-a-server"), false, true),
+            (Some("10"), &marker("m", "a", "9"), false, true),
+            (Some("2"), &marker("m", "a", "2"), true, false),
+            (Some("02"), &marker("m", "a", "2"), true, false),
+            (Some("1"), &marker("m", "a", "2"), true, false),
+        ] {
+            let mut allocation = asked(order);
+            let said = by_disks("m", &mut allocation, disks).unwrap();
+            assert_eq!((allocation.succeeded, allocation.reinstall), (is_installed, reinstalls), "{order:?} {disks:?}");
+            assert_eq!(said.is_some(), order.is_some() && is_installed);
+        }
+    }
+
+    /// System on sda, data on sdb, which a reinstall keeps.
+    const LAYOUT: &str = "
+id: data
+disks:
+  - device: /dev/sda
+    wipeonreinstall: true
+    partitions:
+      - {number: 1, label: root, size: 0, gpttype: '8300'}
+  - device: /dev/sdb
+    partitions: []
+filesystems:
+  - {device: /dev/sda1, path: /, format: ext4, label: root}
+  - {device: /dev/sdb, path: /srv, format: ext4, label: srv}
+";
+
+    /// A replaced sda, and that on sdb.
+    fn machine(label: &str) -> Inventory {
+        let disk = |device: &str, serial: &str| Disk {
+            name: device.trim_start_matches("/dev/").into(),
+            device: device.into(),
+            serial: serial.into(),
+            size_bytes: 20 << 30,
+            sector_bytes: 512,
+            ..Disk::default()
+        };
+        let found = Signature {
+            kind: "ext4".into(),
+            usage: "filesystem".into(),
+            label: label.into(),
+            uuid: "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e".into(),
+        };
+        let data = Disk { signatures: vec![found], ..disk("/dev/sdb", "B") };
+        Inventory { disks: vec![disk("/dev/sda", "A"), data], ..Inventory::default() }
+    }
+
+    #[test]
+    fn what_the_layout_keeps_is_not_erased_because_the_disk_with_the_marker_is_gone() {
+        let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
+        let judged = |inventory: &Inventory, allocation: &Allocation| {
+            let request = crate::assigned::request(&Machine::default(), "m", allocation, &[]);
+            nothing_is_orphaned(&layout, inventory, &request).map_err(|error| error.to_string())
+        };
+        let error = judged(&machine("srv"), &asked(None)).unwrap_err();
+        assert!(error.contains("/dev/sdb is to be kept by this layout") && error.contains("without_marker"), "{error}");
+        // Data of another kind, nothing at all, another life of this machine, and an order.
+        assert_eq!(judged(&machine("else"), &asked(None)), Ok(()));
+        let mut blank = machine("srv");
+        blank.disks[1].signatures.clear();
+        assert_eq!(judged(&blank, &asked(None)), Ok(()));
+        let reallocated = Inventory { filesystems: marker("m", "other", "").filesystems, ..machine("srv") };
+        assert_eq!(judged(&reallocated, &asked(None)), Ok(()));
+        assert_eq!(judged(&machine("srv"), &asked(Some("1"))), Ok(()));
+    }
+
+    #[test]
+    fn an_installation_is_not_made_over_what_nobody_has_seen() {
+        let signature = |kind: &str| Signature { kind: kind.into(), ..Signature::default() };
+        let disk =
+            |kind: &str| Disk { device: "/dev/sdb".into(), signatures: vec![signature(kind)], ..Disk::default() };
+        let with = |kind: &str| Inventory { disks: vec![disk(kind)], ..Inventory::default() };
+        let array = Failed { tried: Tried::Array(uuid::Uuid::nil()), why: "w".into() };
+        let unknown = Unknown { devices: vec!["/dev/sdc1".into()], reason: "r".into() };
+        for (inventory, unseen) in [
+            (with("ext4"), Some("/dev/sdb")),
+            (with("xfs"), Some("/dev/sdb")),
+            (with("vfat"), None),
+            (with("ntfs"), None),
+            (Inventory { failed: vec![array], ..Inventory::default() }, Some("array 0000")),
+            (Inventory { unknown: vec![unknown], ..Inventory::default() }, Some("/dev/sdc1")),
+        ] {
+            let result = by_disks("m", &mut asked(None), &inventory).map_err(|error| error.to_string());
+            assert_eq!(result.is_err(), unseen.is_some(), "{result:?}");
+            unseen.iter().for_each(|unseen| assert!(result.as_ref().unwrap_err().contains(unseen), "{result:?}"));
+            // Who has found the marker knows.
+            let known = Inventory { filesystems: marker("m", "a", "").filesystems, ..inventory };
+            assert_eq!(by_disks("m", &mut asked(None), &known).unwrap(), None);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Where a machine's file lies: a URL or a path, with what tells the machine from others in it.
+
+use crate::error::{Error, Phase, Result};
+use crate::image;
+use crate::inventory::Inventory;
+use std::fmt;
+
+/// A URL or a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place(String);
+
+impl Place {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn is_url(&self) -> bool {
+        self.0.contains("://")
+    }
+
+    pub fn is_over_tls(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+
+    /// Where its signature lies.
+    pub fn signature(&self) -> Place {
+        Place(image::signature_beside(&self.0))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The places that a pattern means for this machine: one for each network card where it has `{mac}`.
+///
+/// # Errors
+/// The machine has not what the pattern asks for.
+pub fn all(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<Place>> {
+    let fill = |text: &str, name: &str, value: &str| -> Result<String> {
+        if !text.contains(name) {
+            return Ok(text.to_owned());
+        }
+        let value = escaped(value).ok_or_else(|| bad(pattern, &format!("this machine has nothing for {name}")))?;
+        Ok(text.replace(name, &value))
+    };
+    let filled = fill(&fill(pattern, "{uuid}", machine)?, "{serial}", &inventory.system.serial)?;
+    let macs: Vec<&str> = inventory.nics.iter().map(|nic| nic.mac.as_str()).filter(|mac| !mac.is_empty()).collect();
+    let macs = if macs.is_empty() || !filled.contains("{mac}") { vec![""] } else { macs };
+    let places = macs.into_iter().map(|mac| {
+        let place = fill(&filled, "{mac}", mac)?;
+        match place.contains(['{', '}']) {
+            true => Err(bad(pattern, "only {uuid}, {mac} and {serial} are filled in")),
+            false => Ok(Place(place)),
+        }
+    });
+    places.collect()
+}
+
+/// As it stands in a URL, and as the file is called: a serial number may have anything in it. None when it names nothing.
+fn escaped(value: &str) -> Option<String> {
+    let value = value.trim();
+    // Dots alone would lead elsewhere.
+    if value.bytes().all(|byte| byte == b'.') {
+        return None;
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
+    let escaped = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    Some(value.bytes().map(escaped).collect())
+}
+
+fn bad(pattern: &str, why: &str) -> Error {
+    Error::new(Phase::Settings, format!("kernel command line: {pattern}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{Nic, System};
+
+    fn inventory(serial: &str, macs: &[&str]) -> Inventory {
+        let nics = macs.iter().map(|mac| Nic { mac: (*mac).to_owned(), ..Nic::default() }).collect();
+        let system = System { serial: serial.to_owned(), ..System::default() };
+        Inventory { system, nics, ..Inventory::default() }
+    }
+
+    #[test]
+    fn what_tells_a_machine_from_others_is_filled_in() {
+        let inventory = inventory("S/N 7\u{e9}", &["52:54:00:00:00:01", "52:54:00:00:00:02"]);
+        for (pattern, expected) in [
+            ("https://h/m/{uuid}.json", vec!["https://h/m/4c4c-1.json"]),
+            ("https://h/{serial}/{uuid}?a={serial}", vec!["https://h/S%2FN%207%C3%A9/4c4c-1?a=S%2FN%207%C3%A9"]),
+            ("/media/{mac}.json", vec!["/media/52:54:00:00:00:01.json", "/media/52:54:00:00:00:02.json"]),
+            ("http://h/one", vec!["http://h/one"]),
+        ] {
+            let places = all(pattern, "4c4c-1", &inventory).unwrap();
+            assert_eq!(places.iter().map(Place::as_str).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_machine_does_not_have_names_no_file() {
+        for (pattern, serial, why) in [
+            ("http://h/{serial}", " ", "nothing for {serial}"),
+            ("http://h/{serial}/x", "..", "nothing for {serial}"),
+            ("http://h/{mac}", "7", "nothing for {mac}"),
+            ("http://h/{hostname}", "7", "only {uuid}, {mac} and {serial}"),
+        ] {
+            let error = all(pattern, "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(pattern), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_signature_lies_beside_it() {
+        for (place, signature) in [("/m/a.json", "/m/a.json.minisig"), ("http://h/a?b=c", "http://h/a.minisig?b=c")] {
+            assert_eq!(Place(place.to_owned()).signature().as_str(), signature);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The first half of the pipeline: fetch, digest and decode, each in threads of its own, from where the bytes are into the rings.
+
+use super::decode::{self, Plain, Refuse};
+use super::digest::{Digest, Digesting};
+use super::held::{Hold, hold};
+use super::ring::{Filling, Gone, Pool, Reader, Sender, pipe};
+use super::stages::{Clock, Stages};
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// 16 MiB of compressed stream: a head start while the disks are made, and patience with a decoder that is slow for a moment.
+pub const BUFFERS: usize = 32;
+pub const BUFFER_BYTES: usize = 512 * 1024;
+
+/// Between decoder and the last stage: 24 MiB.
+const PLAIN_BUFFERS: usize = 24;
+const PLAIN_BUFFER_BYTES: usize = 1 << 20;
+
+/// What feeds the flow: the bytes of one stream, wherever they come from.
+pub trait Feed: Read + Send {
+    /// How often the way to the bytes was taken up again.
+    fn resumed(&self) -> u32;
+
+    /// Why what was read so far cannot be continued, when that is what ended the stream.
+    fn start_over(&self) -> Option<&str>;
+}
+
+/// A stream that is being fetched.
+pub struct Arriving {
+    /// Decompressed.
+    pub reader: Reader,
+    pub digest: Digested,
+    pub told: Arc<Told>,
+    pub stages: Stages,
+}
+
+/// What the fetching thread says about itself.
+#[derive(Debug, Default)]
+pub struct Told {
+    bytes: AtomicU64,
+    resumed: AtomicU32,
+    start_over: Mutex<Option<String>>,
+}
+
+impl Told {
+    /// Fetched so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes more.
+    pub fn fetched(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How often the connection was taken up again.
+    pub fn resumed(&self) -> u32 {
+        self.resumed.load(Ordering::Relaxed)
+    }
+
+    /// Why what came so far cannot be continued, when that is what ended the stream.
+    pub fn start_over(&self) -> Option<String> {
+        self.start_over.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The digest of a stream, once it has ended.
+pub struct Digested(pub JoinHandle<io::Result<Digest>>);
+
+impl Digested {
+    /// # Errors
+    /// The stream did not end well.
+    pub fn join(self) -> io::Result<Digest> {
+        // The release aborts when a thread panics: this is for development and tests.
+        self.0.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked; its words are on the console")))
+    }
+}
+
+impl Arriving {
+    /// Where it is held, nothing comes before all of it is proven to be what was promised.
+    pub fn start(
+        feed: Box<dyn Feed>,
+        promised: &Digest,
+        plain: Plain,
+        refuse: Refuse,
+        held_in: Option<Hold>,
+    ) -> Arriving {
+        let (stages, told) = (Stages::start(), Arc::new(Told::default()));
+        let (to_digest, of_fetch) = pipe(BUFFERS);
+        let (to_decode, receiver) = pipe(BUFFERS);
+        let (clock, tell) = (stages.clock("network"), told.clone());
+        thread::spawn(move || fetch_all(feed, &tell, &clock, to_digest, to_decode));
+        let source = Reader::new(of_fetch, stages.clock("digest"));
+        let kind = promised.kind;
+        let digest = Digested(thread::spawn(move || {
+            let mut digesting = Digesting::new(source, kind);
+            io::copy(&mut digesting, &mut io::sink())?;
+            Ok(digesting.finish())
+        }));
+        let (receiver, digest) = match held_in {
+            None => (receiver, digest),
+            Some(held_in) => hold(held_in, Reader::new(receiver, stages.clock("hold")), digest, promised.clone()),
+        };
+        let compressed = Reader::new(receiver, stages.clock("decode"));
+        let (to_last, of_decode) = pipe(PLAIN_BUFFERS);
+        let (pool, counted) = (Pool::new(PLAIN_BUFFERS, PLAIN_BUFFER_BYTES), stages.clone());
+        thread::spawn(move || decode::decode(compressed, plain, refuse, &pool, &counted, to_last));
+        let reader = Reader::new(of_decode, stages.clock(if plain == Plain::Tar { "untar" } else { "write" }));
+        Arriving { reader, digest, told, stages }
+    }
+}
+
+/// Sends all that comes to both; ends early when nobody decodes any more.
+fn fetch_all(mut feed: Box<dyn Feed>, told: &Told, clock: &Clock, to_digest: Sender, to_decode: Sender) {
+    let pool = Pool::new(BUFFERS, BUFFER_BYTES);
+    loop {
+        let mut filling = pool.take(clock);
+        let (got, end) = fill(&mut feed, &mut filling);
+        told.fetched(got as u64);
+        told.resumed.store(feed.resumed(), Ordering::Relaxed);
+        if got > 0 {
+            let chunk = filling.filled(got);
+            let sent = to_digest.send(chunk.clone(), clock).and_then(|()| to_decode.send(chunk, clock));
+            if let Err(Gone) = sent {
+                return;
+            }
+        }
+        match end {
+            None => {}
+            Some(Ok(())) => {
+                to_digest.end();
+                return to_decode.end();
+            }
+            Some(Err(error)) => {
+                *told.start_over.lock().unwrap_or_else(PoisonError::into_inner) = feed.start_over().map(str::to_owned);
+                to_digest.fail(io::Error::new(error.kind(), error.to_string()));
+                return to_decode.fail(error);
+            }
+        }
+    }
+}
+
+/// Fills the buffer; with fewer bytes also says how the stream ended.
+fn fill(feed: &mut impl Read, filling: &mut Filling) -> (usize, Option<io::Result<()>>) {
+    let mut filled = 0;
+    while filled < filling.len() {
+        match feed.read(&mut filling[filled..]) {
+            Ok(0) => return (filled, Some(Ok(()))),
+            Ok(got) => filled += got,
+            Err(error) => return (filled, Some(Err(error))),
+        }
+    }
+    (filled, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::testing::{compress, noise};
+
+    /// Bytes that are here already.
+    struct Here(io::Cursor<Vec<u8>>);
+
+    impl Read for Here {
+        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+            self.0.read(buf)
+        }
+    }
+
+    impl Feed for Here {
+        fn resumed(&self) -> u32 {
+            7
+        }
+
+        fn start_over(&self) -> Option<&str> {
+            None
+        }
+    }
+
+    #[test]
+    fn whatever_gives_bytes_feeds_the_flow() {
+        let packed = compress("zstd", &noise(3_000_000));
+        let (feed, digest) = (Box::new(Here(io::Cursor::new(packed.clone()))), Digest::of(&packed));
+        let mut arriving = Arriving::start(feed, &digest, Plain::AnyBytes, |_| Ok(()), None);
+        let mut bytes = Vec::new();
+        arriving.reader.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == noise(3_000_000));
+        assert_eq!(arriving.digest.join().unwrap(), digest);
+        assert_eq!((arriving.told.bytes(), arriving.told.resumed()), (packed.len() as u64, 7));
+    }
+}

@@ -1,0 +1,188 @@
+//! lz4's frame format, block by block: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>.
+
+use super::fault::{Fault, Result};
+use super::input::Input;
+use crate::image::flow::ring::Chunk;
+use std::hash::Hasher;
+use twox_hash::XxHash32;
+
+/// How far back a block refers into those before it, when they are linked.
+pub const HISTORY_BYTES: usize = 64 * 1024;
+
+/// What a frame says about itself at its beginning.
+pub struct Frame {
+    pub block_bytes: usize,
+    /// Each block refers to those before it.
+    pub linked: bool,
+    block_checksums: bool,
+    content_checksum: bool,
+    content_bytes: Option<u64>,
+}
+
+/// One block as it lies in the stream.
+pub struct Block {
+    /// With its checksum at the end.
+    pub pieces: Vec<Chunk>,
+    pub most_bytes: usize,
+    stored: bool,
+    checksum: bool,
+}
+
+/// What the end of a frame promises about all of its content.
+pub struct Promise {
+    checksum: Option<u32>,
+    bytes: Option<u64>,
+}
+
+impl Frame {
+    /// Takes the magic number and the descriptor.
+    ///
+    /// # Errors
+    /// The source's own, or the descriptor is cut, damaged or asks for what is unknown.
+    pub fn begin(input: &mut Input) -> Result<Frame> {
+        let mut bytes = [0; 19];
+        let got = input.peek(0, &mut bytes)?;
+        let [_, _, _, _, flags, block, ..] = bytes;
+        let dictionary = flags & 1 != 0;
+        let end = 6 + if flags & 8 != 0 { 8 } else { 0 } + if dictionary { 4 } else { 0 };
+        if got <= end {
+            return Err(Fault::Cut(input.end()));
+        }
+        if flags >> 6 != 1 || flags & 2 != 0 || block & 0x8f != 0 {
+            return Err(Fault::Damaged("the frame is of a version that is unknown".to_owned()));
+        }
+        if hash(&bytes[4..end]).to_le_bytes()[1] != bytes[end] {
+            return Err(Fault::Damaged("the header checksum does not match".to_owned()));
+        }
+        if dictionary {
+            return Err(Fault::Damaged("the frame needs a dictionary; compress without one".to_owned()));
+        }
+        let block_bytes = match block >> 4 {
+            size @ 4..=7 => 1 << (2 * size + 8),
+            other => return Err(Fault::Damaged(format!("unknown block size {other}"))),
+        };
+        let [_, _, _, _, _, _, size @ .., _, _, _, _, _] = bytes;
+        input.cut_off(end + 1)?;
+        Ok(Frame {
+            block_bytes,
+            linked: flags & 0x20 == 0,
+            block_checksums: flags & 0x10 != 0,
+            content_checksum: flags & 4 != 0,
+            content_bytes: (flags & 8 != 0).then(|| u64::from_le_bytes(size)),
+        })
+    }
+
+    /// Takes the next block, or the end of the frame.
+    ///
+    /// # Errors
+    /// The source's own, or the stream is cut or damaged here.
+    pub fn next(&self, input: &mut Input) -> Result<std::result::Result<Block, Promise>> {
+        let Some(head) = input.peek_all::<4>(0)? else {
+            return Err(Fault::Cut(input.end()));
+        };
+        let head = u32::from_le_bytes(head);
+        let size = (head & 0x7fff_ffff) as usize;
+        if head == 0 {
+            return self.end(input).map(Err);
+        }
+        if size > self.block_bytes {
+            return Err(Fault::Damaged(format!(
+                "a block of {size} bytes in a frame of {}-byte blocks",
+                self.block_bytes
+            )));
+        }
+        input.cut_off(4)?;
+        let whole = size + if self.block_checksums { 4 } else { 0 };
+        let pieces = input.cut_off(whole)?;
+        if pieces.iter().map(|piece| piece.len()).sum::<usize>() < whole {
+            return Err(Fault::Cut(input.end()));
+        }
+        let stored = head & 0x8000_0000 != 0;
+        let most_bytes = if stored { size } else { self.block_bytes };
+        Ok(Ok(Block { pieces, most_bytes, stored, checksum: self.block_checksums }))
+    }
+
+    fn end(&self, input: &mut Input) -> Result<Promise> {
+        input.cut_off(4)?;
+        let mut checksum = None;
+        if self.content_checksum {
+            let Some(bytes) = input.peek_all::<4>(0)? else {
+                return Err(Fault::Cut(input.end()));
+            };
+            input.cut_off(4)?;
+            checksum = Some(u32::from_le_bytes(bytes));
+        }
+        Ok(Promise { checksum, bytes: self.content_bytes })
+    }
+
+    /// Counts what comes out of the frame.
+    pub fn sum(&self) -> Sum {
+        Sum { bytes: 0, hasher: self.content_checksum.then(|| XxHash32::with_seed(0)) }
+    }
+}
+
+impl Block {
+    /// Decodes straight into `room`, of which the first `history` bytes came before; says how much it made.
+    ///
+    /// # Errors
+    /// The block is damaged.
+    pub fn decode(&self, history: usize, room: &mut [u8], scratch: &mut Vec<u8>) -> Result<usize> {
+        let whole = match &self.pieces[..] {
+            [one] => one,
+            many => {
+                scratch.clear();
+                many.iter().for_each(|piece| scratch.extend_from_slice(piece));
+                &scratch[..]
+            }
+        };
+        let (data, checksum) = whole.split_at(whole.len() - if self.checksum { 4 } else { 0 });
+        if self.checksum && hash(data).to_le_bytes() != checksum {
+            return Err(Fault::Damaged("a block checksum does not match".to_owned()));
+        }
+        let (before, room) = room.split_at_mut(history);
+        let room = &mut room[..self.most_bytes];
+        if self.stored {
+            room.copy_from_slice(data);
+            return Ok(data.len());
+        }
+        let before = &before[history.saturating_sub(HISTORY_BYTES)..];
+        let made = if before.is_empty() {
+            lz4_flex::block::decompress_into(data, room)
+        } else {
+            lz4_flex::block::decompress_into_with_dict(data, room, before)
+        };
+        made.map_err(|error| Fault::Damaged(error.to_string()))
+    }
+}
+
+/// What came out of a frame so far.
+pub struct Sum {
+    bytes: u64,
+    hasher: Option<XxHash32>,
+}
+
+impl Sum {
+    pub fn add(&mut self, content: &[u8]) {
+        self.bytes += content.len() as u64;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.write(content);
+        }
+    }
+
+    /// # Errors
+    /// The frame promised something else.
+    pub fn check(&self, promise: &Promise) -> Result<()> {
+        if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
+            return Err(Fault::Damaged(format!("{} bytes came out of a frame that announced {bytes}", self.bytes)));
+        }
+        let found = self.hasher.as_ref().map(|hasher| hasher.finish() as u32);
+        if found != promise.checksum {
+            return Err(Fault::Damaged("the content checksum does not match".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn hash(bytes: &[u8]) -> u32 {
+    XxHash32::oneshot(0, bytes)
+}

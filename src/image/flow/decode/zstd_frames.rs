@@ -1,0 +1,173 @@
+//! zstd: where a frame ends and how much may come out of it, told by its headers (RFC 8878 §3.1.1) without decoding it;
+//! then the decoding.
+
+use super::fault::{Fault, Result};
+use super::input::Input;
+use crate::image::flow::ring::Chunk;
+use std::io::{self, BufRead};
+use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
+
+/// What `zstd -d` takes without being asked, and what `--long` and `--ultra -22` produce: 128 MiB of window. It is the
+/// most that a ramdisk with 512 MiB can spare. The window is allocated by the frame's need, so `-19` takes 8 MiB.
+const WINDOW_LOG_MAX: u32 = 27;
+const WINDOW_BYTES_MAX: u64 = 1 << WINDOW_LOG_MAX;
+
+const BLOCK_BYTES_MAX: u64 = 128 * 1024;
+
+/// A frame that can be decoded by itself, in one piece.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Whole {
+    pub compressed_bytes: usize,
+    /// No more than this comes out of it.
+    pub most_bytes: usize,
+}
+
+/// Looks ahead over the frame that begins here. None when more than these bytes could come out of it, when more than these
+/// buffers would be held at once, or when something is wrong with it: the decoder has words for that.
+///
+/// # Errors
+/// The source's own.
+pub fn measure(input: &mut Input, most_bytes: usize, most_held: usize) -> io::Result<Option<Whole>> {
+    let mut bytes = [0; 18];
+    let got = input.peek(0, &mut bytes)?;
+    let Some(header) = Header::read(&bytes[..got]) else { return Ok(None) };
+    if header.content_bytes.is_some_and(|content| content > most_bytes as u64) {
+        return Ok(None);
+    }
+    let (mut offset, mut sum) = (header.bytes, 0);
+    loop {
+        let Some([a, b, c]) = input.peek_all::<3>(offset)? else { return Ok(None) };
+        let block = u32::from_le_bytes([a, b, c, 0]);
+        let size = block >> 3;
+        let (stored, most) = match block >> 1 & 3 {
+            0 => (size, u64::from(size)),
+            1 => (1, u64::from(size)),
+            2 => (size, header.block_bytes),
+            _ => return Ok(None),
+        };
+        offset += 3 + stored as usize;
+        sum += most;
+        let fits = header.content_bytes.is_some() || sum <= most_bytes as u64;
+        if !fits || u64::from(size) > header.block_bytes || offset > 2 * most_bytes || input.held() > most_held {
+            return Ok(None);
+        }
+        if block & 1 == 1 {
+            break;
+        }
+    }
+    let compressed_bytes = offset + header.checksum_bytes;
+    // Its last byte is there.
+    if input.peek_all::<1>(compressed_bytes - 1)?.is_none() || input.held() > most_held {
+        return Ok(None);
+    }
+    let most = header.content_bytes.unwrap_or(sum);
+    Ok(usize::try_from(most).ok().map(|most_bytes| Whole { compressed_bytes, most_bytes }))
+}
+
+struct Header {
+    bytes: usize,
+    content_bytes: Option<u64>,
+    /// The largest block.
+    block_bytes: u64,
+    checksum_bytes: usize,
+}
+
+impl Header {
+    /// None also for what is refused: reserved bits, dictionaries and windows that are too large.
+    fn read(bytes: &[u8]) -> Option<Header> {
+        let descriptor = *bytes.get(4)?;
+        let single_segment = descriptor & 0x20 != 0;
+        if descriptor & 0x08 != 0 {
+            return None;
+        }
+        let mut at = 5;
+        let mut number = |count: usize| {
+            let slice = bytes.get(at..at + count)?;
+            at += count;
+            Some(slice.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        };
+        let window = match single_segment {
+            true => None,
+            false => {
+                let descriptor = number(1)?;
+                let base = 1_u64 << (10 + (descriptor >> 3));
+                Some(base + base / 8 * (descriptor & 7))
+            }
+        };
+        if number([0, 1, 2, 4][usize::from(descriptor & 3)])? != 0 {
+            return None;
+        }
+        let content = match descriptor >> 6 {
+            0 if single_segment => Some(number(1)?),
+            0 => None,
+            1 => Some(number(2)? + 256),
+            2 => Some(number(4)?),
+            _ => Some(number(8)?),
+        };
+        let window = window.or(content).filter(|window| *window <= WINDOW_BYTES_MAX)?;
+        Some(Header {
+            bytes: at,
+            content_bytes: content,
+            block_bytes: window.min(BLOCK_BYTES_MAX),
+            checksum_bytes: if descriptor & 4 != 0 { 4 } else { 0 },
+        })
+    }
+}
+
+/// Decodes a whole frame straight into its place.
+///
+/// # Errors
+/// The frame is damaged.
+pub fn decode_whole(decoder: &mut DCtx, pieces: &[Chunk], room: &mut [u8]) -> Result<usize> {
+    begin(decoder)?;
+    // The library needs no window of its own then, which saves a copy of everything.
+    decoder.set_parameter(DParameter::StableOutBuffer(true)).map_err(words)?;
+    let mut output = OutBuffer::around(room);
+    let mut left = 1;
+    for piece in pieces {
+        let mut input = InBuffer::around(piece);
+        while left != 0 && input.pos() < piece.len() {
+            left = decoder.decompress_stream(&mut output, &mut input).map_err(words)?;
+        }
+    }
+    if left == 0 { Ok(output.pos()) } else { Err(Fault::Damaged("a block does not say how long it is".to_owned())) }
+}
+
+/// Starts a frame of the stream.
+///
+/// # Errors
+/// The library's own.
+pub fn begin(decoder: &mut DCtx) -> Result<()> {
+    decoder.reset(ResetDirective::SessionAndParameters).map_err(words)?;
+    decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(words)?;
+    Ok(())
+}
+
+/// Decodes some more of the frame into `room`; says how much, and whether the frame has ended.
+///
+/// # Errors
+/// The source's own, or the frame is damaged or cut.
+pub fn decode_some(decoder: &mut DCtx, input: &mut Input, room: &mut [u8]) -> Result<(usize, bool)> {
+    let mut output = OutBuffer::around(room);
+    let (at, compressed) = (input.position(), input.fill_buf()?);
+    let end = compressed.is_empty();
+    let mut source = InBuffer::around(compressed);
+    let left = decoder.decompress_stream(&mut output, &mut source).map_err(words)?;
+    let (taken, made) = (source.pos(), output.pos());
+    input.consume(taken);
+    match (left, made) {
+        (0, _) => Ok((made, true)),
+        (_, 0) if end => Err(Fault::Cut(at)),
+        _ => Ok((made, false)),
+    }
+}
+
+fn words(code: usize) -> Fault {
+    let text = get_error_name(code);
+    let hint = if text.contains("too much memory") {
+        " (windows up to 128 MiB are taken: compress with --long=27 or less)"
+    } else {
+        ""
+    };
+    Fault::Damaged(format!("{text}{hint}"))
+}

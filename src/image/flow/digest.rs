@@ -1,0 +1,163 @@
+//! The digest of the image as it travelled, computed on the way.
+
+use md5::Md5;
+use serde::{Deserialize, Serialize};
+use sha2::digest::DynDigest;
+use sha2::{Digest as _, Sha256, Sha512};
+use std::fmt::{self, Write};
+use std::io::{self, Read};
+use std::str::FromStr;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Sha256,
+    Sha512,
+    /// Finds damage, not malice. Only for images that come with nothing better.
+    Md5,
+}
+
+const KINDS: [(Kind, &str, usize); 3] =
+    [(Kind::Sha256, "sha256", 64), (Kind::Sha512, "sha512", 128), (Kind::Md5, "md5", 32)];
+
+/// A digest as written: `sha256:HEX`. Upper-case digits are taken and turned into lower-case ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest {
+    pub kind: Kind,
+    hex: String,
+}
+
+impl FromStr for Digest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Digest, String> {
+        let text = text.trim();
+        let (name, hex) = text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest like sha256:HEX"))?;
+        let known = KINDS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
+        let &(kind, _, digits) =
+            known.ok_or_else(|| format!("`{name}` is no digest that is known here: use sha256"))?;
+        if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(format!("the digest `{text}` has characters that are not hexadecimal digits"));
+        }
+        if hex.len() != digits {
+            return Err(format!("the digest `{text}` has {} digits; {name} has {digits}", hex.len()));
+        }
+        Ok(Digest { kind, hex: hex.to_ascii_lowercase() })
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Digest, String> {
+        text.parse()
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> String {
+        digest.to_string()
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let name = KINDS.iter().find(|(kind, _, _)| *kind == self.kind).map_or("", |(_, name, _)| name);
+        write!(f, "{name}:{}", self.hex)
+    }
+}
+
+impl Digest {
+    /// Of what went into this.
+    pub fn sha256(of: Sha256) -> Digest {
+        Digest { kind: Kind::Sha256, hex: format!("{:x}", of.finalize()) }
+    }
+
+    #[cfg(test)]
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest::sha256(Sha256::new_with_prefix(bytes))
+    }
+}
+
+/// For the tests of what has a digest and does not look at it.
+#[cfg(test)]
+impl Default for Digest {
+    fn default() -> Digest {
+        Digest::of(b"")
+    }
+}
+
+/// Passes bytes on and takes their digest.
+pub struct Digesting<R> {
+    inner: R,
+    kind: Kind,
+    state: Box<dyn DynDigest>,
+}
+
+impl<R: Read> Digesting<R> {
+    pub fn new(inner: R, kind: Kind) -> Self {
+        let state: Box<dyn DynDigest> = match kind {
+            Kind::Sha256 => Box::new(Sha256::default()),
+            Kind::Sha512 => Box::new(Sha512::default()),
+            Kind::Md5 => Box::new(Md5::default()),
+        };
+        Digesting { inner, kind, state }
+    }
+
+    /// The digest of all that was read.
+    pub fn finish(self) -> Digest {
+        let hex = self.state.finalize().iter().fold(String::new(), |mut hex, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
+        Digest { kind: self.kind, hex }
+    }
+}
+
+impl<R: Read> Read for Digesting<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.inner.read(buf)?;
+        self.state.update(&buf[..got]);
+        Ok(got)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest_of(kind: Kind, text: &str) -> String {
+        let mut digesting = Digesting::new(text.as_bytes(), kind);
+        io::copy(&mut digesting, &mut io::sink()).unwrap();
+        digesting.finish().to_string()
+    }
+
+    #[test]
+    fn known_digests() {
+        assert_eq!(digest_of(Kind::Md5, "abc"), "md5:900150983cd24fb0d6963f7d28e17f72");
+        assert_eq!(
+            digest_of(Kind::Sha256, "abc"),
+            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert!(digest_of(Kind::Sha512, "abc").starts_with("sha512:ddaf35a193617abacc417349ae204131"));
+    }
+
+    #[test]
+    fn a_digest_has_a_known_name_and_the_right_number_of_hexadecimal_digits() {
+        let upper = format!("sha256:{}", "AB".repeat(32));
+        assert_eq!(upper.parse::<Digest>().unwrap().to_string(), format!("sha256:{}", "ab".repeat(32)));
+        for (bad, says) in [
+            ("", "is not a digest"),
+            ("0123", "is not a digest"),
+            ("sha1:0123", "no digest that is known"),
+            ("sha256:0123", "has 4 digits; sha256 has 64"),
+            ("sha512:", "has 0 digits"),
+            (&format!("sha256:{}", "zz".repeat(32)), "not hexadecimal"),
+            (&format!("sha256:{} ", "ä".repeat(32)), "not hexadecimal"),
+        ] {
+            let error = bad.parse::<Digest>().unwrap_err();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
+    }
+}

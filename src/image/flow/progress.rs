@@ -1,0 +1,108 @@
+//! Tells now and then how far the stream is.
+
+use super::arriving::Told;
+use crate::facts::Progress;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two calls of the watcher.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Over how many seconds the rate is smoothed.
+const SMOOTHING_SECONDS: f64 = 3.0;
+
+type Watch<'a> = &'a (dyn Fn(Progress) + Sync);
+
+/// As [`Meter::telling`], of all that comes.
+pub fn telling<T>(told: &Told, total: Option<u64>, watch: Watch, work: impl FnOnce() -> T) -> T {
+    Meter::new(total).telling(told, watch, work)
+}
+
+/// How far it is, over several streams that follow each other; smooths the rate.
+pub struct Meter {
+    /// Of all streams.
+    total: Option<u64>,
+    /// Of the streams that have ended.
+    before: u64,
+    interval: Duration,
+    told_at: Instant,
+    told_bytes: u64,
+    /// Bytes a second; none before the first interval is over.
+    rate: Option<f64>,
+}
+
+impl Meter {
+    pub fn new(total: Option<u64>) -> Meter {
+        Meter { total, before: 0, interval: INTERVAL, told_at: Instant::now(), told_bytes: 0, rate: None }
+    }
+
+    /// Does `work` on the next stream and tells the watcher meanwhile, and the last state at its end, whatever the time.
+    pub fn telling<T>(&mut self, told: &Told, watch: Watch, work: impl FnOnce() -> T) -> T {
+        let (done, interval) = (AtomicBool::new(false), self.interval);
+        let result = thread::scope(|scope| {
+            let teller = scope.spawn(|| {
+                let mut last = false;
+                while !last {
+                    thread::park_timeout(interval);
+                    last = done.load(Ordering::Acquire);
+                    watch(self.progress(self.before + told.bytes(), Instant::now()));
+                }
+            });
+            let result = work();
+            done.store(true, Ordering::Release);
+            teller.thread().unpark();
+            result
+        });
+        self.before += told.bytes();
+        result
+    }
+
+    fn progress(&mut self, bytes: u64, now: Instant) -> Progress {
+        let seconds = now.duration_since(self.told_at).as_secs_f64().max(0.001);
+        let current = (bytes - self.told_bytes) as f64 / seconds;
+        let weight = 1.0 - (-seconds / SMOOTHING_SECONDS).exp();
+        let rate = self.rate.map_or(current, |rate| rate + (current - rate) * weight);
+        (self.rate, self.told_at, self.told_bytes) = (Some(rate), now, bytes);
+        let left = self.total.map(|total| total.saturating_sub(bytes));
+        Progress {
+            bytes,
+            total_bytes: self.total,
+            bytes_per_second: rate as u64,
+            seconds_left: left.filter(|_| rate >= 1.0).map(|left| (left as f64 / rate).ceil() as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn the_rate_is_smoothed_and_gives_the_time_left() {
+        let mut meter = Meter::new(Some(10_000));
+        let start = meter.told_at;
+        let told = [(1000, 1), (2000, 2), (2000, 3)];
+        let told = told.map(|(bytes, second)| meter.progress(bytes, start + Duration::from_secs(second)));
+        assert_eq!((told[0].bytes_per_second, told[0].seconds_left), (1000, Some(9)));
+        assert_eq!((told[1].bytes_per_second, told[1].seconds_left), (1000, Some(8)));
+        assert!(told[2].bytes_per_second < 1000 && told[2].bytes_per_second > 500, "{:?}", told[2]);
+        assert!(told[2].seconds_left > Some(8));
+    }
+
+    /// Else this test would take an hour.
+    #[test]
+    fn the_end_is_told_at_once_and_the_next_stream_goes_on_from_there() {
+        let mut meter = Meter { interval: Duration::from_secs(3600), ..Meter::new(Some(5)) };
+        for end in [2, 5] {
+            let (told, last) = (Told::default(), Mutex::new(None));
+            let watch = |progress: Progress| *last.lock().unwrap() = Some(progress.bytes);
+            let result = meter.telling(&told, &watch, || {
+                told.fetched(end - if end == 5 { 2 } else { 0 });
+                7
+            });
+            assert_eq!((result, *last.lock().unwrap()), (7, Some(end)));
+        }
+    }
+}

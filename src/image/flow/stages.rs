@@ -1,0 +1,175 @@
+//! How long each stage of the burn worked and how long it waited for the others: what names the bottleneck.
+
+use crate::facts::Share;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time that one thread of a stage has waited for another stage. Waiting for the network or a disk is work.
+#[derive(Debug, Default)]
+pub struct Clock {
+    waited_nanoseconds: AtomicU64,
+    /// What was waited before this does not count.
+    restarted: Mutex<Option<Instant>>,
+}
+
+impl Clock {
+    /// Counts the time of what does nothing but wait for another stage.
+    pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let began = Some(Instant::now());
+        let result = wait();
+        let restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = began.max(*restarted).map_or(0, |began| began.elapsed().as_nanos());
+        self.waited_nanoseconds.fetch_add(u64::try_from(waited).unwrap_or(u64::MAX), Ordering::Relaxed);
+        result
+    }
+
+    fn restart(&self, now: Instant) {
+        *self.restarted.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.waited_nanoseconds.store(0, Ordering::Relaxed);
+    }
+
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed))
+    }
+}
+
+/// The clocks of all threads, by the name of their stage.
+#[derive(Debug, Clone)]
+pub struct Stages {
+    began: Arc<Mutex<Instant>>,
+    clocks: Arc<Mutex<Vec<Named>>>,
+}
+
+type Named = (&'static str, Arc<Clock>);
+
+impl Stages {
+    /// Time runs from now.
+    pub fn start() -> Stages {
+        Stages { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default() }
+    }
+
+    /// Time runs from now: an image that was reached waited for the disks, which says nothing about the burn.
+    pub fn restart(&self) {
+        let now = Instant::now();
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|(_, clock)| clock.restart(now));
+    }
+
+    /// A clock for one more thread of this stage. What was before counts as waiting.
+    pub fn clock(&self, stage: &'static str) -> Arc<Clock> {
+        let before = self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
+        let clock = Arc::new(Clock { waited_nanoseconds: before, ..Clock::default() });
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, clock.clone()));
+        clock
+    }
+
+    /// One for each stage, in the order in which they began. Several threads of one stage are averaged. Where there are
+    /// fewer cores than busy threads, the time in which a thread waits for a core counts as work.
+    pub fn shares(&self) -> Vec<Share> {
+        self.shares_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+    }
+
+    fn shares_of(&self, total: Duration) -> Vec<Share> {
+        let total = total.as_secs_f64().max(1e-9);
+        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums: Vec<(&str, f64, u32)> = Vec::new();
+        for (stage, clock) in clocks.iter() {
+            let worked = 1.0 - clock.waited().as_secs_f64() / total;
+            match sums.iter_mut().find(|(name, ..)| name == stage) {
+                Some((_, sum, threads)) => (*sum, *threads) = (*sum + worked, *threads + 1),
+                None => sums.push((stage, worked, 1)),
+            }
+        }
+        let share = |(stage, sum, threads): (&str, f64, u32)| Share {
+            stage: stage.to_owned(),
+            percent: (sum / f64::from(threads) * 100.0).round().clamp(0.0, 100.0) as u8,
+        };
+        sums.into_iter().map(share).collect()
+    }
+}
+
+/// The shares of several streams, one after the other, as one.
+#[derive(Debug, Default)]
+pub struct Average {
+    seconds: f64,
+    /// Percent times seconds.
+    sums: Vec<(String, f64)>,
+}
+
+impl Average {
+    pub fn add(&mut self, shares: &[Share], took: Duration) {
+        self.seconds += took.as_secs_f64();
+        for Share { stage, percent } in shares {
+            let weighted = f64::from(*percent) * took.as_secs_f64();
+            match self.sums.iter_mut().find(|(name, _)| name == stage) {
+                Some((_, sum)) => *sum += weighted,
+                None => self.sums.push((stage.clone(), weighted)),
+            }
+        }
+    }
+
+    pub fn shares(self) -> Vec<Share> {
+        let percent = |sum: f64| (sum / self.seconds.max(1e-9)).round().clamp(0.0, 100.0) as u8;
+        self.sums.into_iter().map(|(stage, sum)| Share { stage, percent: percent(sum) }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+
+    #[test]
+    fn the_stage_that_does_not_wait_is_the_bottleneck() {
+        let stages = Stages::start();
+        let (network, one, two) = (stages.clock("network"), stages.clock("write"), stages.clock("write"));
+        for (clock, seconds) in [(network, 1), (one, 8), (two, 7)] {
+            clock.waited_nanoseconds.store(seconds * 1_000_000_000, Ordering::Relaxed);
+        }
+        let shares = stages.shares_of(Duration::from_secs(10));
+        let shares: Vec<_> = shares.iter().map(|share| (share.stage.as_str(), share.percent)).collect();
+        assert_eq!(shares, [("network", 90), ("write", 25)]);
+    }
+
+    #[test]
+    fn all_of_a_wait_is_counted_and_nothing_else() {
+        let clock = Clock::default();
+        clock.waiting(|| sleep(Duration::from_millis(5)));
+        let (waited, began) = (clock.waited(), Instant::now());
+        sleep(Duration::from_millis(5));
+        assert_eq!(clock.waited(), waited);
+        clock.waiting(|| sleep(Duration::from_millis(5)));
+        let second = clock.waited() - waited;
+        assert!(waited >= Duration::from_millis(5) && second >= Duration::from_millis(5));
+        assert!(second < began.elapsed());
+    }
+
+    #[test]
+    fn a_long_stream_weighs_more_than_a_short_one() {
+        let shares = |of: [(&str, u8); 2]| of.map(|(stage, percent)| Share { stage: stage.to_owned(), percent });
+        let mut average = Average::default();
+        average.add(&shares([("network", 90), ("decode", 10)]), Duration::from_secs(30));
+        average.add(&shares([("network", 10), ("decode", 100)]), Duration::from_secs(10));
+        assert_eq!(average.shares(), shares([("network", 70), ("decode", 33)]));
+        assert_eq!(Average::default().shares(), []);
+    }
+
+    #[test]
+    fn what_was_waited_before_the_restart_does_not_count() {
+        let stages = Stages::start();
+        let (before, during) = (stages.clock("before"), stages.clock("during"));
+        before.waiting(|| sleep(Duration::from_millis(20)));
+        let began = Instant::now();
+        let restarted = during.waiting(|| {
+            sleep(Duration::from_millis(20));
+            let now = Instant::now();
+            stages.restart();
+            now
+        });
+        assert!(before.waited().is_zero());
+        assert!(during.waited() <= restarted.elapsed() && during.waited() < began.elapsed());
+        assert!(stages.shares()[0].percent >= 99);
+    }
+}

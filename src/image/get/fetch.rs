@@ -1,0 +1,381 @@
+//! One image as a stream that survives drops and places that fail: it goes on by Range, at the same place when that proves
+//! that the image is still the same, else at the next one; and otherwise says that the burn has to start over.
+//!
+//! What comes from another place must have the same length. That it is the same image, the digest says at the end, or the
+//! chunk manifest at once: see `verify`. Where one stream is slower than the link, `lanes` take its place for as long as nothing
+//! goes wrong.
+
+mod places;
+mod several;
+
+use super::lanes::{Choice, Lanes};
+use super::look::header;
+use super::oci::renewed;
+use super::retry::{Pace, is_hopeless};
+use super::{Part, file};
+use crate::error::{Error, Phase};
+use crate::http::is_passing;
+use crate::image::flow::Feed;
+use places::{Failure, Lost, Opened, Places, for_good, not_from_here};
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::{Duration, Instant};
+
+/// So many bytes between two drops, and the count of failures begins anew. A single byte must not be enough: a server
+/// that drops after each one would never be given up.
+const PROGRESS_BYTES: u64 = 64 * 1024;
+
+const NO_STRONG_ETAG: &str = "the server gives no strong ETag to resume by";
+
+/// The body of one image.
+pub struct Fetch {
+    client: Client,
+    image: Part,
+    pace: Pace,
+    places: Places,
+    stream: Option<Stream>,
+    /// Where `stream` began.
+    opened_at: u64,
+    /// Bytes handed on so far.
+    position: u64,
+    total: Option<u64>,
+    authorization: Option<String>,
+    /// Rounds through all places.
+    failures: u32,
+    /// Places of this round that have failed already.
+    tried: usize,
+    /// Where the count of failures began.
+    counted_from: u64,
+    resumed: u32,
+    start_over: Option<String>,
+    choice: Choice,
+    /// The time spent waiting for the network, and what came in it, since this was looked at last.
+    slow: (Duration, u64),
+}
+
+enum Stream {
+    Http(Response),
+    File(File),
+    Lanes(Lanes),
+}
+
+impl Fetch {
+    /// `client` must end a read that stalls: [`crate::http::streaming_client`].
+    pub fn new(client: &Client, image: &Part, pace: &Pace) -> Self {
+        Fetch {
+            client: client.clone(),
+            image: image.clone(),
+            pace: pace.clone(),
+            places: Places::of(image),
+            stream: None,
+            opened_at: 0,
+            position: 0,
+            total: image.manifest.as_ref().map(|manifest| manifest.size_bytes).or(image.size_bytes),
+            authorization: image.authorization.clone(),
+            failures: 0,
+            tried: 0,
+            counted_from: 0,
+            resumed: 0,
+            start_over: None,
+            choice: Choice::new(pace.lanes.clone()),
+            slow: (Duration::ZERO, 0),
+        }
+    }
+
+    /// The place that is asked now.
+    pub fn place(&self) -> &str {
+        &self.places.here().url
+    }
+
+    /// What came from `position` on is bad: it is to come once more, from the next place if there is one.
+    pub fn go_back(&mut self, position: u64) {
+        if let Some(Stream::Lanes(_)) = self.stream {
+            self.choice.give_up();
+        }
+        self.stream = None;
+        self.position = position;
+        self.counted_from = self.counted_from.min(position);
+        self.resumed += 1;
+        self.places.go_on();
+    }
+
+    /// With pieces that are verified one by one it does not matter who sends them.
+    fn is_verified(&self) -> bool {
+        self.image.manifest.is_some()
+    }
+
+    fn connect(&mut self) -> io::Result<()> {
+        let opened = self.several().map_or_else(|| self.open(), Ok);
+        match opened {
+            Ok(stream) => {
+                (self.stream, self.opened_at) = (Some(stream), self.position);
+                self.choice.begin();
+                self.slow = (Duration::ZERO, 0);
+                Ok(())
+            }
+            Err(Failure::MayPass(why)) => self.dropped(&why, false),
+            Err(Failure::Lost(lost, why)) => self.lose(lost, why),
+        }
+    }
+
+    /// The stream of the current place, from where we are.
+    fn open(&mut self) -> Opened<Stream> {
+        let url = self.places.here().url.clone();
+        if url.starts_with("file:") {
+            let (file, size) = file::open(&url, self.position).map_err(|error| for_good(error.to_string()))?;
+            self.agree_on_size(Some(size))?;
+            self.places.here_mut().answered = Some(None);
+            return Ok(Stream::File(file));
+        }
+        let mut response = self.ask(&url)?;
+        if let (StatusCode::UNAUTHORIZED, Some(_)) = (response.status(), self.authorization()) {
+            let renewed = renewed(&self.client, &url, &response, &self.pace);
+            self.authorization = Some(renewed.map_err(|error| for_good(error.to_string()))?);
+            response = self.ask(&url)?;
+        }
+        self.accept(&response)?;
+        Ok(Stream::Http(response))
+    }
+
+    /// It belongs to the first place alone.
+    fn authorization(&self) -> Option<&String> {
+        self.authorization.as_ref().filter(|_| self.places.is_first())
+    }
+
+    /// Sends the request for the rest.
+    fn ask(&self, url: &str) -> Opened<Response> {
+        let mut request = self.client.get(url);
+        if let Some(authorization) = self.authorization() {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        if self.position > 0 {
+            request = request.header(RANGE, format!("bytes={}-", self.position));
+            // A place that is new here is asked without: what it sends is proven later.
+            if !self.is_verified() && self.places.here().answered.is_some() {
+                let etag = self.places.here().strong_etag().ok_or_else(|| not_from_here(NO_STRONG_ETAG))?;
+                request = request.header(IF_RANGE, etag);
+            }
+        }
+        match request.send() {
+            Ok(response) if is_passing(response.status()) => {
+                Err(Failure::MayPass(format!("the server answers {}", response.status())))
+            }
+            Ok(response) => Ok(response),
+            Err(error) => {
+                let hopeless = is_hopeless(&error);
+                let why = Error::with_source(Phase::Image, "no answer", error.without_url()).to_string();
+                Err(if hopeless { for_good(why) } else { Failure::MayPass(why) })
+            }
+        }
+    }
+
+    /// Checks that the answer is the image from where we are.
+    fn accept(&mut self, response: &Response) -> Opened<()> {
+        let etag = header(response, ETAG);
+        let before = self.places.here().answered.clone();
+        match (self.position, response.status()) {
+            (0, StatusCode::OK) => {
+                self.agree_on_size(header(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
+                if self.places.is_first() && etag != self.image.etag {
+                    tracing::warn!("{}: the image changed after it was looked at; the digest decides", self.image.url);
+                }
+            }
+            (0, status) => return Err(for_good(format!("the server answers {status}"))),
+            (_, StatusCode::PARTIAL_CONTENT) => {
+                let range = header(response, CONTENT_RANGE).unwrap_or_default();
+                if !self.is_verified() && before.as_ref().is_some_and(|before| *before != etag) {
+                    return Err(not_from_here("the image has another ETag now"));
+                }
+                if !self.continues(&range, before.is_some()) {
+                    return Err(not_from_here(&format!("the server resumes with another range: `{range}`")));
+                }
+            }
+            (_, StatusCode::OK) => return Err(not_from_here("the server sends the image from its start")),
+            (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
+                return Err(not_from_here("the image is shorter now than what came already"));
+            }
+            (_, status) => return Err(for_good(format!("the server answers {status} when asked for the rest"))),
+        }
+        self.places.here_mut().answered = Some(before.unwrap_or(etag));
+        Ok(())
+    }
+
+    /// A place alone may have changed its image: then the digest decides. Several must agree.
+    fn agree_on_size(&mut self, says: Option<u64>) -> Opened<()> {
+        let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
+        match (says, self.total) {
+            (Some(says), Some(total)) if says != total && !alone => {
+                Err(for_good(format!("the image has {says} bytes there, {total} were expected")))
+            }
+            _ => {
+                self.total = says.or(self.total);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether `bytes START-END/TOTAL` is exactly what is missing. Who sends for the first time must say its total.
+    fn continues(&self, range: &str, known: bool) -> bool {
+        let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
+            return false;
+        };
+        let start = span.split_once('-').and_then(|(start, _)| start.parse().ok());
+        let same_total = (total == "*" && known) || self.total.is_none() || total.parse().ok() == self.total;
+        start == Some(self.position) && same_total
+    }
+
+    /// A failure that may pass: on to the next place, or, when all have failed, a pause. A connection that brought
+    /// something is taken up again at the same place (`stay`).
+    fn dropped(&mut self, why: &str, stay: bool) -> io::Result<()> {
+        self.stream = None;
+        if self.position - self.counted_from >= PROGRESS_BYTES {
+            (self.failures, self.tried, self.counted_from) = (0, 0, self.position);
+        }
+        self.places.here_mut().why = why.to_owned();
+        self.resumed += 1;
+        if !stay && self.go_on(why) {
+            self.tried += 1;
+            if self.tried < self.places.left() {
+                return Ok(());
+            }
+            self.tried = 0;
+        }
+        self.failures += 1;
+        if self.failures >= self.pace.attempts {
+            return Err(self.give_up(&format!("{why} ({} attempts without progress)", self.failures)));
+        }
+        let pause = self.pace.pause(self.failures);
+        tracing::warn!(
+            "image: {why} at byte {} of {}; resuming in {:.1} s (attempt {} of {})",
+            self.position,
+            self.total.map_or("unknown".to_owned(), |total| total.to_string()),
+            pause.as_secs_f32(),
+            self.failures + 1,
+            self.pace.attempts
+        );
+        std::thread::sleep(pause);
+        Ok(())
+    }
+
+    /// This place is asked no more.
+    fn lose(&mut self, lost: Lost, why: String) -> io::Result<()> {
+        self.stream = None;
+        self.places.lose(lost);
+        self.places.here_mut().why.clone_from(&why);
+        if self.go_on(&why) {
+            self.resumed += 1;
+            return Ok(());
+        }
+        Err(self.give_up(&why))
+    }
+
+    /// No place can go on; one may be able to begin.
+    fn give_up(&mut self, why: &str) -> io::Error {
+        if self.places.one_may_begin() {
+            self.start_over = Some(format!("{why}, at byte {}", self.position));
+        }
+        self.places.failed(why, self.position)
+    }
+
+    /// Whether there is another place.
+    fn go_on(&mut self, why: &str) -> bool {
+        let before = self.places.go_on();
+        if let Some(before) = &before {
+            tracing::warn!("image: {before}: {why}, at byte {}; going on at {}", self.position, self.place());
+        }
+        before.is_some()
+    }
+
+    /// A server that sends a byte now and then never stalls and never ends; another place, or another connection, may be quick.
+    fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
+        let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
+        let is_over = time >= 2 * self.pace.stall;
+        self.slow = if is_over { (Duration::ZERO, 0) } else { (time, bytes) };
+        is_over && bytes < PROGRESS_BYTES && self.total != Some(self.position)
+    }
+
+    /// The stream has ended before the image.
+    fn cut(&mut self, why: String, stalled: bool) -> io::Result<()> {
+        if matches!(self.stream, Some(Stream::File(_))) {
+            return self.lose(Lost::ForGood, why);
+        }
+        if self.position > 0 && !self.is_verified() && self.places.here().strong_etag().is_none() {
+            return self.lose(Lost::ForThisStart, format!("{why}; {NO_STRONG_ETAG}"));
+        }
+        let brought = self.position - self.opened_at >= PROGRESS_BYTES;
+        self.dropped(&why, brought && !stalled)
+    }
+}
+
+impl Feed for Fetch {
+    fn resumed(&self) -> u32 {
+        self.resumed
+    }
+
+    fn start_over(&self) -> Option<&str> {
+        self.start_over.as_deref()
+    }
+}
+
+impl Read for Fetch {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            let Some(stream) = &mut self.stream else {
+                self.connect()?;
+                continue;
+            };
+            let complete = self.total == Some(self.position);
+            let began = Instant::now();
+            match stream.read(buf) {
+                Ok(0) if complete || self.total.is_none() => return Ok(0),
+                // Wound down.
+                Ok(0) if matches!(stream, Stream::Lanes(_)) => self.stream = None,
+                Ok(0) => self.cut("the connection ended early".to_owned(), false)?,
+                Ok(got) => {
+                    self.position += got as u64;
+                    if self.total.is_some_and(|total| self.position > total) {
+                        let more = "the server sends more than the image's Content-Length".to_owned();
+                        self.places.here_mut().why.clone_from(&more);
+                        return Err(self.places.failed(&more, self.position));
+                    }
+                    let waited = began.elapsed();
+                    self.choice.came(got, waited);
+                    self.reconsider();
+                    if self.is_too_slow(got, waited) {
+                        self.cut("hardly anything comes any more".to_owned(), true)?;
+                    }
+                    return Ok(got);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // All there; how the connection ends does not matter.
+                Err(_) if complete => return Ok(0),
+                Err(error) if matches!(stream, Stream::Lanes(_)) => self.one_again(&error),
+                Err(error) => {
+                    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                    let stalled = inner.is_some_and(reqwest::Error::is_timeout);
+                    let why = Error::with_source(Phase::Image, "the connection dropped", error).to_string();
+                    self.cut(why, stalled)?;
+                }
+            }
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Http(response) => response.read(buf),
+            Stream::File(file) => file.read(buf),
+            Stream::Lanes(lanes) => lanes.read(buf),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! When one stream becomes several ranges, and when they become one again.
+
+use super::{Fetch, Stream};
+use crate::image::get::lanes::{Asked, Lanes};
+use std::io;
+
+impl Fetch {
+    /// Several ranges from the current place, where they are wanted and can be had.
+    pub(super) fn several(&mut self) -> Option<Stream> {
+        let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
+        let Some(asked) = self.ranges() else {
+            // Another place has its turn, and nothing was measured there.
+            self.choice.give_up();
+            return None;
+        };
+        match Lanes::start(asked, lanes, self.choice.memory_bytes()) {
+            Ok(lanes) => Some(Stream::Lanes(lanes)),
+            Err(error) => {
+                self.one_again(&error);
+                None
+            }
+        }
+    }
+
+    /// As the plain stream when it is taken up again, lanes need proof that the image is the same.
+    fn is_divisible(&self) -> bool {
+        let here = self.places.here();
+        let is_known = self.total.is_some() && here.answered.is_some() && !here.url.starts_with("file:");
+        is_known && (self.is_verified() || here.strong_etag().is_some())
+    }
+
+    /// What lanes ask for. A registry's token goes with them; when it has expired, the plain stream gets another one.
+    fn ranges(&self) -> Option<Asked> {
+        let here = self.places.here();
+        Some(Asked {
+            client: self.client.clone(),
+            url: here.url.clone(),
+            authorization: self.authorization().cloned(),
+            etag: here.strong_etag().filter(|_| !self.is_verified()).map(str::to_owned),
+            start: self.position,
+            total: self.total.filter(|_| self.is_divisible())?,
+            stall: self.pace.stall,
+        })
+    }
+
+    /// After bytes came: whether the rest is to come by more or by fewer ranges.
+    pub(super) fn reconsider(&mut self) {
+        let running = match &self.stream {
+            Some(Stream::Http(_)) if self.is_divisible() => 1,
+            Some(Stream::Lanes(lanes)) if lanes.is_round_over() => lanes.count(),
+            _ => return,
+        };
+        let left_bytes = self.total.unwrap_or_default().saturating_sub(self.position);
+        // Lanes that are wound down are not measured any more.
+        if running != self.choice.lanes() || !self.choice.changes(left_bytes) {
+            return;
+        }
+        match &self.stream {
+            Some(Stream::Lanes(lanes)) => lanes.wind_down(),
+            _ => self.stream = None,
+        }
+    }
+
+    /// What goes wrong with lanes is nothing to judge a place by: the plain stream goes on from here, by its own rules.
+    pub(super) fn one_again(&mut self, error: &io::Error) {
+        tracing::warn!("image: {error}, in one of several ranges, at byte {}; going on with one stream", self.position);
+        self.stream = None;
+        self.resumed += 1;
+        self.choice.give_up();
+    }
+}

@@ -1,0 +1,136 @@
+//! `oci://HOST[:PORT]/REPOSITORY:TAG` or `…@sha256:HEX`: which registry, which repository, which image.
+
+use crate::image::flow::{Digest, Kind};
+use reqwest::Url;
+
+/// Docker's registry lives elsewhere than its name says.
+const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
+
+/// An image in a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    /// As it was written.
+    pub url: String,
+    /// `https://HOST/v2/REPOSITORY`.
+    pub base: String,
+    pub repository: String,
+    /// Ignored where there is a digest.
+    tag: String,
+    pub digest: Option<Digest>,
+}
+
+impl Reference {
+    /// `None` when the URL is of another kind.
+    pub fn parse(url: &str) -> Option<Result<Reference, String>> {
+        let (rest, plain) = match url.strip_prefix("oci+http://") {
+            Some(rest) => (rest, true),
+            None => (url.strip_prefix("oci://")?, false),
+        };
+        Some(parse(url, rest, plain).map_err(|why| format!("the image's URL `{url}` {why}")))
+    }
+
+    /// What its manifest is asked for by.
+    pub fn name(&self) -> String {
+        self.digest.as_ref().map_or(self.tag.clone(), Digest::to_string)
+    }
+}
+
+fn parse(url: &str, rest: &str, plain: bool) -> Result<Reference, String> {
+    let (host, path) = rest.split_once('/').ok_or("names no repository: write oci://HOST/REPOSITORY:TAG")?;
+    let (path, digest) = match path.split_once('@') {
+        Some((path, digest)) => (path, Some(digest.parse::<Digest>()?)),
+        None => (path, None),
+    };
+    if digest.as_ref().is_some_and(|digest| digest.kind == Kind::Md5) {
+        return Err("has an md5; a registry's digests are sha256".to_owned());
+    }
+    let (repository, tag) = path.rsplit_once(':').unwrap_or((path, ""));
+    if tag.is_empty() && digest.is_none() {
+        return Err("names neither a tag nor a digest: write oci://HOST/REPOSITORY:TAG".to_owned());
+    }
+    let is_word = |word: &str, more: &str| {
+        word.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+    };
+    if !repository.split('/').all(|word| is_word(word, "._-") && !word.contains(char::is_uppercase)) {
+        return Err(format!("has no repository's name in `{repository}`: small letters, digits, . _ - and / go"));
+    }
+    if !tag.is_empty() && (tag.len() > 128 || !is_word(tag, "._-")) {
+        return Err(format!("has no tag in `{tag}`: letters, digits, . _ and - go"));
+    }
+    let scheme = if plain || is_loopback(host) { "http" } else { "https" };
+    let address = if host == DOCKER.0 { DOCKER.1 } else { host };
+    let base = format!("{scheme}://{address}/v2/{repository}");
+    let parsed = Url::parse(&base).map_err(|why| format!("has no host in `{host}`: {why}"))?;
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err("has a user in it; only registries that need none can be used".to_owned());
+    }
+    if parsed.path() != format!("/v2/{repository}") {
+        return Err(format!("has no host in `{host}`"));
+    }
+    let (repository, tag) = (repository.to_owned(), tag.to_owned());
+    Ok(Reference { url: url.to_owned(), base, repository, tag, digest })
+}
+
+/// Registries on the same machine have no certificate.
+fn is_loopback(host: &str) -> bool {
+    Url::parse(&format!("http://{host}/")).is_ok_and(|url| match url.host_str() {
+        Some("localhost" | "[::1]") => true,
+        Some(other) => other.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback()),
+        None => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reference_asks_for() {
+        let hex = "0a".repeat(32);
+        let cases = [
+            ("oci://r.example/debian:12", "https://r.example/v2/debian", "12"),
+            ("oci://r.example:5000/os/debian_x.y-z:12.0_A", "https://r.example:5000/v2/os/debian_x.y-z", "12.0_A"),
+            ("oci://docker.io/library/debian:12", "https://registry-1.docker.io/v2/library/debian", "12"),
+            ("oci://localhost:5000/debian:12", "http://localhost:5000/v2/debian", "12"),
+            ("oci://127.0.0.9/debian:12", "http://127.0.0.9/v2/debian", "12"),
+            ("oci://[::1]:5000/debian:12", "http://[::1]:5000/v2/debian", "12"),
+            ("oci+http://10.0.0.1:5000/debian:12", "http://10.0.0.1:5000/v2/debian", "12"),
+            (&format!("oci://r.example/debian@sha256:{hex}"), "https://r.example/v2/debian", &format!("sha256:{hex}")),
+            (
+                &format!("oci://r.example/debian:12@sha256:{hex}"),
+                "https://r.example/v2/debian",
+                &format!("sha256:{hex}"),
+            ),
+        ];
+        for (url, base, name) in cases {
+            let reference = Reference::parse(url).unwrap().unwrap();
+            assert_eq!((reference.base.as_str(), reference.name().as_str()), (base, name), "{url}");
+        }
+        assert_eq!(Reference::parse("http://r.example/debian:12"), None);
+    }
+
+    #[test]
+    fn what_is_no_reference_is_refused() {
+        for (url, says) in [
+            ("oci://r.example", "names no repository"),
+            ("oci://r.example/debian", "neither a tag nor a digest"),
+            ("oci://r.example/debian:", "neither a tag nor a digest"),
+            ("oci:///debian:12", "no host in ``"),
+            ("oci://r.example?x=/debian:12", "no host in `r.example?x=`"),
+            ("oci://r.example:70000/debian:12", "no host in `r.example:70000`"),
+            ("oci://me:secret@r.example/debian:12", "has a user in it"),
+            ("oci://r.example/Debian:12", "no repository's name"),
+            ("oci://r.example/../debian:12", "no repository's name"),
+            ("oci://r.example//debian:12", "no repository's name"),
+            ("oci://r.example/debian?x=:12", "no repository's name"),
+            ("oci://r.example/debian:1/2", "no tag in"),
+            ("oci://r.example/debian:1%2f", "no tag in"),
+            ("oci://r.example/debian@sha256:12", "has 2 digits"),
+            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "has an md5"),
+        ] {
+            let error = Reference::parse(url).unwrap().unwrap_err();
+            assert!(error.contains(says) && error.contains(url), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The stream onto the disk: direct I/O, several writes in flight, runs of zeros by the disk's own command.
+
+use super::sniff::{self, Expected};
+use super::target::{Aligned, Target};
+use crate::image::flow::Reader;
+use std::io;
+use std::ops::Range;
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// What is held back. Whatever boots a disk begins in it: boot sector, GPT and its entries, the gap with GRUB's core.
+pub const HEAD_BYTES: usize = 1 << 20;
+
+/// One write. Enough that the disk is busy, and not so much that a slow one stops all others.
+pub(super) const BUFFER_BYTES: usize = 1 << 20;
+/// 8 MiB in all.
+const BUFFERS: usize = 8;
+/// Writes in flight.
+const WRITERS: usize = 4;
+
+/// Runs of zeros are cut at multiples of this. Shorter runs are written: a command costs more than a few zeros.
+const BLOCK_BYTES: usize = 128 * 1024;
+
+/// No ioctl is asked for more at once: it cannot be interrupted, and another thread may take the next one.
+pub(super) const ZEROS_BYTES: u64 = 256 << 20;
+
+/// All of an image is on the disk but its first MiB and what it has for the last sector.
+pub struct HeldBack<'t> {
+    target: &'t Target,
+    head: Aligned,
+    head_bytes: usize,
+    /// Without it the last sector stays zero.
+    tail: Option<Aligned>,
+    /// Of the whole image.
+    pub bytes: u64,
+}
+
+/// Writes a stream onto the disk. Where it has zeros, the disk has zeros afterwards: nothing is skipped.
+///
+/// # Errors
+/// The stream's own; it is no disk image, not one for this disk, or longer than the disk; the disk cannot be written.
+pub fn write<'t>(mut stream: Reader, target: &'t Target, expected: &Expected) -> io::Result<HeldBack<'t>> {
+    let mut head = Aligned::new(HEAD_BYTES);
+    let head_bytes = fill(&mut stream, &mut head)?;
+    sniff::check(&head[..head_bytes], &target.disk, expected)?;
+    if head_bytes as u64 > target.disk.size_bytes {
+        return Err(sniff::too_long(&target.disk, Some(head_bytes as u64)));
+    }
+    target.zero(0..target.disk.size_bytes.min(HEAD_BYTES as u64))?;
+    target.zero(target.last_sector())?;
+    target.sync()?;
+    let rest = Rest { end: head_bytes as u64, tail: None };
+    let Rest { end, tail } = if head_bytes < HEAD_BYTES { rest } else { write_rest(&mut stream, target)? };
+    target.sync()?;
+    Ok(HeldBack { target, head, head_bytes, tail, bytes: end })
+}
+
+impl HeldBack<'_> {
+    /// Only now the disk is what the image is.
+    ///
+    /// # Errors
+    /// The disk cannot be written.
+    pub fn release(mut self) -> io::Result<()> {
+        self.target.zero_behind(self.bytes)?;
+        if let Some(tail) = &self.tail {
+            self.target.write(self.target.last_sector().start, tail)?;
+        }
+        self.head[self.head_bytes..].fill(0);
+        let length = self.target.whole_sectors(self.head_bytes);
+        self.target.write(0, &self.head[..length])?;
+        self.target.sync()
+    }
+}
+
+/// Fills the buffer as far as the stream goes.
+fn fill(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let Some(chunk) = stream.take_chunk(buffer.len() - filled)? else { break };
+        buffer[filled..filled + chunk.len()].copy_from_slice(&chunk);
+        filled += chunk.len();
+    }
+    Ok(filled)
+}
+
+/// What one of the writers does.
+enum Job {
+    /// These parts of a buffer that begins at `offset` of the disk.
+    Write {
+        buffer: Aligned,
+        offset: u64,
+        parts: Vec<Range<usize>>,
+    },
+    Zero(Range<u64>),
+}
+
+/// All after the first MiB.
+struct Rest {
+    /// Where the image ends.
+    end: u64,
+    /// What it has for the disk's last sector, unless that is zero.
+    tail: Option<Aligned>,
+}
+
+fn write_rest(stream: &mut Reader, target: &Target) -> io::Result<Rest> {
+    let (jobs, todo) = mpsc::sync_channel(BUFFERS);
+    let (empty, empties) = mpsc::channel();
+    for _ in 0..BUFFERS {
+        // The receiver is right above.
+        let _ = empty.send(Aligned::new(BUFFER_BYTES));
+    }
+    let todo = Mutex::new(todo);
+    let failed = Mutex::new(None);
+    let cut = thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            let empty = empty.clone();
+            scope.spawn(|| {
+                let empty = empty;
+                while let Ok(job) = next(&todo) {
+                    let done = run(job, target, &empty);
+                    if let Err(error) = done {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    }
+                }
+            });
+        }
+        let is_failed = || failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        cut(stream, target, &mut Sending { jobs, zeros: 0..0 }, &empties, &is_failed)
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => cut,
+    }
+}
+
+fn next(todo: &Mutex<mpsc::Receiver<Job>>) -> Result<Job, mpsc::RecvError> {
+    todo.lock().unwrap_or_else(PoisonError::into_inner).recv()
+}
+
+fn run(job: Job, target: &Target, empty: &mpsc::Sender<Aligned>) -> io::Result<()> {
+    match job {
+        Job::Zero(range) => target.zero(range),
+        Job::Write { buffer, offset, parts } => {
+            let written =
+                parts.into_iter().try_for_each(|part| target.write(offset + part.start as u64, &buffer[part]));
+            // Nobody fills buffers any more when the stream has ended.
+            let _ = empty.send(buffer);
+            written
+        }
+    }
+}
+
+/// Cuts the stream into jobs. Waiting for the writers is no waiting for another stage: they are this stage.
+fn cut(
+    stream: &mut Reader,
+    target: &Target,
+    sending: &mut Sending,
+    empties: &mpsc::Receiver<Aligned>,
+    is_failed: &dyn Fn() -> bool,
+) -> io::Result<Rest> {
+    let mut offset = HEAD_BYTES as u64;
+    let mut kept = None;
+    let mut tail = None;
+    loop {
+        let mut buffer = match kept.take() {
+            Some(buffer) => buffer,
+            None => empties.recv().map_err(io::Error::other)?,
+        };
+        if is_failed() {
+            return Ok(Rest { end: offset, tail });
+        }
+        let filled = fill_buffer(stream, &mut buffer)?;
+        let end = offset + filled.bytes as u64;
+        if end > target.disk.size_bytes {
+            return Err(sniff::too_long(&target.disk, None));
+        }
+        let last = target.last_sector().start;
+        if last < end && filled.parts.last().is_some_and(|part| part.end == filled.bytes) {
+            tail = Some(hold_back(&mut buffer[(last - offset) as usize..], target));
+        }
+        for zeros in filled.zeros {
+            sending.zeros(offset + zeros.start as u64..offset + target.whole_sectors(zeros.end) as u64);
+        }
+        let is_last = filled.bytes < BUFFER_BYTES;
+        match filled.parts.is_empty() {
+            true => kept = Some(buffer),
+            false => {
+                let parts = filled.parts.into_iter().map(|part| part.start..target.whole_sectors(part.end)).collect();
+                sending.send(Job::Write { buffer, offset, parts });
+            }
+        }
+        if is_last {
+            sending.flush();
+            return Ok(Rest { end, tail });
+        }
+        offset = end;
+    }
+}
+
+/// A sector goes to the disk as zeros for now.
+fn hold_back(from: &mut [u8], target: &Target) -> Aligned {
+    let mut sector = Aligned::new(target.disk.sector_bytes as usize);
+    let length = sector.len();
+    sector.copy_from_slice(&from[..length]);
+    from[..length].fill(0);
+    sector
+}
+
+/// To the writers; zeros that follow each other become one job.
+struct Sending {
+    jobs: SyncSender<Job>,
+    zeros: Range<u64>,
+}
+
+impl Sending {
+    fn send(&self, job: Job) {
+        // The receiver lives as long as the writers, which end only after this.
+        let _ = self.jobs.send(job);
+    }
+
+    fn zeros(&mut self, range: Range<u64>) {
+        if self.zeros.end == range.start && range.end - self.zeros.start <= ZEROS_BYTES {
+            self.zeros.end = range.end;
+        } else {
+            self.flush();
+            self.zeros = range;
+        }
+    }
+
+    fn flush(&mut self) {
+        let zeros = std::mem::take(&mut self.zeros);
+        if !zeros.is_empty() {
+            self.send(Job::Zero(zeros));
+        }
+    }
+}
+
+/// What came into a buffer.
+#[derive(Debug, Default, PartialEq)]
+struct Filled {
+    /// Less than the buffer holds: the stream has ended.
+    bytes: usize,
+    /// What is to be written, in ranges that do not touch.
+    parts: Vec<Range<usize>>,
+    /// What is all zeros, and may not even be in the buffer.
+    zeros: Vec<Range<usize>>,
+}
+
+fn fill_buffer(stream: &mut Reader, buffer: &mut [u8]) -> io::Result<Filled> {
+    let mut filled = Filled::default();
+    while filled.bytes < buffer.len() {
+        let start = filled.bytes;
+        let block = &mut buffer[start..start + BLOCK_BYTES];
+        let (got, is_zero) = fill_block(stream, block)?;
+        if got == 0 {
+            break;
+        }
+        // The last sector is written whole.
+        block[got..].fill(0);
+        filled.bytes = start + got;
+        let ranges = if is_zero { &mut filled.zeros } else { &mut filled.parts };
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = filled.bytes,
+            _ => ranges.push(start..filled.bytes),
+        }
+        if got < BLOCK_BYTES {
+            break;
+        }
+    }
+    Ok(filled)
+}
+
+/// How much of a block came, and whether it is all zeros: then it is not copied where that can be helped.
+fn fill_block(stream: &mut Reader, block: &mut [u8]) -> io::Result<(usize, bool)> {
+    let Some(chunk) = stream.take_chunk(block.len())? else { return Ok((0, true)) };
+    if chunk.len() == block.len() && is_zero(&chunk) {
+        return Ok((block.len(), true));
+    }
+    let first = chunk.len();
+    block[..first].copy_from_slice(&chunk);
+    drop(chunk);
+    let got = first + fill(stream, &mut block[first..])?;
+    Ok((got, is_zero(&block[..got])))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // Arrays of this size are compared a few words at a time, also where the compiler optimises for size.
+    let (arrays, rest) = bytes.as_chunks::<64>();
+    arrays.iter().all(|array| *array == [0; 64]) && rest.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! What is known of an image by its first MiB, before anything is written, and what only afterwards.
+
+use super::*;
+
+fn arriving(server: &Server) -> Incoming {
+    let source = Source { url: server.url("x"), digest: Some(Digest::of(b"another")), ..Source::default() };
+    let reached = reach(&crate::http::client().unwrap(), &source, &pace()).unwrap();
+    Incoming::at_pace(reached, Plain::AnyBytes, pace()).unwrap()
+}
+
+fn sda(sector_bytes: u32) -> Disk {
+    Disk { name: "/dev/sda".to_owned(), size_bytes: 8 * MIB as u64, sector_bytes }
+}
+
+#[test]
+fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written() {
+    let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
+    let refused = Some("it is a raw disk image: that needs a layout with image: true");
+    for (bytes, says) in [
+        (compress("zstd", &tar), None),
+        (compress("gzip", b""), None),
+        (compress("lz4", &image(3 * MIB)), refused),
+        (compress("zstd", &crowded_image(4096, 500)), refused),
+    ] {
+        let server = Server::start(bytes, |_| Act::default());
+        let said = arriving(&server).require_tree().map_err(|error| error.to_string());
+        match says {
+            None => assert_eq!(said, Ok(())),
+            Some(says) => assert!(said.as_ref().is_err_and(|error| error.contains(says)), "{said:?}"),
+        }
+    }
+}
+
+/// `image` with other bytes at a place.
+fn changed(mut image: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    image[at..at + bytes.len()].copy_from_slice(bytes);
+    image
+}
+
+#[test]
+fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
+    let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
+    let (large, small) = (crowded_image(4096, 500), crowded_image(512, 4000));
+    let expected = |partitions: &[u32], grow| Expected { partitions: partitions.to_vec(), grow, ..Expected::default() };
+    let cases = [
+        (&tar, 512, expected(&[1], None), "the image is a tar archive, and the layout says image: true for /dev/sda"),
+        (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
+        (&small, 4096, expected(&[1], None), "is for disks with sectors of 512 bytes, those of /dev/sda have 4096"),
+        (&large, 512, expected(&[1], None), "is for disks with sectors of 4096 bytes, those of /dev/sda have 512"),
+        (
+            &image(9 * MIB),
+            512,
+            expected(&[1], None),
+            "(its partition table is for one of 9437184): /dev/sda has 8388608",
+        ),
+        (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "says that it has a GPT, and there is none: it is damaged"),
+        (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum is wrong"),
+        (
+            &changed(large.clone(), 2 * 4096 + 7, b"x"),
+            4096,
+            expected(&[1], None),
+            "the checksum of its entries is wrong",
+        ),
+        (
+            &small,
+            512,
+            expected(&[128, 129], None),
+            "a filesystem on /dev/sda129, and the image no partition 129: it has 1, 2,",
+        ),
+        (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: there is none in the image"),
+        (
+            &large,
+            4096,
+            expected(&[1], Some(127)),
+            "does not fit /dev/sda: partition 127 cannot grow: partition 128 lies behind",
+        ),
+        (&image(3 * MIB), 512, expected(&[1], Some(1)), "partition 1 cannot grow: the image has no GPT"),
+        (
+            &image(3 * MIB),
+            512,
+            expected(&[2], None),
+            "a filesystem on /dev/sda2, and the image no partition 2: it has 1",
+        ),
+        (&image(3 * MIB), 512, expected(&[5], None), "the image no partition 5: it has 1"),
+        (&changed(image(3 * MIB), 450, &[5]), 512, expected(&[2, 5], None), "the image no partition 2: it has 1"),
+    ];
+    for (image, sector, expected, says) in cases {
+        let server = Server::start(compress("zstd", image), |_| Act::default());
+        let error = arriving(&server).require_disk(&sda(sector), &expected).unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+    }
+    let good = [
+        (noise(MIB), 512, Expected::default()),
+        (small, 512, expected(&[1, 128], Some(128))),
+        (large, 4096, expected(&[128], Some(128))),
+        (image(3 * MIB), 512, expected(&[1], None)),
+        (changed(image(3 * MIB), 450, &[5]), 512, expected(&[1, 5], None)),
+    ];
+    for (image, sector, expected) in good {
+        let server = Server::start(compress("zstd", &image), |_| Act::default());
+        arriving(&server).require_disk(&sda(sector), &expected).unwrap();
+    }
+    let server = Server::start(compress("zstd", &image(MIB)), |_| Act::default());
+    let mut layered = arriving(&server);
+    layered.reached.parts.extend(layered.reached.parts.clone());
+    let error = layered.require_disk(&sda(512), &Expected::default()).unwrap_err().to_string();
+    assert!(error.contains("has 2 layers of files and is no raw disk image"), "{error}");
+}
+
+#[test]
+fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
+    let server = Server::start(compress("zstd", &crowded_image(512, 4000)), |_| Act::default());
+    let uuid = |byte: u8| Uuid::from_bytes([byte; 16]).to_string();
+    let taken = |taken: &[(u8, &str)]| Expected {
+        partitions: vec![1],
+        taken: taken.iter().map(|(byte, device)| (uuid(*byte), (*device).to_owned())).collect(),
+        ..Expected::default()
+    };
+    let other = taken(&[(0xf7, "/dev/sdb"), (0x22, "/dev/sdc9"), (0x21, "/dev/sdd")]);
+    let error = arriving(&server).require_disk(&sda(512), &other).unwrap_err().to_string();
+    let says =
+        format!("{} of /dev/sda is that of /dev/sdb, {} of /dev/sda1 is that of /dev/sdc9; ", uuid(0xf7), uuid(0x22));
+    assert!(error.contains(&says), "{error}");
+    arriving(&server).require_disk(&sda(512), &taken(&[(0x21, "/dev/sdb")])).unwrap();
+}
+
+#[test]
+fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
+    let signature = |uuid: &str| Signature { uuid: uuid.to_owned(), ..Signature::default() };
+    let partition = |number, uuids: &[&str]| Partition {
+        number,
+        signatures: uuids.iter().map(|uuid| signature(uuid)).collect(),
+        ..Partition::default()
+    };
+    let partitions = vec![partition(1, &["1A2B-3C4D"]), partition(2, &["", "e5-f6"])];
+    let table = Table { partitions, ..Table::default() };
+    let check = |uuid: &str| unique::check(&table, "/dev/nvme0n1", &[(uuid.to_owned(), "/dev/sdb1".to_owned())].into());
+    for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
+        let error = check(uuid).unwrap_err().to_string();
+        assert!(error.contains(&format!("{uuid} of {device} is that of /dev/sdb1; detach that disk")), "{error}");
+    }
+    check("e5-f7").unwrap();
+}
+
+/// Entries that lie behind what is looked at are found wanting when the table is fitted.
+#[test]
+fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
+    let image = crowded_image(512, 4000);
+    let whole = fit::check(&image, 512, 8 * MIB as u64, None).unwrap().unwrap();
+    assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
+    let partitions: Vec<_> = whole.partitions.iter().map(|is| (is.number, is.guid.unwrap().as_bytes()[0])).collect();
+    assert_eq!(partitions, (1..=128).zip(34..).collect::<Vec<(u32, u8)>>());
+    assert_eq!(fit::check(&image[..16 * 1024], 512, 8 * MIB as u64, None).unwrap(), None);
+    assert_eq!(fit::check(&image[..600], 512, 8 * MIB as u64, Some(7)).unwrap(), None);
+}
+
+#[test]
+fn an_image_that_changes_while_we_look_is_looked_at_again() {
+    let (old, new) = (noise(3 * MIB), compress("zstd", &image(3 * MIB)));
+    let changed = new.clone();
+    let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
+        ("HEAD", _) => Act::default(),
+        ("GET", 0) => Act::cut_after(MIB / 2),
+        _ => Act { etag: Some("\"two\"".into()), body: Some(changed.clone()), ..Act::default() },
+    });
+    let mut incoming = arriving(&server);
+    incoming.require_disk(&sda(512), &partitioned()).unwrap();
+    let disk = file(10 * MIB);
+    let error = incoming.burn_raw(&open(&disk), &partitioned(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains(&format!("{} came", Digest::of(&new))), "{error}");
+
+    let body = compress("zstd", &image(3 * MIB));
+    let server = Server::start(body.clone(), move |request| match request.method.as_str() {
+        "HEAD" => Act::default(),
+        _ => Act { etag: Some(format!("\"{}\"", request.nth)), ..Act::cut_after(MIB / 2) },
+    });
+    let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
+    assert!(error.contains("could not be resumed in 3 starts: the server sends the image from its start"), "{error}");
+}

@@ -1,0 +1,100 @@
+//! The way back for a burn that starts over: what it has brought so far was not verified, so nothing of that may stay on the
+//! filesystems that this run has made.
+
+use super::sweep::{Sweep, identity, names};
+use crate::jail::{self, Way};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat, fstatat};
+use nix::unistd::{Gid, Uid, fchown};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use xattr::FileExt;
+
+/// A directory before the image came: the root of a filesystem, its `lost+found`, one on the way to a mount point. It is held
+/// open, so that its inode number does not become another's.
+pub struct Fresh {
+    directory: File,
+    was: FileStat,
+    xattrs: Xattrs,
+    within: BTreeMap<CString, Fresh>,
+}
+
+type Xattrs = BTreeMap<OsString, Vec<u8>>;
+
+impl Fresh {
+    /// Looks at the directory and at those in it, and enters no mount point.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn look(directory: OwnedFd) -> io::Result<Fresh> {
+        let mut within = BTreeMap::new();
+        for name in names(&directory)? {
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+            match jail::open(&directory, name.as_c_str(), flags, Way::SameFilesystem) {
+                Ok(below) => drop(within.insert(name, Fresh::look(below)?)),
+                Err(Errno::EXDEV | Errno::ENOTDIR | Errno::ELOOP) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let directory = File::from(directory);
+        Ok(Fresh { was: fstat(&directory)?, xattrs: xattrs(&directory)?, directory, within })
+    }
+
+    /// Everything goes that was not there, and no mount point is entered: what is mounted there may be somebody's to keep.
+    /// Of files only directories stay.
+    ///
+    /// # Errors
+    /// Something cannot be removed or set.
+    pub fn restore(&self) -> io::Result<()> {
+        self.restore_attributes()?;
+        for name in names(&self.directory)? {
+            match self.within.get(&name) {
+                Some(fresh) if fresh.is_at(&self.directory, &name)? => fresh.restore()?,
+                _ => {
+                    let mut sweep = Sweep { stays: &|_| false, closed: &[], closed_met: 0, stayed: 0 };
+                    sweep.remove(&self.directory, identity(&self.was), &name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_at(&self, directory: &File, name: &CStr) -> Result<bool, Errno> {
+        let there = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        Ok(identity(&there) == identity(&self.was))
+    }
+
+    /// In the order in which none undoes another. Where there are no owners and xattrs, as on FAT, none have changed.
+    fn restore_attributes(&self) -> io::Result<()> {
+        let (directory, was) = (&self.directory, &self.was);
+        let is = fstat(directory)?;
+        if (is.st_uid, is.st_gid) != (was.st_uid, was.st_gid) {
+            fchown(directory, Some(Uid::from_raw(was.st_uid)), Some(Gid::from_raw(was.st_gid)))?;
+        }
+        let now = xattrs(directory)?;
+        for name in now.keys().filter(|name| !self.xattrs.contains_key(*name)) {
+            directory.remove_xattr(name)?;
+        }
+        for (name, value) in self.xattrs.iter().filter(|(name, value)| now.get(*name) != Some(value)) {
+            directory.set_xattr(name, value)?;
+        }
+        // An ACL that has gone may have changed it.
+        let mode = fstat(directory)?.st_mode;
+        if mode != was.st_mode {
+            fchmod(directory, Mode::from_bits_truncate(was.st_mode & 0o7777))?;
+        }
+        Ok(())
+    }
+}
+
+fn xattrs(directory: &File) -> io::Result<Xattrs> {
+    let listed = match directory.list_xattr() {
+        Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => return Ok(Xattrs::new()),
+        listed => listed?,
+    };
+    listed.map(|name| Ok((name.clone(), directory.get_xattr(&name)?.unwrap_or_default()))).collect()
+}

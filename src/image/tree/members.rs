@@ -1,0 +1,439 @@
+//! The tar stream as members, one after the other, and the proof that it was whole.
+//!
+//! The tar crate decodes single headers. Its iterator is not used: it takes the end of the input for the end of the
+//! archive, holds extended headers of any size, and misreads PAX values with a newline (see [`super::pax`]).
+
+use super::acl;
+use super::pax::Records;
+use super::sparse::{self, Map};
+use super::work::too_much;
+use crate::image::flow::{Chunk, Reader};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use tar::{EntryType, GnuExtSparseHeader, Header};
+
+const BLOCK: usize = 512;
+
+/// Long names and PAX records of one member. An xattr has at most 64 KiB.
+const EXTENSION_BYTES: u64 = 1 << 20;
+
+/// All global records together: each member looks through them.
+const GLOBAL_BYTES: usize = 64 * 1024;
+
+/// One member without its content.
+#[derive(Debug)]
+pub struct Member {
+    /// As the archive has it.
+    pub path: Vec<u8>,
+    pub kind: Kind,
+    pub attributes: Attributes,
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Kind {
+    /// The content follows: so many bytes, or the pieces of the map.
+    File {
+        size: u64,
+    },
+    Sparse(Map),
+    Directory,
+    Symlink(Vec<u8>),
+    HardLink(Vec<u8>),
+    CharacterDevice {
+        major: u32,
+        minor: u32,
+    },
+    BlockDevice {
+        major: u32,
+        minor: u32,
+    },
+    Fifo,
+}
+
+/// What a member has besides content.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attributes {
+    /// Twelve bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Seconds since 1970, nanoseconds.
+    pub mtime: (i64, u32),
+    pub xattrs: Vec<(OsString, Vec<u8>)>,
+}
+
+impl Attributes {
+    /// Memory that they hold, about.
+    pub fn bytes(&self) -> usize {
+        self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
+    }
+}
+
+/// Reading it, or taking its chunks, gives the content of the member that [`Members::next_member`] gave last.
+pub struct Members {
+    stream: Reader,
+    /// What is longer is a bomb.
+    longest: u64,
+    /// Content of the current member that was not read yet.
+    left: u64,
+    padding: u64,
+    global: Records,
+    /// Blocks that the global records would fill, as they are held: each member looks through them.
+    global_blocks: u64,
+    /// Blocks of headers so far, and how many there may be.
+    blocks: u64,
+    most_blocks: u64,
+    warned_of_acls: bool,
+}
+
+/// Headers before a member that speak of it.
+#[derive(Default)]
+struct Extensions {
+    records: Option<Records>,
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl Members {
+    pub fn new(stream: Reader) -> Self {
+        Members {
+            stream,
+            longest: u64::MAX,
+            left: 0,
+            padding: 0,
+            global: Records::default(),
+            global_blocks: 0,
+            blocks: 0,
+            most_blocks: u64::MAX,
+            warned_of_acls: false,
+        }
+    }
+
+    /// Bytes of tar read so far.
+    pub fn position(&self) -> u64 {
+        self.stream.position()
+    }
+
+    /// From here on the whole stream may have so many bytes.
+    pub fn limit(&mut self, bytes: u64) {
+        self.longest = bytes;
+    }
+
+    /// Blocks of headers so far: what members cost besides their content. Global records count once more for each member.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// From here on there may be so many of them in all.
+    pub fn limit_blocks(&mut self, blocks: u64) {
+        self.most_blocks = blocks;
+    }
+
+    /// The next piece of the content, as it lies in the stream's buffers, up to `count` bytes.
+    ///
+    /// # Errors
+    /// The stream's own, or it is cut or too long; the content has no more.
+    pub fn chunk(&mut self, count: u64) -> io::Result<Chunk> {
+        let count = usize::try_from(count.min(self.left)).unwrap_or(usize::MAX);
+        let chunk = if count == 0 { None } else { self.stream.take_chunk(count)? };
+        let chunk = chunk.ok_or_else(|| self.cut())?;
+        self.left -= chunk.len() as u64;
+        self.check_length()?;
+        Ok(chunk)
+    }
+
+    /// The next member; `None` after the end of the archive was seen and nothing but zeros followed.
+    ///
+    /// # Errors
+    /// The stream's own, or the archive is malformed or cut.
+    pub fn next_member(&mut self) -> io::Result<Option<Member>> {
+        self.skip(self.left + self.padding)?;
+        (self.left, self.padding) = (0, 0);
+        let mut extensions = Extensions::default();
+        loop {
+            let Some(header) = self.header()? else {
+                if extensions.records.is_some() || extensions.path.is_some() || extensions.link.is_some() {
+                    return Err(self.malformed("an extended header has no member after it"));
+                }
+                self.expect_only_zeros()?;
+                return Ok(None);
+            };
+            match header.entry_type() {
+                EntryType::XGlobalHeader => {
+                    self.count(self.global_blocks)?;
+                    self.global = Records::parse(&self.extension(&header)?)?.over(&self.global);
+                    self.global_blocks = self.global.bytes().div_ceil(BLOCK) as u64;
+                    if self.global.bytes() > GLOBAL_BYTES {
+                        return Err(self.malformed("the global headers are larger than 64 KiB"));
+                    }
+                }
+                EntryType::XHeader if extensions.records.is_none() => {
+                    extensions.records = Some(Records::parse(&self.extension(&header)?)?);
+                }
+                EntryType::GNULongName if extensions.path.is_none() => {
+                    extensions.path = Some(without_nul(self.extension(&header)?));
+                }
+                EntryType::GNULongLink if extensions.link.is_none() => {
+                    extensions.link = Some(without_nul(self.extension(&header)?));
+                }
+                EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
+                    return Err(self.malformed("a member has two extended headers of one kind"));
+                }
+                _ => return self.member(&header, extensions).map(Some),
+            }
+        }
+    }
+
+    fn member(&mut self, header: &Header, extensions: Extensions) -> io::Result<Member> {
+        self.count(self.global_blocks)?;
+        let records = extensions.records.unwrap_or_default().over(&self.global);
+        let text = |key: &str| records.get(key).map(<[u8]>::to_vec);
+        let path = text("GNU.sparse.name").or_else(|| text("path")).or(extensions.path);
+        let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let inside = |error: io::Error| at_member(&path, error);
+
+        let size = records.number("size").map_err(inside)?.map_or_else(|| self.size(header), Ok).map_err(inside)?;
+        if size > i64::MAX as u64 {
+            return Err(inside(self.malformed("its size is beyond any file")));
+        }
+        self.left = size;
+        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        let mut attributes = attributes(header, &records).map_err(inside)?;
+        let link = || text("linkpath").or(extensions.link).or_else(|| header.link_name_bytes().map(|l| l.into_owned()));
+        let entry_type = header.entry_type();
+        let kind = match entry_type {
+            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => Kind::Directory,
+            EntryType::Regular | EntryType::Continuous => self.file(&records, size).map_err(inside)?,
+            EntryType::GNUSparse => self.old_sparse(header, size).map_err(inside)?,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Symlink => Kind::Symlink(link().unwrap_or_default()),
+            EntryType::Link => Kind::HardLink(link().unwrap_or_default()),
+            EntryType::Fifo => Kind::Fifo,
+            EntryType::Char | EntryType::Block => {
+                let major = header.device_major().map_err(inside)?.unwrap_or_default();
+                let minor = header.device_minor().map_err(inside)?.unwrap_or_default();
+                match entry_type {
+                    EntryType::Char => Kind::CharacterDevice { major, minor },
+                    _ => Kind::BlockDevice { major, minor },
+                }
+            }
+            other => {
+                let shown = other.as_byte() as char;
+                return Err(inside(self.malformed(&format!("its type {shown:?} is unknown here"))));
+            }
+        };
+        let has_content = matches!(kind, Kind::File { .. } | Kind::Sparse(_));
+        if !has_content && size > 0 {
+            // Readers of tar disagree about what follows, so what one checked is not what another unpacks.
+            return Err(inside(self.malformed(&format!("it is not a file, but has {size} bytes of content"))));
+        }
+        if let Some(lost) = acl::add_text(&records, &mut attributes).first()
+            && !self.warned_of_acls
+        {
+            self.warned_of_acls = true;
+            tracing::warn!(
+                "{}: an ACL of the image is not restored, and others may not be: {lost}",
+                String::from_utf8_lossy(&path)
+            );
+        }
+        Ok(Member { path, kind, attributes })
+    }
+
+    /// A plain file, or a sparse one in one of the PAX ways.
+    fn file(&mut self, records: &Records, size: u64) -> io::Result<Kind> {
+        let version = (records.number("GNU.sparse.major")?, records.number("GNU.sparse.minor")?);
+        let real_size = records
+            .number("GNU.sparse.realsize")?
+            .map_or_else(|| records.number("GNU.sparse.size"), |s| Ok(Some(s)))?;
+        match (version, real_size) {
+            ((Some(1), Some(0)), Some(real_size)) => Ok(Kind::Sparse(Map::read(self, real_size, size)?)),
+            ((None, None) | (Some(0), Some(0 | 1)), Some(real_size)) => {
+                Map::from_records(records, real_size, size).map(Kind::Sparse)
+            }
+            ((None, None), None) => Ok(Kind::File { size }),
+            _ => Err(self.malformed("it is sparse in a way that is unknown here")),
+        }
+    }
+
+    /// The map is in the header and, beyond four pieces, in blocks of their own after it.
+    fn old_sparse(&mut self, header: &Header, size: u64) -> io::Result<Kind> {
+        let gnu = header.as_gnu().ok_or_else(|| self.malformed("it is sparse, but its header is not GNU's"))?;
+        let mut segments = Vec::new();
+        sparse::add_pieces(&mut segments, &gnu.sparse)?;
+        let mut more = gnu.is_extended();
+        while more {
+            self.count(1)?;
+            let mut extension = GnuExtSparseHeader::new();
+            self.block(extension.as_mut_bytes())?;
+            sparse::add_pieces(&mut segments, extension.sparse())?;
+            more = extension.is_extended();
+        }
+        Map::new(segments, gnu.real_size()?, size).map(Kind::Sparse)
+    }
+
+    /// A header block; `None` for the first of the zero blocks that end the archive.
+    fn header(&mut self) -> io::Result<Option<Header>> {
+        self.count(1)?;
+        let mut header = Header::new_old();
+        self.block(header.as_mut_bytes())?;
+        if header.as_bytes().iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        // The checksum is taken with its own eight bytes as blanks.
+        let sum = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        let own = header.as_bytes()[148..156].iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {
+            return Err(self.malformed("what should be a header has a wrong checksum"));
+        }
+        Ok(Some(header))
+    }
+
+    fn block(&mut self, block: &mut [u8; BLOCK]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < BLOCK {
+            match self.read_stream(&mut block[filled..])? {
+                0 => return Err(self.cut()),
+                got => filled += got,
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the header. A number in base 256 has more bytes than the tar crate looks at.
+    fn size(&self, header: &Header) -> io::Result<u64> {
+        let size = header.as_old().size;
+        if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
+            return Err(self.malformed("its size is beyond any file"));
+        }
+        header.entry_size()
+    }
+
+    fn extension(&mut self, header: &Header) -> io::Result<Vec<u8>> {
+        let size = self.size(header)?;
+        if size > EXTENSION_BYTES {
+            return Err(self.malformed(&format!("an extended header has {size} bytes; up to 1 MiB is taken")));
+        }
+        self.count(size.div_ceil(BLOCK as u64))?;
+        self.left = size;
+        self.padding = size.next_multiple_of(BLOCK as u64) - size;
+        let mut content = Vec::new();
+        self.read_to_end(&mut content)?;
+        self.skip(self.padding)?;
+        self.padding = 0;
+        Ok(content)
+    }
+
+    /// After the first zero block there must be a second one and then only zeros: tars are filled up to a record.
+    fn expect_only_zeros(&mut self) -> io::Result<()> {
+        let mut zeros = BLOCK as u64;
+        let mut buffer = [0; 8192];
+        loop {
+            let got = self.read_stream(&mut buffer)?;
+            if buffer[..got].iter().any(|byte| *byte != 0) {
+                return Err(self.malformed("something follows the end of the archive"));
+            }
+            if got == 0 && zeros < 2 * BLOCK as u64 {
+                return Err(self.cut());
+            }
+            if got == 0 {
+                return Ok(());
+            }
+            zeros += got as u64;
+        }
+    }
+
+    fn count(&mut self, blocks: u64) -> io::Result<()> {
+        self.blocks += blocks;
+        if self.blocks <= self.most_blocks {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, too_much(self.most_blocks)))
+    }
+
+    fn skip(&mut self, mut count: u64) -> io::Result<()> {
+        while count > 0 {
+            let skipped = self.stream.take_chunk(usize::try_from(count).unwrap_or(usize::MAX))?;
+            count -= skipped.ok_or_else(|| self.cut())?.len() as u64;
+            self.check_length()?;
+        }
+        Ok(())
+    }
+
+    fn read_stream(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.stream.read(buf)?;
+        self.check_length()?;
+        Ok(got)
+    }
+
+    fn check_length(&self) -> io::Result<()> {
+        if self.position() <= self.longest {
+            return Ok(());
+        }
+        let text = format!("the tar has more than {} bytes, twice what its filesystems can hold", self.longest);
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+
+    fn cut(&self) -> io::Error {
+        let text = format!("the tar ends after byte {} without its end blocks: it was cut", self.position());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    }
+
+    fn malformed(&self, what: &str) -> io::Error {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the tar is malformed before byte {}: {what}", self.position()),
+        )
+    }
+}
+
+impl Read for Members {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let want = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if want == 0 {
+            return Ok(0);
+        }
+        match self.read_stream(&mut buf[..want])? {
+            0 => Err(self.cut()),
+            got => {
+                self.left -= got as u64;
+                Ok(got)
+            }
+        }
+    }
+}
+
+fn attributes(header: &Header, records: &Records) -> io::Result<Attributes> {
+    let id = |name: &str, of_header: io::Result<u64>| {
+        let id = records.number(name)?.map_or(of_header, Ok)?;
+        // The highest one means "do not change" to chown(2).
+        u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("its {name} {id} is beyond what Linux has"))
+        })
+    };
+    Ok(Attributes {
+        mode: header.mode()? & 0o7777,
+        uid: id("uid", header.uid())?,
+        gid: id("gid", header.gid())?,
+        mtime: match records.time("mtime")? {
+            Some(time) => time,
+            // A time before 1970 is stored as a negative binary number.
+            None => (header.mtime()?.cast_signed(), 0),
+        },
+        xattrs: records.xattrs()?,
+    })
+}
+
+fn at_member(path: &[u8], error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", String::from_utf8_lossy(path)))
+}
+
+/// GNU tar ends long names with a zero byte.
+fn without_nul(mut name: Vec<u8>) -> Vec<u8> {
+    if name.last() == Some(&0) {
+        name.pop();
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests;

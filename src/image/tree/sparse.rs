@@ -1,0 +1,211 @@
+//! Where the data of a sparse file lies: the old GNU map in headers, and the three PAX ones (0.0, 0.1, 1.0).
+//!
+//! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
+
+use super::pax::Records;
+use std::io::{self, Read};
+use tar::GnuSparseHeader;
+
+/// Segments of one file. 4 MiB of memory; nothing that belongs into an OS image is in more pieces.
+const MOST_SEGMENTS: usize = 1 << 18;
+
+const BLOCK: u64 = 512;
+
+/// The pieces of a file that have data, in order; the rest are holes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map {
+    /// Offset and length in the file, in bytes.
+    pub segments: Vec<(u64, u64)>,
+    /// Length of the file with its holes.
+    pub file_size: u64,
+}
+
+impl Map {
+    /// Checks that the pieces are in order, inside the file and together as long as the data in the archive.
+    pub fn new(segments: Vec<(u64, u64)>, file_size: u64, data_size: u64) -> io::Result<Map> {
+        let (mut end, mut sum) = (0, 0_u64);
+        for &(offset, length) in &segments {
+            let next = offset.checked_add(length).filter(|next| offset >= end && *next <= file_size);
+            end = next.ok_or_else(|| invalid("its pieces overlap or lie outside the file"))?;
+            // Cannot overflow: the pieces are disjoint.
+            sum += length;
+        }
+        if sum != data_size {
+            return Err(invalid(&format!("its map has {sum} bytes of data and the archive {data_size}")));
+        }
+        if i64::try_from(file_size).is_err() {
+            return Err(invalid("it is too long for any filesystem"));
+        }
+        Ok(Map { segments, file_size })
+    }
+
+    /// The map that PAX records 0.0 or 0.1 hold.
+    ///
+    /// # Errors
+    /// There is none, or it contradicts itself.
+    pub fn from_records(records: &Records, file_size: u64, data_size: u64) -> io::Result<Map> {
+        let numbers: Vec<u64> = match records.get("GNU.sparse.map") {
+            Some(text) => text.split(|byte| *byte == b',').map(decimal).collect::<io::Result<_>>()?,
+            None => {
+                let keys = [&b"GNU.sparse.offset"[..], b"GNU.sparse.numbytes"];
+                let mut numbers = Vec::new();
+                for (key, value) in records.iter().filter(|(key, _)| keys.contains(key)) {
+                    // Offset and length alternate.
+                    if key != keys[numbers.len() % 2] {
+                        return Err(invalid("its map has an offset without a length"));
+                    }
+                    numbers.push(decimal(value)?);
+                }
+                numbers
+            }
+        };
+        let count = records.number("GNU.sparse.numblocks")?;
+        if !numbers.len().is_multiple_of(2) || count.is_some_and(|count| count != numbers.len() as u64 / 2) {
+            return Err(invalid("its map has another number of pieces than it says"));
+        }
+        Map::new(pairs(&numbers)?, file_size, data_size)
+    }
+
+    /// The map 1.0: decimal lines before the data, filled up to a block. `data_size` counts the map too.
+    ///
+    /// # Errors
+    /// The map contradicts itself or does not end.
+    pub fn read(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<Map> {
+        let mut lines = Lines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
+        let count = usize::try_from(lines.number()?).ok().filter(|count| *count <= MOST_SEGMENTS);
+        let count = count.ok_or_else(|| invalid("its map has too many pieces"))?;
+        // Grows with what really comes, not with what the first line promises.
+        let mut segments = Vec::new();
+        for _ in 0..count {
+            segments.push((lines.number()?, lines.number()?));
+        }
+        let map_size = lines.read;
+        Map::new(segments, file_size, data_size - map_size)
+    }
+}
+
+/// Adds the pieces of an old GNU header or its extensions.
+///
+/// # Errors
+/// A number is none, or there are too many.
+pub fn add_pieces(segments: &mut Vec<(u64, u64)>, pieces: &[GnuSparseHeader]) -> io::Result<()> {
+    for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+        segments.push((piece.offset()?, piece.length()?));
+    }
+    if segments.len() > MOST_SEGMENTS { Err(invalid("its map has too many pieces")) } else { Ok(()) }
+}
+
+struct Lines<'a, R> {
+    stream: &'a mut R,
+    block: [u8; BLOCK as usize],
+    at: usize,
+    read: u64,
+    limit: u64,
+}
+
+impl<R: Read> Lines<'_, R> {
+    fn number(&mut self) -> io::Result<u64> {
+        let mut digits = Vec::new();
+        loop {
+            if self.at == self.block.len() {
+                if self.read + BLOCK > self.limit {
+                    return Err(invalid("its map does not end"));
+                }
+                self.stream.read_exact(&mut self.block)?;
+                (self.at, self.read) = (0, self.read + BLOCK);
+            }
+            let byte = self.block[self.at];
+            self.at += 1;
+            match byte {
+                b'\n' => return decimal(&digits),
+                _ if digits.len() < 20 => digits.push(byte),
+                _ => return Err(invalid("its map has a number that is too long")),
+            }
+        }
+    }
+}
+
+fn pairs(numbers: &[u64]) -> io::Result<Vec<(u64, u64)>> {
+    if numbers.len() / 2 > MOST_SEGMENTS {
+        return Err(invalid("its map has too many pieces"));
+    }
+    Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+}
+
+fn decimal(text: &[u8]) -> io::Result<u64> {
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| invalid(&format!("its map has {:?} for a number", String::from_utf8_lossy(text))))
+}
+
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the sparse file is malformed: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::testing::pax_record;
+
+    fn padded(text: &str) -> Vec<u8> {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        bytes
+    }
+
+    #[test]
+    fn the_map_before_the_data() {
+        let text = padded("2\n0\n10\n4096\n20\n");
+        let map = Map::read(&mut &text[..], 9000, 512 + 30).unwrap();
+        assert_eq!(map, Map { segments: vec![(0, 10), (4096, 20)], file_size: 9000 });
+        let many: String = (0..200).map(|i| format!("{}\n1\n", i * 4096)).collect();
+        let text = padded(&format!("200\n{many}"));
+        assert_eq!(Map::read(&mut &text[..], 1 << 30, text.len() as u64 + 200).unwrap().segments.len(), 200);
+    }
+
+    #[test]
+    fn maps_that_cannot_be_are_refused() {
+        for (text, says) in [
+            ("1\n0\n31\n", "31 bytes of data and the archive 30"),
+            ("1\n9000\n30\n", "outside the file"),
+            ("2\n100\n10\n0\n20\n", "overlap"),
+            ("1\n18446744073709551615\n30\n", "outside"),
+            ("x\n", "for a number"),
+            ("\n", "for a number"),
+            ("-1\n", "for a number"),
+            ("999999999\n", "too many pieces"),
+            ("3\n0\n10\n", "too long"),
+            ("111111111111111111111111\n", "too long"),
+        ] {
+            let error = Map::read(&mut &padded(text)[..], 9000, 512 + 30).unwrap_err().to_string();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+        let endless = "1".repeat(600);
+        assert!(Map::read(&mut endless.as_bytes(), 9000, 512).is_err());
+        let split = padded(&format!("200\n{}", "0\n0\n".repeat(200)));
+        assert!(Map::read(&mut &split[..512], 9000, 512).unwrap_err().to_string().contains("does not end"));
+        assert!(Map::new(Vec::new(), u64::MAX, 0).is_err());
+    }
+
+    #[test]
+    fn the_map_in_records() {
+        let parse = |pairs: &[&str]| {
+            let text: Vec<u8> = pairs.iter().flat_map(|pair| pax_record(pair.as_bytes())).collect();
+            Map::from_records(&Records::parse(&text).unwrap(), 9000, 30)
+        };
+        let map = Map { segments: vec![(0, 10), (4096, 20)], file_size: 9000 };
+        assert_eq!(parse(&["GNU.sparse.numblocks=2", "GNU.sparse.map=0,10,4096,20"]).unwrap(), map);
+        let old = [
+            "GNU.sparse.numblocks=2",
+            "GNU.sparse.offset=0",
+            "GNU.sparse.numbytes=10",
+            "GNU.sparse.offset=4096",
+            "GNU.sparse.numbytes=20",
+        ];
+        assert_eq!(parse(&old).unwrap(), map);
+        assert!(parse(&old[..3]).is_err());
+        for bad in ["GNU.sparse.map=0,10,4096", "GNU.sparse.map=0,,1", "GNU.sparse.numbytes=10", "GNU.sparse.offset=1"]
+        {
+            assert!(parse(&[bad]).is_err(), "{bad}");
+        }
+    }
+}

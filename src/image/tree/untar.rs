@@ -1,0 +1,497 @@
+//! From members to files below the root.
+
+use super::acl::has_default;
+use super::attributes::{first_mode, set_by_name, set_xattrs};
+use super::beneath::{Conflicts, Counter};
+use super::copy::{copy, link};
+use super::members::{Attributes, Kind, Member, Members};
+use super::place::{Place, Root, inside};
+use super::sparse::Map;
+use super::whiteout::{Layer, Whiteout};
+use super::writers::{Made, Writers, named};
+use crate::image::flow::{Reader, Stages, Told, too_little_for};
+use crate::marker;
+use nix::sys::stat::SFlag;
+use nix::sys::statfs::fstatfs;
+use nix::sys::statvfs::FsFlags;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// For 180,000 directories with paths of 60 bytes.
+const DIRECTORIES_BYTES: usize = 32 << 20;
+
+/// What was unpacked.
+#[derive(Debug, Default, PartialEq)]
+pub struct Unpacked {
+    pub entries: u64,
+    pub tar_bytes: u64,
+    pub conflicts: Conflicts,
+}
+
+/// Unpacks the stream to its end. Later members replace earlier ones, and what stood below the root before; only
+/// directories of a kept filesystem stay as a conflict. Each member that is no directory is shown to `counter`.
+/// In a layer of an OCI image (`layered`), whiteouts remove what earlier layers brought. `told` says how much was fetched for all this.
+///
+/// # Errors
+/// The stream's own; the archive is malformed, cut or empty; something cannot be written. The member is named.
+pub fn untar(
+    stream: Reader,
+    root: &Root,
+    counter: &mut Counter,
+    layered: bool,
+    told: &Told,
+    stages: &Stages,
+) -> io::Result<Unpacked> {
+    let writers = Writers::start(stream.clock(), stages);
+    let mut unpacking = Unpacking {
+        members: Members::new(stream),
+        root,
+        writers,
+        directories: Directories::default(),
+        layer: layered.then(Layer::default),
+        entries: 0,
+        copied: 0,
+        counter,
+        told,
+        conflicts: Conflicts::default(),
+    };
+    let parsed = unpacking.all();
+    let Unpacking { members, writers, entries, conflicts, counter, .. } = unpacking;
+    writers.finish(parsed)?;
+    counter.work.add(members.blocks(), told.bytes());
+    Ok(Unpacked { entries, tar_bytes: members.position(), conflicts })
+}
+
+struct Unpacking<'a, 'b> {
+    members: Members,
+    root: &'a Root,
+    writers: Writers,
+    directories: Directories,
+    layer: Option<Layer>,
+    entries: u64,
+    /// Bytes of hard links that became copies.
+    copied: u64,
+    counter: &'a mut Counter<'b>,
+    told: &'a Told,
+    conflicts: Conflicts,
+}
+
+/// Is set at the end: a directory may forbid writing, and each file in it changes its mtime.
+#[derive(Default)]
+struct Directories {
+    /// Deepest last.
+    by_path: BTreeMap<PathBuf, Attributes>,
+    /// Of memory, about.
+    bytes: usize,
+}
+
+impl Directories {
+    fn add(&mut self, path: PathBuf, attributes: Attributes) -> io::Result<()> {
+        let bytes = path.as_os_str().len() + attributes.bytes() + 128;
+        if self.by_path.insert(path, attributes).is_none() {
+            self.bytes += bytes;
+        }
+        if self.bytes <= DIRECTORIES_BYTES {
+            return Ok(());
+        }
+        let (count, limit) = (self.by_path.len(), DIRECTORIES_BYTES >> 20);
+        let text = format!("to remember the {count} directories up to this one takes more than {limit} MiB");
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+}
+
+impl Unpacking<'_, '_> {
+    fn all(&mut self) -> io::Result<()> {
+        self.members.limit(self.root.longest_tar());
+        while let Some(mut member) = self.next_member()? {
+            let path = std::mem::take(&mut member.path);
+            self.one(&path, member).map_err(|error| {
+                let shown = String::from_utf8_lossy(&path);
+                io::Error::new(error.kind(), format!("{shown}: {error}"))
+            })?;
+            self.entries += 1;
+        }
+        // Layers that bring nothing are common.
+        if self.entries == 0 && self.layer.is_none() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar has no members"));
+        }
+        self.finish_directories()
+    }
+
+    fn next_member(&mut self) -> io::Result<Option<Member>> {
+        let left = self.counter.work.left(self.told.bytes());
+        self.members.limit_blocks(left.saturating_sub(self.root.worked()));
+        self.members.next_member()
+    }
+
+    fn one(&mut self, path: &[u8], member: Member) -> io::Result<()> {
+        let path = inside(path)?;
+        if self.layer.is_some()
+            && let Some(whiteout) = Whiteout::of(&path)?
+        {
+            return self.white_out(&path, &whiteout);
+        }
+        // That of the machine which the image was made of: until it was taken away, it would pass for an installation.
+        if path == Path::new(marker::PATH.trim_start_matches('/')) && member.kind != Kind::Directory {
+            return Ok(());
+        }
+        if member.kind == Kind::Directory && path == Path::new("") {
+            return self.directory(path, None, member.attributes);
+        }
+        let root = self.root;
+        let place = root.place(&path)?;
+        self.members.limit(root.longest_tar());
+        self.check_copied(0)?;
+        if let Some(layer) = &mut self.layer {
+            layer.brings(&place)?;
+            place.is_brought(member.kind == Kind::Directory)?;
+        }
+        if member.kind == Kind::Directory {
+            return self.directory(path, Some(place), member.attributes);
+        }
+        if place.is_kept_directory()? {
+            self.conflicts.add(&path);
+            return Ok(());
+        }
+        if let Some(layer) = &self.layer {
+            layer.make_room(&place)?;
+        }
+        self.counter.count(&path);
+        self.place(path, &place, member)
+    }
+
+    fn directory(&mut self, path: PathBuf, place: Option<Place>, mut attributes: Attributes) -> io::Result<()> {
+        if let Some(place) = place {
+            place.make_directory(first_mode(&attributes))?;
+        }
+        // Nothing undoes them, and they would be much to remember.
+        if !attributes.xattrs.is_empty()
+            && let Some(directory) = self.root.open_directory(&path)?
+        {
+            set_xattrs(&directory, &attributes)?;
+            if has_default(&attributes) {
+                self.root.forget();
+            }
+            attributes.xattrs = Vec::new();
+        }
+        self.directories.add(path, attributes)
+    }
+
+    /// Everything but directories.
+    fn place(&mut self, path: PathBuf, place: &Place, member: Member) -> io::Result<()> {
+        let Member { kind, attributes, .. } = member;
+        match kind {
+            Kind::File { size } => self.file(path, place, &[(0, size)], attributes, None),
+            Kind::Sparse(Map { segments, file_size }) => self.file(path, place, &segments, attributes, Some(file_size)),
+            // Attributes are those of the file, which came before.
+            Kind::HardLink(target) => self.hard_link(&path, place, &target).map_err(|error| {
+                let target = String::from_utf8_lossy(&target);
+                io::Error::new(error.kind(), format!("hard link to {target}: {error}"))
+            }),
+            Kind::Symlink(target) => {
+                place.make_symlink(&target)?;
+                set_by_name(place, &attributes, true)
+            }
+            Kind::Fifo => {
+                place.make_node(SFlag::S_IFIFO, 0, 0)?;
+                set_by_name(place, &attributes, false)
+            }
+            Kind::CharacterDevice { major, minor } => make_device(place, SFlag::S_IFCHR, (major, minor), &attributes),
+            Kind::BlockDevice { major, minor } => make_device(place, SFlag::S_IFBLK, (major, minor), &attributes),
+            Kind::Directory => Ok(()),
+        }
+    }
+
+    /// A file whose content is these pieces (offset and length). Holes stay holes; a last one comes from the length.
+    fn file(
+        &mut self,
+        path: PathBuf,
+        place: &Place,
+        pieces: &[(u64, u64)],
+        attributes: Attributes,
+        length: Option<u64>,
+    ) -> io::Result<()> {
+        let made = Arc::new(Made { file: place.make_file(first_mode(&attributes))?, path });
+        self.check_room(&made.file, pieces.iter().map(|(_, bytes)| bytes).sum())?;
+        for &(offset, bytes) in pieces {
+            let mut done = 0;
+            while done < bytes {
+                let chunk = self.members.chunk(bytes - done)?;
+                let at = offset + done;
+                done += chunk.len() as u64;
+                self.writers.write(&made, at, chunk)?;
+            }
+        }
+        self.writers.finish_file(made, attributes, length)
+    }
+
+    fn check_room(&mut self, file: &File, bytes: u64) -> io::Result<()> {
+        if too_little_for(file, bytes)?.is_none() {
+            return Ok(());
+        }
+        // What was replaced holds its space as long as a writer has it open.
+        self.writers.settle()?;
+        match too_little_for(file, bytes)? {
+            None => Ok(()),
+            Some(free) => {
+                let text = format!("it has {bytes} bytes, and its filesystem has room for {free}");
+                Err(io::Error::new(io::ErrorKind::StorageFull, text))
+            }
+        }
+    }
+
+    fn hard_link(&mut self, path: &Path, place: &Place, target: &[u8]) -> io::Result<()> {
+        let source = self.root.existing_place(&inside(target)?)?;
+        // The file that it is another name of is a conflict already, and its content has gone by.
+        if source.is_kept_directory()? {
+            self.conflicts.add(path);
+            return Ok(());
+        }
+        if link(&source, place)? {
+            return Ok(());
+        }
+        // What is copied must be whole.
+        self.writers.settle()?;
+        copy(&source, place, |file, bytes| {
+            self.check_copied(bytes)?;
+            self.copied += bytes;
+            self.check_room(file, bytes)
+        })
+    }
+
+    /// A member of a few bytes that copies a large file again and again is a bomb as well as a long tar: both count together.
+    fn check_copied(&self, more: u64) -> io::Result<()> {
+        let (longest, copied) = (self.root.longest_tar(), self.copied.saturating_add(more));
+        if copied == 0 || self.members.position().saturating_add(copied) <= longest {
+            return Ok(());
+        }
+        let text = "the tar, with the copies that its hard links between filesystems become, has more than";
+        let text = format!("{text} {longest} bytes, twice what its filesystems can hold");
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+
+    fn white_out(&mut self, path: &Path, whiteout: &Whiteout) -> io::Result<()> {
+        if let Some(layer) = &self.layer
+            && !layer.remove(self.root, path, whiteout)?
+        {
+            self.conflicts.add(path);
+        }
+        Ok(())
+    }
+
+    fn finish_directories(&mut self) -> io::Result<()> {
+        while let Some((path, attributes)) = self.directories.by_path.pop_last() {
+            // A later member may have replaced it under another name, through a symlinked parent.
+            if let Some(file) = self.root.open_directory(&path).map_err(|error| named(&path, &error))? {
+                self.writers.finish_file(Arc::new(Made { file, path }), attributes, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the layout mounts with `nodev` there are no devices.
+fn make_device(place: &Place, kind: SFlag, numbers: (u32, u32), attributes: &Attributes) -> io::Result<()> {
+    if fstatfs(place.parent())?.flags().contains(FsFlags::ST_NODEV) {
+        let text = "a device is refused here: the filesystem is mounted with nodev";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    place.make_node(kind, numbers.0, numbers.1)?;
+    set_by_name(place, attributes, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::beneath::Beneath;
+    use super::*;
+    use crate::image::testing::{Tar, reader};
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use tempfile::TempDir;
+
+    /// A root with a neighbour that must not be touched.
+    struct Bench {
+        directory: TempDir,
+        root: PathBuf,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let directory = tempfile::tempdir().unwrap();
+            let root = directory.path().join("root");
+            fs::create_dir_all(directory.path().join("outside/deep")).unwrap();
+            fs::write(directory.path().join("outside/secret"), "secret").unwrap();
+            fs::create_dir(&root).unwrap();
+            Bench { directory, root }
+        }
+
+        fn outside(&self) -> String {
+            self.directory.path().join("outside").to_str().unwrap().to_owned()
+        }
+
+        fn untar(&self, tar: Tar) -> io::Result<Unpacked> {
+            let mut counter = Counter::new(Beneath::default());
+            let (reader, root) = (reader(&tar.end(), 700), Root::open(&self.root, Vec::new())?);
+            untar(reader, &root, &mut counter, false, &Told::default(), &Stages::start())
+        }
+
+        fn read(&self, path: &str) -> String {
+            fs::read_to_string(self.root.join(path)).unwrap()
+        }
+
+        fn assert_outside_untouched(&self) {
+            let names = |path: PathBuf| {
+                let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+                names.sort();
+                names
+            };
+            assert_eq!(names(self.directory.path().to_owned()), ["outside", "root"]);
+            assert_eq!(names(self.outside().into()), ["deep", "secret"]);
+            assert_eq!(names(self.directory.path().join("outside/deep")).len(), 0);
+            let secret = self.directory.path().join("outside/secret");
+            assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+            assert_eq!(fs::metadata(secret).unwrap().nlink(), 1);
+        }
+    }
+
+    #[test]
+    fn nothing_leads_outside() {
+        type Attack = fn(&str) -> Tar;
+        let attacks: [(&str, Attack); 12] = [
+            ("..", |_| Tar::new().file("../escaped", b"x")),
+            ("..", |_| Tar::new().file("a/../../escaped", b"x")),
+            ("..", |_| Tar::new().directory("..")),
+            ("..", |_| Tar::new().hard_link("mine", "../outside/secret")),
+            ("hard link", |outside| Tar::new().hard_link("mine", &format!("{outside}/secret"))),
+            ("hard link", |outside| Tar::new().symlink("out", outside).hard_link("mine", "out/secret")),
+            ("", |outside| Tar::new().file(&format!("{outside}/escaped"), b"x")),
+            ("", |outside| Tar::new().symlink("out", &format!("{outside}/secret")).file("out", b"x")),
+            ("", |outside| {
+                let link = Tar::new().symlink("out", &format!("{outside}/secret"));
+                link.raw("out", b'5', b"", |header| header.set_mode(0o777))
+            }),
+            ("File exists", |outside| Tar::new().symlink("out", outside).file("out/escaped", b"x")),
+            ("File exists", |_| Tar::new().symlink("out", "../outside").file("out/escaped", b"x")),
+            ("", |_| Tar::new().symlink("out", "../../../..").file("out/escaped", b"x")),
+        ];
+        for (number, (says, attack)) in attacks.into_iter().enumerate() {
+            let bench = Bench::new();
+            let result = bench.untar(attack(&bench.outside()));
+            bench.assert_outside_untouched();
+            match result {
+                Ok(_) => assert_eq!(says, "", "attack {number}"),
+                Err(error) => assert!(!says.is_empty() && error.to_string().contains(says), "attack {number}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_to_what_is_outside_shows_only_what_is_inside() {
+        let bench = Bench::new();
+        // As the installed system will see it: `/` is the root.
+        let tar = Tar::new().directory("usr/lib").symlink("lib", "/usr/lib").symlink("up", "../../usr");
+        bench.untar(tar.file("lib/one", b"1").file("up/lib/two", b"2").file("/abs", b"3")).unwrap();
+        assert_eq!([bench.read("usr/lib/one"), bench.read("usr/lib/two"), bench.read("abs")], ["1", "2", "3"]);
+        bench.assert_outside_untouched();
+    }
+
+    #[test]
+    fn later_members_replace_earlier_ones_and_what_was_there() {
+        let bench = Bench::new();
+        fs::create_dir_all(bench.root.join("lost+found")).unwrap();
+        fs::write(bench.root.join("was-there"), "old").unwrap();
+        std::os::unix::fs::symlink("was-there", bench.root.join("was-link")).unwrap();
+        let tar = Tar::new()
+            .file("was-there", b"new")
+            .file("was-link", b"now a file")
+            .file("./twice", b"first, and longer")
+            .file("twice", b"second")
+            .directory("empty")
+            .file("empty", b"file over directory")
+            .file("name", b"file")
+            .directory("name")
+            .symlink("link", "twice")
+            .directory("link")
+            .directory("kept")
+            .file("kept/child", b"c")
+            .raw("kept", b'5', b"", |header| header.set_mode(0o711));
+        assert_eq!(bench.untar(tar).unwrap().entries, 13);
+        assert_eq!(bench.read("was-there"), "new");
+        assert_eq!(bench.read("was-link"), "now a file");
+        assert_eq!(bench.read("twice"), "second");
+        assert_eq!(bench.read("empty"), "file over directory");
+        assert_eq!(bench.read("kept/child"), "c");
+        let mode = |path| fs::symlink_metadata(bench.root.join(path)).unwrap().permissions().mode();
+        assert_eq!([mode("name"), mode("link"), mode("kept")], [0o040755, 0o040755, 0o040711]);
+    }
+
+    #[test]
+    fn a_directory_with_content_is_not_replaced() {
+        let tar = Tar::new().file("a/b", b"x").file("a", b"y");
+        let error = Bench::new().untar(tar).unwrap_err().to_string();
+        assert_eq!(error, "a: a directory with content is there already");
+    }
+
+    #[test]
+    fn hard_links_share_one_file_and_one_to_itself_keeps_it() {
+        let bench = Bench::new();
+        let tar = Tar::new().file("a", b"content").hard_link("d/b", "./a").hard_link("a", "a").hard_link("d/b", "a");
+        bench.untar(tar).unwrap();
+        assert_eq!(bench.read("d/b"), "content");
+        assert_eq!(fs::metadata(bench.root.join("a")).unwrap().nlink(), 2);
+        let error = Bench::new().untar(Tar::new().hard_link("b", "missing")).unwrap_err().to_string();
+        assert!(error.starts_with("b: hard link to missing: No such file"), "{error}");
+    }
+
+    #[test]
+    fn directories_get_their_mode_and_mtime_when_all_is_in_them() {
+        let bench = Bench::new();
+        let shut = |header: &mut tar::Header| header.set_mode(0o500);
+        let tar = Tar::new().raw("./", b'5', b"", |header| header.set_mode(0o750)).raw("a/", b'5', b"", shut);
+        bench.untar(tar.raw("a/b", b'5', b"", shut).file("a/b/c", b"x").file("new/parent/file", b"x")).unwrap();
+        for (path, mode) in [("", 0o040750), ("a", 0o040500), ("a/b", 0o040500)] {
+            let metadata = fs::metadata(bench.root.join(path)).unwrap();
+            assert_eq!((metadata.mode(), metadata.mtime()), (mode, 1_000_000_000), "{path}");
+        }
+        assert_eq!(fs::metadata(bench.root.join("new/parent")).unwrap().mode(), 0o040755);
+        // So that the temporary directory can be removed by its owner.
+        for path in ["a", "a/b"] {
+            fs::set_permissions(bench.root.join(path), fs::Permissions::from_mode(0o700)).unwrap();
+        }
+    }
+
+    #[test]
+    fn directories_take_so_much_memory_and_no_more() {
+        let attributes = || Attributes { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
+        let long = Path::new("").join("d/".repeat(2000));
+        let mut directories = Directories::default();
+        // The same one again takes no more.
+        for _ in 0..20_000 {
+            directories.add(long.clone(), attributes()).unwrap();
+        }
+        let error =
+            (0..).find_map(|number| directories.add(long.join(number.to_string()), attributes()).err()).unwrap();
+        let count = directories.by_path.len();
+        assert!((8000..8400).contains(&count), "{count}");
+        let expected = format!("to remember the {count} directories up to this one takes more than 32 MiB");
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn the_member_that_fails_is_named() {
+        for (tar, says) in [
+            (Tar::new(), "the tar has no members"),
+            (Tar::new().file("a", b"x").file("a/b", b"y"), "a/b: Not a directory"),
+            (Tar::new().symlink("loop", "loop").file("loop/b", b"y"), "loop/b: Too many levels of symbolic links"),
+            (Tar::new().file("./", b"x"), "./: the tar is malformed"),
+            (Tar::new().file(".", b"x"), ".: only a directory can be the root itself"),
+            (Tar::new().raw("", b'L', &[b'x'; 300], |_| ()).file("short", b"y"), "xxx: File name too long"),
+        ] {
+            let error = Bench::new().untar(tar).unwrap_err().to_string();
+            assert!(error.contains(says), "{says}: {error}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Threads that write what files hold and set what they have besides. The parser makes the files, in the order of the
+//! archive; what is done here needs no order between files.
+//!
+//! Memory is bounded by the pool that the chunks come from, open files by the queues.
+
+use super::attributes::set_on_file;
+use super::members::Attributes;
+use crate::image::flow::{Chunk, Clock, Stages};
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+const MOST_WRITERS: usize = 4;
+
+/// What goes to a writer at once: a channel operation wakes a thread, which costs as much as a small file.
+const BATCH_FILES: usize = 32;
+const BATCH_JOBS: usize = 256;
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// Files that are open at most: in batches that are filled, wait or are worked off.
+const OPEN_FILES: usize = 512;
+
+/// What a file costs besides its bytes, in bytes that could be written in the same time.
+const COST_OF_A_FILE: u64 = 16 * 1024;
+
+/// A file that was just made. It is closed when its last job is done.
+pub struct Made {
+    pub file: File,
+    /// To name it when something goes wrong.
+    pub path: PathBuf,
+}
+
+enum Job {
+    Write {
+        to: Arc<Made>,
+        offset: u64,
+        bytes: Chunk,
+    },
+    Finish {
+        file: Arc<Made>,
+        attributes: Attributes,
+        length: Option<u64>,
+    },
+    /// Everything before was done.
+    Tell(mpsc::Sender<()>),
+}
+
+struct Batch {
+    jobs: Vec<Job>,
+    cost: u64,
+}
+
+struct Writer {
+    queue: SyncSender<Batch>,
+    /// Cost of what was sent and is not done.
+    load: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+/// The first thing that went wrong, in time.
+#[derive(Clone, Default)]
+struct First(Arc<Mutex<Option<io::Error>>>);
+
+impl First {
+    fn note(&self, error: io::Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    fn take(&self) -> Option<io::Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// The threads, as the parser sees them.
+pub struct Writers {
+    writers: Vec<Writer>,
+    /// The one that gets the next batch.
+    turn: usize,
+    batch: Batch,
+    /// In the batch.
+    files: usize,
+    bytes: usize,
+    /// Within a file: all of it goes to one writer.
+    within: bool,
+    first: First,
+    /// Of the parser.
+    clock: Arc<Clock>,
+}
+
+impl Writers {
+    /// `clock` counts the parser's waits.
+    pub fn start(clock: Arc<Clock>, stages: &Stages) -> Writers {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let count = cores.clamp(2, MOST_WRITERS);
+        let first = First::default();
+        let depth = OPEN_FILES / BATCH_FILES / count - 2;
+        let start = |_| Writer::start(depth, stages.clock("write"), first.clone());
+        let writers = (0..count).map(start).collect();
+        Writers { writers, turn: 0, batch: Batch::new(), files: 0, bytes: 0, within: false, first, clock }
+    }
+
+    /// These bytes at this place of the file. [`Writers::finish_file`] must follow before another file.
+    ///
+    /// # Errors
+    /// A writer has failed; why is told at the end.
+    pub fn write(&mut self, to: &Arc<Made>, offset: u64, bytes: Chunk) -> io::Result<()> {
+        // The stage that fills buffers may wait for the one that this batch holds.
+        let held = self.batch.jobs.iter().rev().find_map(|job| match job {
+            Job::Write { bytes, .. } => Some(bytes),
+            _ => None,
+        });
+        if held.is_some_and(|held| !held.same_buffer(&bytes)) {
+            self.flush()?;
+        }
+        self.within = true;
+        self.batch.cost += bytes.len() as u64;
+        self.bytes += bytes.len();
+        self.add(Job::Write { to: to.clone(), offset, bytes })
+    }
+
+    /// The file has all its bytes: sets its length, where there is a hole at its end, and what it has besides.
+    ///
+    /// # Errors
+    /// As [`Writers::write`].
+    pub fn finish_file(&mut self, file: Arc<Made>, attributes: Attributes, length: Option<u64>) -> io::Result<()> {
+        self.within = false;
+        self.batch.cost += COST_OF_A_FILE;
+        self.files += 1;
+        self.bytes += file.path.as_os_str().len() + attributes.bytes();
+        self.add(Job::Finish { file, attributes, length })
+    }
+
+    fn add(&mut self, job: Job) -> io::Result<()> {
+        self.batch.jobs.push(job);
+        let full = self.files >= BATCH_FILES || self.batch.jobs.len() >= BATCH_JOBS || self.bytes >= BATCH_BYTES;
+        if full { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.first.is_there() {
+            return Err(stopped());
+        }
+        let batch = mem::replace(&mut self.batch, Batch::new());
+        (self.files, self.bytes) = (0, 0);
+        self.writers[self.turn].send(batch, &self.clock)?;
+        if !self.within {
+            let loads = self.writers.iter().map(|writer| writer.load.load(Ordering::Relaxed));
+            self.turn = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(number, _)| number);
+        }
+        Ok(())
+    }
+
+    /// Waits until everything so far is written.
+    ///
+    /// # Errors
+    /// As [`Writers::write`].
+    pub fn settle(&mut self) -> io::Result<()> {
+        self.flush()?;
+        let (tell, told) = mpsc::channel();
+        for writer in &self.writers {
+            writer.send(Batch { jobs: vec![Job::Tell(tell.clone())], cost: 0 }, &self.clock)?;
+        }
+        drop(tell);
+        // Ends when each has told and let go of its end.
+        let answers = self.clock.waiting(|| told.iter().count());
+        if answers == self.writers.len() { Ok(()) } else { Err(stopped()) }
+    }
+
+    /// Waits for the threads. `parsed` is how the parser has ended.
+    ///
+    /// # Errors
+    /// What went wrong first, here or there.
+    pub fn finish(mut self, parsed: io::Result<()>) -> io::Result<()> {
+        let parsed = parsed.and_then(|()| self.flush());
+        if let Err(error) = parsed {
+            // Where a writer was first this is only its consequence.
+            self.first.note(error);
+        }
+        let Writers { writers, first, clock, .. } = self;
+        let threads: Vec<_> = writers.into_iter().map(|writer| writer.thread).collect();
+        for thread in threads {
+            // The release aborts when a thread panics: this is for development and tests.
+            if clock.waiting(|| thread.join()).is_err() {
+                first.note(io::Error::other("a writer panicked; its words are on the console"));
+            }
+        }
+        first.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Batch {
+    fn new() -> Batch {
+        Batch { jobs: Vec::with_capacity(2 * BATCH_FILES), cost: 0 }
+    }
+}
+
+impl Writer {
+    fn start(depth: usize, clock: Arc<Clock>, first: First) -> Writer {
+        let (queue, batches) = mpsc::sync_channel(depth);
+        let load = Arc::new(AtomicU64::new(0));
+        let done = load.clone();
+        let thread = thread::spawn(move || write_all(&batches, &done, &clock, &first));
+        Writer { queue, load, thread }
+    }
+
+    fn send(&self, batch: Batch, clock: &Clock) -> io::Result<()> {
+        self.load.fetch_add(batch.cost, Ordering::Relaxed);
+        match self.queue.try_send(batch) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(batch)) => clock.waiting(|| self.queue.send(batch)).map_err(|_| stopped()),
+            Err(TrySendError::Disconnected(_)) => Err(stopped()),
+        }
+    }
+}
+
+/// The life of a writer. After an error it takes no more: what waits for it is let go, and the parser finds it gone.
+fn write_all(batches: &Receiver<Batch>, load: &AtomicU64, clock: &Clock, first: &First) {
+    loop {
+        let batch = match batches.try_recv() {
+            Err(TryRecvError::Empty) => clock.waiting(|| batches.recv()).ok(),
+            other => other.ok(),
+        };
+        let Some(Batch { jobs, cost }) = batch else { return };
+        for job in jobs {
+            if let Err(error) = job.run() {
+                return first.note(error);
+            }
+        }
+        load.fetch_sub(cost, Ordering::Relaxed);
+    }
+}
+
+impl Job {
+    fn run(self) -> io::Result<()> {
+        match self {
+            Job::Write { to, offset, bytes } => {
+                to.file.write_all_at(&bytes, offset).map_err(|error| named(&to.path, &unwritten(&error)))
+            }
+            Job::Finish { file, attributes, length } => {
+                let sized = length.map_or(Ok(()), |length| file.file.set_len(length));
+                let finished = sized.map_err(|error| unwritten(&error));
+                finished.and_then(|()| set_on_file(&file.file, &attributes)).map_err(|error| named(&file.path, &error))
+            }
+            // Who asked may have gone.
+            Job::Tell(tell) => {
+                let _ = tell.send(());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An error at a member.
+pub fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn unwritten(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("write: {error}"))
+}
+
+/// Never seen: the writer's own error came first.
+fn stopped() -> io::Error {
+    io::Error::other("a writer has stopped")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_fill_a_batch_as_values_do() {
+        let xattrs = |count: usize, value: usize| vec![("user.a".into(), vec![0; value]); count];
+        let long = PathBuf::from("x".repeat(BATCH_BYTES / 3 + 1));
+        for (path, xattrs, files) in [
+            (PathBuf::new(), xattrs(1, BATCH_BYTES / 3 + 1), 3),
+            (PathBuf::new(), xattrs(1000, 0), 4),
+            (long, Vec::new(), 3),
+            (PathBuf::new(), Vec::new(), BATCH_FILES),
+        ] {
+            let stages = Stages::start();
+            let mut writers = Writers::start(stages.clock("untar"), &stages);
+            for number in 1..=files {
+                let made = Made { file: tempfile::tempfile().unwrap(), path: path.clone() };
+                let attributes = Attributes { mode: 0o600, uid: 0, gid: 0, mtime: (0, 0), xattrs: xattrs.clone() };
+                writers.finish_file(Arc::new(made), attributes, None).unwrap();
+                assert_eq!(writers.files, number % files, "{} {}", path.as_os_str().len(), xattrs.len());
+            }
+            // Not each filesystem has these xattrs.
+            let _ = writers.finish(Ok(()));
+        }
+    }
+}

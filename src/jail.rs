@@ -1,0 +1,91 @@
+//! The one way to open what lies beneath a directory that strangers have filled: an image, or whoever had the disk before. The kernel
+//! resolves the path, and nothing leads out (openat2(2)).
+
+use nix::NixPath;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// What may be on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Symlinks, which lead as if the directory were the root.
+    AsRoot,
+    /// No symlink.
+    Plain,
+    /// No symlink, and no other filesystem than that of the directory.
+    SameFilesystem,
+}
+
+/// Opens `path` beneath `directory`. It is closed before another program runs.
+///
+/// # Errors
+/// ELOOP: a symlink is on a way that has none. EXDEV: the path leads out, or into another filesystem.
+pub fn open<P: ?Sized + NixPath>(directory: impl AsFd, path: &P, flags: OFlag, way: Way) -> Result<OwnedFd, Errno> {
+    let resolve = match way {
+        Way::AsRoot => ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS,
+        Way::Plain => ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS,
+        Way::SameFilesystem => {
+            ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV
+        }
+    };
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+    loop {
+        // EAGAIN: something was renamed anywhere while `..` in a symlink was resolved; openat2(2) says try again.
+        match openat2(&directory, path, how) {
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    /// A prison with ways out of it, and what each kind of way finds behind them.
+    #[test]
+    fn nothing_leads_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let prison = dir.path().join("prison");
+        fs::create_dir_all(prison.join("etc")).unwrap();
+        fs::write(dir.path().join("secret"), "outside").unwrap();
+        fs::write(prison.join("secret"), "inside").unwrap();
+        symlink("../../../secret", prison.join("etc/relative")).unwrap();
+        symlink("/secret", prison.join("absolute")).unwrap();
+        symlink(dir.path(), prison.join("upwards")).unwrap();
+        let prison = File::open(&prison).unwrap();
+        let found = |path: &str, way| -> Result<String, Errno> {
+            let mut text = String::new();
+            let file = open(&prison, path, OFlag::O_RDONLY, way);
+            file.map(|file| File::from(file).read_to_string(&mut text).unwrap())?;
+            Ok(text)
+        };
+        let inside = Ok("inside".to_owned());
+        for (path, as_root, plain) in [
+            ("secret", inside.clone(), inside.clone()),
+            ("etc/relative", inside.clone(), Err(Errno::ELOOP)),
+            ("absolute", inside.clone(), Err(Errno::ELOOP)),
+            ("upwards/secret", Err(Errno::ENOENT), Err(Errno::ELOOP)),
+            ("../secret", inside.clone(), Err(Errno::EXDEV)),
+            ("etc/../../secret", inside.clone(), Err(Errno::EXDEV)),
+            ("/secret", inside.clone(), Err(Errno::EXDEV)),
+        ] {
+            assert_eq!(found(path, Way::AsRoot), as_root, "{path}");
+            assert_eq!(found(path, Way::Plain), plain, "{path}");
+            assert_eq!(found(path, Way::SameFilesystem), plain, "{path}");
+        }
+    }
+
+    #[test]
+    fn another_filesystem_is_not_entered_where_that_is_asked_for() {
+        let root = File::open("/").unwrap();
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        assert!(open(&root, "proc/self", flags, Way::Plain).is_err(), "proc/self is a symlink");
+        open(&root, "proc/sys", flags, Way::Plain).unwrap();
+        assert_eq!(open(&root, "proc/sys", flags, Way::SameFilesystem).unwrap_err(), Errno::EXDEV);
+    }
+}

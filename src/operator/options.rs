@@ -1,0 +1,81 @@
+//! What an operator can ask of a server.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: MachineCommand,
+    #[command(flatten)]
+    pub of: OfServer,
+    /// What the server answers, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// Which server, and that it may be asked.
+#[derive(Debug, Clone, Default, Args)]
+pub struct OfServer {
+    /// Where `drophammer serve` is; DROPHAMMER_SERVER when it is left out [default: http://127.0.0.1:8080].
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+    /// File with the operator's token; DROPHAMMER_TOKEN_FILE when it is left out [default: ./operator.token].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MachineCommand {
+    /// One line a machine: what it runs, what is ordered, how its last reinstall ended.
+    List,
+    /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
+    Reinstall(Order),
+    /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
+    Adopt(Adopt),
+    /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
+    Rename(Rename),
+}
+
+#[derive(Debug, Args)]
+pub struct Adopt {
+    /// Ids of machines, or their names.
+    #[arg(value_name = "ID", required_unless_present = "waiting")]
+    pub machines: Vec<String>,
+    /// Only show which machines wait because a marker of their allocation is not believed, and the command that adopts them.
+    #[arg(long, conflicts_with = "machines")]
+    pub waiting: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Rename {
+    /// The id that it had.
+    #[arg(value_name = "OLD")]
+    pub old: String,
+    /// The id that it has.
+    #[arg(value_name = "NEW")]
+    pub new: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Order {
+    /// The machine's id or its name.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// Id of the new image.
+    #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
+    pub image: Option<String>,
+    /// Also when the disk that carries / has no marker of this machine, because it was replaced.
+    #[arg(long, conflicts_with = "cancel")]
+    pub without_marker: bool,
+    /// With the layout of its file, also where that promises other things than what is installed: a disk that was kept so far
+    /// may be wiped.
+    #[arg(long, conflicts_with = "cancel")]
+    pub change_promise: bool,
+    /// Give up the data of the disk with this serial number; may be given several times.
+    #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
+    pub give_up: Vec<String>,
+    /// Take the order back, as long as it has not begun.
+    #[arg(long)]
+    pub cancel: bool,
+}

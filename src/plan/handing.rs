@@ -1,0 +1,72 @@
+//! What the operations of an installation carry of its request: the executor looks nothing up.
+
+use super::verdict::Decided;
+use super::{BurnDisk, Closing, Extents, MachineFiles, MakeFilesystem, OfRun, OnDevice, Operation, Request, Stage};
+use crate::inventory::Inventory;
+use crate::marker::{MarkedDisk, Marker};
+
+/// The image with all its places, and the disk that takes it when it is a raw one.
+pub fn reach(request: &Request, burned: &[Operation]) -> OfRun {
+    let onto = burned.iter().find_map(raw);
+    let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
+    OfRun::ReachImage { name, url, image: request.assigned.allocation.image.clone(), onto: onto.cloned() }
+}
+
+fn raw(operation: &Operation) -> Option<&BurnDisk> {
+    match operation {
+        Operation::Run(OfRun::BurnDisk(burn)) => Some(burn),
+        _ => None,
+    }
+}
+
+pub fn announce(request: &Request, disks: Vec<MarkedDisk>) -> OfRun {
+    let allocation = &request.assigned.allocation;
+    let (order, allocation) = (allocation.order_id().to_owned(), allocation.id.clone());
+    OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new() }
+}
+
+/// They are known when all stages are.
+pub fn extents(stages: &mut [Stage], all: &[Extents]) {
+    for operation in stages.iter_mut().flat_map(|stage| &mut stage.operations) {
+        if let Operation::Run(OfRun::TellPointOfNoReturn { extents, .. }) = operation {
+            *extents = all.to_vec();
+        }
+    }
+}
+
+pub fn files(
+    request: &Request,
+    inventory: &Inventory,
+    decided: &Decided,
+    formats: &[Operation],
+    root_uuid: &str,
+) -> OfRun {
+    let made = formats.iter().filter_map(made).cloned().collect();
+    let files = MachineFiles {
+        machine: request.subject.machine.clone(),
+        assigned: request.assigned.clone(),
+        nics: inventory.nics.clone(),
+        has_arrays: !decided.arrays.is_empty(),
+        made,
+        root_uuid: root_uuid.to_owned(),
+    };
+    OfRun::WriteMachineFiles { files: Box::new(files) }
+}
+
+fn made(operation: &Operation) -> Option<&MakeFilesystem> {
+    match operation {
+        Operation::Device(OnDevice::MakeFilesystem(make)) => Some(make),
+        _ => None,
+    }
+}
+
+/// The words of a success: what was installed, or what was there.
+pub fn closing(request: &Request, already: Option<&Marker>) -> OfRun {
+    let allocation = &request.assigned.allocation;
+    let message = match already {
+        Some(marker) => format!("{} is installed already; nothing was written", marker.image),
+        None => format!("{} is installed", request.subject.image),
+    };
+    let (order, allocation) = (allocation.order_id().to_owned(), allocation.id.clone());
+    OfRun::Report(Closing { allocation, order, message, already: already.cloned() })
+}

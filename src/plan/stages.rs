@@ -1,0 +1,259 @@
+//! Puts what was decided into the order of the run.
+
+use super::returning::{Returning, mountable};
+use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
+use super::{
+    DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Request, Stage, StageName, Summary,
+    Verdict,
+};
+use super::{display, extents, handing, image, kept, making, marking, steps, trying, untouched};
+use crate::inventory::Inventory;
+use crate::layout::{Filesystem, Format, Layout};
+
+pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
+    let marker = marking::marker(layout, inventory, &request, &decided);
+    let begun_on = marking::begun_on(layout, inventory, marker.as_ref());
+    let begun_on = making::recorded(layout, &decided, inventory, &begun_on);
+    let expected = kept::expected(layout, inventory, &decided);
+    display::show_kept(layout, inventory, &mut decided);
+    let filesystems = in_mount_order(layout, &decided.filesystems);
+    let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
+    let returning = Returning::new(layout, inventory, &decided, &filesystems);
+    let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab);
+    let (formats, root_uuid) = (formats(&filesystems), root_uuid(&filesystems));
+    let files = handing::files(&request, inventory, &decided, &formats, &root_uuid);
+    let stages = [
+        (StageName::ImageReach, vec![Operation::Run(handing::reach(&request, &image.first.1))]),
+        (
+            StageName::StorageIdentify,
+            decided.identities.iter().cloned().map(OfRun::IdentifyDisk).map(Operation::Run).collect(),
+        ),
+        (
+            StageName::StorageLock,
+            locks(layout, inventory, &decided)
+                .into_iter()
+                .chain(array_trials(&decided))
+                .chain(trying::tries(&filesystems))
+                .collect(),
+        ),
+        (StageName::StorageRelease, releases(&decided)),
+        (
+            StageName::StorageRehearse,
+            returning.rehearsal(inventory).map(OfRun::Rehearse).map(Operation::Run).into_iter().collect(),
+        ),
+        (
+            StageName::StorageWipe,
+            decided.wipes.iter().cloned().map(OnDevice::WipeDisk).map(Operation::Device).collect(),
+        ),
+        (
+            StageName::StoragePartition,
+            decided.tables.iter().cloned().map(OnDevice::WriteTable).map(Operation::Device).collect(),
+        ),
+        (StageName::StorageRaid, arrays_to_make(&decided)),
+        (StageName::StorageLvm, groups_and_volumes_to_make(&decided)),
+        (StageName::StorageFormat, formats),
+        image.first,
+        image.second,
+        (StageName::StorageMountKept, returning.after_the_image()),
+        (StageName::TargetFiles, vec![Operation::Run(files)]),
+        (StageName::TargetInstaller, vec![image.installer]),
+        (StageName::TargetFstab, image.fstab),
+        (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
+        (StageName::StorageProveKept, prove(expected)),
+        (StageName::TargetMarker, marker.into_iter().map(OfRun::WriteMarker).map(Operation::Run).collect()),
+        (StageName::StorageUnmount, unmount(&decided)),
+        (StageName::ReportFinal, vec![Operation::Run(handing::closing(&request, None))]),
+        (StageName::BootKexec, vec![Operation::Run(OfRun::Kexec)]),
+    ];
+    let stages = stages.into_iter().filter(|(name, _)| steps::include(&request.steps, *name));
+    let stages = announced(with_work(stages), handing::announce(&request, begun_on));
+    let point_of_no_return = stages.iter().position(|stage| stage.name.is_destructive()).unwrap_or(stages.len());
+    let Request { mode, subject, .. } = request;
+    let mut plan = Plan {
+        mode,
+        subject,
+        layout: layout.id.clone(),
+        summary: Summary::of(&decided.disks),
+        disks: decided.disks,
+        stages,
+        point_of_no_return,
+        fstab,
+        root_uuid,
+        already: None,
+        warnings: decided.warnings,
+        torn: decided.torn,
+        sizes: decided.sizes,
+        extents: Vec::new(),
+    };
+    plan.extents = extents::of(&plan, inventory);
+    handing::extents(&mut plan.stages, &plan.extents);
+    plan
+}
+
+fn formats(filesystems: &[Placed]) -> Vec<Operation> {
+    filesystems.iter().filter_map(make_filesystem).map(OnDevice::MakeFilesystem).map(Operation::Device).collect()
+}
+
+fn root_uuid(filesystems: &[Placed]) -> String {
+    let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
+    root.map(|(_, is)| is.uuid.clone()).unwrap_or_default()
+}
+
+/// Leaves out the stages without operations.
+fn with_work(stages: impl IntoIterator<Item = (StageName, Vec<Operation>)>) -> Vec<Stage> {
+    let stages = stages.into_iter().filter(|(_, operations)| !operations.is_empty());
+    stages.map(|(name, operations)| Stage { name, operations }).collect()
+}
+
+/// Inserts the report to the control plane that this attempt begins, right before anything is destroyed.
+fn announced(mut stages: Vec<Stage>, announce: OfRun) -> Vec<Stage> {
+    let first = stages.iter().position(|stage| stage.name.is_destructive());
+    if let Some(first) = first {
+        stages.insert(first, Stage { name: StageName::ReportBegin, operations: vec![Operation::Run(announce)] });
+    }
+    stages
+}
+
+fn prove(expected: Vec<Kept>) -> Vec<Operation> {
+    if expected.is_empty() { Vec::new() } else { vec![Operation::Run(OfRun::ProveKept(expected))] }
+}
+
+fn is_made(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Wipe | Verdict::Make)
+}
+
+/// The devices that the image's installer may write: disks that are made anew, and the arrays and volumes made on them.
+pub fn made(decided: &Decided) -> Vec<String> {
+    let arrays = arrays_to_make(decided).into_iter().chain(groups_and_volumes_to_make(decided));
+    let arrays = arrays.filter_map(|operation| match operation {
+        Operation::Device(OnDevice::CreateArray(array)) => Some(array.device),
+        Operation::Device(OnDevice::CreateVolume(volume)) => Some(volume.device),
+        _ => None,
+    });
+    devices(decided, is_made).into_iter().chain(arrays).collect()
+}
+
+fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<String> {
+    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.clone()).collect()
+}
+
+fn locks(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Vec<Operation> {
+    let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
+    let lock = |disk: &DiskPlan| {
+        Operation::Run(OfRun::LockDisk {
+            device: disk.device.clone(),
+            untouched: untouched::ranges(layout, inventory, disk),
+        })
+    };
+    disks.map(lock).collect()
+}
+
+fn releases(decided: &Decided) -> Vec<Operation> {
+    let disks = devices(decided, is_made);
+    let assert = (!disks.is_empty()).then_some(Operation::Device(OnDevice::AssertFree { disks }));
+    decided.releases.iter().cloned().map(OnDevice::Release).map(Operation::Device).chain(assert).collect()
+}
+
+/// The operations stand in the layout's order: an array lies only on arrays before it.
+fn arrays_to_make(decided: &Decided) -> Vec<Operation> {
+    let made = decided.arrays.iter().filter_map(|array| match array {
+        ArrayFate::Made(array) => Some(Operation::Device(OnDevice::CreateArray(array.clone()))),
+        ArrayFate::Kept { .. } => None,
+    });
+    made.collect()
+}
+
+fn groups_and_volumes_to_make(decided: &Decided) -> Vec<Operation> {
+    let groups = decided.groups.iter().filter_map(|group| match group {
+        GroupFate::Made(group) => Some(Operation::Device(OnDevice::CreateGroup(group.clone()))),
+        GroupFate::Kept { .. } => None,
+    });
+    groups.chain(decided.volumes.iter().cloned().map(OnDevice::CreateVolume).map(Operation::Device)).collect()
+}
+
+fn array_trials(decided: &Decided) -> impl Iterator<Item = Operation> {
+    decided.array_trials.iter().cloned().map(OnDevice::TryArray).map(Operation::Device)
+}
+
+/// Takes everything down, in the reverse order of its construction.
+fn unmount(decided: &Decided) -> Vec<Operation> {
+    let groups = decided.groups.iter().rev().filter_map(|group| {
+        let (name, devices) = match group {
+            GroupFate::Made(group) => (&group.name, &group.devices),
+            // Nothing was activated in a kept group without volumes of the layout.
+            GroupFate::Kept { volumes, .. } if volumes.is_empty() => return None,
+            GroupFate::Kept { name, devices, .. } => (name, devices),
+        };
+        Some(Operation::Device(OnDevice::DeactivateGroup { name: name.clone(), devices: devices.clone() }))
+    });
+    let arrays = decided.arrays.iter().rev().map(|array| match array {
+        ArrayFate::Made(array) => Operation::Device(OnDevice::StopArray { device: array.device.clone() }),
+        ArrayFate::Kept { device, .. } => Operation::Device(OnDevice::StopArray { device: device.clone() }),
+    });
+    let disks =
+        devices(decided, is_made).into_iter().chain(devices(decided, |verdict| verdict == Verdict::Keep)).collect();
+    let flush = Operation::Run(OfRun::FlushDisks { disks });
+    std::iter::once(Operation::Run(OfRun::Unmount)).chain(groups).chain(arrays).chain([flush]).collect()
+}
+
+/// A filesystem of the layout and its fate.
+pub type Placed<'a> = (&'a Filesystem, &'a FilesystemFate);
+
+/// Sorts parents before children, in whatever order the layout lists them. Filesystems without a path come last.
+fn in_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<Placed<'a>> {
+    let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
+    pairs.sort_by_key(|(filesystem, _)| {
+        let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'));
+        (path.is_none(), path.map(depth).unwrap_or_default(), path.unwrap_or_default())
+    });
+    pairs
+}
+
+fn depth(path: &str) -> usize {
+    path.split('/').filter(|part| !part.is_empty()).count()
+}
+
+fn make_filesystem((filesystem, is): &Placed) -> Option<MakeFilesystem> {
+    if is.keep || is.image_partition.is_some() || matches!(filesystem.format, Format::None | Format::Tmpfs) {
+        return None;
+    }
+    Some(new_filesystem(&(filesystem, is)))
+}
+
+pub fn new_filesystem((filesystem, is): &Placed) -> MakeFilesystem {
+    MakeFilesystem {
+        device: is.device.clone(),
+        format: filesystem.format,
+        label: filesystem.label.clone(),
+        uuid: is.uuid.clone(),
+        createoptions: filesystem.createoptions.clone(),
+    }
+}
+
+/// The line in fstab. A filesystem that a raw image brings has its line in the image's own fstab.
+fn fstab_entry((filesystem, is): &Placed) -> Option<FstabEntry> {
+    if is.image_partition.is_some() {
+        return None;
+    }
+    let path = match filesystem.format {
+        Format::Swap => "none",
+        _ => mountable(filesystem)?,
+    };
+    let source = match filesystem.format {
+        Format::Tmpfs => "tmpfs".to_owned(),
+        _ => format!("UUID={}", is.uuid),
+    };
+    let pass = match filesystem.format {
+        // The fsck of xfs and btrfs does nothing at boot (fsck.xfs(8), btrfs-check(8)).
+        Format::Tmpfs | Format::Swap | Format::Xfs | Format::Btrfs => 0,
+        _ if path == "/" => 1,
+        _ => 2,
+    };
+    Some(FstabEntry {
+        source,
+        path: path.to_owned(),
+        format: filesystem.format,
+        options: filesystem.mountoptions.clone(),
+        pass,
+    })
+}

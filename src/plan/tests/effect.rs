@@ -1,0 +1,113 @@
+//! What each operation does to devices, as the properties judge it. There is no catch-all arm: a new operation does not compile
+//! until it has an answer here.
+
+use super::*;
+use std::collections::BTreeMap;
+use std::slice::from_ref;
+
+/// An operation may do several of these.
+#[derive(Default)]
+pub(super) struct Effect<'a> {
+    /// Devices that lose what is on them, or may: only what is made anew may be among them.
+    pub destroyed: Vec<&'a str>,
+    /// Devices that are written from now on, and keep what is on them.
+    pub written: Vec<&'a str>,
+    /// Devices that are there from now on, and what each lies on.
+    pub brought: Vec<(String, &'a [String])>,
+    pub mounted: Option<&'a MountFilesystem>,
+}
+
+/// Every device that the plan makes or puts together, and what it lies on.
+pub(super) type Brought<'a> = BTreeMap<String, &'a [String]>;
+
+pub(super) fn brought(plan: &Plan) -> Brought<'_> {
+    plan.stages.iter().flat_map(|stage| &stage.operations).flat_map(|operation| effect(operation).brought).collect()
+}
+
+pub(super) fn effect(operation: &Operation) -> Effect<'_> {
+    match operation {
+        Operation::Device(operation) => on_device(operation),
+        Operation::Run(operation) => of_run(operation),
+    }
+}
+
+fn destroying<'a>(devices: impl IntoIterator<Item = &'a String>) -> Effect<'a> {
+    Effect { destroyed: devices.into_iter().map(String::as_str).collect(), ..Effect::default() }
+}
+
+fn on_device(operation: &OnDevice) -> Effect<'_> {
+    match operation {
+        OnDevice::WipeDisk(wipe) => destroying([&wipe.device]),
+        OnDevice::WriteTable(table) => {
+            let partitions = table.partitions.iter().map(|new| (new.device.clone(), from_ref(&table.device)));
+            Effect { brought: partitions.collect(), ..destroying([&table.device]) }
+        }
+        OnDevice::CreateArray(array) => Effect {
+            brought: vec![(array.device.clone(), array.devices.as_slice())],
+            ..destroying(array.devices.iter().filter(|device| *device != "missing"))
+        },
+        OnDevice::CreateGroup(group) => destroying(&group.devices),
+        OnDevice::CreateVolume(volume) => Effect {
+            brought: vec![(volume.device.clone(), volume.physical.as_slice())],
+            ..destroying(&volume.physical)
+        },
+        OnDevice::MakeFilesystem(make) => destroying([&make.device]),
+        OnDevice::AssembleArray(AssembleArray { device, members, .. }) => Effect {
+            written: members.iter().map(String::as_str).collect(),
+            brought: vec![(device.clone(), members.as_slice())],
+            ..Effect::default()
+        },
+        OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
+            let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}"), devices.as_slice()));
+            let written = devices.iter().map(String::as_str).collect();
+            Effect { written, brought: volumes.collect(), ..Effect::default() }
+        }
+        // What is taken down at the end was written since it was made or assembled. What is taken down before was only looked at.
+        OnDevice::Release(_)
+        | OnDevice::TakeDown { .. }
+        | OnDevice::DeactivateGroup { .. }
+        | OnDevice::StopArray { .. } => Effect::default(),
+        // In memory.
+        OnDevice::TryArray(_) | OnDevice::TryFilesystem(_) => Effect::default(),
+        OnDevice::AssertFree { .. } => Effect::default(),
+    }
+}
+
+fn of_run(operation: &OfRun) -> Effect<'_> {
+    match operation {
+        OfRun::BurnDisk(burn) => {
+            let partitions = burn.filesystems.iter().map(|is| (is.device.clone(), from_ref(&burn.device)));
+            Effect { brought: partitions.collect(), ..destroying([&burn.device]) }
+        }
+        // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
+        OfRun::RunInstaller { devices } | OfRun::AdaptImage { devices } => destroying(devices),
+        // More than files are written: what is kept must keep its size.
+        OfRun::GrowFilesystem(mount) => destroying([&mount.device]),
+        OfRun::Mount(mount) => {
+            let is_read_only = mount.options.iter().any(|option| option == "ro");
+            let written = if is_read_only { Vec::new() } else { vec![mount.device.as_str()] };
+            Effect { written, mounted: Some(mount), ..Effect::default() }
+        }
+        OfRun::MountReadOnly(mount) => Effect { mounted: Some(mount), ..Effect::default() },
+        // Over snapshots, whose changes live in memory.
+        OfRun::Rehearse(_) => Effect::default(),
+        // Files of what is mounted.
+        OfRun::BurnImage { .. }
+        | OfRun::WriteMachineFiles { .. }
+        | OfRun::WriteFstab(_)
+        | OfRun::ExtendFstab(_)
+        | OfRun::WriteMarker(_) => Effect::default(),
+        // Nothing is written, or only what was to be written anyway.
+        OfRun::ReachImage { .. }
+        | OfRun::IdentifyDisk(_)
+        | OfRun::LockDisk { .. }
+        | OfRun::UnlockDisk { .. }
+        | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::LoadKernel
+        | OfRun::ProveKept(_)
+        | OfRun::Unmount
+        | OfRun::FlushDisks { .. }
+        | OfRun::Report(_)
+        | OfRun::Kexec => Effect::default(),
+    }
+}

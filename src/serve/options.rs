@@ -1,0 +1,118 @@
+//! What a person asks of `drophammer serve` on the command line.
+
+use super::fronts::TlsOptions;
+use clap::{Args, Subcommand};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Serve {
+    #[command(subcommand)]
+    pub command: Option<ServeCommand>,
+    #[command(flatten)]
+    pub options: Option<ServeOptions>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServeCommand {
+    /// Copy the database into a new file, whole and consistent, while the server runs.
+    Backup(Backup),
+    /// Put a backup in the place of the database. The server must not run.
+    Restore(Restore),
+}
+
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub struct Backup {
+    /// The server's directory.
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// The copy, which must not be there yet.
+    #[arg(required = true)]
+    pub file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub struct Restore {
+    /// The server's directory.
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+    /// What `drophammer serve backup` made.
+    #[arg(required = true)]
+    pub file: PathBuf,
+    /// Also when the directory knows of more than the backup does.
+    #[arg(long)]
+    pub older: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeOptions {
+    /// Directory with machines/, layouts/, images/ and boot/.
+    pub dir: PathBuf,
+    /// Address and port; port 0 takes a free one and prints it.
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// Answer the operator's calls here, and not where machines ask.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub operator_listen: Option<SocketAddr>,
+    /// Speak TLS: this certificate, then those that sign it (PEM). --listen has then only what firmware loads.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM, without a passphrase).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Where calls and images are answered over TLS.
+    #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
+    pub tls_listen: SocketAddr,
+    /// A proxy before this server: whom it asks for, its X-Forwarded-For says; may be given several times.
+    #[arg(long = "proxy", value_name = "ADDRESS")]
+    pub proxies: Vec<IpAddr>,
+    /// How machines reach this server; without it, as each request names it.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Directory with vmlinuz and initrd [default: DIR/boot].
+    #[arg(long, value_name = "DIR")]
+    pub boot: Option<PathBuf>,
+    /// More for the kernel command line of the ramdisk.
+    #[arg(long, value_name = "ARGUMENTS", default_value = "")]
+    pub cmdline: String,
+    /// One JSON object a line instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The same as the server takes it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The directory with `machines/`, `layouts/` and `images/`; the state file goes there too.
+    pub dir: PathBuf,
+    pub listen: SocketAddr,
+    /// Where the operator's calls are answered, and nowhere else; with the machines' when absent.
+    pub operator_listen: Option<SocketAddr>,
+    /// What carries a token is answered over TLS, and `listen` has what firmware loads.
+    pub tls: Option<TlsOptions>,
+    /// Addresses that say in `X-Forwarded-For` for whom they ask.
+    pub proxies: Vec<IpAddr>,
+    /// Base URL for machines; what they used themselves (the Host header) when absent.
+    pub url: Option<String>,
+    /// Directory with `vmlinuz` and `initrd`; `DIR/boot` when absent.
+    pub boot: Option<PathBuf>,
+    /// More kernel arguments for the ramdisk.
+    pub cmdline: String,
+    /// One JSON object a line instead of text.
+    pub json: bool,
+}
+
+impl From<ServeOptions> for Options {
+    fn from(serve: ServeOptions) -> Self {
+        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json, .. } = serve;
+        let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
+            certificates,
+            key,
+            listen: serve.tls_listen,
+        });
+        Options { dir, listen, operator_listen, tls, proxies, url, boot, cmdline, json }
+    }
+}

@@ -1,0 +1,35 @@
+//! Operations that are about a device alone.
+
+use crate::error::Result;
+use crate::facts::Erased;
+use crate::plan::{ActivateGroup, AssembleArray, OnDevice};
+use crate::report::Reporter;
+use crate::storage::{erase, filesystem, gpt, lvm, raid, release, trial};
+
+/// Does it, and returns what it has to report.
+pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Option<Erased>> {
+    match operation {
+        OnDevice::Release(holder) => release::release(holder)?,
+        OnDevice::AssertFree { disks } => release::assert_free(disks)?,
+        OnDevice::WipeDisk(disk) => {
+            let erased = erase::wipe(disk)?;
+            reporter.say(&format!("{}: {}", erased.device, erased.proof));
+            return Ok(Some(erased));
+        }
+        OnDevice::WriteTable(table) => gpt::write(table)?,
+        OnDevice::CreateArray(array) => raid::create(array)?,
+        OnDevice::CreateGroup(group) => lvm::create_group(group)?,
+        OnDevice::CreateVolume(volume) => lvm::create_volume(volume)?,
+        OnDevice::TakeDown { devices } => devices.iter().try_for_each(|device| release::release_above(device))?,
+        OnDevice::AssembleArray(AssembleArray { device, uuid, members }) => raid::assemble(device, *uuid, members)?,
+        OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => lvm::activate(name, volumes, devices)?,
+        OnDevice::TryArray(array) => trial::array(array)?.iter().for_each(|note| reporter.say(note)),
+        OnDevice::TryFilesystem(filesystem) => {
+            trial::filesystem(filesystem)?.iter().for_each(|note| reporter.say(note));
+        }
+        OnDevice::MakeFilesystem(make) => filesystem::make(make)?,
+        OnDevice::DeactivateGroup { name, devices } => lvm::deactivate(name, devices)?,
+        OnDevice::StopArray { device } => raid::stop(device)?,
+    }
+    Ok(None)
+}

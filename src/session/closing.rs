@@ -1,0 +1,87 @@
+//! What a run tells, what it proves, and how it ends.
+
+use super::undo::Undo;
+use super::{Facts, LAST_WORDS, Session, peak_rss_bytes};
+use crate::boot::kexec;
+use crate::error::{Error, Phase, Result};
+use crate::facts::{Ended, EventName, Outcome, StageTime};
+use crate::marker::MarkedDisk;
+use crate::plan::{self, Closing, Extents, Kept, Leaves, Rehearsal};
+use crate::storage::mount;
+use crate::storage::rehearse::{self, Rehearsed};
+use crate::survey::{self, Depth};
+use std::time::Instant;
+
+impl Session {
+    pub(super) fn rehearse(&self, rehearsal: &Rehearsal) -> Result<()> {
+        let began = Instant::now();
+        let Rehearsed { filesystems, memory_bytes } = rehearse::rehearse(rehearsal)?;
+        let (seconds, memory) = (began.elapsed().as_secs_f64(), crate::text::bytes(memory_bytes));
+        self.say(&format!(
+            "what is kept came back in rehearsal, filesystems: {filesystems}; {seconds:.1} s, {memory} of memory"
+        ));
+        Ok(())
+    }
+
+    pub(super) fn tell_point_of_no_return(
+        &self,
+        allocation: &str,
+        order: &str,
+        disks: &[MarkedDisk],
+        extents: &[Extents],
+    ) -> Result<()> {
+        self.control.point_of_no_return(allocation, order, disks, extents)
+    }
+
+    pub(super) fn prove_kept(&mut self, kept: &[Kept]) -> Result<()> {
+        self.facts.done.kept = plan::kept::compare(kept, &survey::read(Depth::Deep)?);
+        let mut changed = plan::kept::differences(&self.facts.done.kept);
+        changed.extend(self.locks.changed());
+        if changed.is_empty() {
+            self.say(&format!("{} kept objects are what they were", self.facts.done.kept.len()));
+            return Ok(());
+        }
+        Err(Error::new(Phase::Storage, format!("what was to be kept HAS CHANGED: {}", changed.join("; "))))
+    }
+
+    pub(super) fn unmount(&mut self) -> Result<()> {
+        self.mounts.finish()?;
+        self.undo.retain(|undo| !matches!(undo, Undo::Unmount | Undo::EndProcesses));
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self, disks: &[String]) -> Result<()> {
+        disks.iter().try_for_each(|disk| mount::flush_disk(disk))?;
+        self.locks.unlock()?;
+        self.undo.retain(|undo| *undo != Undo::Unlock);
+        Ok(())
+    }
+
+    pub(super) fn report(&self, closing: &Closing) -> Result<()> {
+        let Facts { boot, marker, done } = self.facts.clone();
+        let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "the plan reports success without a loaded kernel"))?;
+        let Closing { allocation, order, message, already } = closing.clone();
+        self.control.report(&Ended {
+            outcome: Outcome::Succeeded { boot, marker: marker.or(already) },
+            message,
+            allocation,
+            order,
+            plan: self.printed.clone(),
+            timings: self.reporter.timings(),
+            peak_rss_bytes: peak_rss_bytes(),
+            done,
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn kexec(&mut self) -> Result<()> {
+        println!("\n{}", StageTime::table(&self.reporter.timings()));
+        self.reporter.phase(EventName::BootingNewKernel, "leaving the ramdisk");
+        self.reporter.flush(LAST_WORDS);
+        // The kernel that was loaded stays loaded.
+        self.undo.retain(|undo| *undo != Undo::UnloadKernel);
+        self.leave(Leaves::Complete);
+        self.undo.push(Undo::UnloadKernel);
+        match kexec::start()? {}
+    }
+}

@@ -1,0 +1,111 @@
+//! A raw image: onto its disk, and then whatever it brings is taken as it is.
+
+use super::Session;
+use crate::boot::found;
+use crate::error::{Context, Error, Phase, Result};
+use crate::image::raw::{Disk, Expected, Target, unique};
+use crate::image::{Incoming, Plain, Reached};
+use crate::inventory::{Partition, Table};
+use crate::layout::partition_device;
+use crate::plan::{BurnDisk, ExpectedFilesystem, MountFilesystem};
+use crate::storage::{fit, grow, identify};
+use crate::target::{self, installer};
+use std::time::Instant;
+
+/// Refuses what is not for this disk, while nothing is written yet.
+pub(super) fn arriving(reached: Reached, burn: &BurnDisk) -> Result<Incoming> {
+    let BurnDisk { device, size_bytes, sector_bytes, .. } = burn;
+    let disk = Disk { name: device.clone(), size_bytes: *size_bytes, sector_bytes: *sector_bytes };
+    let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
+    incoming.require_disk(&disk, &expected(burn))?;
+    Ok(incoming)
+}
+
+fn expected(burn: &BurnDisk) -> Expected {
+    let partitions = burn.filesystems.iter().map(|is| is.number).collect();
+    Expected { partitions, grow: burn.grow, taken: burn.taken.clone() }
+}
+
+impl Session {
+    pub(super) fn burn_disk(&mut self, burn: &BurnDisk) -> Result<()> {
+        let BurnDisk { name, device, grow, filesystems, taken, .. } = burn;
+        let incoming = self.reached(name)?;
+        let reporter = &*self.reporter;
+        let began = Instant::now();
+        let target = Target::open(device)?;
+        identify::prove(target.file(), &burn.identity)?;
+        let burned = incoming.burn_raw(&target, &expected(burn), &|progress| reporter.progress(progress))?;
+        let figures = burned.figures(began.elapsed());
+        self.say(&format!("{name}: {figures}"));
+        self.facts.done.burn = Some(figures);
+        let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
+        self.say(&format!("{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"));
+        drop(target);
+        self.held.prove_below(device)?;
+        let table = fit::fit(device, *grow)?.unwrap_or_default();
+        // Those of its filesystems are seen only now.
+        unique::check(&table, device, taken).context(Phase::Image, || format!("what is on {device} now"))?;
+        for expected in filesystems {
+            let found = brought(device, expected, &table)?;
+            if expected.path == "/" {
+                self.brought_root_uuid = Some(found);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn grow(&self, mount: &MountFilesystem) -> Result<()> {
+        let point = self.mounts.root().join(mount.path.trim_start_matches('/'));
+        let bytes = grow::grow(&mount.device, mount.format, &point)?;
+        self.say(&format!("{}: {} has {} now", mount.device, mount.format, crate::text::bytes(bytes)));
+        Ok(())
+    }
+
+    /// An image that was made for any machine needs no installer; what boots it is in it.
+    pub(super) fn adapt_image(&mut self, devices: &[String]) -> Result<()> {
+        let root = self.root()?;
+        target::marker::forget(&root)?;
+        if installer::is_in(&root) {
+            self.run_installer(devices)?;
+        } else {
+            self.say("the image has no installer, and is left as it is");
+        }
+        if let Some(from) = found::describe(&root)? {
+            self.say(&format!("what is booted is what {from} boots"));
+        }
+        Ok(())
+    }
+}
+
+/// The UUID of a filesystem that must be in the image.
+fn brought(disk: &str, expected: &ExpectedFilesystem, table: &Table) -> Result<String> {
+    let ExpectedFilesystem { number, device, path, format, label } = expected;
+    let refuse = |why: String| Err(Error::new(Phase::Image, format!("{path} is to be on {device}, but {why}")));
+    let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
+        let there: Vec<String> = table.partitions.iter().map(|partition| in_words(disk, partition)).collect();
+        return refuse(format!("the image has no partition {number}: there are {}", there.join(", ")));
+    };
+    match partition.signatures.as_slice() {
+        [one] if one.kind == format.name() && label.as_ref().is_none_or(|label| *label == one.label) => {
+            Ok(one.uuid.clone())
+        }
+        _ => {
+            let label = label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+            refuse(format!("{format}{label} was expected, and the image has {}", in_words(disk, partition)))
+        }
+    }
+}
+
+/// `/dev/sda1 vfat "EFI"`.
+fn in_words(disk: &str, partition: &Partition) -> String {
+    let kinds = partition.signatures.iter().map(|is| match is.label.as_str() {
+        "" => is.kind.clone(),
+        label => format!("{} \"{label}\"", is.kind),
+    });
+    let kinds: Vec<String> = kinds.collect();
+    let kinds = if kinds.is_empty() { "without a filesystem".to_owned() } else { kinds.join(" and ") };
+    format!("{} {kinds}", partition_device(disk, partition.number))
+}
+
+#[cfg(test)]
+mod tests;

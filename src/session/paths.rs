@@ -1,0 +1,82 @@
+//! What a tool or the kernel gets by its path is proven right before: names of devices move.
+
+use super::Session;
+use crate::error::Result;
+use crate::layout::Format;
+use crate::plan::{MountFilesystem, OfRun, OnDevice, Operation};
+use crate::storage::raid;
+
+impl Session {
+    /// # Errors
+    /// One of the paths means another disk than the plan's; nothing was written there.
+    pub(super) fn prove_paths(&self, operation: &Operation) -> Result<()> {
+        let written = match operation {
+            Operation::Device(operation) => by_tools(operation),
+            Operation::Run(operation) => by_the_run(operation),
+        };
+        written.into_iter().try_for_each(|device| self.held.prove_below(device))
+    }
+}
+
+/// Devices that this makes a tool write, which looks up their paths.
+fn by_tools(operation: &OnDevice) -> Vec<&str> {
+    match operation {
+        OnDevice::CreateArray(array) => {
+            all(&array.devices).into_iter().filter(|device| *device != raid::MISSING).collect()
+        }
+        OnDevice::AssembleArray(array) => all(&array.members),
+        OnDevice::ActivateGroup(group) => all(&group.devices),
+        OnDevice::CreateGroup(group) => all(&group.devices),
+        OnDevice::CreateVolume(volume) => all(&volume.physical),
+        OnDevice::MakeFilesystem(make) if make.format != Format::None => vec![&make.device],
+        // These open the disk themselves, and prove it on that descriptor.
+        OnDevice::WipeDisk(_) | OnDevice::WriteTable(_) => Vec::new(),
+        // These write nothing.
+        OnDevice::Release(_)
+        | OnDevice::AssertFree { .. }
+        | OnDevice::TakeDown { .. }
+        | OnDevice::TryArray(_)
+        | OnDevice::TryFilesystem(_)
+        | OnDevice::MakeFilesystem(_) => Vec::new(),
+        // What is taken down was put together of proven devices.
+        OnDevice::DeactivateGroup { .. } | OnDevice::StopArray { .. } => Vec::new(),
+    }
+}
+
+/// Devices that the kernel writes from here on, which looks up their paths.
+fn by_the_run(operation: &OfRun) -> Vec<&str> {
+    match operation {
+        OfRun::Mount(mount) | OfRun::GrowFilesystem(mount) => mounted(mount),
+        OfRun::UnlockDisk { device, .. } => vec![device],
+        // It opens the disk itself, and proves it on that descriptor.
+        OfRun::BurnDisk(_) => Vec::new(),
+        // These write no device, or only below the mounted target.
+        OfRun::ReachImage { .. }
+        | OfRun::IdentifyDisk(_)
+        | OfRun::LockDisk { .. }
+        | OfRun::Rehearse(_)
+        | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::MountReadOnly(_)
+        | OfRun::BurnImage { .. }
+        | OfRun::WriteMachineFiles { .. }
+        | OfRun::RunInstaller { .. }
+        | OfRun::AdaptImage { .. }
+        | OfRun::WriteFstab(_)
+        | OfRun::ExtendFstab(_)
+        | OfRun::LoadKernel
+        | OfRun::ProveKept(_)
+        | OfRun::WriteMarker(_)
+        | OfRun::Unmount
+        | OfRun::FlushDisks { .. }
+        | OfRun::Report(_)
+        | OfRun::Kexec => Vec::new(),
+    }
+}
+
+fn mounted(mount: &MountFilesystem) -> Vec<&str> {
+    if mount.format == Format::Tmpfs { Vec::new() } else { vec![&mount.device] }
+}
+
+fn all(devices: &[String]) -> Vec<&str> {
+    devices.iter().map(String::as_str).collect()
+}

@@ -1,0 +1,462 @@
+//! Plans run on loop devices, and what a failure leaves behind.
+
+use super::*;
+use crate::allocation::Allocation;
+use crate::facts::{Hidden, KeptProof, Outcome};
+use crate::layout::Format;
+use crate::marker::MarkedDisk;
+use crate::plan::{
+    AssembleArray, Assigned, BurnDisk, ByteRange, Closing, DiskIdentity, ExpectedFilesystem, Extents, FstabEntry, Kept,
+    KeptObject, MachineFiles, MakeFilesystem, Mode, MountFilesystem, Subject, WipeDisk,
+};
+use crate::storage::loopdev::LoopDevice;
+use crate::storage::{busy, identify, wipe};
+use crate::testing::control::FakeControl;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+struct Bench {
+    control: Arc<FakeControl>,
+    reporter: Arc<Reporter>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let control = Arc::new(FakeControl::default());
+        Bench { reporter: Arc::new(Reporter::new(control.clone())), control }
+    }
+
+    fn session(&self) -> Session {
+        Session::new(self.reporter.clone(), self.control.clone(), Trust::default())
+    }
+
+    fn run(&self, plan: &Plan) -> Result<Facts, Failure> {
+        self.session().run(plan)
+    }
+}
+
+fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
+    let stages: Vec<Stage> = stages.into_iter().map(|(name, operations)| Stage { name, operations }).collect();
+    let destructive = |stage: &Stage| stage.name.leaves().half_made();
+    Plan {
+        mode: Mode::Install,
+        subject: Subject::default(),
+        layout: "test".into(),
+        disks: vec![],
+        point_of_no_return: stages.iter().position(destructive).unwrap_or(stages.len()),
+        stages,
+        fstab: vec![entry()],
+        root_uuid: UUID.into(),
+        already: None,
+        warnings: vec![],
+        torn: vec![],
+        summary: Default::default(),
+        sizes: Default::default(),
+        extents: vec![],
+    }
+}
+
+fn entry() -> FstabEntry {
+    FstabEntry { source: format!("UUID={UUID}"), path: "/".into(), format: Format::Ext4, options: vec![], pass: 1 }
+}
+
+const UUID: &str = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
+
+/// As the plan would have it of a disk that is there.
+fn identity(device: &str) -> DiskIdentity {
+    fs::File::open(device).map(|disk| identify::read(&disk, device).unwrap()).unwrap_or_default()
+}
+
+fn identify_operation(disk: &LoopDevice) -> Operation {
+    Operation::Run(OfRun::IdentifyDisk(disk.identity()))
+}
+
+fn wipe_operation(device: String, zero: Vec<ByteRange>) -> Operation {
+    let identity = identity(&device);
+    Operation::Device(OnDevice::WipeDisk(WipeDisk {
+        device,
+        identity,
+        methods: vec![],
+        strict: false,
+        budget_seconds: 60,
+        zero,
+    }))
+}
+
+fn machine_files() -> OfRun {
+    let allocation = Allocation { id: "a-1".into(), hostname: "web-1".into(), ..Allocation::default() };
+    let assigned = Assigned { allocation, consoles: vec![] };
+    OfRun::WriteMachineFiles { files: Box::new(MachineFiles { assigned, ..MachineFiles::default() }) }
+}
+
+/// Everything up to the mounted target.
+fn prepare(disk: &LoopDevice, kept: &LoopDevice) -> Vec<(StageName, Vec<Operation>)> {
+    let device = disk.path().to_owned();
+    let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
+    let format = Format::Ext4;
+    let (partition, uuid, label) = (disk.partition(2), UUID.to_owned(), Some("root".to_owned()));
+    let make = MakeFilesystem { device: partition.clone(), format, label, uuid, createoptions: vec![] };
+    let mount = MountFilesystem { device: partition, path: "/".into(), format, options: vec![] };
+    vec![
+        (StageName::StorageIdentify, vec![identify_operation(disk), identify_operation(kept)]),
+        (
+            StageName::StorageLock,
+            vec![Operation::Run(OfRun::LockDisk { device: kept.path().into(), untouched: vec![] })],
+        ),
+        (StageName::StorageWipe, vec![wipe_operation(device, zero)]),
+        (
+            StageName::StoragePartition,
+            vec![Operation::Device(OnDevice::WriteTable(disk.table(512, &[(2, 2048, 65535)])))],
+        ),
+        (StageName::StorageFormat, vec![Operation::Device(OnDevice::MakeFilesystem(make))]),
+        (StageName::StorageMount, vec![Operation::Run(OfRun::Mount(mount))]),
+        (StageName::TargetFiles, vec![Operation::Run(machine_files())]),
+    ]
+}
+
+fn signature(device: &str) -> String {
+    let blkid = crate::command::Command::new("blkid").args(["-p", "-o", "value", "-s", "TYPE", device]);
+    blkid.run().map(|output| output.stdout.trim().to_owned()).unwrap_or_default()
+}
+
+// One test, since there is one target directory.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
+    let (disk, kept) = (LoopDevice::new(64 << 20, 512), LoopDevice::new(16 << 20, 512));
+    let bench = Bench::new();
+    let mut stages = prepare(&disk, &kept);
+    stages.push((StageName::TargetFstab, vec![Operation::Run(OfRun::WriteFstab(vec![entry()]))]));
+    let marker = Marker { machine: "m-1".into(), allocation: "a-1".into(), ..Marker::default() };
+    stages.push((StageName::TargetMarker, vec![Operation::Run(OfRun::WriteMarker(marker.clone()))]));
+    stages.push((
+        StageName::StorageUnmount,
+        vec![Operation::Run(OfRun::Unmount), Operation::Run(OfRun::FlushDisks { disks: vec![disk.path().into()] })],
+    ));
+    let whole = plan(stages);
+    bench.run(&whole).map_err(|failure| failure.error).unwrap();
+    assert_eq!(signature(&disk.partition(2)), "ext4");
+    assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
+    let mut mounts = Mounts::new(TARGET);
+    let Operation::Run(OfRun::Mount(root)) = &whole.stages[5].operations[0] else { unreachable!() };
+    mounts.mount(root).unwrap();
+    let fstab = fs::read_to_string(mounts.root().join("etc/fstab")).unwrap();
+    assert!(fstab.contains(&format!("UUID={UUID}")), "{fstab}");
+    assert!(fs::read_to_string(mounts.root().join("etc/metal/install.yaml")).unwrap().contains("web-1"));
+    let text = fs::read_to_string(mounts.root().join(&crate::marker::PATH[1..])).unwrap();
+    let found: Marker = serde_json::from_str(&text).unwrap();
+    assert!(found.time.ends_with('Z'), "{found:?}");
+    assert_eq!(found, Marker { time: found.time.clone(), ..marker });
+    mounts.finish().unwrap();
+    let timed: Vec<String> = bench.reporter.timings().into_iter().map(|timing| timing.stage).collect();
+    assert_eq!(timed, whole.stages.iter().map(|stage| stage.name.to_string()).collect::<Vec<_>>());
+
+    // There is no image in the target, so there is no installer.
+    let mut stages = prepare(&disk, &kept);
+    stages.push((StageName::TargetInstaller, vec![Operation::Run(OfRun::RunInstaller { devices: vec![] })]));
+    stages.push((StageName::ReportFinal, vec![Operation::Run(OfRun::Report(Closing::default()))]));
+    let cut = plan(stages);
+    let failure = bench.run(&cut).unwrap_err();
+    assert_eq!(failure.stage, StageName::TargetInstaller);
+    assert!(failure.past_point_of_no_return);
+    assert!(failure.error.to_string().contains("the image has no installer"), "{}", failure.error);
+    assert_eq!(signature(&disk.partition(2)), "");
+    assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
+    assert!(bench.control.ended.lock().unwrap().is_empty());
+    fs::remove_file(Path::new("/dev/disk/by-uuid").join(UUID)).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
+    let disk = LoopDevice::new(16 << 20, 512);
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    let bench = Bench::new();
+    for (leaves, left) in [
+        (Leaves::Complete, "ext4"),
+        (Leaves::Unreported, "ext4"),
+        (Leaves::Untouched, "ext4"),
+        (Leaves::Announced, "ext4"),
+        (Leaves::HalfMade, ""),
+    ] {
+        let mut session = bench.session();
+        session.operation(&identify_operation(&disk)).unwrap();
+        session.undo.push(Undo::Made(disk.path().into()));
+        session.leave(leaves);
+        assert_eq!(signature(disk.path()), left, "{leaves:?}");
+    }
+}
+
+/// The next attempt is not to take it for one that was never touched: its boot code would be gone.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
+    let disk = LoopDevice::new(16 << 20, 512);
+    crate::command::Command::new("mkfs.vfat").args([disk.path()]).run().unwrap();
+    let bench = Bench::new();
+    let beyond = vec![ByteRange { start: 32 << 20, length: 1 << 20 }];
+    let plan = plan(vec![
+        (StageName::StorageIdentify, vec![identify_operation(&disk)]),
+        (StageName::StorageWipe, vec![wipe_operation(disk.path().into(), beyond)]),
+    ]);
+    let failure = bench.run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageWipe, true));
+    assert!(fs::read(disk.image()).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
+}
+
+/// Between identify and wipe lie minutes: a disk is pulled, and another one takes its name.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up() {
+    let (identity, disk) = LoopDevice::exchanged(16 << 20);
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    let (bench, device) = (Bench::new(), disk.path().to_owned());
+    let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
+    let wipe = WipeDisk { device, identity, methods: vec![], strict: false, budget_seconds: 60, zero };
+    let make = MakeFilesystem {
+        device: disk.path().into(),
+        format: Format::Ext4,
+        label: None,
+        uuid: UUID.into(),
+        createoptions: vec![],
+    };
+    let before = fs::read(disk.image()).unwrap();
+    for (stage, operation, why) in [
+        (
+            StageName::StorageWipe,
+            Operation::Device(OnDevice::WipeDisk(wipe)),
+            "is not the disk that the plan was made for",
+        ),
+        (
+            StageName::StorageFormat,
+            Operation::Device(OnDevice::MakeFilesystem(make)),
+            "which is no disk of the plan by now",
+        ),
+        (
+            StageName::StorageMount,
+            Operation::Run(OfRun::Mount(root_on(&disk, &[]))),
+            "which is no disk of the plan by now",
+        ),
+    ] {
+        let plan = plan(vec![(stage, vec![operation])]);
+        let failure = bench.run(&plan).unwrap_err();
+        assert_eq!(failure.stage, stage);
+        assert!(failure.error.to_string().contains(why), "{}", failure.error);
+        assert!(before == fs::read(disk.image()).unwrap(), "{stage}: the disk has changed");
+    }
+}
+
+#[test]
+fn a_failure_before_the_first_write_says_so() {
+    let bench = Bench::new();
+    let lock = Operation::Run(OfRun::LockDisk { device: "/dev/no-such-disk".into(), untouched: vec![] });
+    let plan = plan(vec![
+        (StageName::StorageLock, vec![lock]),
+        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    let failure = bench.run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageLock, false));
+    assert_eq!(bench.reporter.timings().len(), 1);
+}
+
+#[test]
+fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
+    let bench = Bench::new();
+    let disks = vec![MarkedDisk { device: "os".into(), serial: "A0".into(), ..MarkedDisk::default() }];
+    let extents = vec![Extents { stages: vec![StageName::StorageWipe], disks: vec![] }];
+    let (allocation, order) = ("a-1".to_owned(), "o-1".to_owned());
+    let announce = OfRun::TellPointOfNoReturn { allocation, order, disks: disks.clone(), extents: extents.clone() };
+    let plan = plan(vec![
+        (StageName::ReportBegin, vec![Operation::Run(announce)]),
+        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    for (refuses, failed) in [(true, StageName::ReportBegin), (false, StageName::StorageWipe)] {
+        bench.control.refuses.store(refuses, Ordering::Relaxed);
+        let failure = bench.run(&plan).unwrap_err();
+        assert_eq!((failure.stage, failure.past_point_of_no_return), (failed, !refuses));
+    }
+    let expected = ("a-1".to_owned(), "o-1".to_owned(), disks, extents);
+    assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
+}
+
+#[test]
+fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
+    let identity = BTreeMap::from([("guid".to_owned(), "c0ffee".to_owned())]);
+    let gone = Kept { object: KeptObject::Disk("no-such-disk".into()), identity };
+    let marker = Operation::Run(OfRun::WriteMarker(Marker::default()));
+    let plan = plan(vec![
+        (StageName::StorageWipe, vec![]),
+        (StageName::StorageProveKept, vec![Operation::Run(OfRun::ProveKept(vec![gone]))]),
+        (StageName::TargetMarker, vec![marker]),
+    ]);
+    let bench = Bench::new();
+    let failure = bench.run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageProveKept, true));
+    let text = failure.error.to_string();
+    assert!(text.contains("HAS CHANGED: ") && text.contains("no-such-disk"), "{text}");
+}
+
+/// A whole disk with an ext4 that has these files.
+fn installed(files: &[(&str, &str)]) -> LoopDevice {
+    let disk = LoopDevice::new(16 << 20, 512);
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut mounts = Mounts::new(dir.path());
+    mounts.mount(&root_on(&disk, &[])).unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    files.iter().for_each(|(path, text)| root.write(path, 0o644, text.as_bytes()).unwrap());
+    drop(root);
+    mounts.finish().unwrap();
+    disk
+}
+
+fn root_on(disk: &LoopDevice, options: &[&str]) -> MountFilesystem {
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options }
+}
+
+/// A raw image in a file: a GPT with one ext4.
+fn raw_image(directory: &Path) -> image::Source {
+    let path = directory.join("disk.raw");
+    let script = format!(
+        "truncate -s 32M {0} && echo 'size=16M, uuid=5e1f0000-0000-4000-8000-000000000001' | sfdisk -q -X gpt {0} && \
+         mkfs.ext4 -q -U {UUID} -E offset=1048576 {0} 16M && sha256sum {0} > {0}.sha256",
+        path.display()
+    );
+    crate::command::Command::new("sh").args(["-c", &script]).run().unwrap();
+    image::Source { url: format!("file://{}", path.display()), ..image::Source::default() }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
+    let (disk, directory) = (LoopDevice::new(64 << 20, 512), tempfile::tempdir().unwrap());
+    let source = raw_image(directory.path());
+    let root = ExpectedFilesystem {
+        number: 1,
+        device: disk.partition(1),
+        path: "/".into(),
+        format: Format::Ext4,
+        label: None,
+    };
+    let burn = |taken: &str| BurnDisk {
+        name: "debian".into(),
+        device: disk.path().into(),
+        identity: identity(disk.path()),
+        size_bytes: 64 << 20,
+        sector_bytes: 512,
+        grow: Some(1),
+        filesystems: vec![root.clone()],
+        taken: [(taken.to_owned(), "/dev/sdb1".to_owned())].into(),
+    };
+    let bench = Bench::new();
+    let burned = |burn: &BurnDisk| {
+        let mut session = bench.session();
+        session.image = Some(disk::arriving(image::reach(&source)?, burn)?);
+        session.operation(&identify_operation(&disk))?;
+        session.operation(&Operation::Run(OfRun::BurnDisk(burn.clone()))).map(|()| session.brought_root_uuid)
+    };
+    let before = fs::read(disk.image()).unwrap();
+    let error = burned(&burn("5e1f0000-0000-4000-8000-000000000001")).unwrap_err().to_string();
+    assert!(error.contains(&format!("of {} is that of /dev/sdb1", disk.partition(1))), "{error}");
+    let error = burned(&BurnDisk { sector_bytes: 4096, ..burn("") }).unwrap_err().to_string();
+    assert!(error.contains("is for disks with sectors of 512 bytes"), "{error}");
+    assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
+
+    let error = burned(&burn(UUID)).unwrap_err().to_string();
+    assert!(error.contains(&format!("{UUID} of {} is that of /dev/sdb1", disk.partition(1))), "{error}");
+    // It is a reinstall then: the UUIDs that the disk has itself are nobody else's.
+    assert_eq!(burned(&burn("another")).unwrap().as_deref(), Some(UUID));
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_is_installed_already_is_never_written() {
+    let boot_info = "kernel: /vmlinuz\ninitrd: ''\ncmdline: ro\nbootloader_id: b\n";
+    let disk = installed(&[("/etc/metal/boot-info.yaml", boot_info), ("/vmlinuz", "no kernel")]);
+    let before = fs::read(disk.image()).unwrap();
+    let bench = Bench::new();
+    let stages = vec![
+        (StageName::StorageMount, vec![Operation::Run(OfRun::MountReadOnly(root_on(&disk, &["ro", "noload"])))]),
+        (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
+    ];
+    let point_of_no_return = stages.len();
+    let plan = Plan { point_of_no_return, ..plan(stages) };
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = Session { mounts: Mounts::new(dir.path()), ..bench.session() };
+    session.undo.push(Undo::Made(disk.path().into()));
+    session.stage(&plan.stages[0]).unwrap();
+    let read_only = session.root().unwrap().write("/file", 0o600, b"").unwrap_err().to_string();
+    assert!(read_only.contains("Read-only file system"), "{read_only}");
+    let error = session.stage(&plan.stages[1]).unwrap_err().to_string();
+    assert!(error.starts_with("load /vmlinuz for kexec: "), "{error}");
+    // Not even what it takes for made itself: there is nothing half-made here.
+    session.leave(plan.leaves(1));
+    assert!(busy::mounts_below(dir.path()).is_empty());
+    assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
+}
+
+#[test]
+fn the_report_has_what_was_booted_and_must_be_acknowledged() {
+    let boot = BootInfo {
+        kernel: "/vmlinuz".into(),
+        initrd: "/initrd".into(),
+        cmdline: "ro".into(),
+        bootloader_id: "metal-debian".into(),
+    };
+    let bench = Bench::new();
+    let closing = Closing { allocation: "a-1".into(), order: "o-1".into(), ..Closing::default() };
+    assert!(bench.session().report(&closing).is_err());
+    let (hidden, kept) = (Hidden { path: "/var/lib".into(), files: 7 }, KeptProof::default());
+    let marker = Some(Marker { order: "o-1".into(), ..Marker::default() });
+    let booted = || Session {
+        printed: "the plan".into(),
+        facts: Facts { boot: Some(boot.clone()), ..Facts::default() },
+        ..bench.session()
+    };
+    let mut session = booted();
+    let done = Done { hidden: vec![hidden], kept: vec![kept], ..Done::default() };
+    session.facts.done = done.clone();
+    session.facts.marker = marker.clone();
+    session.report(&closing).unwrap();
+    let reports = bench.control.ended.lock().unwrap();
+    let [ended] = reports.as_slice() else { panic!("{reports:?}") };
+    assert_eq!(ended.outcome, Outcome::Succeeded { boot: boot.clone(), marker });
+    assert_eq!((ended.allocation.as_str(), ended.order.as_str(), ended.plan.as_str()), ("a-1", "o-1", "the plan"));
+    assert!(ended.peak_rss_bytes.unwrap() > 1 << 20);
+    assert_eq!(ended.done, done);
+    drop(reports);
+
+    bench.control.refuses.store(true, Ordering::Relaxed);
+    assert!(booted().report(&closing).is_err());
+
+    bench.control.refuses.store(false, Ordering::Relaxed);
+    let already = Some(Marker { image: "debian-12".into(), ..Marker::default() });
+    let closing = Closing { message: "installed already".into(), already: already.clone(), ..closing };
+    booted().report(&closing).unwrap();
+    let ended = bench.control.ended.lock().unwrap().pop().unwrap();
+    assert_eq!(ended.message, "installed already");
+    assert_eq!(ended.outcome, Outcome::Succeeded { boot: boot.clone(), marker: already });
+}
+
+/// What the operations of a run have noted is taken back from the newest to the oldest, and what has ended is not.
+#[test]
+fn the_undo_log_is_the_run_backwards() {
+    let array = |device: &str| {
+        OnDevice::AssembleArray(AssembleArray { device: device.into(), uuid: uuid::Uuid::nil(), members: vec![] })
+    };
+    let stop = |device: &str| OnDevice::StopArray { device: device.into() };
+    let mut session = Bench::new().session();
+    session.undo.push(Undo::Wiping("/dev/sda".into()));
+    undo::wipes_are_whole(&mut session.undo);
+    [array("/dev/md1"), array("/dev/md2"), stop("/dev/md1")].iter().for_each(|operation| session.note(operation));
+    session.undo.extend([Undo::Unmount, Undo::EndProcesses, Undo::Unlock]);
+    session.unmount().unwrap();
+    session.flush(&[]).unwrap();
+    assert_eq!(session.undo, [Undo::Wiped("/dev/sda".into()), Undo::TakeDown(stop("/dev/md2"))]);
+}

@@ -1,0 +1,101 @@
+//! The image, and what is done in the tree that it brings.
+
+use super::{Session, disk};
+use crate::allocation;
+use crate::boot::kexec;
+use crate::error::{Error, Phase, Result};
+use crate::facts::{BootInfo, Hidden};
+use crate::image::{self, Beneath, Conflicts};
+use crate::marker::Marker;
+use crate::plan::{BurnDisk, MachineFiles};
+use crate::session::undo::Undo;
+use crate::storage::writeback;
+use crate::target::{self, installer};
+use std::time::Instant;
+use time::OffsetDateTime;
+
+impl Session {
+    pub(super) fn reach_image(&mut self, name: &str, image: &allocation::Image, onto: Option<&BurnDisk>) -> Result<()> {
+        let super::Trust { keys, minimum } = self.trust.clone();
+        let allocation::Image { id, url, mirrors, digest, .. } = image.clone();
+        let digest = image::given_digest(digest.as_deref(), &url)?;
+        let source = image::Source { url, id: Some(id), mirrors, digest, keys, minimum };
+        let reached = image::reach(&source)?;
+        let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
+        let signed = match (&reached.signed_by, &reached.signed_as) {
+            (Some(key), Some(id)) => format!(", signed by {key} as {id}"),
+            (Some(key), None) => format!(", signed by {key} without a name: any image of that key could stand there"),
+            (None, _) => String::new(),
+        };
+        self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
+        self.image = Some(match onto {
+            Some(burn) => disk::arriving(reached, burn)?,
+            None => {
+                let mut incoming = image::Incoming::start(reached, image::Plain::Tar)?;
+                incoming.require_tree()?;
+                incoming
+            }
+        });
+        Ok(())
+    }
+
+    /// The image that an earlier stage has reached.
+    pub(super) fn reached(&mut self, name: &str) -> Result<image::Incoming> {
+        let not_reached = || Error::new(Phase::Image, format!("the plan burns {name} without having reached it"));
+        self.image.take().ok_or_else(not_reached)
+    }
+
+    pub(super) fn burn_image(&mut self, name: &str, beneath: &Beneath, memory_bytes: u64) -> Result<()> {
+        let incoming = self.reached(name)?;
+        let reporter = &*self.reporter;
+        writeback::start_early(memory_bytes);
+        let began = Instant::now();
+        let burned = incoming.burn(self.mounts.root(), beneath, &|progress| reporter.progress(progress))?;
+        let figures = burned.figures(began.elapsed());
+        self.say(&format!("{name}: {figures}"));
+        self.facts.done.burn = Some(figures);
+        let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
+        self.say(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
+        for Hidden { path, files } in &burned.hidden {
+            self.say(&format!("{path}: {files} files of the image will lie hidden beneath the kept filesystem"));
+        }
+        let Conflicts { files, first } = burned.conflicts;
+        if files > 0 {
+            let places = first.join(", ");
+            self.say(&format!(
+                "{files} files of the image were left out, where a kept directory has their name: {places}"
+            ));
+        }
+        self.facts.done.hidden = burned.hidden;
+        target::marker::forget(&self.root()?)
+    }
+
+    pub(super) fn run_installer(&mut self, devices: &[String]) -> Result<()> {
+        self.undo.push(Undo::EndProcesses);
+        let reporter = &*self.reporter;
+        installer::run(&self.root()?, devices, installer::DEADLINE, &|line| reporter.say(line))
+    }
+
+    pub(super) fn write_machine_files(&self, files: &MachineFiles) -> Result<()> {
+        let root_uuid = self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid);
+        target::files::write(&self.root()?, files, root_uuid, OffsetDateTime::now_utc())
+    }
+
+    pub(super) fn load_kernel(&mut self) -> Result<()> {
+        let root = self.root()?;
+        let boot = BootInfo::read(&root)?;
+        self.say(&format!("{} {}", boot.kernel, boot.cmdline));
+        self.undo.push(Undo::UnloadKernel);
+        kexec::load(&root, &boot)?;
+        self.facts.boot = Some(boot);
+        Ok(())
+    }
+
+    /// All else must be on the disks before it: a system with the marker is whole, also after a power cut, and is booted without
+    /// replaying a journal.
+    pub(super) fn write_marker(&mut self, marker: &Marker) -> Result<()> {
+        self.mounts.write_back()?;
+        self.facts.marker = Some(target::marker::write(&self.root()?, marker, OffsetDateTime::now_utc())?);
+        self.mounts.write_back()
+    }
+}

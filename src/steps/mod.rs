@@ -1,0 +1,64 @@
+//! Steps: what an operator or a conductor names, as `interface.step` with a priority and arguments. Pure.
+//!
+//! What runs inside a step are stages: `plan` knows which stages belong to which step.
+
+mod catalogue;
+mod merge;
+
+pub use catalogue::{Argument, CATALOGUE, Entry, Kind};
+pub use merge::{Step, Wanted, merge};
+
+use serde::{Deserialize, Serialize};
+
+/// How thoroughly a disk is erased before it is made anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Erase {
+    /// What takes seconds: throw away keys, discard. At least every place where signatures live is zero.
+    #[default]
+    Quick,
+    /// Nothing of the old content can be read again, or the install fails.
+    Secure,
+    /// Only the places where signatures live.
+    None,
+}
+
+/// The steps of one run, in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steps(Vec<Step>);
+
+impl Default for Steps {
+    /// What runs where no template says otherwise.
+    fn default() -> Steps {
+        Steps(merge::defaults(&CATALOGUE))
+    }
+}
+
+impl Steps {
+    /// The default steps, with disks erased that thoroughly.
+    pub fn erasing(erase: Erase) -> Steps {
+        let mut steps = Steps::default();
+        for step in steps.0.iter_mut().filter(|step| step.entry.name == "deploy.apply_layout") {
+            step.arguments.insert("erase".to_owned(), serde_json::json!(erase));
+        }
+        steps
+    }
+
+    pub fn include(&self, name: &str) -> bool {
+        self.0.iter().any(|step| step.entry.name == name)
+    }
+
+    /// How thoroughly disks are erased.
+    pub fn erase(&self) -> Erase {
+        let values = self.0.iter().filter_map(|step| step.arguments.get("erase"));
+        // The merge has refused what is none of them.
+        values.filter_map(|value| Erase::deserialize(value).ok()).next_back().unwrap_or_default()
+    }
+}
+
+impl From<Vec<Step>> for Steps {
+    fn from(steps: Vec<Step>) -> Steps {
+        Steps(steps)
+    }
+}

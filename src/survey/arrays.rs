@@ -1,0 +1,244 @@
+//! md arrays by what is written on their members: by `mdadm --examine` of every device on which libblkid sees a member.
+//! Nothing has to run for that, and nothing is started.
+
+use super::{Roots, attribute};
+use crate::command::Command;
+use crate::inventory::{Array, ArrayMember, Inventory, MemberRole, Stacked, StackedKind, Unknown};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// What libblkid calls members: md's own, and those of the firmware RAIDs that mdadm understands.
+pub const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
+
+/// A disk that is dying answers late.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How much of what mdadm says instead of what was asked is passed on.
+const SAID_LINES: usize = 5;
+
+/// What one member says.
+#[derive(Debug, PartialEq, Eq)]
+struct Superblock {
+    uuid: Uuid,
+    name: String,
+    level: String,
+    metadata: String,
+    raid_devices: u32,
+    role: MemberRole,
+    /// Counts changes: of members that disagree, the one with the most is right.
+    events: u64,
+    /// Places in the array that had nobody when this was written.
+    empty: Vec<u32>,
+    writes_at_start: bool,
+}
+
+/// All arrays of which a member is there, and the members that mdadm cannot read.
+pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unknown>) {
+    let devices: Vec<&str> =
+        inventory.devices_with(&MEMBERS).into_iter().filter(|device| !inventory.is_inside(device)).collect();
+    let (found, unknown) = examined(&devices, &mdadm_examine);
+    let mut arrays = grouped(found);
+    for array in &mut arrays {
+        array.running = running(roots, inventory, array);
+    }
+    (arrays, unknown)
+}
+
+/// What each of the members says, and those that say nothing, each with the reason.
+fn examined(
+    devices: &[&str],
+    examine: &impl Fn(&str) -> Result<String, String>,
+) -> (Vec<(String, Superblock)>, Vec<Unknown>) {
+    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    for device in devices {
+        let none = |text: &str| {
+            let said: Vec<&str> =
+                text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SAID_LINES).collect();
+            format!("mdadm tells of no array that {device} is a member of: {}", said.join(" | "))
+        };
+        match examine(device).and_then(|text| parse(&text).ok_or_else(|| none(&text))) {
+            Ok(superblock) => found.push(((*device).to_owned(), superblock)),
+            Err(reason) => {
+                tracing::warn!(device, "what the RAID member belongs to is not known: {reason}");
+                unknown.push(Unknown { devices: vec![(*device).to_owned()], reason });
+            }
+        }
+    }
+    (found, unknown)
+}
+
+fn mdadm_examine(device: &str) -> Result<String, String> {
+    let output = Command::new("mdadm").args(["--examine", device]).deadline(DEADLINE).run();
+    output.map(|output| output.stdout).map_err(|error| error.to_string())
+}
+
+/// The text of `mdadm --examine`: lines like `Raid Level : raid1`. `--export` would be easier to read, but knows neither
+/// the metadata's version nor the member's role (export_examine_super1 in mdadm's super1.c).
+fn parse(text: &str) -> Option<Superblock> {
+    let field = |name: &str| {
+        let found = text.lines().filter_map(|line| line.split_once(" : ")).find(|(key, _)| key.trim() == name);
+        found.map(|(_, value)| value.trim())
+    };
+    // 0.90 and the firmware formats call it UUID.
+    let uuid = field("Array UUID").or_else(|| field("UUID"))?;
+    Some(Superblock {
+        uuid: uuid.split_whitespace().next()?.replace(':', "").parse().ok()?,
+        name: field("Name").map(without_home_host).unwrap_or_default(),
+        level: field("Raid Level").unwrap_or("container").to_owned(),
+        metadata: metadata(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default()),
+        raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
+        role: match field("Device Role") {
+            // Its data are still being copied to it.
+            Some(_) if field("Recovery Offset").is_some() => MemberRole::Spare,
+            Some(role) => role_1(role),
+            None => text.lines().find_map(role_090).unwrap_or(MemberRole::Spare),
+        },
+        empty: match field("Array State") {
+            Some(state) => empty_1(state),
+            None => text.lines().filter_map(empty_090).collect(),
+        },
+        writes_at_start: writes_at_start(
+            field("Feature Map").unwrap_or_default(),
+            field("Version").unwrap_or_default(),
+        ),
+        events: field("Events").and_then(|text| text.parse().ok()).unwrap_or_default(),
+    })
+}
+
+/// Does the kernel write at every start, also of an array that is started read-only? It empties a partial parity log (PPL), replays
+/// a journal, and goes on with a reshape, which metadata 0.91 stands for (feature bits in linux/raid/md_p.h).
+fn writes_at_start(features: &str, version: &str) -> bool {
+    const RESHAPE: u32 = 4;
+    const JOURNAL: u32 = 512;
+    const PPL: u32 = 1024 | 2048;
+    let features = features.strip_prefix("0x").and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or_default();
+    features & (RESHAPE | JOURNAL | PPL) != 0 || version.starts_with("0.91")
+}
+
+/// `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
+fn without_home_host(name: &str) -> String {
+    let name = name.split("  (local to host").next().unwrap_or(name);
+    name.split_once(':').map_or(name, |(_, name)| name).to_owned()
+}
+
+fn metadata(magic: &str, version: &str) -> String {
+    match (magic, version) {
+        (magic, _) if magic.starts_with("Intel Raid ISM") => "imsm".to_owned(),
+        (magic, _) if magic.starts_with("DE11DE11") => "ddf".to_owned(),
+        (_, version) if version.starts_with("0.90") => "0.90".to_owned(),
+        (_, version) => version.to_owned(),
+    }
+}
+
+/// `Active device 0`, `spare`, `Replacement device 1`, `Journal`.
+fn role_1(text: &str) -> MemberRole {
+    match text.strip_prefix("Active device ").map(str::parse) {
+        Some(Ok(place)) => MemberRole::Active(place),
+        _ if ["spare", "Journal"].contains(&text) || text.starts_with("Replacement") => MemberRole::Spare,
+        _ => MemberRole::Faulty,
+    }
+}
+
+/// The line about the member itself in metadata 0.90, after number, major and minor the place and the state:
+/// `this     0     254        0        0      active sync   /dev/vda`.
+fn role_090(line: &str) -> Option<MemberRole> {
+    let mut words = line.split_whitespace();
+    (words.next() == Some("this")).then_some(())?;
+    let place = words.nth(3)?.parse();
+    let state: Vec<&str> = words.collect();
+    Some(match place {
+        Ok(place) if state.contains(&"active") => MemberRole::Active(place),
+        _ if state.contains(&"spare") => MemberRole::Spare,
+        _ => MemberRole::Faulty,
+    })
+}
+
+/// `A.A ('A' == active, '.' == missing, 'R' == replacing)`
+fn empty_1(text: &str) -> Vec<u32> {
+    let states = text.split(' ').next().unwrap_or_default();
+    (0..).zip(states.chars()).filter(|(_, state)| *state == '.').map(|(place, _)| place).collect()
+}
+
+/// A line of metadata 0.90 about a place, after its number, that of the device and the place again:
+/// `   1     1       0        0        1      faulty removed`.
+fn empty_090(line: &str) -> Option<u32> {
+    let mut words = line.split_whitespace();
+    words.next()?.parse::<u32>().ok()?;
+    let place = words.nth(3)?.parse().ok()?;
+    words.any(|state| ["faulty", "removed"].contains(&state)).then_some(place)
+}
+
+/// Takes the place from the members whose data are not the array's: mdadm leaves them out as well (Assemble.c). Those that
+/// have missed a change, where one alone may be that of the array's stop; those that the others went on without; and where
+/// two went on without each other, both, since it takes a person to say which of them is right.
+fn settle(members: &mut [(String, Superblock)]) {
+    let place = |superblock: &Superblock| match superblock.role {
+        MemberRole::Active(place) => Some(place),
+        _ => None,
+    };
+    let active = members.iter().filter_map(|(_, it)| Some((place(it)?, it.events, it.empty.clone())));
+    let active: Vec<(u32, u64, Vec<u32>)> = active.collect();
+    let without = |one: u32, other: u32| active.iter().any(|(place, _, empty)| *place == one && empty.contains(&other));
+    let latest = active.iter().map(|(_, events, _)| *events).max().unwrap_or_default();
+    for (device, superblock) in members {
+        let Some(own) = place(superblock) else { continue };
+        let rival = active.iter().find(|(other, ..)| without(*other, own) && without(own, *other));
+        let left = active.iter().any(|(other, events, _)| *events >= superblock.events && without(*other, own));
+        let why = match rival {
+            Some((other, ..)) => {
+                format!("it and member {other} were each used without the other: a person must choose one")
+            }
+            None if superblock.events.saturating_add(1) < latest => "it has missed changes".to_owned(),
+            None if left => "the others were used without it".to_owned(),
+            None => continue,
+        };
+        tracing::warn!(device, "member {own} of the array {} does not count: {why}", superblock.uuid);
+        superblock.role = MemberRole::Faulty;
+    }
+}
+
+/// One array for each UUID, in the order of the devices.
+fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
+    let mut arrays: Vec<Vec<(String, Superblock)>> = Vec::new();
+    for member in found {
+        match arrays.iter_mut().find(|array| array[0].1.uuid == member.1.uuid) {
+            Some(array) => array.push(member),
+            None => arrays.push(vec![member]),
+        }
+    }
+    arrays.into_iter().filter_map(array).collect()
+}
+
+/// What the latest member says, of the first that are.
+fn array(mut members: Vec<(String, Superblock)>) -> Option<Array> {
+    settle(&mut members);
+    let role =
+        |(device, superblock): &(String, Superblock)| ArrayMember { device: device.clone(), role: superblock.role };
+    let roles = members.iter().map(role).collect();
+    let writes_at_start = members.iter().any(|(_, superblock)| superblock.writes_at_start);
+    let (_, latest) = members.into_iter().rev().max_by_key(|(_, superblock)| superblock.events)?;
+    let Superblock { uuid, name, level, metadata, raid_devices, .. } = latest;
+    Some(Array { uuid, name, level, metadata, raid_devices, members: roles, writes_at_start, running: None })
+}
+
+/// The kernel's array that holds one of the members. Volumes in a container of a firmware RAID hold them too, but it is
+/// the container that the members' metadata names.
+fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<String> {
+    let members: Vec<String> = array.members.iter().map(|member| inventory.kernel_name(&member.device)).collect();
+    let holds = |stacked: &&Stacked| {
+        let version = attribute(&roots.sys.join("block").join(&stacked.name).join("md/metadata_version"));
+        stacked.kind == StackedKind::Array
+            && !version.starts_with("external:/")
+            && stacked.below.iter().any(|below| members.contains(beneath_overlay(inventory, below)))
+    };
+    inventory.stacked.iter().find(holds).map(|stacked| stacked.name.clone())
+}
+
+/// What an overlay lies on; another device itself.
+fn beneath_overlay<'a>(inventory: &'a Inventory, name: &'a String) -> &'a String {
+    let overlay = inventory.stacked.iter().find(|stacked| stacked.name == *name && stacked.is_overlay());
+    overlay.and_then(|overlay| overlay.below.first()).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! What an ATA disk says of its security feature set (ACS-4 4.18), through `hdparm -I`.
+
+use crate::command::Command;
+use crate::inventory::EraseMethod;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// hdparm asks the disk one question. A disk that takes longer has other problems.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The security of a disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Security {
+    pub supported: bool,
+    /// A user password is set.
+    pub enabled: bool,
+    /// Nothing can be read or written before the password is given.
+    pub locked: bool,
+    /// No security command is taken until the next power cycle: most firmware does that before it boots.
+    pub frozen: bool,
+    pub enhanced: bool,
+    /// How long the disk thinks that it takes, in minutes; 508 is "at least 508".
+    pub erase_minutes: Option<u32>,
+    pub enhanced_minutes: Option<u32>,
+}
+
+nix::ioctl_read_bad!(hdio_get_identity, 0x030d, Identity);
+
+/// IDENTIFY DEVICE data (ACS-4 7.13).
+type Identity = [u16; 256];
+
+/// Bit 0 of this word: is there a security feature set?
+const SECURITY_STATUS: usize = 128;
+
+/// Asks the disk.
+///
+/// # Errors
+/// It is no ATA disk, there is no hdparm, or the disk does not answer it: in words.
+pub fn security(device: &Path) -> Result<Security, String> {
+    // What the kernel keeps since it found the disk: costs nothing, and suffices for one without security. Emulated disks
+    // are such, and QEMU's fails its next queued command after hdparm.
+    let identity = kept_identity(device).map_err(|error| format!("it does not identify itself: {error}"))?;
+    if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
+        return Ok(Security::default());
+    }
+    let output = Command::new("hdparm").arg("-I").arg(device).deadline(PATIENCE).run();
+    Ok(Security::parse(&output.map_err(|error| error.to_string())?.stdout))
+}
+
+fn kept_identity(device: &Path) -> std::io::Result<Identity> {
+    let file = File::open(device)?;
+    let mut identity = [0; 256];
+    // SAFETY: HDIO_GET_IDENTITY writes the 512 bytes of IDENTIFY data (ATA_ID_WORDS) where the pointer says.
+    unsafe { hdio_get_identity(file.as_raw_fd(), &mut identity) }?;
+    Ok(identity)
+}
+
+impl Security {
+    /// Of what `hdparm -I` prints. A disk without security has no such section.
+    pub fn parse(text: &str) -> Security {
+        let lines = text.lines().skip_while(|line| line.trim_end() != "Security:").skip(1);
+        let section = lines.take_while(|line| line.starts_with(char::is_whitespace));
+        let mut security = Security::default();
+        for line in section {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (yes, what) = match words.split_first() {
+                Some((&"not", rest)) => (false, rest.join(" ")),
+                _ => (true, words.join(" ")),
+            };
+            match what.as_str() {
+                "supported" => security.supported = yes,
+                "enabled" => security.enabled = yes,
+                "locked" => security.locked = yes,
+                "frozen" => security.frozen = yes,
+                "supported: enhanced erase" => security.enhanced = yes,
+                _ => {
+                    security.erase_minutes = minutes(&what, "SECURITY ERASE UNIT").or(security.erase_minutes);
+                    let enhanced = minutes(&what, "ENHANCED SECURITY ERASE UNIT");
+                    security.enhanced_minutes = enhanced.or(security.enhanced_minutes);
+                }
+            }
+        }
+        security
+    }
+
+    /// Why the disk cannot be erased by its security commands now.
+    pub fn obstacle(&self) -> Option<&'static str> {
+        match self {
+            Security { supported: false, .. } => Some("the disk has no ATA security"),
+            Security { locked: true, .. } => Some("the disk is locked by a password"),
+            Security { enabled: true, .. } => Some("the disk has a password"),
+            Security { frozen: true, .. } => Some("the firmware has frozen the disk's security"),
+            _ => None,
+        }
+    }
+
+    /// What can be done now.
+    pub fn methods(&self) -> Vec<EraseMethod> {
+        match (self.obstacle(), self.enhanced) {
+            (Some(_), _) => Vec::new(),
+            (None, true) => vec![EraseMethod::AtaEnhancedErase, EraseMethod::AtaErase],
+            (None, false) => vec![EraseMethod::AtaErase],
+        }
+    }
+}
+
+/// Of `2min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE UNIT.`
+fn minutes(text: &str, command: &str) -> Option<u32> {
+    let sentences = text.split('.').filter_map(|sentence| sentence.trim().split_once("min for "));
+    let time = sentences.filter(|(_, what)| *what == command).map(|(time, _)| time).next()?;
+    time.rsplit(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::EraseMethod::*;
+
+    const SSD: &str = "
+/dev/sda:
+
+ATA device, with non-removable media
+\tModel Number:       EXAMPLE SSD 480GB
+\tSerial Number:      S45NNE0M0001
+Standards:
+\tSupported: 11 8 7 6 5
+Capabilities:
+\tLBA, IORDY(can be disabled)
+Commands/features:
+\tEnabled\tSupported:
+\t   *\tSMART feature set
+\t    \tSecurity Mode feature set
+\t   *\tWrite cache
+Security:
+\tMaster password revision code = 65534
+\t\tsupported
+\tnot\tenabled
+\tnot\tlocked
+\tnot\tfrozen
+\tnot\texpired: security count
+\t\tsupported: enhanced erase
+\t4min for SECURITY ERASE UNIT. 8min for ENHANCED SECURITY ERASE UNIT.
+Logical Unit WWN Device Identifier: 5002538e40a5e5c5
+Checksum: correct
+";
+
+    /// QEMU's ide-hd: a disk without the section.
+    const NONE: &str = "
+/dev/sda:
+
+ATA device, with non-removable media
+\tModel Number:       QEMU HARDDISK
+Commands/features:
+\tEnabled\tSupported:
+\t   *\tWrite cache
+Logical Unit WWN Device Identifier: 0000000000000000
+Checksum: correct
+";
+
+    fn methods(text: &str) -> Vec<EraseMethod> {
+        Security::parse(text).methods()
+    }
+
+    #[test]
+    fn all_of_the_section_is_read() {
+        let expected = Security {
+            supported: true,
+            enhanced: true,
+            erase_minutes: Some(4),
+            enhanced_minutes: Some(8),
+            ..Security::default()
+        };
+        assert_eq!(Security::parse(SSD), expected);
+        assert_eq!(Security::parse(SSD).methods(), [AtaEnhancedErase, AtaErase]);
+    }
+
+    #[test]
+    fn nothing_is_offered_where_something_is_in_the_way() {
+        let cases = [
+            (NONE.to_owned(), "the disk has no ATA security"),
+            (String::new(), "the disk has no ATA security"),
+            ("/dev/sdb:\n HDIO_DRIVE_CMD(identify) failed: Invalid argument\n".into(), "the disk has no ATA security"),
+            (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk has no ATA security"),
+            (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security"),
+            (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password"),
+            (
+                SSD.replace("not\tenabled", "\tenabled").replace("not\tlocked", "\tlocked"),
+                "the disk is locked by a password",
+            ),
+        ];
+        for (text, obstacle) in cases {
+            let security = Security::parse(&text);
+            assert_eq!(security.obstacle(), Some(obstacle), "{text}");
+            assert_eq!(methods(&text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_disk_may_know_the_simple_erase_only() {
+        assert_eq!(methods(&SSD.replace("\t\tsupported: enhanced", "\tnot\tsupported: enhanced")), [AtaErase]);
+    }
+
+    #[test]
+    fn times_are_given_in_several_ways() {
+        let cases = [
+            (
+                "more than 508min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE UNIT.",
+                (508, 508),
+            ),
+            ("2min for SECURITY ERASE UNIT. 2min for ENHANCED SECURITY ERASE UNIT. ", (2, 2)),
+        ];
+        let known = "4min for SECURITY ERASE UNIT. 8min for ENHANCED SECURITY ERASE UNIT.";
+        for (line, (simple, enhanced)) in cases {
+            let security = Security::parse(&SSD.replace(known, line));
+            assert_eq!((security.erase_minutes, security.enhanced_minutes), (Some(simple), Some(enhanced)), "{line}");
+        }
+        let security = Security::parse(&SSD.replace(known, "20min for SECURITY ERASE UNIT."));
+        assert_eq!((security.erase_minutes, security.enhanced_minutes), (Some(20), None));
+        let security = Security::parse(&SSD.replace(known, ""));
+        assert_eq!((security.erase_minutes, security.enhanced_minutes), (None, None));
+    }
+
+    #[test]
+    fn the_list_of_features_is_not_the_section() {
+        let text = SSD.replace("Security:\n", "Security\n");
+        assert_eq!(Security::parse(&text), Security::default());
+    }
+}

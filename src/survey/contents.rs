@@ -1,0 +1,191 @@
+//! What is on a block device, be it a disk or made of others: partition table, signatures, users of its partitions.
+
+use super::blank::is_blank;
+use super::holders::Users;
+use super::signatures::{Area, FoundPartition, FoundSignature, FoundTable, Probe};
+use super::{Roots, attribute, device_path, names, units};
+use crate::error::Result;
+use crate::inventory::{Partition, Signature, Table, Use};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A device to look into.
+pub(super) struct Target<'a> {
+    /// Kernel name; its node in `/dev` is there without udev.
+    pub name: &'a str,
+    /// The path that is told to people, from which those of partitions follow.
+    pub device: &'a str,
+    pub sector_bytes: u32,
+    pub size_bytes: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Contents {
+    pub table: Option<Table>,
+    pub signatures: Vec<Signature>,
+    /// Uses of partitions that only the kernel knows: somebody changed the table under it, or it cannot be read.
+    pub uses: Vec<Use>,
+    /// Why not all is known.
+    pub unreadable: Option<String>,
+    /// As [`crate::inventory::Disk::blank`]; whether somebody holds all of it is not asked here.
+    pub blank: bool,
+}
+
+/// Table and signatures. Whatever cannot be read is named in `unreadable`; the rest is told all the same.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Contents> {
+    let mut kernel = kernel_partitions(&roots.sys.join("block").join(target.name), users)?;
+    let mut contents = Contents::default();
+    let mut doubts = Vec::new();
+    match Probe::open(&node(roots, target.name), None, target.sector_bytes) {
+        Ok(mut probe) => {
+            let found = probe.table().unwrap_or_else(|error| {
+                doubts.push(format!("{}: partition table: {error}", target.device));
+                None
+            });
+            contents.signatures = checked(target.device, probe.signatures(), &mut doubts);
+            contents.table = found.map(|found| table(target, found, &mut kernel, roots, &mut doubts));
+        }
+        Err(error) => doubts.push(format!("{}: {error}", target.device)),
+    }
+    for left in kernel {
+        if contents.table.is_some() {
+            let partition = left.name;
+            tracing::warn!(partition, "the kernel has this partition, the table on {} has not", target.device);
+        }
+        contents.uses.extend(left.uses);
+    }
+    if contents.table.is_none() && contents.signatures.is_empty() && contents.uses.is_empty() && doubts.is_empty() {
+        let all = Area { start_bytes: 0, size_bytes: target.size_bytes };
+        contents.blank = is_blank(&node(roots, target.name), all).unwrap_or_else(|error| {
+            doubts.push(format!("{}: {error}", target.device));
+            false
+        });
+    }
+    if !doubts.is_empty() {
+        let text = doubts.join("; ");
+        tracing::warn!("not all that is on {} is known: {text}", target.name);
+        contents.unreadable = Some(text);
+    }
+    Ok(contents)
+}
+
+/// A partition as the kernel has it now.
+struct KernelPartition {
+    name: String,
+    number: u32,
+    start_bytes: u64,
+    size_bytes: u64,
+    uses: Vec<Use>,
+}
+
+impl KernelPartition {
+    /// Is this what the table on the disk says? The kernel gives an extended partition two sectors only, for the
+    /// boot loader (block/partitions/msdos.c).
+    fn is(&self, found: &FoundPartition) -> bool {
+        self.number == found.number
+            && self.start_bytes == found.start_bytes
+            && (self.size_bytes == found.size_bytes || found.extended)
+    }
+}
+
+fn kernel_partitions(disk: &Path, users: &Users) -> Result<Vec<KernelPartition>> {
+    let mut partitions = Vec::new();
+    for name in names(disk)? {
+        let dir = disk.join(&name);
+        let at = |attribute_name: &str| attribute(&dir.join(attribute_name));
+        let Ok(number) = at("partition").parse() else { continue };
+        let (Some(start_bytes), Some(size_bytes)) = (units(&at("start")), units(&at("size"))) else { continue };
+        let uses = users.of(&dir, &device_path(&name))?;
+        partitions.push(KernelPartition { name, number, start_bytes, size_bytes, uses });
+    }
+    Ok(partitions)
+}
+
+/// The table with what is inside each partition. Takes from `kernel` the partitions that are in it.
+fn table(
+    target: &Target,
+    found: FoundTable,
+    kernel: &mut Vec<KernelPartition>,
+    roots: &Roots,
+    doubts: &mut Vec<String>,
+) -> Table {
+    let (partitions, outside): (Vec<_>, Vec<_>) = found.partitions.into_iter().partition(|found| {
+        let end = found.start_bytes.checked_add(found.size_bytes);
+        found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
+    });
+    // Nobody can read them, and an area without an end would be all of the disk.
+    let said = |found: &FoundPartition| format!("{}: partition {} does not lie on it", target.device, found.number);
+    doubts.extend(outside.iter().map(said));
+    let partitions = partitions.into_iter().map(|found| {
+        let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
+        let device = crate::layout::partition_device(target.device, found.number);
+        let own = known.as_ref().map(|partition| node(roots, &partition.name));
+        let uses = known.map(|partition| partition.uses).unwrap_or_default();
+        let inside = inside(target, &found, own, uses.is_empty(), roots);
+        let blank = matches!(inside, Ok((_, true)));
+        let signatures = checked(&device, inside.map(|(signatures, _)| signatures), doubts);
+        Partition {
+            number: found.number,
+            device,
+            start_bytes: found.start_bytes,
+            size_bytes: found.size_bytes,
+            kind: found.kind,
+            // A DOS partition has an id that is no UUID.
+            guid: found.guid.parse().ok(),
+            label: found.name,
+            signatures,
+            uses,
+            blank,
+        }
+    });
+    let mut partitions: Vec<Partition> = partitions.collect();
+    partitions.sort_by_key(|partition| partition.number);
+    Table { kind: found.kind, guid: found.id.parse().ok(), partitions }
+}
+
+/// The signatures inside a partition, and whether there is nothing at all: through its own node, whose cache sees what was
+/// written through it, else, where the kernel has not taken the partition up, through the disk.
+fn inside(
+    target: &Target,
+    found: &FoundPartition,
+    own: Option<PathBuf>,
+    free: bool,
+    roots: &Roots,
+) -> io::Result<(Vec<FoundSignature>, bool)> {
+    if found.extended {
+        return Ok((Vec::new(), false));
+    }
+    let FoundPartition { start_bytes, size_bytes, .. } = *found;
+    let (path, area, probed) = match own.filter(|node| node.exists()) {
+        Some(node) => (node, Area { start_bytes: 0, size_bytes }, None),
+        None => {
+            let area = Area { start_bytes, size_bytes };
+            (node(roots, target.name), area, Some(area))
+        }
+    };
+    let signatures = Probe::open(&path, probed, target.sector_bytes)?.signatures()?;
+    let blank = free && signatures.is_empty() && is_blank(&path, area)?;
+    Ok((signatures, blank))
+}
+
+/// The signatures, and a doubt where they could not be read or one is damaged.
+fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Vec<String>) -> Vec<Signature> {
+    let found = found.unwrap_or_else(|error| {
+        doubts.push(format!("{device}: {error}"));
+        Vec::new()
+    });
+    let damaged = found.iter().filter(|found| found.damaged);
+    doubts.extend(damaged.map(|found| format!("{device}: {} with a wrong checksum", found.signature.kind)));
+    found.into_iter().map(|found| found.signature).collect()
+}
+
+/// The device node of a kernel name.
+pub(super) fn node(roots: &Roots, name: &str) -> PathBuf {
+    roots.dev.join(name.replace('!', "/"))
+}
+
+#[cfg(all(test, feature = "agent"))]
+mod tests;

@@ -1,0 +1,131 @@
+//! The disks of this machine: what sysfs says about each, and what is on it.
+
+use super::contents::{self, Target};
+use super::holders::Users;
+use super::{Depth, Roots, ata_identity, attribute, by_id, device_path, names, paths, printable, units};
+use crate::error::{Context, Error, Phase, Result};
+use crate::inventory::Disk;
+use std::path::Path;
+use std::thread;
+
+/// Block devices that are no disks to install on: made of memory, files or other disks, and drives for CDs and floppies.
+const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
+
+/// SCSI peripheral type of a CD-ROM (SPC-5 table 150).
+const SCSI_CDROM: &str = "5";
+
+/// All whole disks, sda before sdb before sdaa.
+pub(super) fn read(roots: &Roots, users: &Users, depth: Depth) -> Result<Vec<Disk>> {
+    let block = roots.sys.join("block");
+    // Unlike other directories of sysfs this one must be there: no disks at all would look like an empty machine.
+    std::fs::read_dir(&block).context(Phase::Inventory, || format!("read the directory {}", block.display()))?;
+    let names = names(&block)?;
+    // Side by side: 24 hard disks that are looked at all over would take a minute one after the other.
+    let found: Vec<Result<Option<Disk>>> = thread::scope(|scope| {
+        let readers: Vec<_> = names.iter().map(|name| scope.spawn(|| read_disk(roots, users, name, depth))).collect();
+        let gone = || Error::new(Phase::Inventory, "a thread that reads a disk ended early");
+        readers.into_iter().map(|reader| reader.join().unwrap_or_else(|_| Err(gone()))).collect()
+    });
+    let mut disks = Vec::new();
+    for disk in found {
+        disks.extend(disk?);
+    }
+    disks.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
+    if depth == Depth::Deep {
+        super::erase::add_methods(roots, &mut disks);
+    }
+    Ok(disks)
+}
+
+/// One disk; none when it is not a disk, or empty as a card reader without a card.
+fn read_disk(roots: &Roots, users: &Users, name: &str, depth: Depth) -> Result<Option<Disk>> {
+    let dir = roots.sys.join("block").join(name);
+    let at = |attribute_name: &str| attribute(&dir.join(attribute_name));
+    // `hidden` are the single paths below an NVMe multipath disk (nvme0c0n1): they have no device node.
+    if NOT_DISKS.iter().any(|prefix| name.starts_with(prefix)) || at("hidden") == "1" || at("device/type") == SCSI_CDROM
+    {
+        return Ok(None);
+    }
+    let Some(size_bytes) = units(&at("size")).filter(|size| *size > 0) else {
+        return Ok(None);
+    };
+    let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+    let device = device_path(name);
+    // SCSI has room for 16 characters of a model; what a SATA disk says of itself has 40.
+    let identity = ata_identity::identity(&dir);
+    let mut disk = Disk {
+        name: name.to_owned(),
+        size_bytes,
+        sector_bytes: at("queue/logical_block_size").parse().unwrap_or(512),
+        model: identity.as_ref().map_or_else(|| at("device/model"), |identity| identity.model.clone()),
+        vendor: vendor(&at("device/vendor")),
+        serial: serial(&dir),
+        wwn: wwn(&dir),
+        diskseq: at("diskseq").parse().unwrap_or_default(),
+        rotational: at("queue/rotational") == "1",
+        transport: paths::transport(&roots.sys, &place).to_owned(),
+        by_path: paths::by_path(&roots.sys, &place),
+        hctl: paths::hctl(&place),
+        read_only: at("ro") == "1",
+        removable: at("removable") == "1",
+        uses: users.of(&dir, &device)?,
+        device,
+        ..Disk::default()
+    };
+    disk.by_id = by_id::names(&disk, identity.as_ref(), &at("nsid"));
+    if depth == Depth::Shallow {
+        return Ok(Some(disk));
+    }
+    let Disk { device, sector_bytes, size_bytes, .. } = &disk;
+    let target = Target { name, device, sector_bytes: *sector_bytes, size_bytes: *size_bytes };
+    let contents = contents::read(&target, roots, users)?;
+    disk.blank = contents.blank && disk.uses.is_empty();
+    disk.table = contents.table;
+    disk.signatures = contents.signatures;
+    disk.uses.extend(contents.uses);
+    disk.unreadable = contents.unreadable;
+    Ok(Some(disk))
+}
+
+/// virtio gives the number of a PCI vendor where SCSI gives a name.
+fn vendor(text: &str) -> String {
+    if text.starts_with("0x") { String::new() } else { text.to_owned() }
+}
+
+/// The serial number: virtio gives it on the disk, NVMe on the controller, SCSI and ATA in vital product data.
+fn serial(dir: &Path) -> String {
+    let candidates = [attribute(&dir.join("serial")), attribute(&dir.join("device/serial"))];
+    let vital = || unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());
+    candidates.into_iter().find(|text| !text.is_empty()).unwrap_or_else(vital)
+}
+
+/// What tells the disk with this directory in sysfs from others of its kind: serial number and world wide name, each
+/// empty when unknown, exactly as [`Disk`] has them.
+pub fn serial_and_wwn(dir: &Path) -> (String, String) {
+    (serial(dir), wwn(dir))
+}
+
+/// VPD page 0x80 (SPC-5 7.7.20): four bytes of header with the length in the last two, then the text.
+fn unit_serial_number(page: &[u8]) -> String {
+    match page {
+        [_, 0x80, high, low, rest @ ..] => {
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            printable(rest.get(..length).unwrap_or(rest))
+        }
+        _ => String::new(),
+    }
+}
+
+/// The world wide name as udev and lsblk spell it: `0x5000c500…`, `eui.0025388…`.
+fn wwn(dir: &Path) -> String {
+    let text = [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| attribute(path)).find(|id| !id.is_empty());
+    match text.unwrap_or_default() {
+        id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
+        // Made of vendor, model and serial number, which are given already: nobody registered it world wide.
+        id if id.starts_with("t10.") => String::new(),
+        id => id,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! How each disk can be erased, the best first.
+
+use super::{Roots, ata, attribute, contents, nvme};
+use crate::inventory::{Disk, EraseMethod};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Fills in [`Disk::erase`]. Disks are asked side by side: a sick one takes its time for itself only.
+pub(super) fn add_methods(roots: &Roots, found: &mut [Disk]) {
+    std::thread::scope(|scope| {
+        for disk in found {
+            scope.spawn(|| {
+                let queue = roots.sys.join("block").join(&disk.name).join("queue");
+                disk.erase = methods(&queue, &contents::node(roots, &disk.name), &disk.transport);
+            });
+        }
+    });
+}
+
+fn methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> {
+    let mut methods = match transport {
+        "nvme" => nvme(node),
+        // A USB bridge passes on what it likes, and a disk that loses power during a security erase stays locked.
+        "sata" => sata(node),
+        _ => Vec::new(),
+    };
+    if attribute(&queue.join("discard_max_bytes")).parse::<u64>().is_ok_and(|bytes| bytes > 0) {
+        methods.push(EraseMethod::Discard);
+    }
+    methods
+}
+
+/// Nothing is offered where the disk cannot be asked, for want of rights for instance.
+fn nvme(node: &Path) -> Vec<EraseMethod> {
+    let asked = std::fs::File::open(node).and_then(|file| nvme::namespace(&file));
+    asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {
+        tracing::debug!("{} does not say how it can be erased: {error}", node.display());
+        Vec::new()
+    })
+}
+
+fn sata(node: &Path) -> Vec<EraseMethod> {
+    if !std::fs::metadata(node).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+        return Vec::new();
+    }
+    ata::security(node).map(|security| security.methods()).unwrap_or_else(|error| {
+        tracing::debug!("{} does not say how it can be erased: {error}", node.display());
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Tree;
+    use super::super::{Depth, read_at};
+    use super::*;
+
+    const VIRTIO: &str = "pci0000:00/0000:00:05.0/virtio2/block/vda";
+    const NVME: &str = "pci0000:00/0000:00:04.0/nvme/nvme0/nvme0n1";
+    const SATA: &str = "pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda";
+
+    #[test]
+    fn a_disk_that_can_discard_says_so_in_sysfs() {
+        for (content, expected) in
+            [("2147450880\n", vec![EraseMethod::Discard]), ("0\n", vec![]), ("\n", vec![]), ("many\n", vec![])]
+        {
+            for place in [VIRTIO, NVME, SATA] {
+                let tree = Tree::new();
+                tree.disk(place, "../..", 1 << 20);
+                tree.write(&format!("sys/devices/{place}/queue/discard_max_bytes"), content);
+                // The devices are files here: asking them fails, and nothing more is offered.
+                let disk = read_at(&tree.roots(), Depth::Deep).unwrap().disks.remove(0);
+                assert_eq!(disk.erase, expected, "{place} {content:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_asked_offers_nothing() {
+        let tree = Tree::new();
+        tree.disk(SATA, "../..", 1 << 20);
+        std::fs::remove_file(tree.path("dev/sda")).unwrap();
+        assert_eq!(read_at(&tree.roots(), Depth::Deep).unwrap().disks[0].erase, []);
+    }
+}

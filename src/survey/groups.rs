@@ -1,0 +1,347 @@
+//! LVM volume groups by what is written on their physical volumes: one `lvm fullreport`. Nothing has to be active for
+//! that, and nothing is activated.
+
+use super::legs::{self, Piece};
+use super::{Roots, attribute, link_name, names, number_text};
+use crate::command::Command;
+use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// What libblkid calls a physical volume.
+pub const MEMBER: &str = "LVM2_member";
+
+/// For looking only: writes nothing anywhere, asks nobody, and leaves no device out that is there (lvm.conf(5)).
+pub const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
+    obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
+
+/// How the device mapper's UUID of a mapping begins that shows a copy of a volume.
+pub const COPY: &str = "drophammer-";
+
+/// A disk that is dying answers late.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// All of lvm's report is needed. A linear volume takes about half a KiB of it, a raid1 with its copies two and a half.
+const REPORT_BYTES: usize = 64 << 20;
+
+/// All groups, and the physical volumes of which lvm cannot tell what they belong to. Of a machine without any nothing is
+/// asked.
+pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, Vec<Unknown>) {
+    let devices: Vec<&str> =
+        inventory.devices_with(&[MEMBER]).into_iter().filter(|device| !inventory.is_inside(device)).collect();
+    if devices.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let (groups, unknown) = match report() {
+        Ok(report) => {
+            let unknown = unlisted(&devices, inventory, &report, &|path| device_number(roots, path));
+            let whole = |row: &Row, name: &str| {
+                let legs = legs::legs(row, name);
+                let superblocks = legs::superblocks(roots, &legs);
+                // Before its first start there is nothing on a volume, neither data nor superblocks.
+                let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
+                (if fresh { legs.len() } else { legs::whole(&legs, &superblocks).len() }, legs.len())
+            };
+            (groups(report, &active(&roots.sys), &|path| known_path(roots, inventory, path), &whole), unknown)
+        }
+        Err(reason) => {
+            let devices = devices.into_iter().map(str::to_owned).collect();
+            (Vec::new(), Some(Unknown { devices, reason }))
+        }
+    };
+    if let Some(Unknown { devices, reason }) = &unknown {
+        tracing::warn!("what the physical volumes {} belong to is not known: {reason}", devices.join(", "));
+    }
+    (groups, unknown.into_iter().collect())
+}
+
+/// What lvm does not speak of, without an error: it leaves out what it takes for a copy of another physical volume, or for a
+/// part of something else. The latter is known where it is true.
+fn unlisted(
+    devices: &[&str],
+    inventory: &Inventory,
+    report: &Report,
+    number: &impl Fn(&str) -> Option<u64>,
+) -> Option<Unknown> {
+    let physical = report.report.iter().flat_map(|row| &row.pv);
+    let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).collect();
+    let is_listed = |device: &str| {
+        number(&super::device_path(&inventory.kernel_name(device))).is_some_and(|number| listed.contains(&number))
+    };
+    let is_part = |device: &str| {
+        let name = inventory.kernel_name(device);
+        let mut others = inventory.stacked.iter().filter(|stacked| stacked.kind != StackedKind::Volume);
+        let mut members = inventory.arrays.iter().flat_map(|array| &array.members);
+        others.any(|stacked| stacked.below.contains(&name)) || members.any(|member| member.device == device)
+    };
+    let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
+    let devices: Vec<String> = left.map(|device| (*device).to_owned()).collect();
+    let reason = "lvm does not list it among the physical volumes: `lvm pvs --all -v` says why".to_owned();
+    (!devices.is_empty()).then_some(Unknown { devices, reason })
+}
+
+/// Which block device is behind a path.
+fn device_number(roots: &Roots, path: &str) -> Option<u64> {
+    let node = std::fs::metadata(roots.dev.join(path.strip_prefix("/dev/")?)).ok()?;
+    Some(node.rdev())
+}
+
+/// What shows the content of a raid1 volume without starting it, which would write to its superblocks.
+#[derive(Debug)]
+pub struct Copy {
+    /// Name of the volume, and its UUID and that of its group as the device mapper's UUIDs of volumes have them.
+    pub name: String,
+    pub uuid: String,
+    /// A whole copy of it, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// Whole copies of the raid1 volumes of a group that do not run; those without one are left out.
+///
+/// # Errors
+/// lvm's own words.
+pub fn copies(group: &VolumeGroup) -> Result<Vec<Copy>, String> {
+    let idle = |volume: &&LogicalVolume| volume.kind == "raid1" && volume.running.is_none();
+    if !group.volumes.iter().any(|volume| idle(&volume)) {
+        return Ok(Vec::new());
+    }
+    let report = report()?;
+    let row = report.report.iter().find(|row| row.vg.first().is_some_and(|found| found.vg_uuid == group.uuid));
+    let row = row.ok_or("the group is gone")?;
+    let copy = |volume: &LogicalVolume| {
+        let mut legs = legs::legs(row, &volume.name);
+        let best = *legs::whole(&legs, &legs::superblocks(&Roots::default(), &legs)).first()?;
+        let uuid = dashless(&group.uuid, &volume.uuid);
+        Some(Copy { name: volume.name.clone(), uuid, pieces: legs.swap_remove(best).data? })
+    };
+    Ok(group.volumes.iter().filter(idle).filter_map(copy).collect())
+}
+
+/// One group a row of `report`; physical volumes of no group are a row without a group.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Report {
+    report: Vec<Row>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Row {
+    pub vg: Vec<Group>,
+    pub pv: Vec<Physical>,
+    pub lv: Vec<Volume>,
+    pub seg: Vec<Segment>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Group {
+    vg_uuid: String,
+    vg_name: String,
+    pub vg_extent_size: String,
+    vg_tags: String,
+    /// Not empty when vgexport(8) has been there.
+    #[serde(default)]
+    vg_exported: String,
+    #[serde(default)]
+    vg_systemid: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Physical {
+    pv_uuid: String,
+    pub pv_name: String,
+    pv_size: String,
+    /// Where its first extent begins.
+    #[serde(default)]
+    pub pe_start: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Volume {
+    pub lv_uuid: String,
+    pub lv_name: String,
+    lv_size: String,
+    #[serde(default)]
+    origin: String,
+    /// `partial` when a physical volume is missing.
+    #[serde(default)]
+    lv_health_status: String,
+    /// `public,origin,thickorigin`.
+    #[serde(default)]
+    lv_role: String,
+    /// Not empty while pvmove(8) has it.
+    #[serde(default)]
+    lv_allocation_locked: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Segment {
+    pub lv_uuid: String,
+    pub segtype: String,
+    stripes: String,
+    #[serde(default)]
+    pub seg_start_pe: String,
+    #[serde(default)]
+    pub seg_size_pe: String,
+    /// `/dev/sda1(3)`: device and first extent; of a raid its hidden volumes `safe_rimage_0(0),safe_rimage_1(0)`.
+    #[serde(default)]
+    pub devices: String,
+}
+
+fn report() -> Result<Report, String> {
+    // Without locks, as it only looks; with the groups that a system ID makes another host's.
+    // With the hidden volumes, which are the copies of others.
+    let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
+    let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
+    let fields = [
+        ["--configreport", "vg", "-o", "vg_uuid,vg_name,vg_extent_size,vg_tags,vg_exported,vg_systemid"],
+        ["--configreport", "pv", "-o", "pv_uuid,pv_name,pv_size,pe_start"],
+        ["--configreport", "lv", "-o", "lv_uuid,lv_name,lv_size,origin,lv_health_status,lv_role,lv_allocation_locked"],
+        ["--configreport", "seg", "-o", "lv_uuid,segtype,stripes,seg_start_pe,seg_size_pe,devices"],
+        ["--configreport", "pvseg", "-o", "pv_uuid"],
+    ];
+    report_of(lvm.args(fields.concat()).env("DM_DISABLE_UDEV", "1").deadline(DEADLINE))
+}
+
+fn report_of(lvm: Command) -> Result<Report, String> {
+    let output = lvm.whole(REPORT_BYTES).run().map_err(|error| error.to_string())?;
+    serde_json::from_str(&output.stdout).map_err(|error| format!("the report of lvm cannot be read: {error}"))
+}
+
+/// `active` gives the kernel name of an active volume by its UUID for the device mapper, `path` the path of this
+/// inventory for the one that lvm prefers, `whole` how many of how many copies of a raid1 volume are whole.
+fn groups(
+    report: Report,
+    active: &impl Fn(&str, &str) -> Option<String>,
+    path: &impl Fn(&str) -> String,
+    whole: &impl Fn(&Row, &str) -> (usize, usize),
+) -> Vec<VolumeGroup> {
+    let mut groups: Vec<VolumeGroup> = Vec::new();
+    for row in report.report {
+        let Some(group) = row.vg.first() else { continue };
+        let volume = |volume: &Volume| {
+            // One that was extended may have several.
+            let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
+            let widest = segments.max_by_key(|segment| number::<u32>(&segment.stripes));
+            let kind = widest.map(|segment| segment.segtype.as_str()).unwrap_or_default();
+            // lvm tells how a snapshot's own space is laid out, which is not what it is.
+            let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
+            LogicalVolume {
+                running: active(&group.vg_uuid, &volume.lv_uuid),
+                health: health(&row, volume, kind, whole),
+                entangled: entangled(volume).to_owned(),
+                name: volume.lv_name.clone(),
+                uuid: volume.lv_uuid.clone(),
+                size_bytes: number(&volume.lv_size),
+                kind: if snapshot { "snapshot" } else { kind }.to_owned(),
+                stripes: widest.map(|segment| number(&segment.stripes)).unwrap_or_default(),
+            }
+        };
+        // Hidden ones have their names in brackets.
+        let volumes = row.lv.iter().filter(|volume| !volume.lv_name.starts_with('[')).map(volume).collect();
+        let physical = row.pv.iter().map(|physical| PhysicalVolume {
+            device: path(&physical.pv_name),
+            uuid: physical.pv_uuid.clone(),
+            size_bytes: number(&physical.pv_size),
+        });
+        groups.push(VolumeGroup {
+            name: group.vg_name.clone(),
+            uuid: group.vg_uuid.clone(),
+            extent_bytes: number(&group.vg_extent_size),
+            tags: group.vg_tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+            physical: physical.collect(),
+            volumes,
+            closed: closed(group),
+        });
+    }
+    groups.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+    groups
+}
+
+/// Here nobody has a system ID (lvmsystemid(7)).
+fn closed(group: &Group) -> String {
+    match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
+        (false, _) => "it is exported: `vgimport` it in the installed system".to_owned(),
+        (true, "") => String::new(),
+        (true, owner) => {
+            format!(
+                "it belongs to the host with the system ID \"{owner}\": take that off with `vgchange --systemid \"\"`"
+            )
+        }
+    }
+}
+
+/// An origin is activated together with its snapshots, and a merge that is due begins. Both look linear otherwise.
+fn entangled(volume: &Volume) -> &'static str {
+    match () {
+        () if volume.lv_role.split(',').any(|role| role == "origin") => {
+            "has a snapshot, which would be activated with it"
+        }
+        () if !volume.lv_allocation_locked.is_empty() => "is being moved, which would go on",
+        () => "",
+    }
+}
+
+/// The superblocks of a raid1 say which of its copies count; of others lvm tells what is missing.
+fn health(row: &Row, volume: &Volume, kind: &str, whole: &impl Fn(&Row, &str) -> (usize, usize)) -> Health {
+    let spare = match kind {
+        "raid1" => {
+            return match whole(row, &volume.lv_name) {
+                (0, _) => Health::Lost,
+                (whole, all) if whole < all => Health::Degraded,
+                _ => Health::Whole,
+            };
+        }
+        "raid6" => 2,
+        // Each but 0 does without any one, and some of raid10 without more.
+        kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
+        _ => 0,
+    };
+    if volume.lv_health_status.is_empty() {
+        return Health::Whole;
+    }
+    let prefix = format!("[{}_rimage_", volume.lv_name);
+    let images = row.lv.iter().filter(|image| image.lv_name.starts_with(&prefix));
+    let missing = images.filter(|image| image.lv_health_status == "partial").count();
+    let lost = volume.lv_health_status == "partial" && missing.max(1) > spare;
+    if lost { Health::Lost } else { Health::Degraded }
+}
+
+/// lvm writes all numbers as text.
+pub(super) fn number<T: std::str::FromStr + Default>(text: &str) -> T {
+    text.parse().unwrap_or_default()
+}
+
+/// As it is in the UUIDs of LVM's devices: without dashes.
+fn dashless(group: &str, volume: &str) -> String {
+    format!("{group}{volume}").replace('-', "")
+}
+
+/// Which device-mapper device a volume has, by the UUID that lvm gives it, `LVM-`, the group's and the volume's, or we to
+/// one of its copies. Unlike names, that tells two groups of one name apart.
+fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<String> + use<> {
+    let block = sys.join("block");
+    let devices = names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));
+    let known: Vec<(String, String)> =
+        devices.map(|name| (attribute(&block.join(&name).join("dm/uuid")), name)).collect();
+    move |group, volume| {
+        let uuid = dashless(group, volume);
+        let is = |known: &str| known.strip_prefix("LVM-").or(known.strip_prefix(COPY)) == Some(&uuid);
+        known.iter().find(|(known, _)| is(known)).map(|(_, name)| name.clone())
+    }
+}
+
+/// lvm chooses among all paths of a device; the inventory has one. Empty for a device that is missing (`[unknown]`).
+fn known_path(roots: &Roots, inventory: &Inventory, path: &str) -> String {
+    let Some(node) = path.strip_prefix("/dev/") else { return String::new() };
+    let number = std::fs::metadata(roots.dev.join(node)).map(|node| number_text(node.rdev())).unwrap_or_default();
+    let name = link_name(&roots.sys.join("dev/block").join(number));
+    let stacked = inventory.stacked.iter().find(|stacked| stacked.name == name);
+    stacked.map_or_else(|| path.to_owned(), |stacked| stacked.device.clone())
+}
+
+#[cfg(test)]
+mod tests;

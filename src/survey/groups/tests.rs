@@ -1,0 +1,265 @@
+//! A report of lvm 2.03.16, recorded, and what becomes of it.
+
+use super::*;
+use crate::inventory::{Array, ArrayMember, Partition, Stacked, Table};
+use crate::survey::fake::Tree;
+
+fn recorded(name: &str, whole: &impl Fn(&Row, &str) -> (usize, usize)) -> Vec<VolumeGroup> {
+    let path = format!("{}/testdata/tools/{name}", env!("CARGO_MANIFEST_DIR"));
+    let report = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let tree = Tree::new();
+    let uuid = "LVM-vdIZCU7nZegHkdrmUowKmxsubtAnsbTkLD005Ig2mdPovzOejVSkacdCWF50VIPX\n";
+    tree.write("sys/block/dm-3/dm/uuid", uuid);
+    tree.write("sys/block/dm-4/dm/uuid", "CRYPT-LUKS2-1\n");
+    let copy = "drophammer-Wun1cW4tRH9MkRVwTNPZpOzFA3R0eGgcZyecRcP1dqhR6aOdq3fAJ913HsdgnSfX\n";
+    tree.write("sys/block/dm-5/dm/uuid", copy);
+    let inventory = Inventory::default();
+    groups(report, &active(&tree.roots().sys), &|path| known_path(&tree.roots(), &inventory, path), whole)
+}
+
+#[test]
+fn recorded_groups() {
+    let groups = recorded("lvm-fullreport.json", &|_, _| (2, 2));
+    let names: Vec<_> =
+        groups.iter().map(|group| (group.name.as_str(), group.extent_bytes, group.tags.len())).collect();
+    let mib = 1 << 20;
+    assert_eq!(names, [("vg0", 4 * mib, 0), ("vg1", 4 * mib, 0), ("vgx", 4 * mib, 0), ("vgx", 4 * mib, 2)]);
+    let volumes: Vec<_> = groups[0]
+        .volumes
+        .iter()
+        .map(|it| (it.name.as_str(), it.size_bytes / mib, it.kind.as_str(), it.stripes, it.running.as_deref()))
+        .collect();
+    let expected = [
+        ("lin", 16, "linear", 1, Some("dm-3")),
+        ("mir", 8, "raid1", 2, None),
+        ("pool", 16, "thin-pool", 1, None),
+        ("three", 4, "linear", 1, None),
+        // Of two segments.
+        ("two", 12, "linear", 1, None),
+    ];
+    assert_eq!(volumes, expected);
+    // One of two is missing.
+    let missing = PhysicalVolume {
+        device: String::new(),
+        uuid: "9lvuKY-aeYf-fXNs-Ptih-vaX1-yks4-g8BbLj".into(),
+        size_bytes: 60 * mib,
+    };
+    assert_eq!((groups[1].physical[0].device.as_str(), &groups[1].physical[1]), ("/dev/vdc", &missing));
+    assert_eq!(groups[3].tags, ["t1", "t2"]);
+    assert_ne!(groups[2].uuid, groups[3].uuid);
+}
+
+#[test]
+fn groups_that_lvm_gives_to_nobody_here_say_so() {
+    let group = |exported: &str, owner: &str| {
+        let fields = serde_json::json!({
+            "vg_uuid": "u", "vg_name": "vg00", "vg_extent_size": "4194304", "vg_tags": "",
+            "vg_exported": exported, "vg_systemid": owner,
+        });
+        closed(&serde_json::from_value(fields).unwrap())
+    };
+    assert_eq!(group("", ""), "");
+    assert!(group("exported", "").starts_with("it is exported: "));
+    assert!(group("exported", "node-1").starts_with("it is exported: "));
+    assert!(group("", "node-1").starts_with("it belongs to the host with the system ID \"node-1\""));
+    assert!(recorded("lvm-fullreport.json", &|_, _| (2, 2)).iter().all(|group| group.closed.is_empty()));
+}
+
+#[test]
+fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
+    use std::os::unix::fs::MetadataExt;
+    let tree = Tree::new();
+    // No device node can be made here: /dev/null is one that is there.
+    let number = number_text(std::fs::metadata("/dev/null").unwrap().rdev());
+    tree.link("dev/md/root", "/dev/null");
+    tree.link(&format!("sys/dev/block/{number}"), "../../devices/virtual/block/md127");
+    let array = Stacked { name: "md127".into(), device: "/dev/md127".into(), ..Stacked::default() };
+    let inventory = Inventory { stacked: vec![array], ..Inventory::default() };
+    let path = |path| known_path(&tree.roots(), &inventory, path);
+    assert_eq!(path("/dev/md/root"), "/dev/md127");
+    assert_eq!(path("/dev/sda1"), "/dev/sda1");
+    assert_eq!(path("[unknown]"), "");
+}
+
+#[test]
+fn physical_volumes_that_lvm_leaves_out_are_named() {
+    let report = serde_json::json!({"report": [
+        {"vg": [{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "1", "vg_tags": ""}],
+         "pv": [{"pv_uuid": "1", "pv_name": "/dev/disk/by-id/a", "pv_size": "1"},
+                {"pv_uuid": "2", "pv_name": "[unknown]", "pv_size": "1"},
+                {"pv_uuid": "3", "pv_name": "/dev/mapper/v-guest", "pv_size": "1"}]},
+        // Of no group.
+        {"pv": [{"pv_uuid": "4", "pv_name": "/dev/sdb", "pv_size": "1"}]},
+    ]});
+    let report: Report = serde_json::from_value(report).unwrap();
+    let number = |path: &str| {
+        let nodes = ["/dev/sda1", "/dev/sdb", "/dev/sdc", "/dev/sdd", "/dev/sde", "/dev/dm-1"];
+        let path = if path == "/dev/disk/by-id/a" { "/dev/sda1" } else { path };
+        let path = if path == "/dev/mapper/v-guest" { "/dev/dm-1" } else { path };
+        nodes.iter().position(|node| *node == path).map(|number| number as u64)
+    };
+    let stacked = |name: &str, device: &str, kind, below: &str| Stacked {
+        name: name.to_owned(),
+        device: device.to_owned(),
+        kind,
+        below: vec![below.to_owned()],
+        ..Stacked::default()
+    };
+    let member = ArrayMember { device: "/dev/sde".to_owned(), ..Default::default() };
+    let inventory = Inventory {
+        stacked: vec![
+            stacked("dm-1", "/dev/mapper/v-guest", StackedKind::Volume, "sda1"),
+            // Another path to the same disk, and a volume of what is not known.
+            stacked("dm-2", "/dev/mapper/multi", StackedKind::Other, "sdd"),
+            stacked("dm-3", "/dev/mapper/v-a", StackedKind::Volume, "sdc"),
+        ],
+        arrays: vec![Array { members: vec![member], ..Default::default() }],
+        ..Inventory::default()
+    };
+    let unlisted = |devices: &[&str]| unlisted(devices, &inventory, &report, &number);
+    assert_eq!(unlisted(&["/dev/sda1", "/dev/mapper/v-guest", "/dev/sdb", "/dev/sdd", "/dev/sde"]), None);
+    let found = unlisted(&["/dev/sda1", "/dev/sdc", "/dev/gone"]).unwrap();
+    assert_eq!(found.devices, ["/dev/sdc", "/dev/gone"]);
+}
+
+#[test]
+fn partitions_inside_volumes_are_not_asked() {
+    let part = |device: &str| Partition { device: device.to_owned(), ..Default::default() };
+    let stacked = |device: &str, kind, parts: &[&str]| Stacked {
+        device: device.to_owned(),
+        kind,
+        table: Some(Table { partitions: parts.iter().map(|device| part(device)).collect(), ..Default::default() }),
+        ..Stacked::default()
+    };
+    let inventory = Inventory {
+        stacked: vec![
+            stacked("/dev/mapper/v-guest", StackedKind::Volume, &["/dev/mapper/v-guest1", "/dev/mapper/v-guest2"]),
+            stacked("/dev/mapper/v-guest2", StackedKind::Other, &[]),
+            stacked("/dev/md127", StackedKind::Array, &["/dev/md127p1"]),
+        ],
+        ..Inventory::default()
+    };
+    let devices = ["/dev/mapper/v-guest", "/dev/mapper/v-guest1", "/dev/mapper/v-guest2", "/dev/md127p1", "/dev/sda1"];
+    assert_eq!(devices.map(|device| inventory.is_inside(device)), [false, true, false, false, false]);
+}
+
+#[test]
+fn a_report_of_thousands_of_volumes_is_read() {
+    let row = |number: usize| serde_json::json!({"lv_uuid": format!("{number:038}"), "lv_name": format!("v{number}"), "lv_size": "4194304", "origin": "", "lv_health_status": ""});
+    let segment = |number: usize| serde_json::json!({"lv_uuid": format!("{number:038}"), "segtype": "linear", "stripes": "1", "seg_start_pe": "0", "seg_size_pe": "1", "devices": "/dev/sda(0)"});
+    let (volumes, segments): (Vec<_>, Vec<_>) = (0..6000).map(|number| (row(number), segment(number))).unzip();
+    let group = serde_json::json!([{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "4194304", "vg_tags": ""}]);
+    let text =
+        serde_json::to_string_pretty(&serde_json::json!({"report": [{"vg": group, "lv": volumes, "seg": segments}]}))
+            .unwrap();
+    assert!(text.len() > 2 << 20, "{}", text.len());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let report = report_of(Command::new("cat").arg(file.path())).unwrap();
+    assert_eq!(groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (0, 0))[0].volumes.len(), 6000);
+    let error = |command: Command| report_of(command).unwrap_err();
+    assert!(
+        error(Command::new("sh").args(["-c", "echo bad disk >&2; exit 5"]))
+            .ends_with("exited with 5, saying: bad disk")
+    );
+    assert!(error(Command::new("echo").arg("{\"report\": [")).starts_with("the report of lvm cannot be read: "));
+    assert!(error(Command::new("sleep").arg("9").deadline(Duration::from_millis(10))).contains("did not end within"));
+}
+
+#[test]
+fn machines_without_groups_and_strange_reports() {
+    let none = |text: &str| {
+        let report: Report = serde_json::from_str(text).unwrap();
+        groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (0, 0)).is_empty()
+    };
+    assert!(none("{}") && none("{\"report\":[]}") && none("{\"report\":[{\"vg\":[]},{\"pv\":[]}]}"));
+}
+
+#[test]
+fn a_recorded_group_with_a_physical_volume_missing() {
+    let whole = |_: &Row, name: &str| match name {
+        "safe" => (1, 2),
+        _ => (0, 2),
+    };
+    let groups = recorded("lvm-fullreport-partial.json", &whole);
+    let volumes: Vec<_> = groups[0]
+        .volumes
+        .iter()
+        .map(|it| (it.name.as_str(), it.kind.as_str(), it.health, it.running.as_deref()))
+        .collect();
+    let expected = [
+        ("five", "raid5", Health::Degraded, None),
+        ("other", "raid1", Health::Lost, None),
+        ("pad", "linear", Health::Whole, None),
+        ("pad2", "linear", Health::Whole, None),
+        // Of a copy that is shown read-only.
+        ("safe", "raid1", Health::Degraded, Some("dm-5")),
+    ];
+    assert_eq!(volumes, expected);
+}
+
+#[test]
+fn health_by_what_is_missing() {
+    let row = |kind: &str, status: &str, missing: usize| {
+        let volume = |name: String, status: &str| serde_json::json!({"lv_uuid": name, "lv_name": name, "lv_size": "1", "lv_health_status": status});
+        let images =
+            (0..4).map(|number| volume(format!("[v_rimage_{number}]"), if number < missing { "partial" } else { "" }));
+        let volumes: Vec<_> = std::iter::once(volume("v".into(), status)).chain(images).collect();
+        let segments = serde_json::json!([{"lv_uuid": "v", "segtype": kind, "stripes": "4"}]);
+        let group = serde_json::json!([{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "1", "vg_tags": ""}]);
+        let report = serde_json::json!({"report": [{"vg": group, "lv": volumes, "seg": segments}]});
+        let report = serde_json::from_value(report).unwrap();
+        groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (2, 2)).remove(0).volumes[0].health
+    };
+    for (kind, status, missing, expected) in [
+        ("linear", "", 0, Health::Whole),
+        ("linear", "partial", 0, Health::Lost),
+        ("striped", "partial", 0, Health::Lost),
+        ("thin-pool", "partial", 0, Health::Lost),
+        ("raid0", "partial", 1, Health::Lost),
+        ("raid5", "partial", 1, Health::Degraded),
+        ("raid5", "partial", 2, Health::Lost),
+        ("raid5", "refresh needed", 0, Health::Degraded),
+        ("raid6", "partial", 2, Health::Degraded),
+        ("raid6", "partial", 3, Health::Lost),
+        ("raid10", "partial", 1, Health::Degraded),
+        ("raid10", "partial", 2, Health::Lost),
+    ] {
+        assert_eq!(row(kind, status, missing), expected, "{kind} {status} {missing}");
+    }
+}
+
+#[test]
+fn volumes_that_are_not_activated_alone() {
+    let volume = |role: &str, locked: &str| {
+        let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_role": role, "lv_allocation_locked": locked});
+        entangled(&serde_json::from_value(volume).unwrap())
+    };
+    for (role, locked, expected) in [
+        ("", "", ""),
+        ("public", "", ""),
+        ("public,snapshot,thicksnapshot", "", ""),
+        ("public,origin,thickorigin,multithickorigin", "", "has a snapshot, which would be activated with it"),
+        ("public", "allocation locked", "is being moved, which would go on"),
+    ] {
+        assert_eq!(volume(role, locked), expected, "{role} {locked}");
+    }
+}
+
+#[test]
+fn copies_of_a_recorded_group() {
+    let path = format!("{}/testdata/tools/lvm-fullreport-partial.json", env!("CARGO_MANIFEST_DIR"));
+    let report: Report = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let row = &report.report[0];
+    const EXTENT: u64 = 4 << 20;
+    let piece = |device: &str, first: u64, count: u64| Piece {
+        device: device.into(),
+        start_bytes: (1 << 20) + first * EXTENT,
+        size_bytes: count * EXTENT,
+    };
+    let found = |name: &str| legs::legs(row, name).into_iter().map(|leg| leg.data).collect::<Vec<_>>();
+    // The first is of two segments, the second lies on what is missing.
+    assert_eq!(found("safe"), [Some(vec![piece("/dev/vda", 3, 3), piece("/dev/vda", 8, 2)]), None]);
+    assert_eq!(found("other"), [None, Some(vec![piece("/dev/vdc", 1, 3)])]);
+    assert_eq!(found("no-such"), []);
+}

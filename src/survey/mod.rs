@@ -1,0 +1,208 @@
+//! Reads this machine into an [`Inventory`]: disks, what is on them and who holds them, and the rest of the hardware.
+//! Writes nothing.
+
+mod arrays;
+pub mod ata;
+mod ata_identity;
+mod blank;
+mod by_id;
+mod contents;
+mod disks;
+mod erase;
+#[cfg(test)]
+mod fake;
+mod groups;
+mod hardware;
+mod holders;
+mod inside;
+mod legs;
+pub mod mounts;
+pub mod nvme;
+mod parts;
+mod paths;
+mod signatures;
+mod stacked;
+
+pub use disks::serial_and_wwn;
+pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
+pub use inside::filesystem;
+pub use legs::Piece;
+
+use crate::error::{Context, Phase, Result};
+use crate::inventory::{Inventory, Nic, System, Table};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows itself. Tests point it at a tree of their own.
+#[derive(Debug, Clone)]
+pub struct Roots {
+    /// sysfs.
+    pub sys: PathBuf,
+    /// procfs.
+    pub proc: PathBuf,
+    /// devtmpfs.
+    pub dev: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Roots { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+    }
+}
+
+/// How much of the machine is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// What the kernel knows by itself: the hardware, which disks there are and who uses them. No disk is read or asked, so that
+    /// what is on it is not known.
+    Shallow,
+    /// All that an inventory has.
+    Deep,
+}
+
+/// The inventory of this machine.
+///
+/// Needs root for the SMBIOS UUID and for what is on the disks. A disk that cannot be read is in it all the same,
+/// and says so in [`crate::inventory::Disk::unreadable`].
+///
+/// # Errors
+/// sysfs or procfs is not mounted, or does not say who uses which disk.
+pub fn read(depth: Depth) -> Result<Inventory> {
+    read_at(&Roots::default(), depth)
+}
+
+/// As [`read`], from these roots.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_at(roots: &Roots, depth: Depth) -> Result<Inventory> {
+    let users = holders::Users::read(roots)?;
+    let mut inventory = Inventory {
+        system: hardware::system(&roots.sys),
+        cpus: hardware::cpus(&proc_text(roots, "cpuinfo")?),
+        memory_bytes: hardware::memory_bytes(&proc_text(roots, "meminfo")?)?,
+        nics: hardware::nics(&roots.sys)?,
+        disks: disks::read(roots, &users, depth)?,
+        ..Inventory::default()
+    };
+    if depth == Depth::Shallow {
+        return Ok(inventory);
+    }
+    inventory.stacked = stacked::read(roots, &users)?;
+    let (arrays, unexamined) = arrays::read(roots, &inventory);
+    inventory.arrays = arrays;
+    let (groups, unlisted) = groups::read(roots, &inventory);
+    inventory.groups = groups;
+    inventory.unknown = [unexamined, unlisted].concat();
+    inventory.parts = parts::read(roots, &inventory);
+    inventory.filesystems = inside::read(&users, &inventory);
+    Ok(inventory)
+}
+
+/// What is on one disk right now, with what is inside its partitions.
+///
+/// # Errors
+/// It cannot be read, or only in part.
+pub fn table(device: &str, sector_bytes: u32, size_bytes: u64) -> Result<Option<Table>> {
+    let roots = Roots::default();
+    let what = || format!("look at what is on {device}");
+    let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
+    let name = node.strip_prefix(&roots.dev).unwrap_or(&node).to_string_lossy().replace('/', "!");
+    let target = contents::Target { name: &name, device, sector_bytes, size_bytes };
+    let contents = contents::read(&target, &roots, &holders::Users::read(&roots)?)?;
+    match contents.unreadable {
+        Some(why) => Err(std::io::Error::other(why)).context(Phase::Inventory, what),
+        None => Ok(contents.table),
+    }
+}
+
+/// Who this machine is, without a look at its disks: what SMBIOS says, and its network cards.
+///
+/// # Errors
+/// A directory of sysfs cannot be read.
+pub fn identity(sys: &Path) -> Result<(System, Vec<Nic>)> {
+    Ok((hardware::system(sys), hardware::nics(sys)?))
+}
+
+/// sysfs gives sizes and places of disks and partitions in these, whatever the disk's sector size is
+/// (Documentation/ABI/stable/sysfs-block).
+const SYSFS_UNIT_BYTES: u64 = 512;
+
+/// A count of 512-byte units in bytes.
+fn units(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
+}
+
+/// sysfs writes the slash of names like `cciss/c0d0` as an exclamation mark.
+fn device_path(name: &str) -> String {
+    format!("/dev/{}", name.replace('!', "/"))
+}
+
+/// `8:1`, as sysfs and mountinfo write a device number.
+pub fn number_text(dev: u64) -> String {
+    format!("{}:{}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev))
+}
+
+/// A file of procfs that is always there.
+fn proc_text(roots: &Roots, name: &str) -> Result<String> {
+    let path = roots.proc.join(name);
+    std::fs::read_to_string(&path).context(Phase::Inventory, || format!("read {}", path.display()))
+}
+
+/// A sysfs attribute without its padding; empty when there is none. Firmware and disks may put any byte there.
+fn attribute(path: &Path) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    printable(&bytes)
+}
+
+/// Bytes that a device supplied, as text for people: no control characters, no padding.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    text.trim().to_owned()
+}
+
+/// The names in a sysfs directory, sorted; none when there is no such directory.
+fn names(dir: &Path) -> Result<Vec<String>> {
+    let reading = || format!("read the directory {}", dir.display());
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.context(Phase::Inventory, reading)?,
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<Vec<OsString>>>();
+    let names = names.context(Phase::Inventory, reading)?;
+    let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Where a link of sysfs ends, by its last name: `driver` → `virtio_net`.
+fn link_name(path: &Path) -> String {
+    let target = std::fs::read_link(path).unwrap_or_default();
+    target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_devices_is_made_printable() {
+        let cases: [(&[u8], &str); 4] =
+            [(b"  QEMU HARDDISK \n", "QEMU HARDDISK"), (b"S45N\x00\x00", "S45N"), (b"\x1b[2Jred", "[2Jred"), (b"", "")];
+        for (bytes, expected) in cases {
+            assert_eq!(printable(bytes), expected);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_this_machine_is_read() {
+        let inventory = read(Depth::Deep).unwrap();
+        println!("{}", serde_json::to_string_pretty(&inventory).unwrap());
+        assert!(inventory.memory_bytes > 0);
+        assert!(inventory.cpus.iter().all(|cpu| cpu.cores > 0 && cpu.threads >= cpu.cores));
+        assert!(inventory.disks.iter().all(|disk| disk.size_bytes > 0 && !disk.name.starts_with("loop")));
+    }
+}

@@ -1,0 +1,216 @@
+//! Kinds of content that lie on several devices by themselves, and the id in each of their superblocks that ties them.
+//!
+//! Arrays of md and groups of LVM are not here: their tools tell all of it.
+
+use super::Roots;
+use super::contents::node;
+use crate::inventory::{Inventory, Part, Role, Signature};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use uuid::Uuid;
+
+/// What is told of a kind.
+struct Kind {
+    /// libblkid's TYPE.
+    signature: &'static str,
+    /// What such devices make together.
+    whole: &'static str,
+    id: Id,
+    role: Role,
+    /// Is it a part at all?
+    when: When,
+}
+
+/// Where the id of the whole is.
+enum Id {
+    /// libblkid's UUID.
+    Signature,
+    /// Sixteen bytes at this place, not all zero.
+    Bytes(u64),
+    /// So many characters at this place.
+    Text(u64, usize),
+}
+
+enum When {
+    Always,
+    /// Eight bytes at this place are zero.
+    Zero(u64),
+    /// Eight bytes at this place are not.
+    NotZero(u64),
+}
+
+const JOURNAL: &str = "filesystem and its external journal";
+const XFS_LOG: &str = "xfs and its external log";
+
+/// ext: `s_journal_uuid` of `struct ext4_super_block`, which is zero where the journal is inside. xfs: `sb_logstart` and
+/// `sb_rblocks` of `struct xfs_dsb`; the log's header has the filesystem's UUID, the realtime device nothing. bcache:
+/// `set_uuid` of `struct cache_sb_disk`, zero in a backing device that has no cache, `version` before it. Stratis: the pool's
+/// in its static header. BlueStore: in the text of its label, the same for data, DB and WAL. ZFS: libblkid's UUID is that of the
+/// pool, and its members are in lists of lists.
+const KINDS: [Kind; 10] = [
+    kind("ext2", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
+    kind("ext3", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
+    kind("ext4", JOURNAL, Id::Bytes(1024 + 0xd0), Role::NeedsAnother, When::Always),
+    kind("jbd", JOURNAL, Id::Signature, Role::Serves, When::Always),
+    kind("xfs", XFS_LOG, Id::Signature, Role::NeedsAnother, When::Zero(48)),
+    kind("xfs_external_log", XFS_LOG, Id::Signature, Role::Serves, When::Always),
+    kind("xfs", "xfs and its realtime device", Id::Signature, Role::NeedsAnother, When::NotZero(16)),
+    kind("stratis", "stratis pool", Id::Text(512 + 32, 32), Role::Peer, When::Always),
+    kind("ceph_bluestore", "BlueStore of Ceph", Id::Text(23, 36), Role::Peer, When::Always),
+    kind("zfs_member", "zpool", Id::Signature, Role::Peer, When::Always),
+];
+
+/// Filesystems that say how many devices they have, and where: `num_devices` of btrfs' `struct btrfs_super_block`, a little-endian
+/// number, and `nr_devices` of bcachefs' `struct bch_sb`, a byte.
+const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
+
+const fn kind(signature: &'static str, whole: &'static str, id: Id, role: Role, when: When) -> Kind {
+    Kind { signature, whole, id, role, when }
+}
+
+const BCACHE_VERSION: u64 = 4096 + 16;
+const BCACHE_SET: u64 = 4096 + 56;
+
+/// `BCACHE_SB_VERSION_…` of the kernel's drivers/md/bcache/bcache_ondisk.h: those of backing devices.
+const BCACHE_BACKING: [u64; 3] = [1, 4, 6];
+
+/// Parts on all devices that the kernel shows. What cannot be read tells nothing here, and is told as unreadable elsewhere.
+pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<Part> {
+    let mut parts = Vec::new();
+    // What is inside a virtual machine's disk is the business of that machine.
+    for (device, signatures) in inventory.all_signatures().filter(|(device, _)| !inventory.is_inside(device)) {
+        let file = File::open(node(roots, &inventory.kernel_name(device)));
+        let bytes = |at: u64, length: usize| {
+            let mut bytes = vec![0; length];
+            file.as_ref().ok()?.read_exact_at(&mut bytes, at).ok()?;
+            Some(bytes)
+        };
+        parts.extend(signatures.iter().flat_map(|signature| of(device, signature, &bytes)));
+    }
+    parts
+}
+
+type Bytes<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
+
+fn of(device: &str, signature: &Signature, bytes: Bytes) -> Vec<Part> {
+    let kinds = KINDS.iter().filter(|kind| kind.signature == signature.kind && kind.when.holds(bytes));
+    let parts = kinds.filter_map(|kind| {
+        let (whole, id) = (kind.whole.to_owned(), kind.id.of(signature, bytes)?);
+        Some(Part { device: device.to_owned(), kind: signature.kind.clone(), whole, id, role: kind.role })
+    });
+    parts.chain(bcache(device, signature, bytes)).chain(counted(device, signature, bytes)).collect()
+}
+
+/// One that has a single device is no part of anything.
+fn counted(device: &str, signature: &Signature, bytes: Bytes) -> Option<Part> {
+    let (kind, at, length) = COUNTED.into_iter().find(|(kind, ..)| *kind == signature.kind)?;
+    let mut count = [0; 8];
+    count[..length].copy_from_slice(&bytes(at, length)?);
+    let count = Some(u64::from_le_bytes(count)).filter(|count| *count > 1)?;
+    let (device, kind) = (device.to_owned(), kind.to_owned());
+    Some(Part { device, whole: kind.clone(), kind, id: Id::Signature.of(signature, bytes)?, role: Role::OneOf(count) })
+}
+
+/// One signature for two roles.
+fn bcache(device: &str, signature: &Signature, bytes: Bytes) -> Option<Part> {
+    if signature.kind != "bcache" {
+        return None;
+    }
+    let backing = BCACHE_BACKING.contains(&number(&bytes(BCACHE_VERSION, 8)?)?);
+    Some(Part {
+        device: device.to_owned(),
+        kind: signature.kind.clone(),
+        whole: "bcache and its cache".to_owned(),
+        id: Id::Bytes(BCACHE_SET).of(signature, bytes)?,
+        role: if backing { Role::NeedsAnother } else { Role::Serves },
+    })
+}
+
+impl Id {
+    fn of(&self, signature: &Signature, bytes: Bytes) -> Option<String> {
+        let id = match self {
+            Id::Signature => signature.uuid.clone(),
+            Id::Bytes(at) => {
+                let uuid = Uuid::from_slice(&bytes(*at, 16)?).ok()?;
+                if uuid.is_nil() { String::new() } else { uuid.to_string() }
+            }
+            Id::Text(at, length) => super::printable(&bytes(*at, *length)?),
+        };
+        Some(id).filter(|id| !id.is_empty())
+    }
+}
+
+impl When {
+    fn holds(&self, bytes: Bytes) -> bool {
+        let is_zero = |at: u64| bytes(at, 8).map(|bytes| bytes.iter().all(|byte| *byte == 0));
+        match self {
+            When::Always => true,
+            When::Zero(at) => is_zero(*at) == Some(true),
+            When::NotZero(at) => is_zero(*at) == Some(false),
+        }
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = "7d2f1c1e-0000-4000-8000-000000000001";
+
+    fn parts(kind: &str, uuid: &str, content: &[(u64, &[u8])]) -> Vec<(String, String, Role)> {
+        let mut disk = vec![0; 0x10000 + 8192];
+        for (at, bytes) in content {
+            disk[*at as usize..*at as usize + bytes.len()].copy_from_slice(bytes);
+        }
+        let signature = Signature { kind: kind.to_owned(), uuid: uuid.to_owned(), ..Signature::default() };
+        let bytes = |at: u64, length: usize| disk.get(at as usize..at as usize + length).map(<[u8]>::to_vec);
+        of("/dev/sda1", &signature, &bytes).into_iter().map(|part| (part.whole, part.id, part.role)).collect()
+    }
+
+    #[test]
+    fn each_kind_tells_what_it_is_a_part_of() {
+        let id = Uuid::parse_str(WHOLE).unwrap();
+        let id = id.as_bytes().as_slice();
+        let hex = WHOLE.replace('-', "");
+        let label = format!("bluestore block device\n{WHOLE}\n");
+        let one = 1u64.to_le_bytes();
+        let (needs, serves) = (Role::NeedsAnother, Role::Serves);
+        type Case<'a> = (&'a str, &'a str, &'a [(u64, &'a [u8])], &'a [(&'a str, &'a str, Role)]);
+        let btrfs = 0x10000 + 0x88;
+        let cases: [Case; 22] = [
+            ("ext4", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
+            ("ext3", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
+            // The journal is inside.
+            ("ext4", "own", &[], &[]),
+            ("jbd", WHOLE, &[], &[(JOURNAL, WHOLE, serves)]),
+            ("xfs", WHOLE, &[], &[(XFS_LOG, WHOLE, needs)]),
+            ("xfs", WHOLE, &[(48, &one)], &[]),
+            ("xfs", WHOLE, &[(48, &one), (16, &one)], &[("xfs and its realtime device", WHOLE, needs)]),
+            ("xfs_external_log", WHOLE, &[], &[(XFS_LOG, WHOLE, serves)]),
+            ("bcache", "own", &[(4112, &one), (4152, id)], &[("bcache and its cache", WHOLE, needs)]),
+            ("bcache", "own", &[(4112, &3u64.to_le_bytes()), (4152, id)], &[("bcache and its cache", WHOLE, serves)]),
+            // Without a cache.
+            ("bcache", "own", &[(4112, &one)], &[]),
+            ("stratis", "own", &[(544, hex.as_bytes())], &[("stratis pool", &hex, Role::Peer)]),
+            ("stratis", "own", &[], &[]),
+            ("ceph_bluestore", "", &[(0, label.as_bytes())], &[("BlueStore of Ceph", WHOLE, Role::Peer)]),
+            ("zfs_member", "1234567890", &[], &[("zpool", "1234567890", Role::Peer)]),
+            ("btrfs", WHOLE, &[(btrfs, &3u64.to_le_bytes())], &[("btrfs", WHOLE, Role::OneOf(3))]),
+            ("btrfs", WHOLE, &[(btrfs, &one)], &[]),
+            ("btrfs", WHOLE, &[], &[]),
+            ("bcachefs", WHOLE, &[(4219, &[2])], &[("bcachefs", WHOLE, Role::OneOf(2))]),
+            ("bcachefs", WHOLE, &[(4219, &[1, 9])], &[]),
+            ("vfat", "1A2B-3C4D", &[], &[]),
+            ("jbd", "", &[], &[]),
+        ];
+        for (kind, uuid, content, expected) in cases {
+            let found = parts(kind, uuid, content);
+            let found: Vec<_> = found.iter().map(|(whole, id, role)| (whole.as_str(), id.as_str(), *role)).collect();
+            assert_eq!(found, expected, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Block devices that are made of others and run now, as sysfs shows them: md, device mapper, bcache.
+
+use super::contents::{self, Contents, Target};
+use super::holders::Users;
+use super::{Roots, attribute, device_path, names, units};
+use crate::error::Result;
+use crate::inventory::{OVERLAY, Stacked, StackedKind};
+use std::path::Path;
+
+/// All of them, by name.
+pub(super) fn read(roots: &Roots, users: &Users) -> Result<Vec<Stacked>> {
+    let mut stacked = Vec::new();
+    for name in names(&roots.sys.join("block"))? {
+        let dir = roots.sys.join("block").join(&name);
+        if let Some(kind) = kind(&name, &dir) {
+            stacked.extend(read_one(roots, users, &name, &dir, kind)?);
+        }
+    }
+    Ok(stacked)
+}
+
+/// None when it is no such device. A disk below bcache has a directory `bcache` too, hence the names.
+fn kind(name: &str, dir: &Path) -> Option<StackedKind> {
+    if name.starts_with("md") && dir.join("md").is_dir() {
+        return Some(StackedKind::Array);
+    }
+    if name.starts_with("bcache") && dir.join("bcache").exists() {
+        return Some(StackedKind::Bcache);
+    }
+    if !name.starts_with("dm-") {
+        return None;
+    }
+    // The tool that makes a device puts its own prefix into the UUID (dmsetup(8)).
+    let uuid = attribute(&dir.join("dm/uuid"));
+    if uuid.starts_with(OVERLAY) {
+        return Some(StackedKind::Other);
+    }
+    Some(match uuid.split_once('-') {
+        Some(("LVM" | "drophammer", _)) => StackedKind::Volume,
+        Some(("CRYPT", _)) => StackedKind::Crypt,
+        _ => StackedKind::Other,
+    })
+}
+
+fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedKind) -> Result<Option<Stacked>> {
+    let mapped = attribute(&dir.join("dm/name"));
+    let is_overlay = mapped.starts_with(OVERLAY);
+    let mut below = names(&dir.join("slaves"))?;
+    // What is written to an overlay goes to memory, which is nobody's disk.
+    below.retain(|name| !(is_overlay && name.starts_with("loop")));
+    let size_bytes = units(&attribute(&dir.join("size"))).unwrap_or_default();
+    // A node like /dev/md127 outlives its array. One that does not run, but has taken its members, holds them.
+    if kind == StackedKind::Array && below.is_empty() && size_bytes == 0 {
+        return Ok(None);
+    }
+    let device = if mapped.is_empty() { device_path(name) } else { format!("/dev/mapper/{mapped}") };
+    let sector_bytes = attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
+    let target = Target { name, device: &device, sector_bytes, size_bytes };
+    // To read from a suspended device is to wait for ever, and what is on an overlay is on what it lies on.
+    let Contents { table, signatures, uses: of_partitions, blank, .. } =
+        if size_bytes == 0 || is_overlay || attribute(&dir.join("dm/suspended")) == "1" {
+            Contents::default()
+        } else {
+            contents::read(&target, roots, users)?
+        };
+    let mut uses = users.of(dir, &device)?;
+    let blank = blank && uses.is_empty();
+    uses.extend(of_partitions);
+    let name = name.to_owned();
+    Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Tree, ran};
+    use super::super::{Depth, read_at};
+    use super::*;
+    use crate::inventory::Use;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A stacked device over others, and its node: a file.
+    fn stack(tree: &Tree, name: &str, number: &str, below: &[&str], size_bytes: u64) {
+        tree.write(&format!("sys/block/{name}/size"), format!("{}\n", size_bytes / 512));
+        tree.write(&format!("sys/block/{name}/dev"), format!("{number}\n"));
+        for below in below {
+            tree.write(&format!("sys/block/{name}/slaves/{below}"), "");
+        }
+        std::fs::File::create(tree.path(&format!("dev/{name}"))).unwrap().set_len(size_bytes).unwrap();
+    }
+
+    fn mapped(tree: &Tree, name: &str, number: &str, mapped: &str, uuid: &str) {
+        stack(tree, name, number, &["md127"], 16 * MIB);
+        tree.write(&format!("sys/block/{name}/dm/name"), format!("{mapped}\n"));
+        tree.write(&format!("sys/block/{name}/dm/uuid"), format!("{uuid}\n"));
+        tree.write(&format!("sys/block/{name}/dm/suspended"), "0\n");
+    }
+
+    fn stacked(tree: &Tree) -> Vec<Stacked> {
+        read_at(&tree.roots(), Depth::Deep).unwrap().stacked
+    }
+
+    #[test]
+    fn an_overlay_has_nothing_of_what_it_lies_on_and_no_memory_below() {
+        let tree = Tree::new();
+        mapped(&tree, "dm-0", "253:0", "drophammer-overlay-sda1", "drophammer-overlay-sda1");
+        tree.write("sys/block/dm-0/slaves/loop3", "");
+        ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
+        let [overlay] = &stacked(&tree)[..] else { panic!("{:?}", stacked(&tree)) };
+        assert_eq!(
+            (overlay.kind, overlay.is_overlay(), &overlay.below[..]),
+            (StackedKind::Other, true, &["md127".into()][..])
+        );
+        assert!(overlay.signatures.is_empty() && !overlay.blank);
+    }
+
+    #[test]
+    fn an_array_with_partitions_and_volumes_on_it() {
+        let tree = Tree::new();
+        stack(&tree, "md127", "9:127", &["sda2", "sdb2"], 64 * MIB);
+        tree.write("sys/block/md127/md/array_state", "clean\n");
+        let script = "label: gpt\nsize=16MiB, name=root\n";
+        super::super::fake::sfdisk(&tree.path("dev/md127"), script);
+        tree.write("sys/block/md127/md127p1/partition", "1\n");
+        tree.write("sys/block/md127/md127p1/start", "2048\n");
+        tree.write("sys/block/md127/md127p1/size", format!("{}\n", 16 * MIB / 512));
+        tree.write("sys/block/md127/md127p1/dev", "259:0\n");
+        std::fs::File::create(tree.path("dev/md127p1")).unwrap().set_len(16 * MIB).unwrap();
+        ran("mkfs.ext4", &["-q", tree.path("dev/md127p1").to_str().unwrap()]);
+        mapped(&tree, "dm-0", "253:0", "vg00-root", "LVM-abc");
+        ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
+        tree.write("sys/block/md127/holders/dm-0", "");
+        tree.write("proc/self/mountinfo", "28 1 259:0 / /mnt rw - ext4 /dev/md127p1 rw\n");
+        tree.write("proc/swaps", "Filename Type Size Used Priority\n/dev/mapper/vg00-root partition 1 0 -2\n");
+        let [volume, array] = &stacked(&tree)[..] else { panic!("{:?}", stacked(&tree)) };
+        assert_eq!((array.device.as_str(), array.kind, array.size_bytes), ("/dev/md127", StackedKind::Array, 64 * MIB));
+        assert_eq!(
+            (&array.below[..], &array.uses[..]),
+            (&["sda2".into(), "sdb2".into()][..], &[Use::Holder("dm-0".into())][..])
+        );
+        let partition = &array.table.as_ref().unwrap().partitions[0];
+        assert_eq!((partition.device.as_str(), partition.signatures[0].kind.as_str()), ("/dev/md127p1", "ext4"));
+        assert_eq!(partition.uses, [Use::Mounted("/mnt".into())]);
+        assert_eq!(
+            (volume.name.as_str(), volume.device.as_str(), volume.kind),
+            ("dm-0", "/dev/mapper/vg00-root", StackedKind::Volume)
+        );
+        assert_eq!((volume.signatures[0].kind.as_str(), &volume.uses[..]), ("swap", &[Use::Swap][..]));
+    }
+
+    #[test]
+    fn kinds_of_mapped_devices() {
+        let tree = Tree::new();
+        let cases = [
+            ("LVM-x", StackedKind::Volume),
+            ("drophammer-x", StackedKind::Volume),
+            ("CRYPT-LUKS2-x", StackedKind::Crypt),
+            ("mpath-x", StackedKind::Other),
+            ("", StackedKind::Other),
+        ];
+        for (number, (uuid, _)) in cases.iter().enumerate() {
+            mapped(&tree, &format!("dm-{number}"), &format!("253:{number}"), &format!("name{number}"), uuid);
+        }
+        let kinds: Vec<_> = stacked(&tree).iter().map(|stacked| stacked.kind).collect();
+        assert_eq!(kinds, cases.map(|(_, kind)| kind));
+    }
+
+    #[test]
+    fn what_does_not_run_is_listed_when_it_holds_something() {
+        let tree = Tree::new();
+        stack(&tree, "md126", "9:126", &["sda"], 0);
+        stack(&tree, "md127", "9:127", &[], 0);
+        stack(&tree, "bcache0", "252:0", &["sdb"], 16 * MIB);
+        for dir in ["md126/md/dev-sda", "md127/md/x", "bcache0/bcache"] {
+            tree.write(&format!("sys/block/{dir}"), "");
+        }
+        let found: Vec<_> =
+            stacked(&tree).into_iter().map(|stacked| (stacked.name, stacked.kind, stacked.below)).collect();
+        let expected = [
+            ("bcache0".to_owned(), StackedKind::Bcache, vec!["sdb".to_owned()]),
+            ("md126".to_owned(), StackedKind::Array, vec!["sda".to_owned()]),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_suspended_device_is_not_read() {
+        let tree = Tree::new();
+        mapped(&tree, "dm-0", "253:0", "vg00-root", "LVM-abc");
+        ran("mkswap", &[tree.path("dev/dm-0").to_str().unwrap()]);
+        assert_eq!(stacked(&tree)[0].signatures.len(), 1);
+        tree.write("sys/block/dm-0/dm/suspended", "1\n");
+        assert_eq!(stacked(&tree)[0].signatures.len(), 0);
+    }
+}

@@ -1,0 +1,95 @@
+//! A control plane in memory, for all tests that need one.
+
+use crate::allocation::{Allocation, Machine};
+use crate::control::{Acknowledged, Control};
+use crate::error::{Error, Phase, Result};
+use crate::facts::{BootInfo, Done, Ended, Event, Outcome};
+use crate::inventory::Inventory;
+use crate::marker::MarkedDisk;
+use crate::plan::Extents;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// What is told at a point of no return.
+pub type Begun = (String, String, Vec<MarkedDisk>, Vec<Extents>);
+
+/// Keeps what it is told.
+#[derive(Default)]
+pub struct FakeControl {
+    /// What it wants.
+    pub allocation: Option<Allocation>,
+    /// Neither beginnings nor endings are acknowledged.
+    pub refuses: AtomicBool,
+    /// It takes so long to hear an event.
+    pub delay: Duration,
+    pub heard: Mutex<Vec<Event>>,
+    pub begun: Mutex<Vec<Begun>>,
+    pub ended: Mutex<Vec<Ended>>,
+}
+
+impl FakeControl {
+    fn answer(&self) -> Result<()> {
+        match self.refuses.load(Ordering::Relaxed) {
+            true => Err(Error::new(Phase::Control, "not acknowledged")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Control for FakeControl {
+    fn register(&self, _: &Inventory) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn machine(&self) -> Result<Machine> {
+        Ok(Machine { allocation: self.allocation.clone(), ..Machine::default() })
+    }
+
+    fn event(&self, event: &Event) -> Result<()> {
+        thread::sleep(self.delay);
+        self.heard.lock().unwrap().push(event.clone());
+        Ok(())
+    }
+
+    fn point_of_no_return(
+        &self,
+        allocation: &str,
+        order: &str,
+        disks: &[MarkedDisk],
+        extents: &[Extents],
+    ) -> Result<()> {
+        self.begun.lock().unwrap().push((allocation.to_owned(), order.to_owned(), disks.to_vec(), extents.to_vec()));
+        self.answer()
+    }
+
+    fn report(&self, ended: &Ended) -> Result<Acknowledged> {
+        self.ended.lock().unwrap().push(ended.clone());
+        self.answer().map(|()| Acknowledged::default())
+    }
+}
+
+/// Well.
+pub fn ended() -> Ended {
+    let boot = BootInfo {
+        kernel: "/vmlinuz".into(),
+        initrd: "/initrd".into(),
+        cmdline: "ro".into(),
+        bootloader_id: "metal-debian".into(),
+    };
+    Ended {
+        outcome: Outcome::Succeeded { boot, marker: None },
+        message: "debian-12 is installed".into(),
+        allocation: "a-1".into(),
+        order: String::new(),
+        plan: String::new(),
+        timings: Vec::new(),
+        peak_rss_bytes: None,
+        done: Done::default(),
+    }
+}

@@ -1,0 +1,4 @@
+//! What stands in for the rest of the world in unit tests.
+
+#[cfg(feature = "agent")]
+pub mod control;
