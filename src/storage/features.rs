@@ -45,9 +45,9 @@ const EXT4: [&str; 36] = [
     "-O quota -E quotatype=usrquota:grpquota:prjquota",
     "-O project,quota -I 256",
     "-O sparse_super2,^resize_inode",
-    "-O ^sparse_super",
+    "-O ^sparse_super,^resize_inode",
     "-O stable_inodes",
-    "-O verity",
+    "-O verity -b 4096",
     "-b 1024 -I 128",
 ];
 
@@ -69,33 +69,32 @@ const XFS: [&str; 18] = [
     "-n size=64k",
     "-b size=1024",
     "-l su=32k",
-    "-d agcount=8,su=64k,sw=2",
+    "-d agcount=2,su=64k,sw=2 -l size=64m",
     "-l size=64m",
 ];
 
 /// mkfs.btrfs(8) 6.2.
-const BTRFS: [&str; 17] = [
+const BTRFS: [&str; 16] = [
     "",
     "--csum crc32c",
     "--csum xxhash",
     "--csum sha256",
     "--csum blake2",
     "-M",
-    "-O mixed-bg",
+    "-O mixed-bg -n 4096",
     "-O ^extref",
     "-O raid56",
     "-O ^skinny-metadata",
     "-O ^no-holes",
     "-R quota",
     "-R ^free-space-tree",
-    "-O block-group-tree",
     "-n 4096",
     "-n 65536",
     "-d dup -m single",
 ];
 
 /// mkfs.fat(8).
-const VFAT: [&str; 7] = ["", "-F 16", "-F 32", "-s 8", "-S 4096", "-a", "-f 1"];
+const VFAT: [&str; 7] = ["", "-F 16", "-F 32", "-F 32 -s 8", "-S 4096", "-a", "-f 1"];
 
 fn made_and_mounted(device: &str, format: Format, options: &str, mount: &[&str]) -> Result<(), String> {
     wipe::wipe_ends(device).map_err(|error| error.to_string())?;

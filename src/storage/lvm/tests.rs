@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::MakeFilesystem;
-use crate::storage::release::assert_free;
+use crate::storage::release::{assert_free, release_above};
 use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel, raid};
 use crate::survey::{self, Depth};
@@ -305,6 +305,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
         assembled.unlock().unwrap();
         assert_eq!(assembled.notes, Vec::<String>::new());
         assert_eq!(get("/dev/mapper/vg--0-safe", 8 << 20, 4096), [7; 4096]);
+        left.iter().for_each(|disk| release_above(disk).unwrap());
         activate("vg-0", &words("safe"), &left).unwrap();
         let expected = [" DA ", " AD "][gone];
         assert!(status("/dev/vg-0/safe").contains(expected), "{}", status("/dev/vg-0/safe"));

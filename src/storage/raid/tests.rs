@@ -1,7 +1,7 @@
 use super::*;
 use crate::layout::RaidLevel;
 use crate::plan::MakeFilesystem;
-use crate::storage::release::assert_free;
+use crate::storage::release::{assert_free, release_above};
 use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel};
 use crate::survey::{self, Depth};
@@ -171,6 +171,7 @@ fn lives(array: &CreateArray) {
     write_ones("/dev/md/other", 0, 4096);
     // It runs already, read-only and under another name: somebody had a look.
     mdadm(words("--readonly /dev/md/other")).unwrap();
+    array.devices.iter().for_each(|member| release_above(member).unwrap());
     assemble(device, array.uuid, &array.devices).unwrap();
     assert!(fs::symlink_metadata("/dev/md/other").is_err());
     assert_eq!(sync_action(device), if synchronises { "frozen" } else { "" }, "{array:?}");

@@ -8,6 +8,7 @@ use crate::storage::lock::Locks;
 use crate::storage::vmdisks::Disks;
 use crate::storage::{kernel, wipe};
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
@@ -66,7 +67,7 @@ fn cut_off(device: &str, make: &str, format: Format) {
         File::open(path).unwrap().sync_all().unwrap();
     }
     kernel::flush_buffers(&File::open(device).unwrap()).unwrap();
-    fs::copy(device, copy).unwrap();
+    io::copy(&mut File::open(device).unwrap(), &mut File::create(copy).unwrap()).unwrap();
     mounts.finish().unwrap();
     let (content, disk) = (fs::read(copy).unwrap(), fs::OpenOptions::new().write(true).open(device).unwrap());
     disk.write_all_at(&content, 0).unwrap();

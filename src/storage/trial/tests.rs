@@ -3,7 +3,7 @@
 use super::*;
 use std::path::Path;
 
-const UUID: &str = "0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6";
+const UUID: &str = "5b1f0f0e-36a1-4d0c-8f43-8a2f0f6f4c11";
 const MIB: u64 = 1 << 20;
 
 fn trial(format: Format, options: &str, mount: Option<&str>) -> TryFilesystem {
