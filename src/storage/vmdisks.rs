@@ -2,6 +2,7 @@
 
 use super::{gpt, kernel, wipe};
 use crate::command::Command;
+use crate::error::{Context, Phase, Result};
 use crate::plan::{NewPartition, PartitionTable};
 use std::fs;
 use std::path::Path;
@@ -16,10 +17,7 @@ impl Disks {
         free();
         let disks: Vec<String> = names.split(' ').map(|name| format!("/dev/{name}")).collect();
         for disk in &disks {
-            let file = wipe::open_exclusive(disk).unwrap();
-            wipe::forget_partitions(&file, disk).unwrap();
-            drop(file);
-            wipe::wipe_ends(disk).unwrap();
+            blank(disk).unwrap();
         }
         Disks(disks)
     }
@@ -46,9 +44,20 @@ pub fn assert_test_machine() {
 }
 
 impl Drop for Disks {
+    /// What stays on a disk is found by the tests that come later: tools look at all disks.
     fn drop(&mut self) {
         free();
+        for disk in &self.0 {
+            let _ = blank(disk);
+        }
     }
+}
+
+fn blank(disk: &str) -> Result<()> {
+    let file = wipe::open_exclusive(disk)?;
+    wipe::forget_partitions(&file, disk)?;
+    let zeroed = kernel::size_bytes(&file).and_then(|size| kernel::zero_out(&file, 0, size));
+    zeroed.context(Phase::Storage, || format!("zero {disk}"))
 }
 
 fn table(disk: &str, sizes_mib: &[u64]) -> PartitionTable {
