@@ -29,10 +29,10 @@ pub struct Proxy {
 #[derive(Default)]
 struct Wire {
     server: AtomicU16,
-    /// Where what is not for firmware goes to the server over TLS; 0 where all of it goes in plain text.
+    /// The server's port for TLS, for everything that is not for firmware; 0 if everything goes in plain text.
     over_tls: AtomicU16,
     process: AtomicI32,
-    /// A trap has killed the server, or nobody is to ask it, until it is said where it is.
+    /// The server was killed by a trap or must not be asked, until its place is told again.
     away: AtomicBool,
     closed: AtomicBool,
     /// How many lies were told, and how often the machine has lost its power.
@@ -57,7 +57,7 @@ struct Broken {
     sprung: Vec<Trap>,
     /// Bytes of an image after which the rest waits to be let go.
     holds: Vec<u64>,
-    /// Those of them that an answer has come to.
+    /// Those that an answer has reached.
     held: Vec<u64>,
 }
 
@@ -67,7 +67,7 @@ struct Broken {
 pub struct Trap {
     /// `METHOD PATH`.
     pub request: String,
-    /// The answer does not reach who has asked.
+    /// The answer does not reach the machine.
     pub swallow: bool,
     pub act: Act,
     /// How long the server stays away.
@@ -109,7 +109,7 @@ impl Proxy {
         self.wire.over_tls.store(port, Ordering::Relaxed);
     }
 
-    /// What is a registry's to answer goes to this one from now on.
+    /// From now on this registry answers all requests for a registry.
     pub fn set_registry(&self, registry: Registry) {
         // There is one image in a run.
         let _ = self.wire.registry.set(registry);
@@ -137,7 +137,7 @@ impl Proxy {
         (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
     }
 
-    /// The machine has lost its power: who waited for that can go.
+    /// The machine has lost its power. Connections that have waited for that can end.
     pub fn blackout(&self) {
         self.wire.blackouts.fetch_add(1, Ordering::Release);
     }
@@ -245,8 +245,8 @@ impl Wire {
         }
     }
 
-    /// Who calls a host that has just crashed is not refused, he hears nothing: iPXE, which asks once, hears it when it
-    /// is back.
+    /// A host that has just crashed does not refuse a connection, it says nothing. So the connection waits: iPXE asks
+    /// only once, and gets its answer when the server is back.
     fn wait_for_server(&self) {
         let patience = Instant::now() + Duration::from_secs(60);
         while self.away.load(Ordering::Acquire) && Instant::now() < patience {
@@ -264,7 +264,7 @@ impl Wire {
     fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
-        // Before the answer is through: its reader may call again at once.
+        // This comes before the answer is through, because its reader may call again at once.
         self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
         if trap.act == Act::ServerKill {
@@ -275,7 +275,7 @@ impl Wire {
         whole.and(passed)
     }
 
-    /// The machine hears no more than it should until it is dark: a connection that ends makes it ask again.
+    /// Keeps the connection open until the machine has lost its power: if it ended, the machine would ask again.
     fn darken(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
         let before = self.blackouts.load(Ordering::Acquire);
         let mut answer = Vec::new();
@@ -324,14 +324,14 @@ impl Wire {
         }
     }
 
-    /// No answer gets any further, when the cut that is left is for ever.
+    /// Where every answer with an image ends: at the last cut, if that one is for every answer.
     fn most(&self, image: bool) -> Option<u64> {
         let broken = lock(&self.broken);
         let last = (broken.cuts.len() == 1).then(|| broken.cuts.front().copied()).flatten();
         last.filter(|_| broken.cut_for_ever && image)
     }
 
-    /// Returns when nothing holds an answer of this length back, or nobody has come to let it go.
+    /// Waits while an answer of this length is held back. Gives up when nobody lets it go.
     fn hold(&self, sent: u64) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {
@@ -374,7 +374,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Through a server of one answer: a cut, an answer whole, one that is held back, one that is swallowed, one after which nobody asks, an error.
+/// Through a server with one answer: an answer that is cut, one that is whole, one that is held back, one that is
+/// swallowed, one after which nobody asks, an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");

@@ -38,7 +38,7 @@ pub struct Machine {
     pub nics: Vec<String>,
     #[serde(default)]
     pub kernel_arguments: String,
-    /// Machine and server speak TLS, but for what firmware loads.
+    /// Machine and server speak TLS, except for what firmware loads.
     #[serde(default)]
     pub tls: bool,
     /// A shell script that the neutral ramdisk runs before the first run, with all disks writable.
@@ -83,7 +83,7 @@ pub struct Disk {
     /// Write-protected.
     #[serde(default)]
     pub read_only: bool,
-    /// Not a disk but a second way to this one.
+    /// This is no disk of its own, but a second path to the disk of this name.
     pub path_of: Option<String>,
     /// The SCSI disk is a stick behind USB.
     #[serde(default)]
