@@ -18,7 +18,7 @@ pub struct Seen {
     pub report: Option<Value>,
     /// Names of the events, as they came in.
     pub events: Vec<String>,
-    /// Of the boot over the network.
+    /// The console of the boot over the network.
     pub console: String,
     pub requests: Vec<String>,
     /// What the server complained about.

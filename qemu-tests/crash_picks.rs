@@ -4,10 +4,11 @@ use crate::crash_record::{Moment, Phase, Record};
 use crate::crash_states::{self, Arrived, Disk, Lot, Undo};
 use crate::host::Result;
 
-/// A disk's own sector; and what every filesystem takes for granted to arrive whole, also on kept disks that nobody reinstalls.
+/// A disk's own sector; and the block that every filesystem expects to arrive whole, even on disks that are never
+/// reinstalled.
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
-/// With which writes in flight arrive.
+/// Probabilities that a write in flight arrives.
 const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
 
 /// One state: the moment before it, and which it is of those between this moment and the next.
@@ -25,7 +26,7 @@ pub enum Kind {
     Random(u64),
 }
 
-/// What a state is made of: by disk, parts of writes after the last flush that all have.
+/// What a state is made of: for each disk, the parts of writes that arrived after the last flush that every state has.
 pub struct Made {
     parts: Vec<Vec<Arrived>>,
     /// By disk, how many records the log had.

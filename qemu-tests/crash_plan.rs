@@ -22,12 +22,14 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use uuid::Uuid;
 
-/// Of an ext4's superblock in its filesystem (struct ext4_super_block in fs/ext4/ext4.h).
+/// Offset of the superblock in an ext4 (struct ext4_super_block in fs/ext4/ext4.h).
 const EXT4_SUPERBLOCK: u64 = 1024;
-/// Of metadata 1.2 in a member, and of its count of changes there (struct mdp_superblock_1 in linux/raid/md_p.h).
+/// Offset of metadata 1.2 in a member, and of the count of changes in it (struct mdp_superblock_1 in
+/// linux/raid/md_p.h).
 const MD_SUPERBLOCK: u64 = 4096;
 const MD_EVENTS: u64 = 200;
-/// Of PCs that boot by a BIOS: code, then the table (UEFI specification 5.2.1).
+/// A PC with a BIOS runs the code at the beginning of the first sector. After it comes the partition table (UEFI
+/// specification 5.2.1).
 const BOOT_CODE_BYTES: u64 = 440;
 
 /// What an agent may do other than refuse.

@@ -177,12 +177,12 @@ pub fn all(disk: &Disk, from: usize, to: usize) -> Vec<Arrived> {
     (from..to).map(whole).filter(|part| part.length > 0).collect()
 }
 
-/// What becomes of writes in flight.
+/// Decides what becomes of writes in flight.
 #[derive(Debug, Clone, Copy)]
 pub struct Lot {
-    /// With which each arrives.
+    /// The probability that a write arrives.
     pub chance: f64,
-    /// At multiples of this they are torn.
+    /// Torn writes are torn at multiples of this.
     pub tear_bytes: u64,
 }
 

@@ -113,7 +113,7 @@ impl Stage<'_> {
         Ok(folder)
     }
 
-    /// Beside the scenario, else in `or`.
+    /// The path of a file: beside the scenario if it is there, else in `or`.
     fn find(&self, file: &Path, or: &Path) -> PathBuf {
         let beside = self.scenario.folder.join(file);
         if beside.exists() { beside } else { or.join(file) }

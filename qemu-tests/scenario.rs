@@ -194,7 +194,7 @@ pub struct Run {
     pub before_agent: Option<String>,
     /// What the firmware says from this run on; the server's file keeps what it has.
     pub uuid: Option<String>,
-    /// Of the network cards, in their order, from this run on.
+    /// The MACs of the network cards, in their order, from this run on.
     #[serde(default)]
     pub macs: Vec<String>,
     /// Disks that are not plugged in during this run.
@@ -262,10 +262,10 @@ pub struct Event {
     /// So many seconds later.
     #[serde(default)]
     pub after: u64,
-    /// Of what happens at a request.
+    /// Does the answer still reach the machine? Only for what happens at a request.
     #[serde(default)]
     pub answer: Answer,
-    /// Of disks that are plugged anew.
+    /// The disks that are plugged anew.
     #[serde(default)]
     pub disks: Vec<String>,
 }

@@ -276,7 +276,7 @@ impl Gpt {
         self.header[HEADER_CRC..HEADER_CRC + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Of the header with zeros in the checksum's place.
+    /// The checksum of the header, computed with zeros in its own place.
     fn header_crc(&self, size: usize) -> u32 {
         let mut header = self.header[..size].to_vec();
         header[HEADER_CRC..HEADER_CRC + 4].fill(0);
