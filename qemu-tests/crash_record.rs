@@ -103,7 +103,7 @@ impl Record {
         folder.join("run").join(format!("{LABEL}-{disk}.writes"))
     }
 
-    /// What the machine had on that disk when the record ended.
+    /// What was on that disk when the record ended.
     pub fn end(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{disk}.qcow2"))
     }
@@ -159,7 +159,7 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
     let logs: Vec<PathBuf> = disks.iter().map(|disk| Record::log(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
-        // Apart from the moments: to keep the server's folder takes longer than a step.
+        // Not part of the moments, because keeping the server's folder takes longer than a step.
         let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
         let moments = keeper.watch(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);

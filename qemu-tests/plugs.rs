@@ -56,7 +56,8 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
         if chassis.hotplug {
             device += &format!(",id={}", device_id(disk));
         }
-        // OVMF takes no order at all, network first, when it cannot read one place of it; it has no words for these.
+        // OVMF drops the whole boot order and tries the network first if it does not understand one entry. It
+        // understands none for these.
         if !model.starts_with("nvme-ns") {
             let boot_place = if index == first { 1 } else { index + 2 };
             device += &format!(",bootindex={boot_place}");
@@ -70,8 +71,8 @@ fn is_pulled(disk: &Disk, boot: &Boot) -> bool {
     matches!(boot, Boot::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
 }
 
-/// What QEMU reads and writes: the file, where wanted through a filter that fails, where wanted without QEMU's lock, which is
-/// against two paths. `child` is what QEMU calls it in the drive's options.
+/// The file that QEMU reads and writes. Bad places need a filter in between. A disk with two paths needs the file
+/// without QEMU's lock. `child` is QEMU's name for the file in the drive's options.
 fn file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> String {
     let file = chassis.file(disk).display().to_string();
     let lock = |child: &str| match has_two_paths(chassis, disk) {
@@ -94,8 +95,8 @@ pub fn errors_file(folder: &Path, disk: &Disk) -> PathBuf {
     folder.join(format!("{}.errors", disk.name))
 }
 
-/// Reads and writes that touch one of these MiB fail; a discard does not, as on disks that are really bad. A rule is about one
-/// sector: one in each 4 KiB, which is the least that a page cache asks for.
+/// Reads and writes that touch one of these MiB fail. A discard does not fail, as on real bad disks. A rule names one
+/// sector. One rule for each 4 KiB is enough, because a page cache asks for no less.
 pub fn error_rules(disk: &Disk) -> String {
     const SECTORS_OF_MIB: u64 = 2048;
     let sectors =
@@ -127,14 +128,15 @@ fn serial(chassis: &Chassis, disk: &Disk) -> String {
     }
 }
 
-/// What the machine sees: a further namespace has the number of its controller.
+/// The serial number that the machine sees. A second namespace has the number of its controller.
 pub fn shown_serial(chassis: &Chassis, disk: &Disk) -> String {
     let first = disk.name.rsplit_once('n').map(|(controller, _)| format!("{controller}n1"));
     let is_first = |other: &&Disk| disk.bus == Bus::Nvme && first.as_ref() == Some(&other.name);
     serial(chassis, chassis.machine.disks.iter().find(is_first).unwrap_or(disk))
 }
 
-/// The property. Without it QEMU thinks of a number for some, and shows the name of its own drive for a SCSI disk.
+/// The property for the serial number. Without it QEMU invents a number for some kinds, and a SCSI disk shows the name
+/// of QEMU's drive.
 fn serial_property(chassis: &Chassis, disk: &Disk) -> String {
     let serial = serial(chassis, disk);
     match (serial.is_empty(), disk.bus) {
@@ -199,7 +201,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     drive["node-name"] = json!(node);
     drive["discard"] = json!("unmap");
     drive["cache"] = json!({"no-flush": true});
-    // A SATA disk's ports are not for this: there is none among them.
+    // SATA ports cannot do this, so no SATA disk is among them.
     let model = model(chassis, disk, Some(&port(place)), &mut (0..0));
     let (driver, properties) = model.split_once(',').unwrap_or((&model, ""));
     let mut device: serde_json::Map<String, Value> = properties

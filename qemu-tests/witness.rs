@@ -76,8 +76,9 @@ impl Witness {
         self.disks.iter().find(|(known, _)| known.name == disk).map(|(_, log)| log.as_path())
     }
 
-    /// What was written and should not have been, up to this moment; nothing further is watched. `extents` are those that the
-    /// agent has announced, if it came so far; it has `acted` if it did that or reported anything. Logs that say nothing are removed.
+    /// Ends the watch, and returns what was written so far and should not have been. `extents` are those that the agent
+    /// has announced, if it came so far; it has `acted` if it did that or reported anything. Logs that say nothing are
+    /// removed.
     ///
     /// # Errors
     /// A log cannot be read.
@@ -102,7 +103,7 @@ impl Drop for Witness {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It only reads: what it has seen is wanted by nobody any more.
+            // The thread only reads, and nobody wants what it has seen any more.
             let _ = thread.join();
         }
     }

@@ -123,8 +123,8 @@ impl<'a> Law<'a> {
         ranges
     }
 
-    /// Why its silence would mean nothing, in words: the agent has `acted`, and what shows which step ran was not seen; or all logs
-    /// are empty although a whole installation has written.
+    /// Why the witness has seen too little to judge, in words: the agent has `acted`, but no step of it was seen; or
+    /// all logs are empty although a whole installation has written.
     pub fn is_blind(&self, acted: bool, samples: &[Sample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
@@ -282,7 +282,7 @@ fn writes_are_judged() {
     assert_eq!(judged(&[leaving, at("boot.kexec", 1)], true), 0);
     let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
     assert_eq!(judged(&[silent], true), 0);
-    // Who has failed begins no further step.
+    // An agent that has failed begins no further step.
     let mut failed = at("report.begin", 3);
     failed.after.failed = true;
     assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[at("storage.lock", 2), failed], true).len(), 1);

@@ -20,6 +20,7 @@ mod tests;
 pub mod tree;
 mod types;
 mod validate;
+mod words;
 
 pub use advice::likely_disk;
 pub use below::Below;
@@ -31,4 +32,4 @@ pub use spellings::{Parsed, read_all, read_json, read_yaml, respelt};
 pub use types::*;
 pub use validate::validate;
 
-use fields::nearest;
+use words::nearest;

@@ -1,5 +1,6 @@
-//! What an attempt is about to make on disks that are kept otherwise. The control plane has it before the first write, and the next
-//! attempt finishes what a cut has left: a mkfs that was cut leaves data of no known kind, or what cannot be mounted.
+//! What an attempt is about to make on kept disks. The control plane is told before the first write, so that the next
+//! attempt can finish what a power cut has left unfinished: a mkfs that was cut off leaves data of no known kind, or a
+//! filesystem that cannot be mounted.
 
 use super::devices::Device;
 use super::marking::table_guid;
@@ -10,7 +11,7 @@ use crate::inventory::{self, Inventory, Tried};
 use crate::layout::Layout;
 use crate::marker::{Making, MarkedDisk};
 
-/// [`Making::on`] of a disk that is made anew, and of a filesystem on all of a disk.
+/// [`Making::on`] of a disk that is made anew, and of a filesystem that takes a whole disk.
 const DISK: &str = "disk";
 
 /// What the control plane is told of the disks right before the point of no return.
@@ -41,7 +42,7 @@ fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
 }
 
 impl Deciding<'_> {
-    /// Is that a disk which an earlier attempt was about to make anew?
+    /// Was an earlier attempt about to make this disk anew?
     pub fn was_made_anew(&self, listed: &str, found: &inventory::Disk) -> bool {
         let is_it = |record: &&MarkedDisk| record.device == listed && self.is_same(record, found);
         let mut records = records(self.request).filter(is_it);
@@ -53,8 +54,8 @@ impl Deciding<'_> {
         Some(Making { on: on(self.inventory, &device.now)?, uuid: uuid.to_owned() })
     }
 
-    /// UUID of the filesystem that an earlier attempt was about to make there, where a cut has left it unfinished. One that can be
-    /// mounted is whole, and may hold data by now.
+    /// UUID of the filesystem that an earlier attempt was about to make there, if it was left unfinished. A filesystem
+    /// that can be mounted is whole, and may hold data by now.
     pub fn was_cut_off(&self, device: &Device) -> Option<String> {
         let on = on(self.inventory, &device.now)?;
         let is_it = |record: &&MarkedDisk| {
@@ -72,9 +73,9 @@ impl Deciding<'_> {
         is_cut_off.then(|| making.uuid.clone())
     }
 
-    /// Is that the recorded disk, and has it no table but the one that it had or was about to get? It is made anew with all that
-    /// is on it, so it is not enough that nothing tells it from others, or that it looks the same: somebody may have put another
-    /// one in its place.
+    /// Is this the recorded disk, with no table, its old table, or the one that it was about to get? The whole disk is
+    /// made anew, so an identifier must prove it. To look the same is not enough: somebody may have put another disk in
+    /// its place.
     fn is_same(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
         let recorded = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
         let guids = [record.guid.as_str(), record.guid_before.as_str()];
@@ -84,8 +85,8 @@ impl Deciding<'_> {
     }
 }
 
-/// A block device by what nobody else has: the GUID of a partition, the UUID of an array or group. A GUID that two partitions
-/// have, since one is a copy, says nothing.
+/// Names a block device by something unique: the GUID of a partition, the UUID of an array or a group. A GUID that two
+/// partitions share is no name.
 fn on(inventory: &Inventory, device: &str) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == device) {
         return Some(DISK.to_owned());

@@ -184,10 +184,10 @@ impl<'a> Deciding<'a> {
         let (some, others) = (named(true), named(false));
         let message = match fate {
             Fate::Blank => format!(
-                "{what} is to be kept on {others}, but also lies on {some}, where there is nothing: put the old disk back; or start the installed system and make the new disk a part of {what}; or pull the new disk where {what} can do without"
+                "{what} is to be kept. It lies on {others} and on {some}, but there is nothing on {some}. Put the old disk back. Or start the installed system, and make the new disk a part of {what}. Or pull the new disk, if {what} works without it"
             ),
             _ => format!(
-                "{what} lies on {some}, which a reinstall wipes, and on {others}, which it keeps: give all of its disks the same wipeonreinstall"
+                "a reinstall wipes {some} and keeps {others}, but {what} lies on both. Give all of its disks the same wipeonreinstall"
             ),
         };
         self.refuse(format!("{place}.devices"), message);

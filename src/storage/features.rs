@@ -1,4 +1,5 @@
-//! What the ramdisk's mkfs can make, its kernel can mount: else an installation fails when the old system is gone.
+//! Tests that the ramdisk's kernel can mount whatever its mkfs can make. Otherwise an installation would fail after the
+//! old system is gone.
 
 use super::mount::Mounts;
 use super::vmdisks::Disks;
@@ -121,7 +122,7 @@ fn vm_every_filesystem_that_the_ramdisk_can_make_it_can_mount() {
     let device = &disks.partition(&[400]).concat()[0];
     let cases = [(Format::Ext4, &EXT4[..]), (Format::Xfs, &XFS), (Format::Btrfs, &BTRFS), (Format::Vfat, &VFAT)];
     let cases = cases.iter().flat_map(|(format, all)| all.iter().map(move |options| (*format, *options, &[][..])));
-    // What fstab may ask for beside.
+    // What fstab may ask for besides.
     let more: [(Format, &str, &[&str]); 5] = [
         (Format::Ext4, "", &["usrjquota=aquota.user", "jqfmt=vfsv1"]),
         (Format::Ext4, "-O quota", &["usrquota", "grpquota"]),

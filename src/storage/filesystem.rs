@@ -44,10 +44,10 @@ pub fn make(filesystem: &MakeFilesystem) -> Result<()> {
     link_by_uuid(device, &filesystem.uuid)
 }
 
-/// Lets the tool make it, on a device or a file.
+/// Runs mkfs on a device or a file.
 ///
 /// # Errors
-/// The format is none that a tool makes. Within it: what the tool says.
+/// No tool makes this format. The inner result is what the tool says.
 pub fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
     let (tool, args) = argv(filesystem)?;
     let mkfs = Command::new(tool).args(args).deadline(deadline);
@@ -56,7 +56,7 @@ pub fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<R
     Ok(mkfs.run().map(drop))
 }
 
-/// Reads it back: create options can change what is made.
+/// Reads the UUID back, because the create options can change what is made.
 ///
 /// # Errors
 /// There is another UUID on the device than was asked for, or no such filesystem.

@@ -57,8 +57,8 @@ pub fn fit(device: &str, grow: Option<u32>) -> Result<Option<Table>> {
     Ok(Some(table))
 }
 
-/// Refuses a GPT that would not be fitted, by the first bytes of its image: for before anything is written. Returns its numbers and
-/// GUIDs, and not what is in the partitions; `None` where they are not in those bytes.
+/// Refuses a GPT that [`fit`] would refuse, by the first bytes of its image, before anything is written. Returns the
+/// numbers and GUIDs of the partitions, without their content; `None` if the table is not in those bytes.
 ///
 /// # Errors
 /// As [`fit`].
@@ -70,7 +70,7 @@ pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>)
         Ok(())
     };
     let found = match Gpt::read(&read_at, sector, 1) {
-        // They may lie anywhere on the disk.
+        // The entries may lie anywhere on the disk.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
         found => found?,
     };
@@ -85,7 +85,7 @@ pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>)
     Ok(Some(Table { kind: "gpt".to_owned(), guid, partitions: partitions.collect() }))
 }
 
-/// Said of other tables.
+/// The error when a partition of another kind of table is to grow.
 pub fn only_gpt_grows(number: u32) -> String {
     format!("partition {number} cannot grow: the image has no GPT")
 }
@@ -114,8 +114,9 @@ fn fit_table(disk: &File, sector: u64, size_bytes: u64, grow: Option<u32>) -> io
     Ok(())
 }
 
-/// A tool that looks for lost tables is not to find the image's backup. The image may say anything about where that is: it
-/// goes only where it really is a header, and lies neither in a partition nor where one of the fitted tables is now.
+/// Zeros the image's backup header, so that no tool finds it when it looks for lost tables. The image may say anything
+/// about where that is. So the sector must really be a header, and lie neither in a partition nor in one of the fitted
+/// tables.
 fn forget_old_backup(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
     let (old, entries) = (found.number(BACKUP_LBA), fitted.number(ENTRIES_LBA));
     let is_primary = old <= 1 || (entries..entries + fitted.entries_sectors()).contains(&old);
@@ -198,7 +199,7 @@ impl Gpt {
             return damaged("the header's checksum is wrong");
         }
         let (count, entry_bytes) = (gpt.word(ENTRY_COUNT) as usize, gpt.word(ENTRY_SIZE) as usize);
-        // Nobody has more than a few; a size that lies must not cost memory.
+        // No table has more than a few entries. A header that lies about the size must not cost memory.
         if !(1..=4096).contains(&count) || !(128..=4096).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
             return damaged(&format!("{count} entries of {entry_bytes} bytes"));
         }
@@ -275,7 +276,7 @@ impl Gpt {
         self.header[HEADER_CRC..HEADER_CRC + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Of the header with zeros in the checksum's place.
+    /// The checksum of the header, computed with zeros in its own place.
     fn header_crc(&self, size: usize) -> u32 {
         let mut header = self.header[..size].to_vec();
         header[HEADER_CRC..HEADER_CRC + 4].fill(0);
@@ -286,7 +287,7 @@ impl Gpt {
         (self.entries.len() as u64).div_ceil(self.sector)
     }
 
-    /// Those in use.
+    /// The entries that are in use.
     fn entries(&self) -> impl Iterator<Item = Entry> {
         let entries = self.entries.chunks_exact(self.word(ENTRY_SIZE) as usize).zip(1..);
         entries.filter(|(entry, _)| entry[..16] != [0; 16]).map(|(entry, number)| Entry {

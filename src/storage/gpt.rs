@@ -37,7 +37,7 @@ pub fn write(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = wipe::open_exclusive(device)?;
     identify::prove(&disk, &table.identity)?;
-    // Others that honour systemd's BLOCK_DEVICE_LOCKING keep off while the table is half written.
+    // Programs that honour systemd's BLOCK_DEVICE_LOCKING keep off while the table is half written.
     let lock = || {
         let disk = disk.try_clone().map_err(|error| kernel::errno(&error))?;
         Flock::lock(disk, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)
@@ -131,7 +131,7 @@ impl Expected {
         drop(found);
         for (name, expected, found) in headers {
             let found = found.map_err(io::Error::other)?;
-            // The file has checksums, the plan has none.
+            // The table on the disk has checksums, the plan has none.
             let expected = Header { crc32: found.crc32, crc32_parts: found.crc32_parts, ..expected.clone() };
             if found != expected {
                 return Err(io::Error::other(format!("{name} header: wrote {expected:?}, found {found:?}")));
@@ -213,7 +213,7 @@ fn place(table: &PartitionTable, partition: &NewPartition) -> (u64, u64) {
     (partition.first_lba * sector, (partition.last_lba - partition.first_lba + 1) * sector)
 }
 
-/// Until the node at this path is that very partition.
+/// Waits until the node at this path is this partition.
 pub(super) fn wait_for_node(disk: &str, number: u32, path: &str) -> Result<()> {
     let known = kernel::partitions(disk)?.into_iter().find(|known| known.number == number);
     let name = known.map(|known| known.name).unwrap_or_default();

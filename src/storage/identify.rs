@@ -1,4 +1,5 @@
-//! Is it still the disk that the plan was made for? Names move: a disk that answers late is another `/dev/sdb`.
+//! Is this still the disk that the plan was made for? Names move: when a disk answers late, another disk may be
+//! `/dev/sdb`.
 
 use super::kernel;
 use crate::error::{Context, Error, Phase, Result};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub fn identify(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
     let what = || format!("find the disk {device} of the plan (nothing was written)");
-    // By its number in sysfs first: what is no block device is not opened.
+    // sysfs is asked first, so that only a block device is opened.
     kernel::sysfs(device).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
     compare(&disk, identity, "nothing was written").map(|()| disk)
@@ -51,7 +52,7 @@ pub fn read(disk: &File, device: &str) -> Result<DiskIdentity> {
     Ok(DiskIdentity { device: device.to_owned(), size_bytes, serial, wwn, diskseq })
 }
 
-/// What the plan knows is compared, what it does not know is not.
+/// Compares only what the plan knows.
 fn differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     let mut differences = Vec::new();
     for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
@@ -81,7 +82,8 @@ impl Held {
         Ok(())
     }
 
-    /// Of a device that is about to be written by its path: it lies on disks of the plan alone, and these are what they were.
+    /// Proves of a device, before it is written by its path, that it lies on disks of the plan alone, and that these
+    /// are the same disks.
     ///
     /// # Errors
     /// It lies on another disk, which was not written.
@@ -106,7 +108,7 @@ fn disks_below(device: &Path) -> Vec<PathBuf> {
     }
     let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
     let slaves: Vec<PathBuf> = slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect();
-    // The mapping that stands for a part of a volume that is missing lies on nothing.
+    // A mapping that stands for the missing part of a volume lies on nothing, and is no disk.
     let is_mapping = ["dm", "md"].iter().any(|kind| device.join(kind).exists());
     match slaves.is_empty() && !is_mapping {
         true => vec![device.to_owned()],

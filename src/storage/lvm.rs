@@ -19,9 +19,9 @@ pub const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// lvm.conf(5). No udev that makes nodes and lists devices, nobody to ask or to tell, no traces in the ramdisk. Which devices
-/// count is said with `--devices`, so no filter guesses: an old superblock at the end of a disk would hide it as a part of an
-/// array.
+/// lvm.conf(5). There is no udev that makes nodes and lists devices, no daemon to ask or to tell, and no traces are
+/// left in the ramdisk. `--devices` says which devices count, so the filters that guess are off: they would take a disk
+/// with an old superblock at its end for a part of an array, and hide it.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
@@ -30,14 +30,14 @@ const CONFIG: &str = "\
     backup { backup=0 archive=0 } \
     global { use_lvmpolld=0 use_lvmlockd=0 event_activation=0 notify_dbus=0 system_id_source=\"none\" }";
 
-/// Makes physical volumes of devices whose content is given up, and a group of them.
+/// Makes a volume group of these devices. What they held is given up.
 ///
 /// # Errors
 /// A device is in use (and by whom), LVM's own words, or what is read back is not the plan.
 pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
-    // Signatures that LVM would ask about, and those at the end, which it does not look for.
+    // Removes the signatures that LVM would ask about, and those at the end, which it does not look for.
     devices.iter().try_for_each(|device| wipe::wipe_ends(device)).context(Phase::Storage, what)?;
     lvm("vgcreate", devices, group_args(group)).context(Phase::Storage, what)?;
     let found = report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
@@ -47,7 +47,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     compare(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
 
-/// Makes and activates a logical volume, and zeros both ends of it: the old content of its disks shines through.
+/// Makes and activates a logical volume, and zeros both its ends, because it shows the old content of its disks.
 ///
 /// # Errors
 /// LVM's own words, for example that the group has no such space left, or what is read back is not the plan.
@@ -64,9 +64,9 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_ends(&volume.device)
 }
 
-/// Activates these volumes of a kept group, writable, and no other: what belongs to somebody else is written as soon as it
-/// starts (superblocks, a merge that is due), or cannot start here at all. Physical
-/// volumes may be missing as long as these volumes can do without.
+/// Activates these volumes of a kept group, writable, and no others. A volume of somebody else may be written to as
+/// soon as it starts (superblocks, a merge that is due), or may not start here at all. Physical volumes may be missing
+/// if these volumes work without them.
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
@@ -155,7 +155,7 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     compare(&volume.device, &planned, found)
 }
 
-/// Keeps volumes that have copies from synchronising these, as far as they have any: linear ones take no such message.
+/// Keeps volumes from synchronising their copies. Volumes without copies refuse the message, and that is no error.
 pub fn hold_back(name: &str, volumes: &[String]) {
     for volume in volumes {
         if let Err(error) = freeze(&format!("/dev/{name}/{volume}")) {
@@ -164,8 +164,8 @@ pub fn hold_back(name: &str, volumes: &[String]) {
     }
 }
 
-/// Keeps the kernel from synchronising the copies while the image is written; it begins with the next activation. LVM's own
-/// way, `--nosync`, would never make them equal.
+/// Keeps the kernel from synchronising the copies while the image is written. The synchronisation begins with the next
+/// activation. LVM's own way, `--nosync`, would never make the copies equal.
 fn freeze(device: &str) -> Result<()> {
     let name = release::mapping_name(device)?;
     let message = Command::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();

@@ -25,8 +25,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// mdadm's word for a member that is not there.
 pub const MISSING: &str = "missing";
 
-/// Makes a new array of devices whose content is given up, proves it by reading back, and zeros both ends of it: what its
-/// members held before shines through. Instead of a device there may be [`MISSING`], as many as the level can do without.
+/// Makes a new array of these devices, reads back that it is as planned, and zeros both its ends, because it shows what
+/// its members held before. What they held is given up. [`MISSING`] may stand for a device, for as many as the level
+/// works without.
 ///
 /// # Errors
 /// A member is in use (and by whom), mdadm's own words, or what is read back is not the plan.
@@ -42,8 +43,8 @@ pub fn create(array: &CreateArray) -> Result<()> {
     wipe::wipe_ends(device)
 }
 
-/// Makes an array of devices that nobody needs, looks whether it is the one that was asked for, and takes it away again. Nothing
-/// of it is synchronised.
+/// Makes an array of devices that nobody needs, checks that it is as planned, and takes it away again. It is not
+/// synchronised.
 ///
 /// # Errors
 /// mdadm's or the kernel's own words, or what came of it.
@@ -67,8 +68,8 @@ fn require_planned(found: &Found, array: &CreateArray) -> Result<()> {
     }
 }
 
-/// Assembles a kept array of these members, writable and under this name. Members may be missing as long as the level can
-/// do without; one that mdadm itself would not start is not forced.
+/// Assembles a kept array of these members, writable and under this name. Members may be missing if the level works
+/// without them. An array that mdadm itself would not start is not forced.
 ///
 /// # Errors
 /// mdadm's own words, for example that a member is in use.
@@ -120,8 +121,9 @@ fn argv(array: &CreateArray) -> Vec<String> {
     args.push(format!("--metadata={}", array.metadata));
     args.push(format!("--level={}", array.level.number()));
     args.push(format!("--raid-devices={active}"));
-    // Without it mdadm makes a RAID 5 degraded and rebuilds its last member, which is quicker. A power cut in that time
-    // leaves an array both dirty and degraded, which the kernel does not start any more (raid5_run in drivers/md/raid5.c).
+    // Without `--force` mdadm would make a RAID 5 degraded and rebuild its last member, which is quicker. A power cut
+    // in that time leaves an array that is both dirty and degraded, and the kernel does not start it any more
+    // (raid5_run in drivers/md/raid5.c).
     if array.level == RaidLevel::Raid5 {
         args.push("--force".to_owned());
     }
@@ -202,8 +204,8 @@ impl Found {
         found
     }
 
-    /// Each with both sides. Which of the devices are spares follows from the counts: RAID 5 starts with its last member as
-    /// one.
+    /// Each difference, with what was planned and what is there. Only the counts say how many devices are spares: a
+    /// RAID 5 starts with its last member as a spare.
     fn differences(&self, array: &CreateArray) -> Vec<String> {
         let list = |devices: BTreeSet<PathBuf>| {
             devices.iter().map(|device| device.display().to_string()).collect::<Vec<_>>().join(" ")

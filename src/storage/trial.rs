@@ -1,6 +1,6 @@
-//! Tries arrays and filesystems before anything is destroyed: the tool makes them on files in memory, of the size and with the
-//! sectors of the devices that they are for, and the kernel runs or mounts them. What they refuse there is refused while the old
-//! system is whole.
+//! Tries arrays and filesystems before anything is destroyed. The tool makes them on files in memory that have the size
+//! and the sectors of the real devices, and the kernel runs or mounts them. What the tool or the kernel refuses is so
+//! known while the old system is whole.
 
 use super::mount::Mounts;
 use super::scratch::Scratch;
@@ -13,19 +13,20 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// Most of a filesystem is a hole. What is not, is its metadata: of 8 TB some hundred MiB, most of it an xfs log of zeros.
+/// An empty filesystem is mostly a hole. The rest is its metadata: for 8 TB some hundred MiB, most of it the zeros of
+/// an xfs log.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Each device of an array may fill so much. Its superblock, bitmap and bad-block log take a few MiB.
 const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
-/// This part of the memory that is free may be used.
+/// A trial may use the free memory divided by this.
 const PART_OF_FREE: u64 = 3;
 
 /// What does not fit into that memory is tried once more in this size.
 const SMALL_BYTES: u64 = 2 << 30;
 
-/// No tool takes longer for a file of holes, but where it is told to read all of it.
+/// No tool takes longer for a file of holes, unless its options make it read the whole file.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Makes the array of devices in memory, and says what could not be tried.
@@ -57,7 +58,7 @@ pub fn array(trial: &TryArray) -> Result<Option<String>> {
     }
 }
 
-/// Makes and mounts it, and says what could not be tried.
+/// Makes and mounts the filesystem in memory, and says what could not be tried.
 ///
 /// # Errors
 /// The tool or the kernel refuses it, in its own words.
@@ -77,7 +78,8 @@ fn with_memory(trial: &TryFilesystem, memory_bytes: u64) -> Result<Option<String
     }
     let note = format!("{format} of {device} takes more than {} MiB of memory to try it whole", memory_bytes >> 20);
     let small = SMALL_BYTES.min(trial.size_bytes);
-    // Its options were understood already. That some do not fit a smaller one says nothing of the real one.
+    // The options were understood in the first try. If some do not fit a smaller filesystem, that says nothing about
+    // the real one.
     Ok(Some(match once(trial, small, memory_bytes) {
         Ok(Tried::Whole) => format!("{note}: it was tried with {}", crate::text::bytes(small)),
         Ok(Tried::NoRoom) => format!("{note}, and with {}", crate::text::bytes(small)),
@@ -87,14 +89,14 @@ fn with_memory(trial: &TryFilesystem, memory_bytes: u64) -> Result<Option<String
 
 enum Tried {
     Whole,
-    /// In memory or in time.
+    /// There was not enough memory or time.
     NoRoom,
 }
 
 fn once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Tried> {
     let MakeFilesystem { device, format, .. } = &trial.make;
     let scratch = Scratch::new(size_bytes, memory_bytes)?;
-    // A file is one with sectors of 512 bytes, and to zero a part of it takes no memory.
+    // A plain file stands for a device with sectors of 512 bytes, and zeroing a part of it takes no memory.
     let four_k = (trial.sector_bytes != 512).then(|| scratch.attach(trial.sector_bytes)).transpose()?;
     let path = match &four_k {
         Some(device) => device.path.clone(),
@@ -135,7 +137,7 @@ fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &str) -> Result<()> {
     })
 }
 
-/// Of the file that a trial may fill.
+/// How much memory a trial may fill.
 fn memory_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -37,7 +37,7 @@ impl Disks {
     }
 }
 
-/// Elsewhere `vda` is likely the disk that somebody's system runs from, and a test filter that is too wide is soon typed.
+/// Guards against a test filter that is too wide: on another machine `vda` may be the disk that the system runs from.
 pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
     assert!(cmdline.contains(" vm-tests"), "vm_ tests destroy disks: only scripts/vm-tests runs them, in its machine");

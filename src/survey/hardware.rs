@@ -30,7 +30,7 @@ fn machine_uuid(text: &str) -> String {
     text.to_lowercase()
 }
 
-/// One socket while its lines in cpuinfo are read.
+/// A socket, while its lines in cpuinfo are being read.
 #[derive(Default)]
 struct Socket {
     vendor: String,

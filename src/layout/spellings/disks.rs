@@ -3,7 +3,8 @@
 use super::{SIZE_MISSING, only};
 use crate::layout::document::{Node, Value, child};
 use crate::layout::edit::New;
-use crate::layout::fields::{Field, Fields, Reader, plain};
+use crate::layout::fields::{Field, Fields, Reader};
+use crate::layout::words::plain;
 use crate::layout::{Disk, Partition, PartitionKind};
 use std::collections::BTreeMap;
 

@@ -198,6 +198,23 @@ fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
     let mut machine = marked(installed(), "/dev/sda2", "");
     machine.disks[0].table.as_mut().unwrap().partitions[1].signatures[0].kind = "zfs_member".to_owned();
     let reasons = reasons(plan(&layout(), &machine, Mode::Install, "a", ""));
-    assert_eq!(reasons.len(), 1);
-    assert!(reasons[0].contains("installed already") && reasons[0].contains("zfs_member"), "{reasons:?}");
+    assert_eq!(
+        reasons,
+        [
+            "filesystems: this allocation is installed already, so it is not installed again. But it cannot be booted from here: / is on /dev/sda2, which holds zfs_member \"root\", and that cannot be mounted without a write. Boot it from its disk. To install it anew, order a reinstall"
+        ]
+    );
+}
+
+/// On an erased disk, an installation that the control plane knows would only be refused again.
+#[test]
+fn what_cannot_be_booted_is_made_anew_by_the_means_that_are_left() {
+    let cases = [(Mode::Install, "", "order a reinstall"), (Mode::Reinstall, "o", "erase the disk that carries /")];
+    for (mode, order, remedy) in cases {
+        let mut machine = marked(installed(), "/dev/sda2", order);
+        machine.disks[0].table.as_mut().unwrap().partitions[1].signatures.clear();
+        let reasons = reasons(plan(&layout(), &machine, mode, "a", order));
+        assert!(reasons[0].contains("has no signature of a filesystem. Boot it"), "{reasons:?}");
+        assert!(reasons[0].ends_with(&format!("To install it anew, {remedy}")), "{reasons:?}");
+    }
 }

@@ -122,7 +122,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "B0".to_owned();
                 inventory.disks[1].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now (then /dev/sdb), and was the disk with serial A0 (21.0 GB) (now /dev/sdb) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdb now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
         ),
         (
             "names swapped, marker gone",
@@ -132,7 +132,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "C0".to_owned();
                 inventory.disks[2].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now (then /dev/sdc), and was the disk with serial A0 (21.0 GB) (now /dev/sdc) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdc, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdc now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
         ),
         (
             "the kept disk under another name",
@@ -140,7 +140,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 let gone = inventory.disks.remove(1);
                 inventory.disks[1].serial = gone.serial;
             },
-            "disks[1].device: /dev/sdb is not there now, and was the disk with serial B0 (8.39 GB) (now /dev/sdc) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+            "disks[1].device: /dev/sdb is not there now. When the machine was installed, /dev/sdb was the disk with serial B0 (8.39 GB). That one is /dev/sdc now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
         ),
         (
             "another disk with data",
@@ -319,17 +319,17 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
                 (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
                 inventory.disks.push(new);
             },
-            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
         ),
         (
             "the recorded one rotates no more, behind another controller",
             |inventory, _| inventory.disks[2].rotational = false,
-            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
         ),
         (
             "no disk rotates",
             |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
-            "disks[2].device: scratch is not there now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: scratch is not there now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
         ),
     ];
     for (name, change, expected) in cases {

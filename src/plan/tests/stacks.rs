@@ -300,7 +300,7 @@ fn a_mixture_of_kept_and_wiped_is_refused() {
         reasons,
         [
             "disks: md125 lies on sdc, which a reinstall wipes, and on sdd, sde, which it does not touch: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); take it apart first, or keep or wipe all of it",
-            "raid[2].devices: /dev/md/data lies on /dev/sdc, which a reinstall wipes, and on /dev/sdd, /dev/sde, which it keeps: give all of its disks the same wipeonreinstall",
+            "raid[2].devices: a reinstall wipes /dev/sdc and keeps /dev/sdd, /dev/sde, but /dev/md/data lies on both. Give all of its disks the same wipeonreinstall",
         ]
     );
 }
