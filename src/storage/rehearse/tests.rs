@@ -54,7 +54,8 @@ fn unchanged(disks: &Disks, rehearse: impl FnOnce() -> Result<Rehearsed>) -> Res
     let left: Vec<_> = fs::read_dir("/dev/mapper").unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["control"], "{rehearsed:?}");
     // Whoever opens the node of a stopped array at once makes an empty one: its state says "clear" (md.rst).
-    let state = |disk: fs::DirEntry| Some((fs::read_to_string(disk.path().join("md/array_state")).ok()?, disk.file_name()));
+    let state =
+        |disk: fs::DirEntry| Some((fs::read_to_string(disk.path().join("md/array_state")).ok()?, disk.file_name()));
     let mut arrays = fs::read_dir("/sys/block").unwrap().flatten().filter_map(state);
     assert_eq!(arrays.find(|(state, _)| state.trim() != "clear"), None, "{rehearsed:?}");
     release::assert_free(disks.all()).unwrap();
@@ -68,7 +69,10 @@ fn cut_off(device: &str, make: &str, format: Format) {
     let mut mounts = Mounts::new(POINT);
     mounts.mount(&MountFilesystem { path: "/".to_owned(), ..mounting(device, format, &[]) }).unwrap();
     for number in 0..40 {
-        let path = Path::new(POINT).join(format!("file-{number}"));
+        // Directories lie far from each other, so the journal has many blocks.
+        let directory = Path::new(POINT).join(format!("directory-{number}"));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("file");
         fs::write(&path, vec![number; 9000]).unwrap();
         File::open(path).unwrap().sync_all().unwrap();
     }
@@ -134,7 +138,7 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
     for mount in &mounts {
         let mut mounted = Mounts::new(POINT);
         mounted.mount(&MountFilesystem { path: "/".to_owned(), ..mount.clone() }).unwrap();
-        assert_eq!(fs::read(Path::new(POINT).join("file-39")).unwrap(), vec![39; 9000], "{mount:?}");
+        assert_eq!(fs::read(Path::new(POINT).join("directory-39/file")).unwrap(), vec![39; 9000], "{mount:?}");
         mounted.finish().unwrap();
     }
     lvm::deactivate("vg00", &parts[1]).unwrap();
