@@ -164,6 +164,8 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     assert_eq!(failure.stage, StageName::TargetInstaller);
     assert!(failure.past_point_of_no_return);
     assert!(failure.error.to_string().contains("the image has no installer"), "{}", failure.error);
+    let erased: Vec<&str> = failure.done.erased.iter().map(|erased| erased.device.as_str()).collect();
+    assert_eq!(erased, [disk.path()]);
     assert_eq!(signature(&disk.partition(2)), "");
     assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
     wipe::wipe_ends(kept.path()).unwrap();
@@ -460,3 +462,14 @@ fn the_undo_log_is_the_run_backwards() {
     session.flush(&[]).unwrap();
     assert_eq!(session.undo, [Undo::Wiped("/dev/sda".into()), Undo::TakeDown(stop("/dev/md2"))]);
 }
+#[test]
+fn a_failure_tells_what_was_done_until_then() {
+    let bench = Bench::new();
+    let mut session = bench.session();
+    let done = Done { kept: vec![KeptProof::default()], ..Done::default() };
+    session.facts.done = done.clone();
+    // No kernel was loaded that could be reported.
+    let plan = plan(vec![(StageName::ReportFinal, vec![Operation::Run(OfRun::Report(Closing::default()))])]);
+    assert_eq!(session.run(&plan).unwrap_err().done, done);
+}
+
