@@ -141,7 +141,8 @@ fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesys
         return Err(cannot(path, device, &why));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
-    let mount = MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options };
+    let mount =
+        MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options, others: Vec::new() };
     Ok((mount, filesystem.uuid.clone()))
 }
 

@@ -308,6 +308,9 @@ pub struct MountFilesystem {
     pub path: String,
     pub format: Format,
     pub options: Vec<String>,
+    /// The other devices of a kept btrfs on several: disks and partitions, also of disks that the layout does not name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -146,7 +146,8 @@ fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &str) -> Result<()> {
     let mut mounts = Mounts::new(scratch.mount_point());
     let (device_now, path, options) = (from.to_owned(), "/".to_owned(), options.clone());
     let said = options.join(",");
-    let mounted = mounts.mount(&MountFilesystem { device: device_now, path, format: *format, options });
+    let mounted =
+        mounts.mount(&MountFilesystem { device: device_now, path, format: *format, options, others: Vec::new() });
     mounted.and_then(|()| mounts.finish()).map_err(|error| {
         let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
         let what = format!("{format} for {device} was tried in memory, and cannot be mounted{with}");
