@@ -113,12 +113,12 @@ pub fn error_rules(disk: &Disk) -> String {
 }
 
 /// The disk behind a path; a disk itself.
-fn real<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
+pub fn real<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
     let named = |name: &String| chassis.machine.disks.iter().find(|other| other.name == *name);
     disk.path_of.as_ref().and_then(named).unwrap_or(disk)
 }
 
-pub fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
+fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
     let of = |other: &Disk| other.path_of.as_deref() == Some(disk.name.as_str());
     disk.path_of.is_some() || chassis.machine.disks.iter().any(of)
 }
@@ -218,6 +218,32 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     [("blockdev-add", drive), ("device_add", device.into())]
 }
 
+/// Each path with a log of its own, and neither with QEMU's lock.
+fn two_paths_have_two_logs() {
+    let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n";
+    let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{odd}");
+    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let folder = witness_log::test_folder("plugs");
+    let chassis = Chassis::new(&scenario.machine, &folder);
+    let (boot, console) = (Boot::Network(&folder), folder.join("console"));
+    crate::host::write(&console, "").expect("written");
+    let witness = Witness::start(&chassis, "x", &boot, &console).expect("a witness");
+    let mut command = Command::new("qemu");
+    add_disks(&mut command, &chassis, &boot, witness.as_ref());
+    let found: Vec<String> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let (found, at) = (found.join("\n"), folder.display());
+    for words in [
+        format!("log.filename={at}/x-sda.writes,"),
+        format!("log.filename={at}/x-sdb.writes,"),
+        format!("file.file.image.driver=file,file.file.image.locking=off,file.file.image.filename={at}/sda.raw"),
+        format!("file.file.driver=file,file.file.locking=off,file.file.filename={at}/sda.raw"),
+    ] {
+        assert!(found.contains(&words), "{words}: {found}");
+    }
+    drop(witness);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
 /// The arguments of a machine with these disks, line by line; `change` is done to it before.
 fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String {
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
@@ -231,6 +257,7 @@ fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String 
 
 /// Each kind of disk as QEMU gets it, and as plain as the neutral ramdisk gets it.
 pub fn self_test() {
+    two_paths_have_two_logs();
     let neutral =
         Boot::Direct { kernel: Path::new("k"), initrd: Path::new("i"), cmdline: "", on_copy: false, network: false };
     let none = "- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: vda, bus: virtio, size_mib: 1, serial: ''}\n\

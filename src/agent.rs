@@ -177,12 +177,16 @@ impl Agent {
     fn install(&self, ready: Ready) -> Failure {
         let Ready { allocation, plan, text, trust } = ready;
         let mut session = Session::new(self.reporter.clone(), self.control.clone(), trust);
-        let failure = session.run(&plan).err().unwrap_or_else(|| session::Failure {
-            stage: StageName::BootKexec,
-            leaves: StageName::BootKexec.leaves(),
-            past_point_of_no_return: true,
-            error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
-        });
+        let failure = match session.run(&plan) {
+            Err(failure) => failure,
+            Ok(facts) => session::Failure {
+                stage: StageName::BootKexec,
+                leaves: StageName::BootKexec.leaves(),
+                past_point_of_no_return: true,
+                error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
+                done: facts.done,
+            },
+        };
         Failure::of_the_plan(failure, allocation, text)
     }
 }

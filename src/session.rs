@@ -80,6 +80,8 @@ pub struct Failure {
     pub leaves: Leaves,
     pub past_point_of_no_return: bool,
     pub error: Error,
+    /// All that was done until then.
+    pub done: Done,
 }
 
 impl Session {
@@ -113,7 +115,8 @@ impl Session {
                 let leaves = plan.leaves(index);
                 self.leave(leaves);
                 let past_point_of_no_return = index >= plan.point_of_no_return;
-                return Err(Failure { stage: stage.name, leaves, past_point_of_no_return, error });
+                let done = self.facts.done.clone();
+                return Err(Failure { stage: stage.name, leaves, past_point_of_no_return, error, done });
             }
         }
         Ok(self.facts.clone())

@@ -148,7 +148,8 @@ fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesys
         return Err(format!("{path} is on {device}, which holds {held}, and that cannot be mounted without a write"));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
-    let mount = MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options };
+    let mount =
+        MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options, others: Vec::new() };
     Ok((mount, filesystem.uuid.clone()))
 }
 

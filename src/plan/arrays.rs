@@ -2,8 +2,8 @@
 
 use super::CreateArray;
 use super::absent::survives;
-use super::capacity::{array_bytes, stripe_bytes};
-use super::devices::{Below, Device, Fate};
+use super::capacity::{array_bytes, most_array_bytes, stripe_bytes};
+use super::devices::{Below, Device, Fate, Size};
 use super::sectors::MIB;
 use super::trying;
 use super::verdict::{ArrayFate, Deciding};
@@ -56,6 +56,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: false,
             size_bytes,
+            most_bytes: most_array_bytes(raid, below.present().map(|device| device.size().most())),
             sector_bytes: below.sector_bytes(),
             stripe_bytes: stripe_bytes(raid),
             content: Ok(&[]),
@@ -70,7 +71,8 @@ impl<'a> Deciding<'a> {
             spares,
             createoptions: raid.other_options(),
         };
-        self.decided.array_trials.extend(trying::array(&made, &sizes, below.sector_bytes()));
+        let members: Vec<Size> = below.present().map(Device::size).collect();
+        self.decided.array_trials.extend(trying::array(&made, &members, below.sector_bytes()));
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
@@ -100,6 +102,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: running.is_some_and(|running| running.blank),
             size_bytes: running.map(|running| running.size_bytes),
+            most_bytes: 0,
             sector_bytes: below.sector_bytes(),
             stripe_bytes: 0,
             content,

@@ -28,6 +28,19 @@ pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option
     })
 }
 
+/// An array of these members is not larger, whatever its create options are.
+pub fn most_array_bytes(raid: &Raid, most_of_members: impl Iterator<Item = u64>) -> u64 {
+    let members: Vec<u64> = most_of_members.collect();
+    let least = members.iter().copied().min().unwrap_or_default();
+    match raid.level {
+        // It uses all of unequal members.
+        RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+        // Its layout says how many copies there are.
+        RaidLevel::Raid10 => least.saturating_mul(active(raid)),
+        _ => least.saturating_mul(data_members(raid)),
+    }
+}
+
 /// What one member contributes. Metadata 1.1 and 1.2 leave room in front for a reshape: a 1024th of the member, at most
 /// 128 MiB, and superblock, bitmap and bad block log (mdadm, super1.c: validate_geometry1).
 fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
@@ -79,6 +92,15 @@ pub fn extents(size_bytes: u64, stripe_bytes: u64) -> u64 {
 pub struct NoRoom {
     pub required_mib: u64,
     pub existing_mib: u64,
+}
+
+/// Bytes of a volume that says its size, in a group of so many physical volumes of which nobody knows how large they are.
+pub fn asked_for(kind: LvmType, size_mib: u64, physical: usize) -> Option<u64> {
+    let unit = match kind {
+        LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
+        LvmType::Striped => EXTENT_BYTES.saturating_mul(physical as u64),
+    };
+    (size_mib > 0).then(|| size_mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
 }
 
 /// Takes a volume's extents out of `free`, the free extents of each physical volume; returns its bytes.
@@ -218,6 +240,35 @@ mod tests {
             assert_eq!(array_bytes(&array, "1.2", &[Some(GIB); 4]).is_some(), known, "{options:?}");
         }
         assert_eq!(array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(GIB), None]), None);
+    }
+
+    #[test]
+    fn no_option_makes_an_array_larger_than_this() {
+        for (level, spares, expected) in [
+            (RaidLevel::Raid0, 0, 7),
+            (RaidLevel::Raid1, 0, 1),
+            (RaidLevel::Raid5, 1, 2),
+            (RaidLevel::Raid6, 0, 2),
+            (RaidLevel::Raid10, 0, 4),
+        ] {
+            let array = raid(level, 4, spares, &["--size=max", "--layout=n2"]);
+            let members = [GIB, 2 * GIB, 2 * GIB, 2 * GIB];
+            assert_eq!(most_array_bytes(&array, members.into_iter()) / GIB, expected, "{level}");
+        }
+        let all = raid(RaidLevel::Raid0, 2, 0, &[]);
+        assert_eq!(most_array_bytes(&all, [u64::MAX; 2].into_iter()), u64::MAX);
+    }
+
+    #[test]
+    fn a_volume_has_the_size_that_it_asks_for_in_whole_extents() {
+        for (kind, size_mib, expected_mib) in [
+            (LvmType::Linear, 0, None),
+            (LvmType::Linear, 401, Some(404)),
+            (LvmType::Raid1, 400, Some(400)),
+            (LvmType::Striped, 401, Some(408)),
+        ] {
+            assert_eq!(asked_for(kind, size_mib, 3), expected_mib.map(|mib: u64| mib * MIB), "{kind} {size_mib}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use disks::disks;
 use super::{Mode, Plan, Refusal, Subject, Summary};
 use crate::inventory::{self, Partition, Signature};
 use crate::marker::Marker;
-use crate::text::bytes;
+use crate::text::{bytes, counted};
 use std::fmt;
 
 /// What is said of a device that shows nothing known, and is not proven blank: it may be somebody's data all the same.
@@ -76,7 +76,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let disks = |names: &[String]| format!("{} {}", names.len(), if names.len() == 1 { "disk" } else { "disks" });
+        let disks = |names: &[String]| counted(names.len(), "disk", "disks");
         let lost = match (self.wiped.is_empty(), self.lost_bytes) {
             (true, _) => String::new(),
             (false, 0) => " (nothing is lost)".to_owned(),

@@ -22,7 +22,7 @@ impl Deciding<'_> {
                     keep: false,
                     fill: false,
                     image_partition: None,
-                    size_bytes: None,
+                    size: None,
                     sector_bytes: 512,
                 });
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
@@ -127,7 +127,7 @@ impl FilesystemFate {
             keep: false,
             fill: false,
             image_partition: None,
-            size_bytes: device.size_bytes,
+            size: Some(device.size()),
             sector_bytes: device.sector_bytes,
         }
     }

@@ -14,6 +14,8 @@ pub struct Group<'a> {
     physical: Vec<String>,
     /// Free extents of each; `None` when a size is not known.
     free: Option<Vec<u64>>,
+    /// All of them together are not larger.
+    most_bytes: u64,
     sector_bytes: u32,
     fate: Fate,
     /// The group that is kept.
@@ -85,8 +87,9 @@ impl<'a> Deciding<'a> {
         let (physical, free) = (below.paths(), free.into_iter().collect());
         let (name, devices, tags) = (group.name.clone(), physical.clone(), group.tags.clone());
         self.decided.groups.push(GroupFate::Made(CreateGroup { name, devices, tags }));
-        let sector_bytes = below.sector_bytes();
-        self.groups.insert(&group.name, Group { physical, free, sector_bytes, fate: below.fate, kept: None });
+        let most_bytes = below.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.size().most()));
+        let (sector_bytes, fate) = (below.sector_bytes(), below.fate);
+        self.groups.insert(&group.name, Group { physical, free, most_bytes, sector_bytes, fate, kept: None });
     }
 
     fn keep_group(&mut self, place: &str, group: &'a VolumeGroup, below: &Below) {
@@ -129,7 +132,8 @@ impl<'a> Deciding<'a> {
         self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone(), volumes });
         let sector_bytes = below.sector_bytes();
         let fate = below.fate;
-        self.groups.insert(&group.name, Group { physical, free: None, sector_bytes, fate, kept: Some(kept) });
+        let group_of_ours = Group { physical, free: None, most_bytes: 0, sector_bytes, fate, kept: Some(kept) };
+        self.groups.insert(&group.name, group_of_ours);
     }
 
     /// Are all data of the group there, also of volumes that the layout does not know?
@@ -180,7 +184,8 @@ impl<'a> Deciding<'a> {
         let LogicalVolume { name, volumegroup, size_mib, lvmtype } = volume;
         let allocate = |free: &mut Vec<u64>| capacity::allocate(*lvmtype, *size_mib, free);
         let size_bytes = match group.free.as_mut().map(allocate).transpose() {
-            Ok(size_bytes) => size_bytes,
+            Ok(Some(size_bytes)) => Some(size_bytes),
+            Ok(None) => capacity::asked_for(*lvmtype, *size_mib, group.physical.len()),
             Err(NoRoom { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",
@@ -201,6 +206,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: false,
             size_bytes,
+            most_bytes: if *lvmtype == LvmType::Raid1 { group.most_bytes / 2 } else { group.most_bytes },
             sector_bytes: group.sector_bytes,
             stripe_bytes: 0,
             content: Ok(&[]),
@@ -246,6 +252,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: running.is_some_and(|running| running.blank),
             size_bytes: Some(found.size_bytes),
+            most_bytes: found.size_bytes,
             sector_bytes: group.sector_bytes,
             stripe_bytes: 0,
             content: running.map(|running| running.signatures.as_slice()).ok_or_else(not_running),

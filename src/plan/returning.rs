@@ -19,6 +19,7 @@ enum When {
 }
 
 pub struct Returning<'a> {
+    inventory: &'a Inventory,
     decided: &'a Decided,
     filesystems: &'a [Placed<'a>],
     /// Paths of the disks and arrays, and names of the groups, on which merged filesystems lie.
@@ -30,7 +31,7 @@ pub struct Returning<'a> {
 impl<'a> Returning<'a> {
     pub fn new(
         layout: &Layout,
-        inventory: &Inventory,
+        inventory: &'a Inventory,
         decided: &'a Decided,
         filesystems: &'a [Placed<'a>],
     ) -> Returning<'a> {
@@ -42,7 +43,7 @@ impl<'a> Returning<'a> {
         let early = disks.map(|disk| disk.device.clone()).chain(arrays).chain(groups).collect();
         let others = inventory.disks.iter();
         let others = others.map(|disk| (disk.device.clone(), foreign_partitions(layout, inventory, disk))).collect();
-        Returning { decided, filesystems, early, others }
+        Returning { inventory, decided, filesystems, early, others }
     }
 
     pub fn before_the_image(&self) -> Vec<Operation> {
@@ -55,29 +56,46 @@ impl<'a> Returning<'a> {
 
     /// Everything that comes back, tried on the disks as they are now. The mounts have the layout's own options, because the
     /// installed system must mount with them too. Filesystems that are still to be made are not mounted.
-    pub fn rehearsal(&self, inventory: &Inventory) -> Option<Rehearsal> {
+    pub fn rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.keep && !is.fill);
         let mounts = mounted.filter_map(|placed| {
             let options = placed.0.mountoptions.clone();
-            mount(placed).map(|mount| MountFilesystem { options, ..mount })
+            self.mount(placed).map(|mount| MountFilesystem { options, ..mount })
         });
         let operations: Vec<Restore> = self.stacked(|_| true).chain(mounts.map(Restore::Mount)).collect();
-        let over = bottom(&operations).into_iter().chain(self.parts_of_btrfs(inventory)).collect::<BTreeSet<String>>();
-        (!operations.is_empty()).then(|| Rehearsal { over: over.into_iter().collect(), operations })
+        let over = bottom(&operations).into_iter().collect();
+        (!operations.is_empty()).then_some(Rehearsal { over, operations })
     }
 
-    /// Disks and partitions with a superblock of a kept btrfs that is mounted, also those that the layout does not name.
-    fn parts_of_btrfs(&self, inventory: &Inventory) -> Vec<String> {
-        let kept = self.filesystems.iter().filter(|(wanted, is)| wanted.format == Format::Btrfs && is.keep && !is.fill);
-        let uuids: BTreeSet<&str> =
-            kept.filter(|(wanted, _)| mountable(wanted).is_some()).map(|(_, is)| is.uuid.as_str()).collect();
+    /// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
+    fn mount(&self, placed: &Placed) -> Option<MountFilesystem> {
+        let (filesystem, is) = placed;
+        if filesystem.format == Format::Tmpfs {
+            return None;
+        }
+        Some(MountFilesystem {
+            device: is.device.clone(),
+            path: mountable(filesystem)?.to_owned(),
+            format: filesystem.format,
+            options: options(filesystem, is),
+            others: self.other_parts(placed),
+        })
+    }
+
+    /// Disks and partitions with a superblock of this kept btrfs, beside its device.
+    fn other_parts(&self, (wanted, is): &Placed) -> Vec<String> {
+        if wanted.format != Format::Btrfs || !is.keep || is.fill {
+            return Vec::new();
+        }
         let is_part = |signatures: &[Signature]| {
-            signatures.iter().any(|found| found.kind == Format::Btrfs.name() && uuids.contains(found.uuid.as_str()))
+            signatures.iter().any(|found| found.kind == Format::Btrfs.name() && found.uuid == is.uuid)
         };
-        let whole = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures));
-        let parts = inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+        let disks = self.inventory.disks.iter();
+        let whole = disks.clone().map(|disk| (&disk.device, &disk.signatures));
+        let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
-        all.filter(|(_, signatures)| is_part(signatures)).map(|(device, _)| device.clone()).collect()
+        let parts = all.filter(|(device, signatures)| **device != is.device && is_part(signatures));
+        parts.map(|(device, _)| device.clone()).collect()
     }
 
     /// Restores kept arrays first, then the groups that may lie on them.
@@ -111,7 +129,8 @@ impl<'a> Returning<'a> {
 
     /// Mount points, `/` apart, of filesystems that are made anew and mounted before the image.
     pub fn fresh(&self) -> Vec<String> {
-        let made = self.filesystems.iter().filter(|(_, is)| !is.keep).filter_map(mount).map(|mount| mount.path);
+        let made = self.filesystems.iter().filter(|(_, is)| !is.keep);
+        let made = made.filter_map(|placed| self.mount(placed)).map(|mount| mount.path);
         made.filter(|path| path != "/" && self.when_mounted(path) == When::BeforeTheImage).collect()
     }
 
@@ -128,7 +147,8 @@ impl<'a> Returning<'a> {
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| placed.1.fill && self.when_filled(placed) == when);
         let fills = fills.map(new_filesystem).map(OnDevice::MakeFilesystem).map(Operation::Device);
-        let mounts = self.filesystems.iter().filter_map(mount).filter(|mount| self.when_mounted(&mount.path) == when);
+        let mounts = self.filesystems.iter().filter_map(|placed| self.mount(placed));
+        let mounts = mounts.filter(|mount| self.when_mounted(&mount.path) == when);
         let mounts = mounts.map(OfRun::Mount).map(Operation::Run);
         let operations: Vec<Operation> =
             down.into_iter().chain(stacked.into_iter().map(Operation::from)).chain(fills).chain(mounts).collect();
@@ -169,8 +189,7 @@ fn bottom(operations: &[Restore]) -> BTreeSet<String> {
                 brought.extend(volumes.iter().map(|volume| format!("/dev/{name}/{volume}")));
             }
             Restore::Mount(mount) => {
-                taken.insert(mount.device.clone());
-                taken.extend(mount.named_devices().map(str::to_owned));
+                taken.extend(mount.devices().map(str::to_owned));
             }
         }
     }
@@ -183,10 +202,11 @@ impl MountFilesystem {
         self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// Devices that the mount options name beside the filesystem's own device.
-    pub fn named_devices(&self) -> impl Iterator<Item = &str> {
+    /// All devices that the kernel writes: the filesystem's own, those that its mount options name, and its others.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
-        values.filter(|value| value.starts_with("/dev/"))
+        let named = values.filter(|value| value.starts_with("/dev/"));
+        std::iter::once(self.device.as_str()).chain(named).chain(self.others.iter().map(String::as_str))
     }
 
     /// Do the options say `ro`? The last of `ro` and `rw` counts.
@@ -202,19 +222,6 @@ fn is_merged((wanted, is): &Placed) -> bool {
 pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
     let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'))?;
     (!matches!(filesystem.format, Format::Swap | Format::None)).then_some(path)
-}
-
-/// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
-fn mount((filesystem, is): &Placed) -> Option<MountFilesystem> {
-    if filesystem.format == Format::Tmpfs {
-        return None;
-    }
-    Some(MountFilesystem {
-        device: is.device.clone(),
-        path: mountable(filesystem)?.to_owned(),
-        format: filesystem.format,
-        options: options(filesystem, is),
-    })
 }
 
 /// The layout's mount options, with two exceptions. A filesystem that is made is mounted without `ro`, because the image is

@@ -1,14 +1,16 @@
 //! Puts what was decided into the order of the run.
 
 use super::returning::{Returning, mountable};
+use super::stack::Stack;
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
 use super::{
-    DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Request, Stage, StageName, Summary,
-    Verdict,
+    DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
+    Stage, StageName, Summary, Verdict,
 };
 use super::{display, extents, handing, image, kept, making, marking, steps, trying, untouched};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use std::collections::BTreeSet;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
     let marker = marking::marker(layout, inventory, &request, &decided);
@@ -20,14 +22,13 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
     let returning = Returning::new(layout, inventory, &decided, &filesystems);
     let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab);
+    let rehearsal = returning.rehearsal();
+    let identities = identities(inventory, &decided, rehearsal.as_ref());
     let (formats, root_uuid) = (formats(&filesystems), root_uuid(&filesystems));
     let files = handing::files(&request, inventory, &decided, &formats, &root_uuid);
     let stages = [
         (StageName::ImageReach, vec![Operation::Run(handing::reach(&request, &image.first.1))]),
-        (
-            StageName::StorageIdentify,
-            decided.identities.iter().cloned().map(OfRun::IdentifyDisk).map(Operation::Run).collect(),
-        ),
+        (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
         (
             StageName::StorageLock,
             locks(layout, inventory, &decided)
@@ -37,10 +38,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
                 .collect(),
         ),
         (StageName::StorageRelease, releases(&decided)),
-        (
-            StageName::StorageRehearse,
-            returning.rehearsal(inventory).map(OfRun::Rehearse).map(Operation::Run).into_iter().collect(),
-        ),
+        (StageName::StorageRehearse, rehearsal.map(OfRun::Rehearse).map(Operation::Run).into_iter().collect()),
         (
             StageName::StorageWipe,
             decided.wipes.iter().cloned().map(OnDevice::WipeDisk).map(Operation::Device).collect(),
@@ -88,6 +86,16 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     plan.extents = extents::of(&plan, inventory);
     handing::extents(&mut plan.stages, &plan.extents);
     plan
+}
+
+/// The disks of the layout, and others that something on several devices reaches to which comes back.
+fn identities(inventory: &Inventory, decided: &Decided, rehearsal: Option<&Rehearsal>) -> Vec<DiskIdentity> {
+    let stack = Stack::new(inventory);
+    let over = rehearsal.iter().flat_map(|rehearsal| &rehearsal.over);
+    let below: BTreeSet<String> = over.flat_map(|device| stack.disks(stack.name(device))).collect();
+    let reached = inventory.disks.iter().filter(|disk| below.contains(&disk.name)).map(DiskIdentity::of);
+    let others = reached.filter(|disk| !decided.identities.contains(disk));
+    decided.identities.iter().cloned().chain(others).collect()
 }
 
 fn formats(filesystems: &[Placed]) -> Vec<Operation> {

@@ -282,6 +282,9 @@ pub struct TryArray {
     pub make: CreateArray,
     /// One for each of its devices.
     pub member_bytes: Vec<u64>,
+    /// Where a device's size cannot be said before it is made: what is tried one after the other when `member_bytes` is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub or_member_bytes: Vec<Vec<u64>>,
     pub sector_bytes: u32,
 }
 
@@ -290,6 +293,9 @@ pub struct TryFilesystem {
     /// With a UUID of its own: two filesystems with one are not mounted, or taken for one.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
+    /// Where its size cannot be said before it is made: what is tried one after the other when `size_bytes` is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub or_size_bytes: Vec<u64>,
     pub sector_bytes: u32,
     /// The options that it is mounted with; `None` when it is not mounted.
     pub mount: Option<Vec<String>>,
@@ -302,6 +308,9 @@ pub struct MountFilesystem {
     pub path: String,
     pub format: Format,
     pub options: Vec<String>,
+    /// The other devices of a kept btrfs on several: disks and partitions, also of disks that the layout does not name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

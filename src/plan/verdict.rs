@@ -3,7 +3,7 @@
 //! A translation of the tables in docs/plan.md.
 
 use super::absent::Absent;
-use super::devices::{Below, Devices, Fate};
+use super::devices::{Below, Devices, Fate, Size};
 use super::lvm::Group;
 use super::release::Release;
 use super::stack::Stack;
@@ -73,8 +73,8 @@ pub struct FilesystemFate {
     pub fill: bool,
     /// Number of its partition, if a raw image brings the filesystem.
     pub image_partition: Option<u32>,
-    /// Size of the device.
-    pub size_bytes: Option<u64>,
+    /// Of the device; a tmpfs has none.
+    pub size: Option<Size>,
     pub sector_bytes: u32,
 }
 

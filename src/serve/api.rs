@@ -91,15 +91,7 @@ pub async fn register(
         app.state.register(&id, directory.name(&id), &register).await?;
     }
     if directory.machine(&id).is_none() {
-        let hardware = &register.hardware;
-        let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
-        app.watch.note(format!(
-            "unknown machine {id} at {peer}: {} cores, {} MiB, {} disks, MACs {}; a file in machines/ with this id allocates it",
-            hardware.cpu_cores,
-            hardware.memory >> 20,
-            hardware.disks.len(),
-            macs.join(" ")
-        ));
+        app.watch.note(caller::stranger(&id, peer, &register.hardware));
     }
     Ok(Json(json!({})))
 }

@@ -48,13 +48,14 @@ fn by_the_run(operation: &OfRun) -> Vec<&str> {
     match operation {
         OfRun::Mount(mount) | OfRun::GrowFilesystem(mount) => mounted(mount),
         OfRun::UnlockDisk { device, .. } => vec![device],
+        // Nothing is written to these. But what comes back in rehearsal must be what comes back later.
+        OfRun::Rehearse(rehearsal) => all(&rehearsal.over),
         // It opens the disk itself, and proves it on that descriptor.
         OfRun::BurnDisk(_) => Vec::new(),
         // These write no device, or only below the mounted target.
         OfRun::ReachImage { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::LockDisk { .. }
-        | OfRun::Rehearse(_)
         | OfRun::TellPointOfNoReturn { .. }
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
@@ -73,8 +74,12 @@ fn by_the_run(operation: &OfRun) -> Vec<&str> {
     }
 }
 
+/// The kernel finds the other devices of a btrfs by itself, in its list of their paths.
 fn mounted(mount: &MountFilesystem) -> Vec<&str> {
-    if mount.format == Format::Tmpfs { Vec::new() } else { vec![&mount.device] }
+    if mount.format == Format::Tmpfs {
+        return Vec::new();
+    }
+    std::iter::once(&mount.device).chain(&mount.others).map(String::as_str).collect()
 }
 
 fn all(devices: &[String]) -> Vec<&str> {

@@ -108,7 +108,7 @@ fn made_and_mounted(device: &str, format: Format, options: &str, mount: &[&str])
     let make = Command::new(tool).args(force).args(options.split_whitespace()).arg(device);
     make.run().map_err(|error| error.to_string())?;
     let options: Vec<String> = mount.iter().map(|option| (*option).to_owned()).collect();
-    let mount = MountFilesystem { device: device.to_owned(), path: "/".to_owned(), format, options };
+    let mount = MountFilesystem { device: device.to_owned(), path: "/".to_owned(), format, options, others: vec![] };
     let mut mounts = Mounts::new(POINT);
     mounts.mount(&mount).map_err(|error| error.to_string())?;
     fs::write(Path::new(POINT).join("file"), "content").map_err(|error| error.to_string())?;

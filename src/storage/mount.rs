@@ -68,7 +68,7 @@ impl Mounts {
     }
 
     fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
-        let MountFilesystem { device, path, format, options } = filesystem;
+        let MountFilesystem { device, path, format, options, .. } = filesystem;
         if matches!(format, Format::Swap | Format::None) {
             return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
         }
@@ -315,6 +315,7 @@ pub(super) mod tests {
             path: path.into(),
             format: Format::Ext4,
             options: vec!["noatime".into()],
+            others: vec![],
         }
     }
 
@@ -358,8 +359,13 @@ pub(super) mod tests {
         let disk = LoopDevice::new(16 << 20, 512);
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = Mounts::new(dir.path());
-        let blank =
-            MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options: vec![] };
+        let blank = MountFilesystem {
+            device: disk.path().into(),
+            path: "/".into(),
+            format: Format::Ext4,
+            options: vec![],
+            others: vec![],
+        };
         let error = mounts.mount(&blank).unwrap_err().to_string();
         assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
         assert!(error.contains("Invalid argument (os error 22), as ext4 with no options of its own"), "{error}");

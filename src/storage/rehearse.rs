@@ -114,7 +114,7 @@ impl Stage {
     }
 
     fn mount(&self, mount: &MountFilesystem) -> Result<()> {
-        let MountFilesystem { device, path, format, options } = mount;
+        let MountFilesystem { device, path, format, options, .. } = mount;
         let what = || format!("{format} on {device}, to be mounted at {path}");
         let is_named = options.iter().any(|option| option.contains("journal_path="));
         if matches!(format, Format::Ext3 | Format::Ext4) && !is_named && journal::is_elsewhere(device)? {
@@ -127,6 +127,7 @@ impl Stage {
             path: "/".to_owned(),
             format: *format,
             options: options.iter().map(|option| self.option(option)).collect(),
+            others: self.all_over(&mount.others),
         };
         if *format == Format::Btrfs {
             btrfs::list_only(self.overlays.values());

@@ -32,9 +32,23 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Makes the array of devices in memory, and says what could not be tried.
 ///
 /// # Errors
-/// mdadm or the kernel refuses it, in their own words, or makes another one than the plan's.
+/// mdadm or the kernel refuses it in every size that the plan names, in their own words, or makes another one than the plan's.
 pub fn array(trial: &TryArray) -> Result<Option<String>> {
-    let TryArray { make, member_bytes, sector_bytes } = trial;
+    let sizes = std::iter::once(&trial.member_bytes).chain(&trial.or_member_bytes);
+    in_one_of(sizes, |member_bytes| array_of(trial, member_bytes))
+}
+
+/// The first size in which it succeeds. When it never does, the first failure tells.
+fn in_one_of<S>(
+    mut sizes: impl Iterator<Item = S>,
+    tried: impl Fn(S) -> Result<Option<String>>,
+) -> Result<Option<String>> {
+    let Some(first) = sizes.next() else { return Ok(None) };
+    tried(first).or_else(|error| sizes.find_map(|size| tried(size).ok()).ok_or(error))
+}
+
+fn array_of(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
+    let TryArray { make, sector_bytes, .. } = trial;
     let what = || format!("{} for {} was tried in memory, and cannot be made so", make.level, make.device);
     let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for (device, size_bytes) in make.devices.iter().zip(member_bytes) {
@@ -61,23 +75,28 @@ pub fn array(trial: &TryArray) -> Result<Option<String>> {
 /// Makes and mounts the filesystem in memory, and says what could not be tried.
 ///
 /// # Errors
-/// The tool or the kernel refuses it, in its own words.
+/// The tool or the kernel refuses it in every size that the plan names, in its own words.
 pub fn filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
     let memory = memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
     with_memory(trial, memory)
 }
 
 fn with_memory(trial: &TryFilesystem, memory_bytes: u64) -> Result<Option<String>> {
+    let sizes = std::iter::once(&trial.size_bytes).chain(&trial.or_size_bytes);
+    in_one_of(sizes, |size_bytes| of_size(trial, *size_bytes, memory_bytes))
+}
+
+fn of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Option<String>> {
     if trial.make.format == Format::Tmpfs {
         let scratch = Scratch::new(0, memory_bytes)?;
         return mount(trial, &scratch, "tmpfs").map(|()| None);
     }
     let MakeFilesystem { device, format, .. } = &trial.make;
-    if let Tried::Whole = once(trial, trial.size_bytes, memory_bytes)? {
+    if let Tried::Whole = once(trial, size_bytes, memory_bytes)? {
         return Ok(None);
     }
     let note = format!("{format} of {device} takes more than {} MiB of memory to try it whole", memory_bytes >> 20);
-    let small = SMALL_BYTES.min(trial.size_bytes);
+    let small = SMALL_BYTES.min(size_bytes);
     // The options were understood in the first try. If some do not fit a smaller filesystem, that says nothing about
     // the real one.
     Ok(Some(match once(trial, small, memory_bytes) {
@@ -129,7 +148,8 @@ fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &str) -> Result<()> {
     let mut mounts = Mounts::new(scratch.mount_point());
     let (device_now, path, options) = (from.to_owned(), "/".to_owned(), options.clone());
     let said = options.join(",");
-    let mounted = mounts.mount(&MountFilesystem { device: device_now, path, format: *format, options });
+    let mounted =
+        mounts.mount(&MountFilesystem { device: device_now, path, format: *format, options, others: Vec::new() });
     mounted.and_then(|()| mounts.finish()).map_err(|error| {
         let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
         let what = format!("{format} for {device} was tried in memory, and cannot be mounted{with}");

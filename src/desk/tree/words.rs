@@ -2,6 +2,7 @@
 
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Filesystem, Format, OnReinstall, PartitionKind, Raid};
+use crate::text::counted;
 
 /// Without the `/dev/` that every device has.
 pub(super) fn short(device: &str) -> &str {
@@ -86,10 +87,6 @@ pub(super) fn details(graph: &Graph, node: usize) -> Vec<String> {
 
 pub(super) fn on_reinstall(wipe: bool) -> &'static str {
     if wipe { "WIPE on reinstall" } else { "keep on reinstall" }
-}
-
-pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn array(graph: &Graph, raid: &Raid) -> Vec<String> {

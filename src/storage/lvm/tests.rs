@@ -253,7 +253,7 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = crate::storage::mount::Mounts::new(dir.path());
         let (device, path) = (root.device.clone(), "/".to_owned());
-        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![] }).unwrap();
+        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![], others: vec![] }).unwrap();
         let error = deactivate("vg-0", &ours).unwrap_err().to_string();
         let expected = format!("is mounted at {}", dir.path().display());
         assert!(

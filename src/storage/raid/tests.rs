@@ -235,7 +235,7 @@ fn vm_raid_of_arrays_and_filesystem_on_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = crate::storage::mount::Mounts::new(dir.path());
         let (device, path) = (outer.device.clone(), "/".to_owned());
-        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![] }).unwrap();
+        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![], others: vec![] }).unwrap();
         fs::write(dir.path().join("file"), "content").unwrap();
         let error = stop(&outer.device).unwrap_err().to_string();
         assert!(error.contains(&format!("is mounted at {}", dir.path().display())), "{error}");

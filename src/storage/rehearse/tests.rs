@@ -30,7 +30,7 @@ fn digest(devices: &[String]) -> String {
 
 fn mounting(device: &str, format: Format, options: &[&str]) -> MountFilesystem {
     let options = options.iter().map(|option| (*option).to_owned()).collect();
-    MountFilesystem { device: device.to_owned(), path: "/srv".to_owned(), format, options }
+    MountFilesystem { device: device.to_owned(), path: "/srv".to_owned(), format, options, others: vec![] }
 }
 
 fn rehearsal(over: &[&str], operations: Vec<Restore>) -> Rehearsal {
