@@ -6,7 +6,7 @@ use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{Kept, KeptObject, LiesOn, Verdict};
 use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
-use crate::layout::{Format, Layout};
+use crate::layout::Layout;
 use std::collections::BTreeMap;
 
 type Identity = BTreeMap<String, String>;
@@ -227,16 +227,15 @@ impl<'a> Keeping<'a> {
 
     /// The layout's, and what others have made in partitions that the layout does not speak of.
     fn filesystems(&self, layout: &Layout) -> Vec<KeptObject> {
-        let ours = layout.filesystems.iter().zip(&self.decided.filesystems);
-        let ours = ours.filter(|(wanted, is)| is.keep && !is.fill && wanted.format != Format::None);
-        let ours = ours.map(|(wanted, is)| KeptObject::Filesystem {
-            device: is.device.clone(),
-            path: wanted.path.clone().filter(|path| path.starts_with('/')).unwrap_or_default(),
-            on: self.lies_on(&is.device),
+        let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_kept());
+        let ours = ours.filter_map(|(wanted, is)| {
+            let device = is.device()?;
+            let path = wanted.path.clone().filter(|path| path.starts_with('/')).unwrap_or_default();
+            Some(KeptObject::Filesystem { device: device.to_owned(), path, on: self.lies_on(device) })
         });
         let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
-        let taken = |device: &str| self.decided.filesystems.iter().any(|is| is.device == device);
+        let taken = |device: &str| self.decided.filesystems.iter().any(|is| is.device() == Some(device));
         let theirs = used.filter(|part| !taken(&part.device)).map(|part| KeptObject::Filesystem {
             device: part.device.clone(),
             path: String::new(),

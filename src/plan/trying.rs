@@ -1,8 +1,9 @@
 //! What is tried before the point of no return: arrays and filesystems whose options only their tool, or the kernel, understands.
 
+use super::placed::{FilesystemFate, New, Placed};
 use super::returning::mountable;
-use super::stages::{Placed, new_filesystem};
-use super::{CreateArray, MakeFilesystem, OnDevice, Operation, TryArray, TryFilesystem};
+use super::stages::new_filesystem;
+use super::{CreateArray, MakeFilesystem, Member, OnDevice, Operation, TryArray, TryFilesystem};
 use crate::layout::Format;
 use uuid::Uuid;
 
@@ -15,7 +16,10 @@ pub fn array(made: &CreateArray, sizes: &[Option<u64>], sector_bytes: u32) -> Op
         return None;
     }
     let mut sizes = sizes.iter().map(|size| size.unwrap_or(UNKNOWN_SIZE_BYTES));
-    let of = |device: &String| if device == "missing" { Some(0) } else { sizes.next() };
+    let of = |member: &Member| match member {
+        Member::Device(_) => sizes.next(),
+        Member::Missing => Some(0),
+    };
     let member_bytes = made.devices.iter().map(of).collect::<Option<_>>()?;
     let uuid = Uuid::from_u128(!made.uuid.as_u128());
     Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, sector_bytes })
@@ -23,23 +27,30 @@ pub fn array(made: &CreateArray, sizes: &[Option<u64>], sector_bytes: u32) -> Op
 
 /// Those that are made, and have options. What has none is made as its tool wants it.
 pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
-    let made = filesystems.iter().filter(|(_, is)| (!is.keep || is.fill) && is.image_partition.is_none());
-    let made = made.filter(|(wanted, _)| wanted.format != Format::None);
-    let with_options = made.filter(|(wanted, _)| {
+    let with_options = filesystems.iter().filter(|(wanted, _)| {
         let mounted = mountable(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
         !wanted.createoptions.is_empty() || mounted || wanted.format == Format::Tmpfs && !wanted.mountoptions.is_empty()
     });
-    with_options.map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
+    with_options.filter_map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
 }
 
-fn trial((wanted, is): &Placed) -> TryFilesystem {
-    let make = new_filesystem(&(wanted, is));
+/// `None`: it is not made.
+fn trial((wanted, is): &Placed) -> Option<TryFilesystem> {
+    let in_memory = New { device: "tmpfs".to_owned(), uuid: String::new(), size_bytes: None, sector_bytes: 512 };
+    let new = match is {
+        FilesystemFate::Made(new) | FilesystemFate::Filled(new) => new,
+        FilesystemFate::Tmpfs => &in_memory,
+        FilesystemFate::Kept { .. } | FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => {
+            return None;
+        }
+    };
+    let make = new_filesystem(wanted, new);
     let uuid =
         Uuid::try_parse(&make.uuid).map_or(make.uuid.clone(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string());
-    TryFilesystem {
+    Some(TryFilesystem {
         make: MakeFilesystem { uuid, ..make },
-        size_bytes: is.size_bytes.unwrap_or(UNKNOWN_SIZE_BYTES),
-        sector_bytes: is.sector_bytes,
+        size_bytes: new.size_bytes.unwrap_or(UNKNOWN_SIZE_BYTES),
+        sector_bytes: new.sector_bytes,
         mount: mountable(wanted).map(|_| wanted.mountoptions.clone()),
-    }
+    })
 }

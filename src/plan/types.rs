@@ -2,6 +2,7 @@
 
 mod handed;
 mod identity;
+mod member;
 mod operation;
 mod request;
 mod stage;
@@ -9,6 +10,7 @@ mod summary;
 
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
+pub use member::Member;
 pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
 pub use request::{Claim, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
@@ -182,8 +184,8 @@ pub struct CreateArray {
     /// `1.2`, or what the layout asks for.
     pub metadata: String,
     pub uuid: Uuid,
-    /// Members first, then the spares; `missing` for one that is not there.
-    pub devices: Vec<String>,
+    /// Members first, then the spares.
+    pub devices: Vec<Member>,
     /// How many of `devices` are spares.
     pub spares: u32,
     /// The layout's, without the metadata.

@@ -5,7 +5,7 @@ use crate::inventory::EraseMethod;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem,
-    MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    Member, MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
 use std::collections::BTreeMap;
@@ -266,7 +266,8 @@ fn rows(table: &PartitionTable) -> Vec<String> {
 fn create_array(array: &CreateArray) -> String {
     let active = array.devices.len().saturating_sub(array.spares as usize);
     let (members, spares) = array.devices.split_at(active);
-    let spaced = |devices: &[String]| devices.iter().map(|device| short(device)).collect::<Vec<_>>().join(" ");
+    let word = |member: &Member| short(&member.to_string()).to_owned();
+    let spaced = |members: &[Member]| members.iter().map(word).collect::<Vec<_>>().join(" ");
     let spares = if spares.is_empty() { String::new() } else { format!(" spare {}", spaced(spares)) };
     let options =
         if array.createoptions.is_empty() { String::new() } else { format!(" {}", array.createoptions.join(" ")) };

@@ -277,7 +277,8 @@ fn hinted() -> (Layout, Inventory) {
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0", "D0"]) {
         disk.serial = serial.to_owned();
     }
-    let archive = Signature { kind: "xfs".to_owned(), label: "archive".to_owned(), ..Signature::default() };
+    let (kind, label, uuid) = ("xfs".to_owned(), "archive".to_owned(), "a-9".to_owned());
+    let archive = Signature { kind, label, uuid, ..Signature::default() };
     inventory.disks[3].signatures.push(archive);
     let mut marker = marker(&inventory);
     marker.disks.truncate(3);

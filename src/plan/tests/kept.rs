@@ -33,6 +33,19 @@ fn renamed(inventory: &Inventory) -> Inventory {
     serde_json::from_str(&text.replace("/dev/md12", "/dev/md99").replace("\"dm-", "\"dm-7")).unwrap()
 }
 
+/// fstab would name it with an empty UUID, and the system would not come up.
+#[test]
+fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
+    let (mut wanted, mut inventory) = (layout(), super::installed());
+    inventory.disks[1].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
+    let expected = "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but it has no UUID, by which /etc/fstab names it: give it one in the installed system";
+    assert_eq!(reasons(make(&wanted, &inventory, Mode::Reinstall)), [expected]);
+    wanted.filesystems[0].path = None;
+    let plan = make(&wanted, &inventory, Mode::Reinstall).unwrap();
+    assert!(plan.fstab.iter().all(|line| line.source != "UUID="), "{plan}");
+    assert_eq!(kept(&plan).iter().filter(|is| matches!(is.object, KeptObject::Filesystem { .. })).count(), 1);
+}
+
 #[test]
 fn everything_on_kept_disks_is_named() {
     let before = with_uuids(stacked());

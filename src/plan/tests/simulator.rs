@@ -219,7 +219,8 @@ impl Machine {
 
     fn create_array(&mut self, array: &CreateArray) {
         let active = array.devices.len() - array.spares as usize;
-        let there = array.devices.iter().enumerate().filter(|(_, device)| *device != "missing");
+        let there = array.devices.iter().enumerate();
+        let there = there.filter_map(|(index, member)| Some((index, member.device()?)));
         let members = there.map(|(index, device)| ArrayMember {
             device: self.now(device),
             role: if index < active { MemberRole::Active(index as u32) } else { MemberRole::Spare },

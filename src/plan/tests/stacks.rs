@@ -94,7 +94,7 @@ fn a_fresh_install_with_everything() {
     let Operation::Device(OnDevice::CreateArray(data)) = &operations(&plan, StageName::StorageRaid)[2] else {
         panic!("{plan}")
     };
-    assert_eq!(data.devices, ["/dev/sdc", "/dev/sdd", "/dev/sde"]);
+    assert_eq!(data.there().collect::<Vec<_>>(), ["/dev/sdc", "/dev/sdd", "/dev/sde"]);
     assert_eq!(data.spares, 1);
     let passes: Vec<(&str, u8)> = plan.fstab.iter().map(|entry| (entry.path.as_str(), entry.pass)).collect();
     assert_eq!(passes, [("/", 1), ("/srv", 0), ("/boot/efi", 2), ("/var/lib", 0)]);

@@ -44,7 +44,8 @@ fn a_member_that_is_absent_stays_missing_in_the_trial() {
     degraded::unplug(&mut after, "sdb");
     let plan = make(&layout, &after, Mode::Reinstall).unwrap();
     let [Operation::Device(OnDevice::TryArray(trial))] = trials(&plan)[..] else { panic!("{plan}") };
-    assert_eq!(trial.make.devices, ["/dev/sda2", "missing"]);
+    assert_eq!(trial.make.devices, [Member::Device("/dev/sda2".to_owned()), Member::Missing]);
+    assert_eq!(serde_json::to_value(&trial.make).unwrap()["devices"], serde_json::json!(["/dev/sda2", "missing"]));
     assert!(trial.member_bytes[0] > 0 && trial.member_bytes[1] == 0, "{:?}", trial.member_bytes);
 }
 
