@@ -117,8 +117,8 @@ impl<'a> Deciding<'a> {
             );
             return self.refuse(place, message);
         }
-        if !kept.closed.is_empty() {
-            return self.refuse(place, format!("vg:{} is to be kept, but {}", group.name, kept.closed));
+        if let Some(why) = &kept.closed {
+            return self.refuse(place, format!("vg:{} is to be kept, but {why}", group.name));
         }
         if !self.is_complete(place, group, below, kept) {
             return;
@@ -233,8 +233,8 @@ impl<'a> Deciding<'a> {
             };
             return self.refuse(place, format!("{path} is to be kept as {}{size}, but {there}", volume.lvmtype));
         };
-        if !found.entangled.is_empty() {
-            let message = format!("{path} is to be kept, but it {}: end that in the installed system", found.entangled);
+        if let Some(how) = &found.entangled {
+            let message = format!("{path} is to be kept, but it {how}: end that in the installed system");
             return self.refuse(place, message);
         }
         let running = found.running.as_deref().and_then(|name| self.stack.stacked(name));

@@ -116,12 +116,20 @@ pub enum KeptObject {
     /// By kernel name, which does not change while the agent runs.
     Disk(String),
     /// `device` is only for people: kernel names of arrays change while the agent runs.
-    Array { uuid: Uuid, device: String },
+    Array {
+        uuid: Uuid,
+        #[serde(with = "crate::empty")]
+        device: Option<String>,
+    },
     /// By LVM's UUID; `name` is only for people.
     Group { uuid: String, name: String },
-    /// By what it lies on. The device of the plan and where it is mounted are only for people; `path` is empty when it is
-    /// not mounted.
-    Filesystem { device: String, path: String, on: LiesOn },
+    /// By what it lies on. The device of the plan and where it is mounted are only for people.
+    Filesystem {
+        device: String,
+        #[serde(with = "crate::empty")]
+        path: Option<String>,
+        on: LiesOn,
+    },
 }
 
 /// A block device by what does not change while the agent runs.

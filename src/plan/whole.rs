@@ -1,6 +1,7 @@
 //! Is the installation whole that a reinstall is to renew, although an earlier attempt was announced? Its agent may never
 //! have heard the answer.
 
+use super::marking::table_guid;
 use super::stack::Stack;
 use super::{Claim, find};
 use crate::inventory::{self, Inventory};
@@ -42,9 +43,8 @@ fn marker_of<'a>(layout: &Layout, inventory: &'a Inventory, claim: &Claim) -> Op
 /// The GPT that was there when the marker was written. A marker of before this was recorded says nothing.
 fn has_its_table(listed: &layout::Disk, found: &inventory::Disk, marker: &Marker) -> bool {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
-    let recorded = recorded.map(|disk| disk.guid.as_str()).unwrap_or_default();
-    let is = found.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default();
-    is == recorded && (listed.partitions.is_empty() || !is.is_empty())
+    let (recorded, is) = (recorded.and_then(|disk| disk.guid.as_ref()), table_guid(found));
+    is.as_ref() == recorded && (listed.partitions.is_empty() || is.is_some())
 }
 
 /// Superblocks of arrays may be at the end.

@@ -241,7 +241,7 @@ fn the_marker_names_machine_order_and_disks() {
     let claim = Claim {
         machine: "m".into(),
         allocation: "a".into(),
-        order: "o-2".into(),
+        order: Some("o-2".into()),
         installed: Some(installed),
         waiver: Some(Waiver::Operator),
         give_up: vec![],
@@ -259,7 +259,7 @@ fn the_marker_names_machine_order_and_disks() {
     let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
-    assert_eq!((marker.machine.as_str(), marker.allocation.as_str(), marker.order.as_str()), ("m", "a", "o-2"));
+    assert_eq!((marker.machine.as_str(), marker.allocation.as_str(), marker.order.as_deref()), ("m", "a", Some("o-2")));
     assert_eq!((marker.image.as_str(), marker.layout.as_str()), ("debian-12.0.20261101", "data"));
     let disks: Vec<(&str, &str)> =
         marker.disks.iter().map(|disk| (disk.device.as_str(), disk.serial.as_str())).collect();

@@ -190,7 +190,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         ),
         (
             "a snapshot, merged or not",
-            |inventory| inventory.groups[0].volumes[1].entangled = "has a snapshot".to_owned(),
+            |inventory| inventory.groups[0].volumes[1].entangled = Some("has a snapshot".to_owned()),
             "logicalvolumes[1]: /dev/vg00/srv is to be kept, but it has a snapshot: end that in the installed system",
         ),
         (
@@ -248,7 +248,7 @@ fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
     for (name, kind) in
         [("pvc-1", "linear"), ("pvc-2", "raid1"), ("pvc-3", "cache"), ("pool", "thin-pool"), ("old", "snapshot")]
     {
-        let (name, kind, entangled) = (name.to_owned(), kind.to_owned(), "has a snapshot".to_owned());
+        let (name, kind, entangled) = (name.to_owned(), kind.to_owned(), Some("has a snapshot".to_owned()));
         inventory.groups[0].volumes.push(FoundVolume { name, kind, entangled, ..FoundVolume::default() });
     }
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();

@@ -128,7 +128,8 @@ pub enum OfRun {
     TellPointOfNoReturn {
         /// Ids; no order for an install.
         allocation: String,
-        order: String,
+        #[serde(with = "crate::empty")]
+        order: Option<String>,
         /// By their names in the layout.
         disks: Vec<MarkedDisk>,
         /// The plan's.
