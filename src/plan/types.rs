@@ -18,7 +18,7 @@ pub use summary::{Found, Summary, Torn};
 
 use super::Extents;
 use crate::inventory::EraseMethod;
-use crate::layout::{Format, LvmType, RaidLevel};
+use crate::layout::{Format, LvmType, RaidLevel, Size};
 use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -215,8 +215,8 @@ pub struct CreateVolume {
     pub device: String,
     /// All physical volumes of the group.
     pub physical: Vec<String>,
-    /// MiB; 0 is all that is left.
-    pub size_mib: u64,
+    #[serde(rename = "size_mib")]
+    pub size: Size,
     pub kind: LvmType,
 }
 

@@ -2,6 +2,7 @@
 
 use super::short;
 use crate::inventory::EraseMethod;
+use crate::layout::Size;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem,
@@ -281,9 +282,9 @@ fn create_array(array: &CreateArray) -> String {
 }
 
 fn create_volume(volume: &CreateVolume, sizes: &Sizes) -> String {
-    let size = match volume.size_mib {
-        0 => format!("all that is left{}", size(sizes, &volume.device)),
-        mib => format!("{mib} MiB"),
+    let size = match volume.size {
+        Size::Rest => format!("all that is left{}", size(sizes, &volume.device)),
+        Size::Mib(mib) => format!("{mib} MiB"),
     };
     format!("{}/{} {} {size}", volume.group, volume.name, volume.kind)
 }

@@ -15,7 +15,7 @@ pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroup {
 }
 
 pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {
-    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size_mib, lvmtype }
+    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size: size_mib.into(), lvmtype }
 }
 
 fn system(device: &str) -> Disk {
@@ -71,7 +71,7 @@ pub(super) fn five() -> Inventory {
 /// The layout with xfs large enough.
 pub(super) fn layout() -> Layout {
     let mut layout = mirrored();
-    layout.logicalvolumes[0].size_mib = 400;
+    layout.logicalvolumes[0].size = 400.into();
     layout
 }
 

@@ -20,7 +20,14 @@ fn group(name: &str, devices: &[String], tags: &str) -> CreateGroup {
 fn volume(path: &str, physical: &[String], size_mib: u64, kind: LvmType) -> CreateVolume {
     let (group, name) = path.split_once('/').unwrap();
     let (name, group) = (name.to_owned(), group.to_owned());
-    CreateVolume { name, group, device: format!("/dev/{path}"), physical: physical.to_vec(), size_mib, kind }
+    CreateVolume {
+        name,
+        group,
+        device: format!("/dev/{path}"),
+        physical: physical.to_vec(),
+        size: size_mib.into(),
+        kind,
+    }
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn volume(name: &str, group: &str, physical: &[String], kind: LvmType) -> Create
         name,
         group,
         physical: physical.to_vec(),
-        size_mib: 200,
+        size: 200.into(),
         kind,
     }
 }
