@@ -294,7 +294,7 @@ fn targets(operation: &Operation) -> Vec<&str> {
         Operation::Device(operation) => match operation {
             OnDevice::WipeDisk(wipe) => vec![&wipe.device],
             OnDevice::WriteTable(table) => vec![&table.device],
-            OnDevice::CreateArray(array) => array.devices.iter().map(String::as_str).collect(),
+            OnDevice::CreateArray(array) => array.there().collect(),
             OnDevice::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
             OnDevice::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
             OnDevice::MakeFilesystem(make) => vec![&make.device],

@@ -75,12 +75,10 @@ fn in_charge(settings: &Settings, machine: &str, inventory: &Inventory) -> Resul
 }
 
 fn machine_id(settings: &Settings, inventory: &Inventory) -> Result<String> {
-    let id = settings.machine.clone().unwrap_or_else(|| inventory.system.uuid.clone());
-    if id.is_empty() {
+    settings.machine.as_ref().or(inventory.system.uuid.as_ref()).cloned().ok_or_else(|| {
         let message = "this machine has no SMBIOS UUID; name it with drophammer.machine= on the kernel command line";
-        return Err(Error::new(Phase::Settings, message));
-    }
-    Ok(id)
+        Error::new(Phase::Settings, message)
+    })
 }
 
 struct Agent {

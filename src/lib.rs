@@ -20,6 +20,7 @@ pub mod control;
 pub mod desk;
 #[cfg(test)]
 mod docs;
+mod empty;
 pub mod error;
 pub mod exit;
 pub mod facts;

@@ -15,15 +15,17 @@ pub struct Marker {
     /// Id of the allocation.
     pub allocation: String,
     /// Id of the order that a reinstall carried out; empty for the first installation.
-    #[serde(default)]
-    pub order: String,
+    #[serde(default, with = "crate::empty")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub order: Option<String>,
     /// Id of the image.
     pub image: String,
     /// Id of the layout.
     pub layout: String,
     /// `sha256:HEX` of the layout in its canonical form; empty in older markers, which did not have it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub layout_digest: String,
+    #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub layout_digest: Option<String>,
     /// RFC 3339, UTC.
     #[serde(default)]
     pub time: String,
@@ -53,11 +55,13 @@ pub struct MarkedDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_path: String,
     /// Disk GUID of its GPT; empty when it has none. Every table that an installation writes has a new one.
-    #[serde(default)]
-    pub guid: String,
+    #[serde(default, with = "crate::empty")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub guid: Option<String>,
     /// The GUID that was there when an attempt began. If that attempt was cut off, the disk may still have it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub guid_before: String,
+    #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub guid_before: Option<String>,
     /// What a reinstall may do to it; `None` in older markers, which did not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
@@ -74,8 +78,9 @@ pub struct Making {
     /// `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
     pub on: String,
     /// UUID of the filesystem; empty when the whole disk is made anew.
-    #[serde(default)]
-    pub uuid: String,
+    #[serde(default, with = "crate::empty")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub uuid: Option<String>,
 }
 
 /// What a layout promises for the data of a disk.

@@ -198,7 +198,7 @@ impl Session {
             OfRun::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
             OfRun::Rehearse(rehearsal) => self.rehearse(rehearsal),
             OfRun::TellPointOfNoReturn { allocation, order, disks, extents } => {
-                self.tell_point_of_no_return(allocation, order, disks, extents)
+                self.tell_point_of_no_return(allocation, order.as_deref(), disks, extents)
             }
             OfRun::Mount(filesystem) => {
                 self.undo.push(Undo::Unmount);

@@ -159,7 +159,7 @@ impl Agent {
             outcome: failure.outcome(),
             message,
             allocation: failure.allocation.id.clone(),
-            order: failure.allocation.order_id().to_owned(),
+            order: failure.allocation.order_id().map(str::to_owned),
             plan: failure.plan.clone(),
             timings,
             peak_rss_bytes: session::peak_rss_bytes(),

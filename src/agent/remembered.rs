@@ -27,7 +27,7 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-    let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(&marker.order)).max();
+    let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(marker.order.as_deref())).max();
     match (done, allocation.reinstall) {
         (None, true) => Ok(None),
         (None, false) => all_was_looked_into(inventory).map(|()| None),
@@ -36,8 +36,8 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
             Ok(None)
         }
         (Some(done), true) if number(allocation.order_id()) <= done => {
-            let message =
-                format!("order {} is not carried out: order {done} was, by the marker", allocation.order_id());
+            let order = allocation.order_id().unwrap_or("without an id");
+            let message = format!("order {order} is not carried out: order {done} was, by the marker");
             (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
             Ok(Some(message))
         }
@@ -46,8 +46,8 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
 }
 
 /// The orders of files count up. A first installation has none, and those of a server are no numbers.
-fn number(order: &str) -> u64 {
-    order.parse().unwrap_or(0)
+fn number(order: Option<&str>) -> u64 {
+    order.and_then(|order| order.parse().ok()).unwrap_or(0)
 }
 
 fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
@@ -138,7 +138,8 @@ mod tests {
     use crate::marker::Marker;
 
     fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
-        let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
+        let (machine, allocation, order) =
+            (machine.to_owned(), allocation.to_owned(), crate::empty::some(order.to_owned()));
         let marker = Some(Marker { machine, allocation, order, ..Marker::default() });
         let filesystems = vec![Filesystem { device: "/dev/sda".into(), marker, ..Filesystem::default() }];
         Inventory { filesystems, ..Inventory::default() }

@@ -174,11 +174,11 @@ impl Control for HttpControl {
     fn point_of_no_return(
         &self,
         allocation: &str,
-        order: &str,
+        order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
     ) -> Result<()> {
-        let (allocationuuid, order) = (allocation.to_owned(), order.to_owned());
+        let (allocationuuid, order) = (allocation.to_owned(), order.map(str::to_owned));
         let notice = PointOfNoReturn { allocationuuid, order, disks: disks.to_vec(), extents: extents.to_vec() };
         let path = self.of_machine("/point-of-no-return");
         self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
@@ -239,7 +239,7 @@ mod tests {
     fn a_reinstall_begins_only_when_the_control_plane_says_so() {
         const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
         let (control, asked) = control(const { &[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)] });
-        let begin = || control.point_of_no_return("a-1", "o-1", &[], &[]);
+        let begin = || control.point_of_no_return("a-1", Some("o-1"), &[], &[]);
         begin().unwrap();
         begin().unwrap();
         let error = begin().unwrap_err().to_string();

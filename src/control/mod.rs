@@ -57,7 +57,7 @@ pub trait Control: Send + Sync {
     fn point_of_no_return(
         &self,
         allocation: &str,
-        order: &str,
+        order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
     ) -> Result<()>;

@@ -49,8 +49,7 @@ pub struct Marked<'a> {
 /// Was the marker written by the attempt that has begun? That attempt reported the GUIDs of its new tables before it began: the
 /// marker must have them all. An image that brings its own tables leaves no such GUID; then any begun attempt will do.
 fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
-    let mut new =
-        claim.begun_on.iter().filter(|disk| !disk.guid.is_empty() && disk.guid != disk.guid_before).peekable();
+    let mut new = claim.begun_on.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before).peekable();
     if new.peek().is_none() {
         return !claim.begun_on.is_empty();
     }
@@ -58,7 +57,7 @@ fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
 }
 
 fn is_order(claim: &Claim, marker: &Marker) -> bool {
-    !claim.order.is_empty() && claim.order == marker.order
+    claim.order.is_some() && claim.order == marker.order
 }
 
 /// The plan mounts root and /boot without writing, and boots.

@@ -1,7 +1,7 @@
 //! How much room stacked devices have, before they exist. Where a tool decides by itself, this is the least it leaves.
 
 use super::sectors::MIB;
-use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel};
+use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel, Size};
 
 /// LVM's default.
 pub const EXTENT_BYTES: u64 = 4 * MIB;
@@ -95,30 +95,30 @@ pub struct NoRoom {
 }
 
 /// Bytes of a volume that says its size, in a group of so many physical volumes of which nobody knows how large they are.
-pub fn asked_for(kind: LvmType, size_mib: u64, physical: usize) -> Option<u64> {
+pub fn asked_for(kind: LvmType, size: Size, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
         LvmType::Striped => EXTENT_BYTES.saturating_mul(physical as u64),
     };
-    (size_mib > 0).then(|| size_mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
+    size.mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
 }
 
 /// Takes a volume's extents out of `free`, the free extents of each physical volume; returns its bytes.
 ///
 /// # Errors
 /// There are not enough, or not where the type needs them.
-pub fn allocate(kind: LvmType, size_mib: u64, free: &mut [u64]) -> Result<u64, NoRoom> {
-    let wanted = size_mib.div_ceil(EXTENT_BYTES / MIB);
+pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRoom> {
+    let wanted = size.mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
     match kind {
         LvmType::Linear => {
-            let extents = if size_mib == 0 { free.iter().sum() } else { wanted };
+            let extents = wanted.unwrap_or_else(|| free.iter().sum());
             take_linear(extents.max(1), free)?;
             Ok(extents * EXTENT_BYTES)
         }
         LvmType::Striped => {
             let stripes = free.len() as u64;
             let room = free.iter().copied().min().unwrap_or_default();
-            let each = if size_mib == 0 { room.max(1) } else { wanted.div_ceil(stripes.max(1)) };
+            let each = wanted.map_or(room.max(1), |wanted| wanted.div_ceil(stripes.max(1)));
             enough(each.saturating_mul(stripes), room.saturating_mul(stripes))?;
             free.iter_mut().for_each(|free| *free -= each);
             Ok(each * stripes * EXTENT_BYTES)
@@ -128,7 +128,7 @@ pub fn allocate(kind: LvmType, size_mib: u64, free: &mut [u64]) -> Result<u64, N
             order.truncate(2);
             let room = if order.len() < 2 { 0 } else { order.iter().map(|&at| free[at]).min().unwrap_or_default() };
             // One extent of each leg is metadata.
-            let leg = if size_mib == 0 { room.max(2) } else { wanted.saturating_add(1) };
+            let leg = wanted.map_or(room.max(2), |wanted| wanted.saturating_add(1));
             enough(leg.saturating_mul(2), room.saturating_mul(2))?;
             order.iter().for_each(|&at| free[at] -= leg);
             Ok((leg - 1) * EXTENT_BYTES)
@@ -267,7 +267,7 @@ mod tests {
             (LvmType::Raid1, 400, Some(400)),
             (LvmType::Striped, 401, Some(408)),
         ] {
-            assert_eq!(asked_for(kind, size_mib, 3), expected_mib.map(|mib: u64| mib * MIB), "{kind} {size_mib}");
+            assert_eq!(asked_for(kind, Size::from(size_mib), 3), expected_mib.map(|mib: u64| mib * MIB), "{kind} {size_mib}");
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
         ];
         for (kind, size_mib, free, expected, left) in cases {
             let mut extents = free.to_vec();
-            let found = allocate(kind, size_mib, &mut extents).map(|bytes| bytes / MIB);
+            let found = allocate(kind, Size::from(size_mib), &mut extents).map(|bytes| bytes / MIB);
             assert_eq!((found, extents.as_slice()), (expected, left), "{kind} {size_mib} {free:?}");
         }
     }

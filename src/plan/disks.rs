@@ -258,8 +258,8 @@ fn keep_partition(
         return Some(format!("{device} is to be kept, but {} has no partition {}", disk.device, wanted.number));
     };
     let found_mib = found.size_bytes / sectors::MIB;
-    if wanted.size_mib != 0 && wanted.size_mib != found_mib {
-        return Some(format!("{device} is to be kept with {} MiB, but has {found_mib} MiB", wanted.size_mib));
+    if let Some(mib) = wanted.size.mib().filter(|mib| *mib != found_mib) {
+        return Some(format!("{device} is to be kept with {mib} MiB, but has {found_mib} MiB"));
     }
     let kind = wanted.kind?;
     let is_kind = found.kind.eq_ignore_ascii_case(&kind.guid().to_string());

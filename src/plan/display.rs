@@ -108,7 +108,7 @@ fn title(f: &mut fmt::Formatter<'_>, subject: &Subject, mode: Mode, layout: &str
 }
 
 fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
-    let order = if marker.order.is_empty() { String::new() } else { format!(", order {}", marker.order) };
+    let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
     writeln!(f, "Allocation {}{order} is installed here already, with {}{time}.", marker.allocation, marker.image)?;
     writeln!(f, "Nothing is written. What is installed is booted.\n")

@@ -6,7 +6,7 @@ use super::sectors::MIB;
 use super::verdict::{Deciding, GroupFate};
 use super::{CreateGroup, CreateVolume, Verdict, display};
 use crate::inventory::{self, Health};
-use crate::layout::{LogicalVolume, LvmType, VolumeGroup};
+use crate::layout::{LogicalVolume, LvmType, Size, VolumeGroup};
 
 /// A group whose volumes are to be decided.
 pub struct Group<'a> {
@@ -120,8 +120,8 @@ impl<'a> Deciding<'a> {
             );
             return self.refuse(place, message);
         }
-        if !kept.closed.is_empty() {
-            return self.refuse(place, format!("vg:{} is to be kept, but {}", group.name, kept.closed));
+        if let Some(why) = &kept.closed {
+            return self.refuse(place, format!("vg:{} is to be kept, but {why}", group.name));
         }
         if !self.is_complete(place, group, below, kept) {
             return;
@@ -166,7 +166,7 @@ impl<'a> Deciding<'a> {
     pub fn decide_volumes(&mut self) {
         let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
         // What takes all that is left comes last.
-        order.sort_by_key(|&index| self.layout.logicalvolumes[index].size_mib == 0);
+        order.sort_by_key(|&index| self.layout.logicalvolumes[index].size == Size::Rest);
         for index in order {
             let volume = &self.layout.logicalvolumes[index];
             let place = format!("logicalvolumes[{index}]");
@@ -181,11 +181,11 @@ impl<'a> Deciding<'a> {
     }
 
     fn make_volume(&mut self, place: &str, volume: &LogicalVolume, group: &mut Group<'a>) {
-        let LogicalVolume { name, volumegroup, size_mib, lvmtype } = volume;
-        let allocate = |free: &mut Vec<u64>| capacity::allocate(*lvmtype, *size_mib, free);
+        let LogicalVolume { name, volumegroup, size, lvmtype } = volume;
+        let allocate = |free: &mut Vec<u64>| capacity::allocate(*lvmtype, *size, free);
         let size_bytes = match group.free.as_mut().map(allocate).transpose() {
             Ok(Some(size_bytes)) => Some(size_bytes),
-            Ok(None) => capacity::asked_for(*lvmtype, *size_mib, group.physical.len()),
+            Ok(None) => capacity::asked_for(*lvmtype, *size, group.physical.len()),
             Err(NoRoom { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",
@@ -217,7 +217,7 @@ impl<'a> Deciding<'a> {
             group: volumegroup.clone(),
             device: path,
             physical: group.physical.clone(),
-            size_mib: *size_mib,
+            size: *size,
             kind: *lvmtype,
         });
     }
@@ -232,15 +232,15 @@ impl<'a> Deciding<'a> {
         let path = volume_path(volume);
         let found = kept.volumes.iter().find(|found| found.name == volume.name);
         let Some(found) = found.filter(|found| is_same_volume(volume, found, group, kept)) else {
-            let size = if volume.size_mib == 0 { String::new() } else { format!(" {} MiB", volume.size_mib) };
+            let size = volume.size.mib().map(|mib| format!(" {mib} MiB")).unwrap_or_default();
             let there = match found {
                 Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
                 None => format!("is missing: {}", in_words(kept)),
             };
             return self.refuse(place, format!("{path} is to be kept as {}{size}, but {there}", volume.lvmtype));
         };
-        if !found.entangled.is_empty() {
-            let message = format!("{path} is to be kept, but it {}: end that in the installed system", found.entangled);
+        if let Some(how) = &found.entangled {
+            let message = format!("{path} is to be kept, but it {how}: end that in the installed system");
             return self.refuse(place, message);
         }
         let running = found.running.as_deref().and_then(|name| self.stack.stacked(name));
@@ -284,8 +284,8 @@ fn is_same_volume(
         LvmType::Striped => extent.saturating_mul(group.physical.len() as u64),
         _ => extent,
     };
-    let size = volume.size_mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
-    found.kind == volume.lvmtype.name() && (volume.size_mib == 0 || found.size_bytes == size)
+    let is_of = |mib: u64| found.size_bytes == mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
+    found.kind == volume.lvmtype.name() && volume.size.mib().is_none_or(is_of)
 }
 
 fn physical_devices(group: &inventory::VolumeGroup) -> impl Iterator<Item = &str> {

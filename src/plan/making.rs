@@ -34,7 +34,7 @@ pub fn recorded(layout: &Layout, decided: &Decided, inventory: &Inventory, disks
 
 /// Was an attempt about to make a whole disk?
 pub fn was_making_disks(request: &Request) -> bool {
-    records(request).any(|record| record.making.iter().any(|making| making.on == DISK && making.uuid.is_empty()))
+    records(request).any(|record| record.making.iter().any(|making| making.on == DISK && making.uuid.is_none()))
 }
 
 fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
@@ -46,12 +46,12 @@ impl Deciding<'_> {
     pub fn was_made_anew(&self, listed: &str, found: &inventory::Disk) -> bool {
         let is_it = |record: &&MarkedDisk| record.device == listed && self.is_same(record, found);
         let mut records = records(self.request).filter(is_it);
-        self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_empty()))
+        self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_none()))
     }
 
     /// What [`Making`] says of a filesystem that is made on a kept device.
     pub fn making(&self, device: &Device, uuid: &str) -> Option<Making> {
-        Some(Making { on: on(self.inventory, &device.now)?, uuid: uuid.to_owned() })
+        Some(Making { on: on(self.inventory, &device.now)?, uuid: Some(uuid.to_owned()) })
     }
 
     /// UUID of the filesystem that an earlier attempt was about to make there, if it was left unfinished. A filesystem
@@ -61,16 +61,14 @@ impl Deciding<'_> {
         let is_it = |record: &&MarkedDisk| {
             on != DISK || self.inventory.disk(&device.now).is_some_and(|disk| self.is_same(record, disk))
         };
-        let mut makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
-        let making = makings.find(|making| making.on == on && !making.uuid.is_empty())?;
+        let makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
+        let uuid = makings.filter(|making| making.on == on).find_map(|making| making.uuid.as_ref())?;
         let is_cut_off = match device.content.as_deref().ok()? {
             [] => true,
-            [one] => {
-                one.uuid == making.uuid && self.inventory.failure(&Tried::Filesystem(device.now.clone())).is_some()
-            }
+            [one] => one.uuid == *uuid && self.inventory.failure(&Tried::Filesystem(device.now.clone())).is_some(),
             _ => false,
         };
-        is_cut_off.then(|| making.uuid.clone())
+        is_cut_off.then(|| uuid.clone())
     }
 
     /// Is this the recorded disk, with no table, its old table, or the one that it was about to get? The whole disk is
@@ -78,9 +76,8 @@ impl Deciding<'_> {
     /// its place.
     fn is_same(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
         let recorded = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
-        let guids = [record.guid.as_str(), record.guid_before.as_str()];
-        let guid = table_guid(disk);
-        let is_ours = disk.table.is_none() || !guid.is_empty() && guids.contains(&guid.as_str());
+        let guids: Vec<&str> = [&record.guid, &record.guid_before].into_iter().flatten().map(String::as_str).collect();
+        let is_ours = disk.table.is_none() || table_guid(disk).is_some_and(|guid| guids.contains(&guid.as_str()));
         is_ours && compare(record, &guids, disk, &Shared::new(self.inventory, recorded)) == Likeness::Equal
     }
 }

@@ -42,9 +42,9 @@ impl<'a> Known<'a> {
     fn likeness(&self, record: &MarkedDisk, disk: &inventory::Disk) -> Likeness {
         // An attempt may have been cut off before or after it wrote its table: both GUIDs count.
         let finished = self.finished.iter().filter(|finished| finished.device == record.device);
-        let finished = finished.map(|finished| finished.guid.as_str());
-        let guids: Vec<&str> =
-            [record.guid.as_str(), record.guid_before.as_str()].into_iter().chain(finished).collect();
+        let finished = finished.map(|finished| &finished.guid);
+        let guids = [&record.guid, &record.guid_before].into_iter().chain(finished).flatten();
+        let guids: Vec<&str> = guids.map(String::as_str).collect();
         same::compare(record, &guids, disk, &self.shared)
     }
 

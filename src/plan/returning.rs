@@ -1,8 +1,9 @@
 //! How what is kept comes back: before the image if the image's files are merged into it, otherwise after the image.
 
-use super::stages::{Placed, new_filesystem};
+use super::placed::{FilesystemFate, Placed};
+use super::stages::new_filesystem;
 use super::untouched::foreign_partitions;
-use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
+use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
     ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, Operation, Rehearsal, Restore, Verdict,
     find,
@@ -57,7 +58,7 @@ impl<'a> Returning<'a> {
     /// Everything that comes back, tried on the disks as they are now. The mounts have the layout's own options, because the
     /// installed system must mount with them too. Filesystems that are still to be made are not mounted.
     pub fn rehearsal(&self) -> Option<Rehearsal> {
-        let mounted = self.filesystems.iter().filter(|(_, is)| is.keep && !is.fill);
+        let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
             let options = placed.0.mountoptions.clone();
             self.mount(placed).map(|mount| MountFilesystem { options, ..mount })
@@ -70,11 +71,8 @@ impl<'a> Returning<'a> {
     /// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
     fn mount(&self, placed: &Placed) -> Option<MountFilesystem> {
         let (filesystem, is) = placed;
-        if filesystem.format == Format::Tmpfs {
-            return None;
-        }
         Some(MountFilesystem {
-            device: is.device.clone(),
+            device: is.device()?.to_owned(),
             path: mountable(filesystem)?.to_owned(),
             format: filesystem.format,
             options: options(filesystem, is),
@@ -84,17 +82,18 @@ impl<'a> Returning<'a> {
 
     /// Disks and partitions with a superblock of this kept btrfs, beside its device.
     fn other_parts(&self, (wanted, is): &Placed) -> Vec<String> {
-        if wanted.format != Format::Btrfs || !is.keep || is.fill {
+        let FilesystemFate::Kept { device: own, uuid: Some(uuid) } = is else { return Vec::new() };
+        if wanted.format != Format::Btrfs {
             return Vec::new();
         }
         let is_part = |signatures: &[Signature]| {
-            signatures.iter().any(|found| found.kind == Format::Btrfs.name() && found.uuid == is.uuid)
+            signatures.iter().any(|found| found.kind == Format::Btrfs.name() && found.uuid == *uuid)
         };
         let disks = self.inventory.disks.iter();
         let whole = disks.clone().map(|disk| (&disk.device, &disk.signatures));
         let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
-        let parts = all.filter(|(device, signatures)| **device != is.device && is_part(signatures));
+        let parts = all.filter(|(device, signatures)| *device != own && is_part(signatures));
         parts.map(|(device, _)| device.clone()).collect()
     }
 
@@ -129,13 +128,13 @@ impl<'a> Returning<'a> {
 
     /// Mount points, `/` apart, of filesystems that are made anew and mounted before the image.
     pub fn fresh(&self) -> Vec<String> {
-        let made = self.filesystems.iter().filter(|(_, is)| !is.keep);
+        let made = self.filesystems.iter().filter(|(_, is)| is.made().is_some());
         let made = made.filter_map(|placed| self.mount(placed)).map(|mount| mount.path);
         made.filter(|path| path != "/" && self.when_mounted(path) == When::BeforeTheImage).collect()
     }
 
     fn kept_paths(&self, is: impl Fn(&Placed) -> bool) -> Vec<String> {
-        let kept = self.filesystems.iter().filter(|placed| placed.1.keep && is(placed));
+        let kept = self.filesystems.iter().filter(|placed| placed.1.comes_back() && is(placed));
         kept.filter_map(|(wanted, _)| mountable(wanted)).map(str::to_owned).collect()
     }
 
@@ -145,8 +144,9 @@ impl<'a> Returning<'a> {
         // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
         let devices: Vec<String> = bottom(&stacked).into_iter().collect();
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
-        let fills = self.filesystems.iter().filter(|placed| placed.1.fill && self.when_filled(placed) == when);
-        let fills = fills.map(new_filesystem).map(OnDevice::MakeFilesystem).map(Operation::Device);
+        let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
+        let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.filled()?)));
+        let fills = fills.map(OnDevice::MakeFilesystem).map(Operation::Device);
         let mounts = self.filesystems.iter().filter_map(|placed| self.mount(placed));
         let mounts = mounts.filter(|mount| self.when_mounted(&mount.path) == when);
         let mounts = mounts.map(OfRun::Mount).map(Operation::Run);
@@ -216,7 +216,7 @@ impl MountFilesystem {
 }
 
 fn is_merged((wanted, is): &Placed) -> bool {
-    is.keep && wanted.reinstall == OnReinstall::Merge
+    is.comes_back() && wanted.reinstall == OnReinstall::Merge
 }
 
 pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
@@ -227,14 +227,21 @@ pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
 /// The layout's mount options, with two exceptions. A filesystem that is made is mounted without `ro`, because the image is
 /// written to it. A kept filesystem with `ro` does not replay its journal either.
 fn options(filesystem: &Filesystem, is: &FilesystemFate) -> Vec<String> {
-    let own = || filesystem.mountoptions.iter();
-    match (is.keep, filesystem.is_read_only()) {
-        (false, true) => filesystem.options().filter(|option| *option != "ro").map(str::to_owned).collect(),
-        (true, true) if !is.fill => {
+    if !filesystem.is_read_only() {
+        return filesystem.mountoptions.clone();
+    }
+    match is {
+        FilesystemFate::Kept { .. } => {
             let more = without_replay(filesystem.format).filter(|option| !option.is_empty()).map(str::to_owned);
-            own().cloned().chain(more).collect()
+            filesystem.mountoptions.iter().cloned().chain(more).collect()
         }
-        _ => own().cloned().collect(),
+        FilesystemFate::Filled(_) => filesystem.mountoptions.clone(),
+        FilesystemFate::Made(_)
+        | FilesystemFate::InImage { .. }
+        | FilesystemFate::Tmpfs
+        | FilesystemFate::Unformatted { .. } => {
+            filesystem.options().filter(|option| *option != "ro").map(str::to_owned).collect()
+        }
     }
 }
 

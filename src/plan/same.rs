@@ -31,8 +31,8 @@ impl<'a> Shared<'a> {
         serials.extend(twice(recorded.iter().map(|record| record.serial.as_str())));
         let mut wwns = twice(disks.iter().map(|disk| disk.wwn.as_str()));
         wwns.extend(twice(recorded.iter().map(|record| record.wwn.as_str())));
-        let mut guids = twice(disks.iter().map(table_guid));
-        guids.extend(twice(recorded.iter().map(|record| record.guid.clone())));
+        let mut guids = twice(disks.iter().filter_map(table_guid));
+        guids.extend(twice(recorded.iter().filter_map(|record| record.guid.clone())));
         Shared { serials, wwns, guids }
     }
 }
@@ -50,13 +50,12 @@ fn twice<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
 /// nothing, because disks are moved. Of the model only the beginning is compared, because some kernels cut it off
 /// earlier than others.
 pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared) -> Likeness {
-    let guid = table_guid(disk);
-    let guids: Vec<&str> = guids.iter().copied().filter(|guid| !guid.is_empty()).collect();
-    let same_guid = (!guid.is_empty() && !guids.is_empty()).then(|| guids.contains(&guid.as_str()));
+    let guid = table_guid(disk).filter(|_| !guids.is_empty());
+    let same_guid = guid.as_deref().map(|guid| guids.contains(&guid));
     let identifiers = [
         (same_text(&record.serial, &disk.serial), shared.serials.contains(disk.serial.as_str())),
         (same_text(&record.wwn, &disk.wwn), shared.wwns.contains(disk.wwn.as_str())),
-        (same_guid, shared.guids.contains(&guid)),
+        (same_guid, guid.is_some_and(|guid| shared.guids.contains(&guid))),
     ];
     if identifiers.iter().any(|(same, _)| *same == Some(false)) || !has_its_shape(record, disk) {
         return Likeness::Contradicting;
@@ -77,9 +76,9 @@ pub fn may_be(record: &MarkedDisk, disk: &Disk, shared: &Shared) -> bool {
     if pairs.iter().any(|(same, _)| *same == Some(false)) {
         return false;
     }
-    let guid = table_guid(disk);
     let is_named = pairs.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared);
-    is_named || (!guid.is_empty() && record.guid == guid && !shared.guids.contains(&guid))
+    let has_its_table = |guid: String| !shared.guids.contains(&guid) && record.guid == Some(guid);
+    is_named || table_guid(disk).is_some_and(has_its_table)
 }
 
 /// Does the disk look like the recorded one, and is it in the same place? That proves little, but it is all there is
@@ -107,7 +106,7 @@ pub fn record_in_full(record: &MarkedDisk) -> String {
     in_full(
         &record.serial,
         &record.wwn,
-        &record.guid,
+        record.guid.as_deref(),
         record.size_bytes,
         record.sector_bytes,
         &record.model,
@@ -117,14 +116,26 @@ pub fn record_in_full(record: &MarkedDisk) -> String {
 
 pub fn disk_in_full(disk: &Disk) -> String {
     let guid = table_guid(disk);
-    in_full(&disk.serial, &disk.wwn, &guid, disk.size_bytes, disk.sector_bytes, &disk.model, &disk.by_path)
+    in_full(&disk.serial, &disk.wwn, guid.as_deref(), disk.size_bytes, disk.sector_bytes, &disk.model, &disk.by_path)
 }
 
-fn in_full(serial: &str, wwn: &str, guid: &str, size: u64, sector_bytes: u32, model: &str, by_path: &str) -> String {
+fn in_full(
+    serial: &str,
+    wwn: &str,
+    guid: Option<&str>,
+    size: u64,
+    sector_bytes: u32,
+    model: &str,
+    by_path: &str,
+) -> String {
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
     let sectors = if sector_bytes == 0 { String::new() } else { format!(" with sectors of {sector_bytes}") };
-    let mut all =
-        format!("serial {}, wwn {}, GPT {}, {size} bytes{sectors}", or_none(serial), or_none(wwn), or_none(guid));
+    let mut all = format!(
+        "serial {}, wwn {}, GPT {}, {size} bytes{sectors}",
+        or_none(serial),
+        or_none(wwn),
+        guid.unwrap_or("none")
+    );
     for (what, text) in [("model", model), ("at", by_path)] {
         if !text.is_empty() {
             all += &format!(", {what} {text}");

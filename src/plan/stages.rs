@@ -1,8 +1,9 @@
 //! Puts what was decided into the order of the run.
 
+use super::placed::{FilesystemFate, New, Placed};
 use super::returning::{Returning, mountable};
 use super::stack::Stack;
-use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
+use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
     DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
     Stage, StageName, Summary, Verdict,
@@ -104,7 +105,7 @@ fn formats(filesystems: &[Placed]) -> Vec<Operation> {
 
 fn root_uuid(filesystems: &[Placed]) -> String {
     let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
-    root.map(|(_, is)| is.uuid.clone()).unwrap_or_default()
+    root.and_then(|(_, is)| is.uuid()).unwrap_or_default().to_owned()
 }
 
 /// Leaves out the stages without operations.
@@ -204,9 +205,6 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
     std::iter::once(Operation::Run(OfRun::Unmount)).chain(groups).chain(arrays).chain([flush]).collect()
 }
 
-/// A filesystem of the layout and its fate.
-pub type Placed<'a> = (&'a Filesystem, &'a FilesystemFate);
-
 /// Sorts parents before children, in whatever order the layout lists them. Filesystems without a path come last.
 fn in_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<Placed<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
@@ -222,34 +220,31 @@ fn depth(path: &str) -> usize {
 }
 
 fn make_filesystem((filesystem, is): &Placed) -> Option<MakeFilesystem> {
-    if is.keep || is.image_partition.is_some() || matches!(filesystem.format, Format::None | Format::Tmpfs) {
-        return None;
-    }
-    Some(new_filesystem(&(filesystem, is)))
+    is.made().map(|new| new_filesystem(filesystem, new))
 }
 
-pub fn new_filesystem((filesystem, is): &Placed) -> MakeFilesystem {
+pub fn new_filesystem(filesystem: &Filesystem, new: &New) -> MakeFilesystem {
     MakeFilesystem {
-        device: is.device.clone(),
+        device: new.device.clone(),
         format: filesystem.format,
         label: filesystem.label.clone(),
-        uuid: is.uuid.clone(),
+        uuid: new.uuid.clone(),
         createoptions: filesystem.createoptions.clone(),
     }
 }
 
 /// The line in fstab. A filesystem that a raw image brings has its line in the image's own fstab.
 fn fstab_entry((filesystem, is): &Placed) -> Option<FstabEntry> {
-    if is.image_partition.is_some() {
-        return None;
-    }
+    let source = match is {
+        FilesystemFate::Made(_) | FilesystemFate::Filled(_) | FilesystemFate::Kept { .. } => {
+            format!("UUID={}", is.uuid()?)
+        }
+        FilesystemFate::Tmpfs => "tmpfs".to_owned(),
+        FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => return None,
+    };
     let path = match filesystem.format {
         Format::Swap => "none",
         _ => mountable(filesystem)?,
-    };
-    let source = match filesystem.format {
-        Format::Tmpfs => "tmpfs".to_owned(),
-        _ => format!("UUID={}", is.uuid),
     };
     let pass = match filesystem.format {
         // The fsck of xfs and btrfs does nothing at boot (fsck.xfs(8), btrfs-check(8)).

@@ -1,9 +1,10 @@
 //! What is tried before the point of no return: arrays and filesystems whose options only their tool, or the kernel, understands.
 
 use super::devices::Size;
+use super::placed::{FilesystemFate, New, Placed};
 use super::returning::mountable;
-use super::stages::{Placed, new_filesystem};
-use super::{CreateArray, MakeFilesystem, OnDevice, Operation, TryArray, TryFilesystem};
+use super::stages::new_filesystem;
+use super::{CreateArray, MakeFilesystem, Member, OnDevice, Operation, TryArray, TryFilesystem};
 use crate::layout::Format;
 use uuid::Uuid;
 
@@ -42,7 +43,10 @@ pub fn array(made: &CreateArray, sizes: &[Size], sector_bytes: u32) -> Option<Tr
             Size::Known(bytes) => *bytes,
             Size::AtMost(most) => guess.min(*most),
         });
-        let of = |device: &String| if device == "missing" { Some(0) } else { sizes.next() };
+        let of = |member: &Member| match member {
+            Member::Device(_) => sizes.next(),
+            Member::Missing => Some(0),
+        };
         made.devices.iter().map(of).collect()
     };
     let (member_bytes, or_member_bytes) = (members(first)?, others.into_iter().filter_map(members).collect());
@@ -52,25 +56,32 @@ pub fn array(made: &CreateArray, sizes: &[Size], sector_bytes: u32) -> Option<Tr
 
 /// Those that are made, and have options. What has none is made as its tool wants it.
 pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
-    let made = filesystems.iter().filter(|(_, is)| (!is.keep || is.fill) && is.image_partition.is_none());
-    let made = made.filter(|(wanted, _)| wanted.format != Format::None);
-    let with_options = made.filter(|(wanted, _)| {
+    let with_options = filesystems.iter().filter(|(wanted, _)| {
         let mounted = mountable(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
         !wanted.createoptions.is_empty() || mounted || wanted.format == Format::Tmpfs && !wanted.mountoptions.is_empty()
     });
-    with_options.map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
+    with_options.filter_map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
 }
 
-fn trial((wanted, is): &Placed) -> TryFilesystem {
-    let make = new_filesystem(&(wanted, is));
+/// `None`: it is not made.
+fn trial((wanted, is): &Placed) -> Option<TryFilesystem> {
+    let in_memory = New { device: "tmpfs".to_owned(), uuid: String::new(), size: Size::Known(0), sector_bytes: 512 };
+    let new = match is {
+        FilesystemFate::Made(new) | FilesystemFate::Filled(new) => new,
+        FilesystemFate::Tmpfs => &in_memory,
+        FilesystemFate::Kept { .. } | FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => {
+            return None;
+        }
+    };
+    let make = new_filesystem(wanted, new);
     let uuid =
         Uuid::try_parse(&make.uuid).map_or(make.uuid.clone(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string());
-    let (size_bytes, or_size_bytes) = guesses(is.size.unwrap_or(Size::Known(0)));
-    TryFilesystem {
+    let (size_bytes, or_size_bytes) = guesses(new.size);
+    Some(TryFilesystem {
         make: MakeFilesystem { uuid, ..make },
         size_bytes,
         or_size_bytes,
-        sector_bytes: is.sector_bytes,
+        sector_bytes: new.sector_bytes,
         mount: mountable(wanted).map(|_| wanted.mountoptions.clone()),
-    }
+    })
 }

@@ -3,8 +3,9 @@
 //! A translation of the tables in docs/plan.md.
 
 use super::absent::Absent;
-use super::devices::{Below, Devices, Fate, Size};
+use super::devices::{Below, Devices, Fate};
 use super::lvm::Group;
+use super::placed::FilesystemFate;
 use super::release::Release;
 use super::stack::Stack;
 use super::{
@@ -60,22 +61,6 @@ pub enum GroupFate {
         devices: Vec<String>,
         volumes: Vec<String>,
     },
-}
-
-/// Where a filesystem lies and whether it is made.
-pub struct FilesystemFate {
-    /// Device path while the installation runs; the layout's path may be a link.
-    pub device: String,
-    pub uuid: String,
-    /// Is its device kept?
-    pub keep: bool,
-    /// Is it made on a kept device? The device is blank, or an earlier attempt was cut off while it made the filesystem.
-    pub fill: bool,
-    /// Number of its partition, if a raw image brings the filesystem.
-    pub image_partition: Option<u32>,
-    /// Of the device; a tmpfs has none.
-    pub size: Option<Size>,
-    pub sector_bytes: u32,
 }
 
 /// What is known while deciding.

@@ -1,6 +1,7 @@
 //! Is the installation still whole that a reinstall is to renew? An earlier attempt has announced that it begins to
 //! destroy, but perhaps it never heard the answer.
 
+use super::marking::table_guid;
 use super::stack::Stack;
 use super::{Claim, find};
 use crate::inventory::{self, Inventory};
@@ -44,9 +45,8 @@ fn marker_of<'a>(layout: &Layout, inventory: &'a Inventory, claim: &Claim) -> Op
 /// nothing.
 fn has_its_table(listed: &layout::Disk, found: &inventory::Disk, marker: &Marker) -> bool {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
-    let recorded = recorded.map(|disk| disk.guid.as_str()).unwrap_or_default();
-    let is = found.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default();
-    is == recorded && (listed.partitions.is_empty() || !is.is_empty())
+    let (recorded, is) = (recorded.and_then(|disk| disk.guid.as_ref()), table_guid(found));
+    is.as_ref() == recorded && (listed.partitions.is_empty() || is.is_some())
 }
 
 /// The superblock of an array proves nothing about the beginning: it may be at the end.

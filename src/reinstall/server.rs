@@ -60,12 +60,12 @@ impl Server {
     ///
     /// # Errors
     /// No answer, or one that is not understood.
-    pub fn ask(&self, machine: &str, macs: &[String]) -> Result<Answer> {
+    pub fn ask(&self, machine: Option<&str>, macs: &[String]) -> Result<Answer> {
         let one = [String::new()];
         let macs = if macs.is_empty() { &one } else { macs };
         let mut refused = None;
         for mac in macs {
-            let url = question(&self.url, machine, mac);
+            let url = question(&self.url, machine.unwrap_or_default(), mac);
             let what = || format!("ask {} what to boot", self.url);
             let response = self.client.get(&url).send().map_err(reqwest::Error::without_url);
             let response = response.context(Phase::Control, what)?;
@@ -203,7 +203,7 @@ mod tests {
         let body: &'static str = serde_json::to_string(&names).unwrap().leak();
         let (control, asked) = serve(vec![("/boot.json", "200 OK", body)]);
         let server = Server::new(&control).unwrap();
-        let Answer::Boot(boot) = server.ask("id", &macs()).unwrap() else { panic!("something is ordered") };
+        let Answer::Boot(boot) = server.ask(Some("id"), &macs()).unwrap() else { panic!("something is ordered") };
         assert_eq!(boot, names);
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), ["/boot.json?uuid=id&mac=52:54:00:00:00:01"]);
         let mut fetched = server.fetch(boot).unwrap();
@@ -222,7 +222,7 @@ mod tests {
             [(body, "no reinstall of storage-7 is ordered"), ("", "no reinstall is ordered for this machine")]
         {
             let (url, asked) = serve(vec![("mac=52:54:00:00:00:02", CONFLICT, body)]);
-            let Answer::Nothing { message } = Server::new(&url).unwrap().ask("", &macs()).unwrap() else {
+            let Answer::Nothing { message } = Server::new(&url).unwrap().ask(None, &macs()).unwrap() else {
                 panic!("nothing is ordered")
             };
             assert_eq!(message, says);
@@ -240,10 +240,12 @@ mod tests {
             ("200 OK", "{}", "missing field"),
         ] {
             let (url, _) = serve(vec![("/boot.json", head, body)]);
-            let Err(error) = Server::new(&url).unwrap().ask("id", &[]) else { panic!("{head} must be an error") };
+            let Err(error) = Server::new(&url).unwrap().ask(Some("id"), &[]) else { panic!("{head} must be an error") };
             assert!(error.to_string().contains(says), "{says}: {error}");
         }
-        let Err(error) = Server::new("http://127.0.0.1:1").unwrap().ask("id", &[]) else { panic!("nobody is there") };
+        let Err(error) = Server::new("http://127.0.0.1:1").unwrap().ask(Some("id"), &[]) else {
+            panic!("nobody is there")
+        };
         assert!(error.to_string().starts_with("ask http://127.0.0.1:1 what to boot: "), "{error}");
     }
 

@@ -277,12 +277,12 @@ pub async fn point_of_no_return(
         Some(current) if *current.id != allocationuuid => {
             return changed(format!("the machine's allocation is {} now, not {allocationuuid}", *current.id));
         }
-        None if order.is_empty() => {
+        None if order.is_none() => {
             return changed(format!("no file gives the machine allocation {allocationuuid} now"));
         }
         _ => {}
     }
-    if order.is_empty() {
+    let Some(order) = order else {
         return match app.state.begin_first(&id, &allocationuuid, boot.hash, disks).await? {
             BegunFirst::Yes(news) => {
                 app.state.boot_begins(boot.hash).await?;
@@ -294,7 +294,7 @@ pub async fn point_of_no_return(
             }
             BegunFirst::No(why) => changed(why),
         };
-    }
+    };
     match app.state.begin(&id, &allocationuuid, &order, disks).await? {
         Begun::Yes(order, news) => {
             app.state.boot_begins(boot.hash).await?;

@@ -4,7 +4,6 @@ use super::Session;
 use crate::error::Result;
 use crate::layout::Format;
 use crate::plan::{MountFilesystem, OfRun, OnDevice, Operation};
-use crate::storage::raid;
 
 impl Session {
     /// # Errors
@@ -21,9 +20,7 @@ impl Session {
 /// Devices that this makes a tool write, which looks up their paths.
 fn by_tools(operation: &OnDevice) -> Vec<&str> {
     match operation {
-        OnDevice::CreateArray(array) => {
-            all(&array.devices).into_iter().filter(|device| *device != raid::MISSING).collect()
-        }
+        OnDevice::CreateArray(array) => array.there().collect(),
         OnDevice::AssembleArray(array) => all(&array.members),
         OnDevice::ActivateGroup(group) => all(&group.devices),
         OnDevice::CreateGroup(group) => all(&group.devices),

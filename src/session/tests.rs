@@ -303,7 +303,7 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
     let bench = Bench::new();
     let disks = vec![MarkedDisk { device: "os".into(), serial: "A0".into(), ..MarkedDisk::default() }];
     let extents = vec![Extents { stages: vec![StageName::StorageWipe], disks: vec![] }];
-    let (allocation, order) = ("a-1".to_owned(), "o-1".to_owned());
+    let (allocation, order) = ("a-1".to_owned(), Some("o-1".to_owned()));
     let announce = OfRun::TellPointOfNoReturn { allocation, order, disks: disks.clone(), extents: extents.clone() };
     let plan = plan(vec![
         (StageName::ReportBegin, vec![Operation::Run(announce)]),
@@ -314,7 +314,7 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
         let failure = bench.run(&plan).unwrap_err();
         assert_eq!((failure.stage, failure.past_point_of_no_return), (failed, !refuses));
     }
-    let expected = ("a-1".to_owned(), "o-1".to_owned(), disks, extents);
+    let expected = ("a-1".to_owned(), Some("o-1".to_owned()), disks, extents);
     assert_eq!(*bench.control.begun.lock().unwrap(), [expected.clone(), expected]);
 }
 
@@ -444,10 +444,10 @@ fn the_report_has_what_was_booted_and_must_be_acknowledged() {
         bootloader_id: "metal-debian".into(),
     };
     let bench = Bench::new();
-    let closing = Closing { allocation: "a-1".into(), order: "o-1".into(), ..Closing::default() };
+    let closing = Closing { allocation: "a-1".into(), order: Some("o-1".into()), ..Closing::default() };
     assert!(bench.session().report(&closing).is_err());
     let (hidden, kept) = (Hidden { path: "/var/lib".into(), files: 7 }, KeptProof::default());
-    let marker = Some(Marker { order: "o-1".into(), ..Marker::default() });
+    let marker = Some(Marker { order: Some("o-1".into()), ..Marker::default() });
     let booted = || Session {
         printed: "the plan".into(),
         facts: Facts { boot: Some(boot.clone()), ..Facts::default() },
@@ -461,7 +461,10 @@ fn the_report_has_what_was_booted_and_must_be_acknowledged() {
     let reports = bench.control.ended.lock().unwrap();
     let [ended] = reports.as_slice() else { panic!("{reports:?}") };
     assert_eq!(ended.outcome, Outcome::Succeeded { boot: boot.clone(), marker });
-    assert_eq!((ended.allocation.as_str(), ended.order.as_str(), ended.plan.as_str()), ("a-1", "o-1", "the plan"));
+    assert_eq!(
+        (ended.allocation.as_str(), ended.order.as_deref(), ended.plan.as_str()),
+        ("a-1", Some("o-1"), "the plan")
+    );
     assert!(ended.peak_rss_bytes.unwrap() > 1 << 20);
     assert_eq!(ended.done, done);
     drop(reports);

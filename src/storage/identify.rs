@@ -2,6 +2,7 @@
 //! `/dev/sdb`.
 
 use super::kernel;
+use crate::empty;
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::DiskIdentity;
 use crate::survey;
@@ -49,23 +50,25 @@ pub fn read(disk: &File, device: &str) -> Result<DiskIdentity> {
     let (serial, wwn) = survey::serial_and_wwn(&kernel::sysfs_of_open(disk, device)?);
     let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("ask {device} for its size"))?;
     let diskseq = kernel::diskseq(disk).context(Phase::Storage, || format!("ask {device} which disk it is"))?;
-    Ok(DiskIdentity { device: device.to_owned(), size_bytes, serial, wwn, diskseq })
+    let (device, serial, wwn) = (device.to_owned(), empty::some(serial), empty::some(wwn));
+    Ok(DiskIdentity { device, size_bytes, serial, wwn, diskseq })
 }
 
 /// Compares only what the plan knows.
 fn differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     let mut differences = Vec::new();
     for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
-        if !planned.is_empty() && planned != found {
-            let found = if found.is_empty() { "unknown" } else { found };
-            differences.push(format!("{what} {planned} is now {found}"));
+        if let Some(planned) = planned.as_deref().filter(|planned| found.as_deref() != Some(*planned)) {
+            differences.push(format!("{what} {planned} is now {}", found.as_deref().unwrap_or("unknown")));
         }
     }
     if plan.size_bytes != now.size_bytes {
         differences.push(format!("{} bytes are now {}", plan.size_bytes, now.size_bytes));
     }
-    if plan.diskseq != 0 && now.diskseq != 0 && plan.diskseq != now.diskseq {
-        differences.push(format!("the kernel's disk number {} is now {}", plan.diskseq, now.diskseq));
+    if let (Some(planned), Some(found)) = (plan.diskseq, now.diskseq)
+        && planned != found
+    {
+        differences.push(format!("the kernel's disk number {planned} is now {found}"));
     }
     differences
 }

@@ -5,6 +5,7 @@ use crate::survey::number_text;
 use nix::errno::Errno;
 use nix::libc::{c_int, c_longlong, c_void};
 use std::fs::{self, File};
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -213,14 +214,14 @@ pub fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
     unsafe { ioctl::blkroset(device.as_raw_fd(), &c_int::from(read_only)) }.map(drop)
 }
 
-/// The number that the kernel gave to this disk. No other disk gets it while the kernel runs. 0 with kernels before
-/// 5.15, which have no such number.
-pub fn diskseq(device: &File) -> nix::Result<u64> {
+/// The number that the kernel gave to this disk. No other disk gets it while the kernel runs. Kernels before 5.15 have
+/// no such number.
+pub fn diskseq(device: &File) -> nix::Result<Option<NonZeroU64>> {
     let mut number = 0u64;
     // SAFETY: BLKGETDISKSEQ writes one u64 where the pointer says.
     match unsafe { ioctl::blkgetdiskseq(device.as_raw_fd(), &raw mut number) } {
-        Ok(_) => Ok(number),
-        Err(Errno::ENOTTY | Errno::EINVAL) => Ok(0),
+        Ok(_) => Ok(NonZeroU64::new(number)),
+        Err(Errno::ENOTTY | Errno::EINVAL) => Ok(None),
         Err(error) => Err(error),
     }
 }

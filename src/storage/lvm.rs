@@ -5,7 +5,7 @@
 use super::{busy, release, wipe};
 use crate::command::Command;
 use crate::error::{Context, Error, Phase, Result};
-use crate::layout::LvmType;
+use crate::layout::{LvmType, Size};
 use crate::plan::{CreateGroup, CreateVolume};
 use std::collections::BTreeSet;
 use std::fs;
@@ -97,15 +97,21 @@ fn group_args(group: &CreateGroup) -> Vec<String> {
 
 fn volume_args(volume: &CreateVolume) -> Vec<String> {
     let physical = volume.physical.len().to_string();
-    let size = format!("{}m", volume.size_mib);
     let kind = match volume.kind {
         LvmType::Linear => vec!["--type", "linear"],
         LvmType::Striped => vec!["--type", "striped", "--stripes", &physical],
         LvmType::Raid1 => vec!["--type", "raid1", "--mirrors", "1"],
     };
-    let size = if volume.size_mib == 0 { ["--extents", "100%FREE"] } else { ["--size", &size] };
+    let size = match volume.size {
+        Size::Rest => ["--extents".to_owned(), "100%FREE".to_owned()],
+        Size::Mib(mib) => ["--size".to_owned(), format!("{mib}m")],
+    };
     let wipe = ["--wipesignatures", "y", "--zero", "y"];
-    let words = kind.into_iter().chain(size).chain(wipe).chain(["--name", &volume.name, &volume.group]);
+    let words = kind.into_iter().chain(size.each_ref().map(String::as_str)).chain(wipe).chain([
+        "--name",
+        &volume.name,
+        &volume.group,
+    ]);
     words.map(str::to_owned).collect()
 }
 
@@ -147,9 +153,9 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
         // LVM counts the copies as stripes.
         LvmType::Raid1 => (2, extent),
     };
-    let planned = match volume.size_mib {
-        0 => size,
-        mib => (mib << 20).next_multiple_of(unit),
+    let planned = match volume.size {
+        Size::Rest => size,
+        Size::Mib(mib) => (mib.get() << 20).next_multiple_of(unit),
     };
     let planned = [volume.kind.name().to_owned(), stripes.to_string(), planned.to_string(), extent.to_string()];
     compare(&volume.device, &planned, found)

@@ -4,7 +4,7 @@ use super::{busy, kernel, wipe};
 use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::RaidLevel;
-use crate::plan::CreateArray;
+use crate::plan::{CreateArray, Member};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,20 +22,16 @@ pub const TOOLS: &[&str] = &["mdadm"];
 /// mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// mdadm's word for a member that is not there.
-pub const MISSING: &str = "missing";
-
 /// Makes a new array of these devices, reads back that it is as planned, and zeros both its ends, because it shows what
-/// its members held before. What they held is given up. [`MISSING`] may stand for a device, for as many as the level
-/// works without.
+/// its members held before. What they held is given up. As many may be missing as the level works without.
 ///
 /// # Errors
 /// A member is in use (and by whom), mdadm's own words, or what is read back is not the plan.
 pub fn create(array: &CreateArray) -> Result<()> {
     let device = &array.device;
-    let what = || format!("create {} {device} of {}", array.level, array.devices.join(" "));
+    let what = || format!("create {} {device} of {}", array.level, array.in_words());
     // Superblocks of other metadata versions lie elsewhere than the new ones, and would be found beside them.
-    there(&array.devices).try_for_each(|member| wipe::wipe_ends(member)).context(Phase::Storage, what)?;
+    array.there().try_for_each(|member| wipe::wipe_ends(member)).context(Phase::Storage, what)?;
     mdadm(argv(array)).context(Phase::Storage, what)?;
     freeze(device)?;
     let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;
@@ -51,7 +47,7 @@ pub fn create(array: &CreateArray) -> Result<()> {
 pub fn try_out(array: &CreateArray) -> Result<()> {
     let mut array = array.clone();
     array.createoptions.push("--assume-clean".to_owned());
-    let what = || format!("create {} of {}", array.level, array.devices.join(" "));
+    let what = || format!("create {} of {}", array.level, array.in_words());
     mdadm(argv(&array)).context(Phase::Storage, what)?;
     let found = Found::read(&array.device);
     stop(&array.device)?;
@@ -109,10 +105,6 @@ fn remove_links(array: &OsStr) -> Result<()> {
     Ok(())
 }
 
-fn there(devices: &[String]) -> impl Iterator<Item = &String> {
-    devices.iter().filter(|device| *device != MISSING)
-}
-
 /// mdadm's arguments; the layout's own come before the devices, since some of them apply to what follows.
 fn argv(array: &CreateArray) -> Vec<String> {
     let active = array.devices.len().saturating_sub(array.spares as usize);
@@ -135,7 +127,7 @@ fn argv(array: &CreateArray) -> Vec<String> {
     if array.metadata != "0.90" {
         args.push(format!("--name={}", name(&array.device)));
     }
-    args.extend(array.createoptions.iter().chain(&array.devices).cloned());
+    args.extend(array.createoptions.iter().cloned().chain(array.devices.iter().map(Member::to_string)));
     args
 }
 
@@ -216,7 +208,7 @@ impl Found {
             ("members", active.to_string(), self.raid_devices.clone()),
             ("metadata", array.metadata.clone(), self.metadata.clone()),
             ("UUID", text(array.uuid), self.uuid.map(text).unwrap_or_default()),
-            ("devices", list(resolved(there(&array.devices))), list(resolved(&self.devices))),
+            ("devices", list(resolved(array.there())), list(resolved(self.devices.iter().map(String::as_str)))),
         ];
         let differ = sides.into_iter().filter(|(_, planned, found)| planned != found);
         differ.map(|(what, planned, found)| format!("{what}: planned {planned}, found {found}")).collect()
@@ -224,6 +216,6 @@ impl Found {
 }
 
 /// Links followed: `/dev/md/inner` is `/dev/md126`.
-fn resolved<'a>(devices: impl IntoIterator<Item = &'a String>) -> BTreeSet<PathBuf> {
-    devices.into_iter().map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.into())).collect()
+fn resolved<'a>(devices: impl Iterator<Item = &'a str>) -> BTreeSet<PathBuf> {
+    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.into())).collect()
 }

@@ -8,7 +8,7 @@ use super::{filesystem, raid};
 use crate::command::{CommandError, End};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
-use crate::plan::{CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
+use crate::plan::{CreateArray, MakeFilesystem, Member, MountFilesystem, TryArray, TryFilesystem};
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -51,14 +51,14 @@ fn array_of(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
     let TryArray { make, sector_bytes, .. } = trial;
     let what = || format!("{} for {} was tried in memory, and cannot be made so", make.level, make.device);
     let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
-    for (device, size_bytes) in make.devices.iter().zip(member_bytes) {
-        if device == raid::MISSING {
-            devices.push(device.clone());
+    for (member, size_bytes) in make.devices.iter().zip(member_bytes) {
+        if *member == Member::Missing {
+            devices.push(Member::Missing);
             continue;
         }
         let scratch = Scratch::new(*size_bytes, MEMBER_MEMORY_BYTES)?;
         let member = scratch.attach(*sector_bytes)?;
-        devices.push(member.path.clone());
+        devices.push(Member::Device(member.path.clone()));
         members.push(member);
         scratches.push(scratch);
     }

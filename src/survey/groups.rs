@@ -235,7 +235,7 @@ fn groups(
             LogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
                 health: health(&row, volume, kind, whole),
-                entangled: entangled(volume).to_owned(),
+                entangled: entangled(volume).map(str::to_owned),
                 name: volume.lv_name.clone(),
                 uuid: volume.lv_uuid.clone(),
                 size_bytes: number(&volume.lv_size),
@@ -264,28 +264,26 @@ fn groups(
     groups
 }
 
-/// Why the group cannot be activated here; empty if it can. This host has no system ID (lvmsystemid(7)).
-fn closed(group: &Group) -> String {
+/// Why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)).
+fn closed(group: &Group) -> Option<String> {
     match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
-        (false, _) => "it is exported: `vgimport` it in the installed system".to_owned(),
-        (true, "") => String::new(),
-        (true, owner) => {
-            format!(
-                "it belongs to the host with the system ID \"{owner}\": take that off with `vgchange --systemid \"\"`"
-            )
-        }
+        (false, _) => Some("it is exported: `vgimport` it in the installed system".to_owned()),
+        (true, "") => None,
+        (true, owner) => Some(format!(
+            "it belongs to the host with the system ID \"{owner}\": take that off with `vgchange --systemid \"\"`"
+        )),
     }
 }
 
-/// Why the volume cannot be activated alone; empty if it can. An origin is activated together with its snapshots, and a
+/// Why the volume cannot be activated alone; `None` if it can. An origin is activated together with its snapshots, and a
 /// merge that is due begins. A move goes on. Such volumes look linear otherwise.
-fn entangled(volume: &Volume) -> &'static str {
+fn entangled(volume: &Volume) -> Option<&'static str> {
     match () {
         () if volume.lv_role.split(',').any(|role| role == "origin") => {
-            "has a snapshot, which would be activated with it"
+            Some("has a snapshot, which would be activated with it")
         }
-        () if !volume.lv_allocation_locked.is_empty() => "is being moved, which would go on",
-        () => "",
+        () if !volume.lv_allocation_locked.is_empty() => Some("is being moved, which would go on"),
+        () => None,
     }
 }
 

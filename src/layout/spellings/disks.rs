@@ -61,7 +61,7 @@ fn partition(reader: &mut Reader, node: &Node, place: &str) -> Option<Partition>
     Some(Partition {
         number: reader.required_number(&fields, "number", "number is missing").unwrap_or_default(),
         label: reader.optional_text(&fields, "label"),
-        size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
+        size: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1_u64).into(),
         kind: partition_kind(reader, &fields),
     })
 }

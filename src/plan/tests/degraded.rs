@@ -210,7 +210,7 @@ fn disks_that_others_stand_in_for_may_be_absent() {
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
     let raid = operations(&plan, StageName::StorageRaid);
     let devices = raid.iter().map(|operation| match operation {
-        Operation::Device(OnDevice::CreateArray(array)) => array.devices.join(" "),
+        Operation::Device(OnDevice::CreateArray(array)) => array.in_words(),
         other => panic!("{other:?}"),
     });
     assert_eq!(devices.collect::<Vec<_>>(), ["/dev/sda1 missing", "/dev/sda2 missing"]);

@@ -11,7 +11,7 @@ pub(super) fn marker(inventory: &Inventory) -> Marker {
         serial: disk.serial.clone(),
         wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
-        guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default(),
+        guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()),
         ..MarkedDisk::default()
     });
     Marker {
@@ -24,7 +24,7 @@ pub(super) fn marker(inventory: &Inventory) -> Marker {
 }
 
 pub(super) fn claim() -> Claim {
-    Claim { machine: "m-1".to_owned(), allocation: "a-1".to_owned(), order: "o-1".to_owned(), ..Claim::default() }
+    Claim { machine: "m-1".to_owned(), allocation: "a-1".to_owned(), order: Some("o-1".to_owned()), ..Claim::default() }
 }
 
 pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
@@ -33,7 +33,7 @@ pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) ->
 
 /// A first installation: without an order.
 pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    planned(layout, inventory, Mode::Install, Claim { order: String::new(), ..claim })
+    planned(layout, inventory, Mode::Install, Claim { order: None, ..claim })
 }
 
 pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: Mode, claim: Claim) -> Result<Plan, Box<Refusal>> {
@@ -277,7 +277,8 @@ fn hinted() -> (Layout, Inventory) {
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0", "D0"]) {
         disk.serial = serial.to_owned();
     }
-    let archive = Signature { kind: "xfs".to_owned(), label: "archive".to_owned(), ..Signature::default() };
+    let (kind, label, uuid) = ("xfs".to_owned(), "archive".to_owned(), "a-9".to_owned());
+    let archive = Signature { kind, label, uuid, ..Signature::default() };
     inventory.disks[3].signatures.push(archive);
     let mut marker = marker(&inventory);
     marker.disks.truncate(3);
@@ -371,7 +372,7 @@ fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
 fn an_install_asks_for_no_marker() {
     let mut inventory = marked();
     inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
-    let claim = Some(Claim { order: String::new(), ..claim() });
+    let claim = Some(Claim { order: None, ..claim() });
     let request = Request {
         mode: Mode::Install,
         steps: Steps::default(),

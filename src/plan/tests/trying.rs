@@ -47,7 +47,8 @@ fn a_member_that_is_absent_stays_missing_in_the_trial() {
     degraded::unplug(&mut after, "sdb");
     let plan = make(&layout, &after, Mode::Reinstall).unwrap();
     let [Operation::Device(OnDevice::TryArray(trial))] = trials(&plan)[..] else { panic!("{plan}") };
-    assert_eq!(trial.make.devices, ["/dev/sda2", "missing"]);
+    assert_eq!(trial.make.devices, [Member::Device("/dev/sda2".to_owned()), Member::Missing]);
+    assert_eq!(serde_json::to_value(&trial.make).unwrap()["devices"], serde_json::json!(["/dev/sda2", "missing"]));
     assert!(trial.member_bytes[0] > 0 && trial.member_bytes[1] == 0, "{:?}", trial.member_bytes);
 }
 
@@ -105,7 +106,7 @@ fn an_array_on_one_of_unknown_size_is_tried_with_members_of_several() {
         level: RaidLevel::Raid6,
         metadata: "1.2".to_owned(),
         uuid: uuid::Uuid::nil(),
-        devices: raid("", &devices, RaidLevel::Raid6, 0).devices,
+        devices: Member::list(devices),
         spares: 0,
         createoptions: words("--size=6G"),
     };

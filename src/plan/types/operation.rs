@@ -129,7 +129,8 @@ pub enum OfRun {
     TellPointOfNoReturn {
         /// Ids. An install has no order.
         allocation: String,
-        order: String,
+        #[serde(with = "crate::empty")]
+        order: Option<String>,
         /// By their names in the layout.
         disks: Vec<MarkedDisk>,
         /// The plan's.

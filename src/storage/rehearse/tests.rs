@@ -3,7 +3,7 @@
 use super::*;
 use crate::command::Command;
 use crate::layout::RaidLevel;
-use crate::plan::CreateArray;
+use crate::plan::{CreateArray, Member};
 use crate::storage::lock::Locks;
 use crate::storage::vmdisks::Disks;
 use crate::storage::{kernel, wipe};
@@ -91,7 +91,7 @@ fn mirror(device: &str, devices: &[String], metadata: &str) -> CreateArray {
         level: RaidLevel::Raid1,
         metadata: metadata.to_owned(),
         uuid: Uuid::new_v4(),
-        devices: devices.to_vec(),
+        devices: Member::list(devices),
         spares: 0,
         createoptions: Vec::new(),
     }

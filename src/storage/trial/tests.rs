@@ -135,8 +135,8 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
     use crate::layout::RaidLevel::{self, Raid0, Raid1, Raid5, Raid6, Raid10};
     crate::storage::vmdisks::assert_test_machine();
     let trial = |level: RaidLevel, metadata: &str, members: &str, options: &str, sector_bytes| {
-        let devices: Vec<String> = members.split(' ').map(str::to_owned).collect();
-        let size = |device: &String| if device == raid::MISSING { 0 } else { 8 << 40 };
+        let devices = Member::list(members.split(' '));
+        let size = |member: &Member| member.device().map_or(0, |_| 8 << 40);
         TryArray {
             member_bytes: devices.iter().map(size).collect(),
             make: CreateArray {
