@@ -276,18 +276,6 @@ pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
     serde_json::from_str(&text).map(Some).context(path.display())
 }
 
-/// What the machine with this token is told of itself and its allocation.
-///
-/// # Errors
-/// The server refuses.
-pub fn machine(port: u16, id: &str, token: &str) -> Result<Value> {
-    let path = format!("/v1/machine/{id}");
-    match get_with(port, &path, &format!("Authorization: Bearer {token}\r\n"))? {
-        (200, body) => serde_json::from_str(&body).context(path),
-        (status, body) => Err(format!("GET {path}: {status} {body}")),
-    }
-}
-
 /// What the operator is told of a machine: the machine's own document, and why it has no allocation.
 ///
 /// # Errors
