@@ -1,6 +1,6 @@
 //! What is tried in memory before anything is destroyed.
 
-use super::stacks::{five, layout, raid};
+use super::stacks::{five, layout};
 use super::*;
 use crate::layout::RaidLevel;
 use crate::plan::devices::Size;
