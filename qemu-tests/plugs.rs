@@ -57,9 +57,10 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
             device += &format!(",id={}", device_id(disk));
         }
         // QEMU before 9.0 spoils the log where a write of zeros meets another write (its "Fix a bug in handling zero
-        // writes"). So the guest writes zeros itself.
+        // writes"). So the guest writes zeros itself. Merged requests may have 1024 pieces (IOV_MAX). With the log's own
+        // piece they fail.
         if log.is_some() && model.starts_with("virtio-blk") {
-            device += ",write-zeroes=off";
+            device += ",write-zeroes=off,request-merging=off";
         }
         // OVMF drops the whole boot order and tries the network first if it does not understand one entry. It
         // understands none for these.
