@@ -23,6 +23,8 @@ mod docs;
 pub mod error;
 pub mod exit;
 pub mod facts;
+#[cfg(feature = "agent")]
+pub mod gpt;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod http;
 #[cfg(feature = "agent")]
