@@ -24,6 +24,8 @@ mod empty;
 pub mod error;
 pub mod exit;
 pub mod facts;
+#[cfg(feature = "agent")]
+pub mod gpt;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod http;
 #[cfg(feature = "agent")]
