@@ -31,7 +31,7 @@ pub fn create(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.in_words());
     // Superblocks of other metadata versions lie elsewhere than the new ones, and would be found beside them.
-    array.there().try_for_each(|member| wipe::wipe_ends(member)).context(Phase::Storage, what)?;
+    array.there().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
     mdadm(argv(array)).context(Phase::Storage, what)?;
     freeze(device)?;
     let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;

@@ -63,7 +63,7 @@ fn a_table_that_we_write_is_read_as_it_was_meant() {
         let table = super::read(&target, &roots, &users).unwrap().table.unwrap();
         assert_eq!((table.kind.as_str(), table.guid), ("gpt", Some(id)));
         let found =
-            table.partitions.iter().map(|part| (part.number, part.start_bytes, part.size_bytes, part.name.as_str()));
+            table.partitions.iter().map(|part| (part.number, part.start_bytes, part.size_bytes, part.label.as_str()));
         let first = efi.sectors.start;
         let long = "e".repeat(36);
         let meant =
