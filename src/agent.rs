@@ -182,7 +182,7 @@ impl Agent {
                 leaves: StageName::BootKexec.leaves(),
                 past_point_of_no_return: true,
                 error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
-                done: facts.done,
+                done: Box::new(facts.done),
             },
         };
         Failure::of_the_plan(failure, allocation, text)

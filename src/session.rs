@@ -81,7 +81,7 @@ pub struct Failure {
     pub past_point_of_no_return: bool,
     pub error: Error,
     /// All that was done until then.
-    pub done: Done,
+    pub done: Box<Done>,
 }
 
 impl Session {
@@ -115,7 +115,7 @@ impl Session {
                 let leaves = plan.leaves(index);
                 self.leave(leaves);
                 let past_point_of_no_return = index >= plan.point_of_no_return;
-                let done = self.facts.done.clone();
+                let done = Box::new(self.facts.done.clone());
                 return Err(Failure { stage: stage.name, leaves, past_point_of_no_return, error, done });
             }
         }

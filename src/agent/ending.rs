@@ -87,7 +87,7 @@ impl Failure {
             }
         };
         let at_stage = Failure::before_the_plan(stage.as_str(), error);
-        Failure { leaves, past_point_of_no_return, allocation, plan, done, ..at_stage }
+        Failure { leaves, past_point_of_no_return, allocation, plan, done: *done, ..at_stage }
     }
 
     /// Is every disk as it was before this run and before all earlier attempts?
@@ -204,7 +204,7 @@ mod tests {
         let allocation = Allocation { reinstall: true, order, ..Allocation::default() };
         let error = Error::new(Phase::Image, "no answer");
         let leaves = if past_point_of_no_return { Leaves::HalfMade } else { Leaves::Untouched };
-        let (stage, done) = (StageName::ImageReach, Done::default());
+        let (stage, done) = (StageName::ImageReach, Box::default());
         let failure = session::Failure { stage, leaves, past_point_of_no_return, error, done };
         Failure::of_the_plan(failure, allocation, "the plan".into())
     }
@@ -240,7 +240,7 @@ mod tests {
             leaves: Leaves::HalfMade,
             past_point_of_no_return: true,
             error: Error::new(Phase::Image, "no answer"),
-            done: done.clone(),
+            done: Box::new(done.clone()),
         };
         agent.tell(&Failure::of_the_plan(failed, Allocation::default(), String::new()));
         agent.tell(&Failure::before_the_plan("tools", Error::new(Phase::Settings, "none")));
@@ -273,7 +273,7 @@ mod tests {
         let unknown = Failure::before_the_plan("control.register", error());
         assert_eq!((unknown.way(&Acknowledged::default()), unknown.is_untouched()), (Way::Hold, true));
         let (stage, leaves) = (StageName::ImageBurn, Leaves::HalfMade);
-        let done = Done::default();
+        let done = Box::default();
         let failed = session::Failure { stage, leaves, past_point_of_no_return: true, error: error(), done };
         let failed = Failure::of_the_plan(failed, Allocation::default(), String::new());
         assert_eq!((failed.way(&Acknowledged::default()), failed.is_untouched()), (Way::Hold, false));

@@ -489,7 +489,7 @@ fn a_failure_tells_what_was_done_until_then() {
     session.facts.done = done.clone();
     // No kernel was loaded that could be reported.
     let plan = plan(vec![(StageName::ReportFinal, vec![Operation::Run(OfRun::Report(Closing::default()))])]);
-    assert_eq!(session.run(&plan).unwrap_err().done, done);
+    assert_eq!(*session.run(&plan).unwrap_err().done, done);
 }
 
 /// What the operations of a run have noted is taken back from the newest to the oldest, and what has ended is not.
