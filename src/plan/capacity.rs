@@ -267,7 +267,11 @@ mod tests {
             (LvmType::Raid1, 400, Some(400)),
             (LvmType::Striped, 401, Some(408)),
         ] {
-            assert_eq!(asked_for(kind, Size::from(size_mib), 3), expected_mib.map(|mib: u64| mib * MIB), "{kind} {size_mib}");
+            assert_eq!(
+                asked_for(kind, Size::from(size_mib), 3),
+                expected_mib.map(|mib: u64| mib * MIB),
+                "{kind} {size_mib}"
+            );
         }
     }
 
