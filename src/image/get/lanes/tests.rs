@@ -7,8 +7,9 @@ use crate::image::flow::{Digest, Feed};
 use crate::image::get::feed;
 use crate::image::get::fetch::Fetch;
 use crate::image::get::retry::Pace;
-use crate::image::testing::{Act, Request, Server, Tar, noise, pace};
+use crate::image::testing::{Tar, noise, pace};
 use crate::image::{Beneath, Incoming, Manifest, Part, Plain, Reached};
+use crate::testing::http::{Act, Request, Server};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Barrier, LazyLock, Mutex};
 

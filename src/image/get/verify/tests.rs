@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::http;
-use crate::image::testing::{Act, Server, noise, pace};
+use crate::image::testing::{noise, pace};
+use crate::testing::http::{Act, Server};
 use proptest::prelude::*;
 
 const CHUNK: u32 = 1000;
