@@ -22,8 +22,15 @@ pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
         devices.extend(line.split_whitespace().skip(4).flat_map(|members| members.split(',')).map(str::to_owned));
     }
     let is_on = |disk: &str| devices.iter().any(|device| is_of(device, disk));
+    // Whoever uses one path uses the disk, and so its other paths.
+    let used: BTreeSet<&str> = machine
+        .disks
+        .iter()
+        .filter(|disk| is_on(&disk.name))
+        .map(|disk| disk.path_of.as_ref().unwrap_or(&disk.name).as_str())
+        .collect();
     let disks = machine.disks.iter().filter(|disk| disk.path_of.is_none());
-    disks.map(|disk| disk.name.as_str()).filter(|disk| !is_on(disk)).collect()
+    disks.map(|disk| disk.name.as_str()).filter(|disk| !used.contains(disk)).collect()
 }
 
 /// Is this device the disk or one of its partitions? `sdaa` is not on `sda`, and `nvme0n1` has a `p` before the numbers
@@ -53,12 +60,13 @@ fn volumes_of(group: String, facts: &Facts) -> Vec<String> {
 
 /// Partitions, volumes, arrays and swap count as use; a group without a mounted volume does not.
 pub fn self_test() {
-    let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n\
+    let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/sdz1 /srv ext4 rw 0 0\n\
                 /dev/mapper/csi--lvm-var--lib /var/lib ext4 rw 0 0\n--- swaps\nFilename Type\n/dev/nvme0n1p2 partition 1 0 -2\n\
                 --- arrays\ndata raid1 1.2 2 sda2,missing sdb2\n--- groups\ncsi-lvm - vdb,vdc\nother - vdd\n=== facts end tiny\n";
     let facts = Facts::read(text, "tiny").expect("facts");
     let names = ["vda", "vdb", "vdc", "vdd", "vde", "sda", "sdb", "sdc", "nvme0n1", "nvme1n1"];
     let disks: String = names.iter().map(|name| format!("- {{name: {name}, bus: scsi, size_mib: 1}}\n")).collect();
+    let disks = disks + "- {name: sdy, bus: scsi, size_mib: 1}\n- {name: sdz, bus: scsi, path_of: sdy}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
     let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
     assert_eq!(unused(&scenario.machine, &facts), ["vdd", "vde", "sdc", "nvme1n1"]);
