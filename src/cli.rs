@@ -60,6 +60,7 @@ pub enum Command {
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
     Inventory,
     /// Print what an installation would do, disk by disk, with the point of no return. Reads only.
+    #[cfg(feature = "desk")]
     #[command(after_help = format!(
         "Examples: a machine in a rack, planned on a desk from its inventory, or from what its server knows\n  \
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
@@ -67,6 +68,7 @@ pub enum Command {
     ))]
     Plan(crate::desk::plan::Options),
     /// Check layouts: all that is wrong with each, and whether two of them are for the same size and image.
+    #[cfg(feature = "desk")]
     #[command(after_help = format!(
         "Examples: a set, the layout that a machine would get, the canonical spelling\n  \
         drophammer check layouts/\n  \

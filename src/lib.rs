@@ -17,6 +17,7 @@ pub mod cli;
 pub mod command;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod control;
+#[cfg(feature = "desk")]
 pub mod desk;
 #[cfg(test)]
 mod docs;
@@ -34,6 +35,8 @@ pub mod inventory;
 #[cfg(feature = "survey")]
 pub mod jail;
 pub mod layout;
+#[cfg(feature = "survey")]
+pub mod look;
 pub mod marker;
 #[cfg(feature = "serve")]
 pub mod operator;

@@ -4,6 +4,7 @@ use clap::Parser;
 use drophammer::cli::{Cli, Command};
 #[cfg(feature = "agent")]
 use drophammer::cli::{Image, ImageCommand};
+#[cfg(feature = "desk")]
 use drophammer::desk;
 use drophammer::error::Result;
 use drophammer::exit::Exit;
@@ -52,8 +53,10 @@ fn run(command: Command) -> Result<Exit> {
         #[cfg(feature = "serve")]
         Command::Machine(options) => drophammer::operator::run(&options),
         #[cfg(feature = "survey")]
-        Command::Inventory => desk::inventory(),
+        Command::Inventory => drophammer::look::inventory(),
+        #[cfg(feature = "desk")]
         Command::Plan(options) => desk::plan(&options),
+        #[cfg(feature = "desk")]
         Command::Check(options) => desk::check(&options),
         #[cfg(feature = "desk")]
         Command::Tree(options) => desk::tree(&options),

@@ -2,25 +2,17 @@
 //! its own, `pack`.
 
 pub mod check;
-#[cfg(feature = "survey")]
-mod inventory;
 pub mod plan;
 #[cfg(feature = "serve")]
 mod registered;
-#[cfg(feature = "desk")]
 pub mod schema;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "desk")]
 pub mod tree;
 
 pub use check::check;
-#[cfg(feature = "survey")]
-pub use inventory::inventory;
 pub use plan::plan;
-#[cfg(feature = "desk")]
 pub use schema::schema;
-#[cfg(feature = "desk")]
 pub use tree::tree;
 
 use crate::error::{Context, Phase, Result};
@@ -39,7 +31,6 @@ fn located(file: &Path, problem: &Problem) -> String {
     format!("{}:{blank}{problem}", file.display())
 }
 
-#[cfg(feature = "desk")]
 fn print_problems(file: &Path, problems: &[Problem]) -> Result<()> {
     crate::stdout::print(&problem_lines(file, problems))
 }
