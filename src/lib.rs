@@ -18,6 +18,7 @@ pub mod command;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod control;
 pub mod desk;
+pub mod device;
 #[cfg(test)]
 mod docs;
 pub mod error;
@@ -60,5 +61,6 @@ pub mod target;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod topology;
 #[cfg(any(feature = "agent", feature = "serve"))]
 mod yaml;

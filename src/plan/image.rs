@@ -41,7 +41,7 @@ impl Way {
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).map(|(_, is)| is);
         let burn = BurnDisk {
             name,
-            device: disk.device.clone(),
+            device: disk.device.to_string(),
             identity: DiskIdentity::of(disk),
             size_bytes: disk.size_bytes,
             sector_bytes: disk.sector_bytes,

@@ -1,14 +1,16 @@
 //! How what is kept comes back: before the image if the image's files are merged into it, otherwise after the image.
 
 use super::stages::{Placed, new_filesystem};
+use super::together::Together;
 use super::untouched::foreign_partitions;
 use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
 use super::{
     ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, Operation, Rehearsal, Restore, Verdict,
-    find,
 };
+use crate::device::DevicePath;
 use crate::inventory::{Inventory, Signature};
-use crate::layout::{Below, Filesystem, Format, Layout, OnReinstall};
+use crate::layout::{Below, Filesystem, Format, OnReinstall};
+use crate::topology::Match;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// When something comes back.
@@ -24,24 +26,20 @@ pub struct Returning<'a> {
     /// Paths of the disks and arrays, and names of the groups, on which merged filesystems lie.
     early: BTreeSet<String>,
     /// Path of a disk to the numbers of its partitions that the layout does not list.
-    others: BTreeMap<String, Vec<u32>>,
+    others: BTreeMap<DevicePath, Vec<u32>>,
 }
 
 impl<'a> Returning<'a> {
-    pub fn new(
-        layout: &Layout,
-        inventory: &Inventory,
-        decided: &'a Decided,
-        filesystems: &'a [Placed<'a>],
-    ) -> Returning<'a> {
+    pub fn new(meant: &Match, decided: &'a Decided, filesystems: &'a [Placed<'a>]) -> Returning<'a> {
+        let layout = meant.graph.layout;
         let merged = filesystems.iter().filter(|placed| is_merged(placed));
-        let Below { disks, arrays, groups } = layout.below(merged.map(|(wanted, _)| wanted.device.as_str()));
-        let disks = disks.into_iter().filter_map(|index| find::disk(&layout.disks[index], inventory).ok());
+        let Below { disks, arrays, groups } = meant.graph.below(merged.map(|(wanted, _)| wanted.device.as_str()));
+        let disks = disks.into_iter().filter_map(|index| meant.disk(index));
         let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.clone());
         let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
-        let early = disks.map(|disk| disk.device.clone()).chain(arrays).chain(groups).collect();
-        let others = inventory.disks.iter();
-        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(layout, inventory, disk))).collect();
+        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).collect();
+        let others = meant.inventory.disks.iter();
+        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).collect();
         Returning { decided, filesystems, early, others }
     }
 
@@ -62,7 +60,9 @@ impl<'a> Returning<'a> {
             mount(placed).map(|mount| MountFilesystem { options, ..mount })
         });
         let operations: Vec<Restore> = self.stacked(|_| true).chain(mounts.map(Restore::Mount)).collect();
-        let over = bottom(&operations).into_iter().chain(self.parts_of_btrfs(inventory)).collect::<BTreeSet<String>>();
+        let bottom = bottom(&operations);
+        let over = bottom.iter().map(DevicePath::to_string).chain(self.parts_of_btrfs(inventory));
+        let over = over.collect::<BTreeSet<String>>();
         (!operations.is_empty()).then(|| Rehearsal { over: over.into_iter().collect(), operations })
     }
 
@@ -77,7 +77,7 @@ impl<'a> Returning<'a> {
         let whole = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures));
         let parts = inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
-        all.filter(|(_, signatures)| is_part(signatures)).map(|(device, _)| device.clone()).collect()
+        all.filter(|(_, signatures)| is_part(signatures)).map(|(device, _)| device.to_string()).collect()
     }
 
     /// Restores kept arrays first, then the groups that may lie on them.
@@ -124,7 +124,7 @@ impl<'a> Returning<'a> {
         let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
         let stacked: Vec<Restore> = self.stacked(is_now).collect();
         // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
-        let devices: Vec<String> = bottom(&stacked).into_iter().collect();
+        let devices: Vec<String> = bottom(&stacked).iter().map(DevicePath::to_string).collect();
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| placed.1.fill && self.when_filled(placed) == when);
         let fills = fills.map(new_filesystem).map(OnDevice::MakeFilesystem).map(Operation::Device);
@@ -135,10 +135,11 @@ impl<'a> Returning<'a> {
         if operations.is_empty() {
             return operations;
         }
-        let disks = self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(&disk.device));
+        let disks =
+            self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(disk.device.as_str()));
         let unlock = |disk: &DiskPlan| {
             let others = self.others.get(&disk.device).cloned().unwrap_or_default();
-            Operation::Run(OfRun::UnlockDisk { device: disk.device.clone(), others })
+            Operation::Run(OfRun::UnlockDisk { device: disk.device.to_string(), others })
         };
         disks.map(unlock).chain(operations).collect()
     }
@@ -156,26 +157,26 @@ impl<'a> Returning<'a> {
 }
 
 /// Devices that these operations use and that none of them creates.
-fn bottom(operations: &[Restore]) -> BTreeSet<String> {
-    let (mut taken, mut brought) = (BTreeSet::new(), Vec::new());
+fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
+    let (mut together, mut taken) = (Together::default(), BTreeSet::<DevicePath>::new());
     for operation in operations {
-        match operation {
-            Restore::AssembleArray(AssembleArray { device, members, .. }) => {
-                taken.extend(members.iter().cloned());
-                brought.push(device.clone());
+        let devices = match operation {
+            Restore::AssembleArray(array) => {
+                together.array(array);
+                array.members.clone()
             }
-            Restore::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
-                taken.extend(devices.iter().cloned());
-                brought.extend(volumes.iter().map(|volume| format!("/dev/{name}/{volume}")));
+            Restore::ActivateGroup(group) => {
+                together.group(group);
+                group.devices.clone()
             }
             Restore::Mount(mount) => {
-                taken.insert(mount.device.clone());
-                taken.extend(mount.named_devices().map(str::to_owned));
+                let named = mount.named_devices().map(str::to_owned);
+                std::iter::once(mount.device.clone()).chain(named).collect()
             }
-        }
+        };
+        taken.extend(devices.into_iter().map(DevicePath::from));
     }
-    taken.retain(|device| !brought.contains(device));
-    taken
+    together.bottoms(taken)
 }
 
 impl MountFilesystem {

@@ -9,16 +9,18 @@ use super::{
 use super::{display, extents, handing, image, kept, making, marking, steps, trying, untouched};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use crate::topology::Match;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
-    let marker = marking::marker(layout, inventory, &request, &decided);
-    let begun_on = marking::begun_on(layout, inventory, marker.as_ref());
-    let begun_on = making::recorded(layout, &decided, inventory, &begun_on);
+    let meant = Match::new(layout, inventory);
+    let marker = marking::marker(&meant, &request, &decided);
+    let begun_on = marking::begun_on(&meant, marker.as_ref());
+    let begun_on = making::recorded(&meant, &decided, &begun_on);
     let expected = kept::expected(layout, inventory, &decided);
-    display::show_kept(layout, inventory, &mut decided);
+    display::show_kept(&meant, &mut decided);
     let filesystems = in_mount_order(layout, &decided.filesystems);
     let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
-    let returning = Returning::new(layout, inventory, &decided, &filesystems);
+    let returning = Returning::new(&meant, &decided, &filesystems);
     let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab);
     let (formats, root_uuid) = (formats(&filesystems), root_uuid(&filesystems));
     let files = handing::files(&request, inventory, &decided, &formats, &root_uuid);
@@ -30,7 +32,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         ),
         (
             StageName::StorageLock,
-            locks(layout, inventory, &decided)
+            locks(&meant, &decided)
                 .into_iter()
                 .chain(array_trials(&decided))
                 .chain(trying::tries(&filesystems))
@@ -134,16 +136,13 @@ pub fn made(decided: &Decided) -> Vec<String> {
 }
 
 fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<String> {
-    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.clone()).collect()
+    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.to_string()).collect()
 }
 
-fn locks(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Vec<Operation> {
+fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
     let lock = |disk: &DiskPlan| {
-        Operation::Run(OfRun::LockDisk {
-            device: disk.device.clone(),
-            untouched: untouched::ranges(layout, inventory, disk),
-        })
+        Operation::Run(OfRun::LockDisk { device: disk.device.to_string(), untouched: untouched::ranges(meant, disk) })
     };
     disks.map(lock).collect()
 }

@@ -15,6 +15,7 @@ pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
 use super::Extents;
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel};
 use crate::marker::Marker;
@@ -75,8 +76,8 @@ pub enum Verdict {
 /// One disk of the machine and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DiskPlan {
-    pub name: String,
-    pub device: String,
+    pub name: KernelName,
+    pub device: DevicePath,
     pub size_bytes: u64,
     pub model: String,
     pub serial: String,
@@ -112,7 +113,7 @@ pub struct Kept {
 #[serde(rename_all = "snake_case")]
 pub enum KeptObject {
     /// By kernel name, which does not change while the agent runs.
-    Disk(String),
+    Disk(KernelName),
     /// `device` is only for people: kernel names of arrays change while the agent runs.
     Array { uuid: Uuid, device: String },
     /// By LVM's UUID; `name` is only for people.
@@ -127,7 +128,7 @@ pub enum KeptObject {
 #[serde(rename_all = "snake_case")]
 pub enum LiesOn {
     /// A disk or partition, by its path.
-    Device(String),
+    Device(DevicePath),
     Array(Uuid),
     /// A logical volume, by LVM's UUID of its group.
     Volume {

@@ -37,7 +37,7 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
         check_group(check, group, &layout.logicalvolumes, &sizes);
     }
     for volume in layout.logicalvolumes.iter().filter(|volume| volume.size_mib > 0) {
-        sizes.insert(format!("/dev/{}/{}", volume.volumegroup, volume.name), volume.size_mib);
+        sizes.insert(volume.device(), volume.size_mib);
     }
     check_filesystems(check, layout, &sizes);
 }

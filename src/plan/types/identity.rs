@@ -17,7 +17,7 @@ pub struct DiskIdentity {
 impl DiskIdentity {
     pub fn of(disk: &Disk) -> DiskIdentity {
         DiskIdentity {
-            device: disk.device.clone(),
+            device: disk.device.to_string(),
             size_bytes: disk.size_bytes,
             serial: disk.serial.clone(),
             wwn: disk.wwn.clone(),

@@ -14,7 +14,7 @@ fn of_mutated_gpts_no_partition_lies_outside_the_disk_and_no_disk_passes_for_bla
     for Mutated { name, sector, disk } in mutated() {
         tree.write("dev/sda", &disk);
         let size_bytes = disk.len() as u64;
-        let target = Target { name: "sda", device: "/dev/sda", sector_bytes: sector, size_bytes };
+        let target = Target { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector, size_bytes };
         let contents = super::read(&target, &roots, &users).unwrap();
         assert!(!contents.blank, "{name}: a disk with something on it passes for blank");
         doubts += u32::from(contents.unreadable.is_some());
