@@ -21,9 +21,12 @@ pub mod desk;
 pub mod device;
 #[cfg(test)]
 mod docs;
+mod empty;
 pub mod error;
 pub mod exit;
 pub mod facts;
+#[cfg(feature = "agent")]
+pub mod gpt;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod http;
 #[cfg(feature = "agent")]

@@ -65,7 +65,7 @@ impl Incoming {
     /// `plain` says what is wanted: a tree of files, or a disk.
     ///
     /// # Errors
-    /// TLS cannot be set up, or the image's manifest is not of this image.
+    /// TLS cannot be set up.
     pub fn start(reached: Reached, plain: Plain) -> Result<Incoming> {
         Incoming::at_pace(reached, plain, Pace::default())
     }
@@ -73,13 +73,13 @@ impl Incoming {
     pub(super) fn at_pace(reached: Reached, plain: Plain, pace: Pace) -> Result<Incoming> {
         let client = http::streaming_client(pace.stall)?;
         let mut incoming = Incoming { reached, client, pace, plain, first: None, among_others: false };
-        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part, None)).transpose()?;
+        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part, None));
         Ok(incoming)
     }
 
-    fn arriving(&self, part: &Part, held_in: Option<Hold>) -> Result<Arriving> {
-        let feed = feed(&self.client, part, &self.pace)?;
-        Ok(Arriving::start(feed, &part.digest, self.plain, raw::require_tree, held_in))
+    fn arriving(&self, part: &Part, held_in: Option<Hold>) -> Arriving {
+        let feed = feed(&self.client, part, &self.pace);
+        Arriving::start(feed, &part.digest, self.plain, raw::require_tree, held_in)
     }
 
     /// Refuses a raw disk image where a tree of files is wanted, by the image's first bytes: that is known before anything is
@@ -104,7 +104,7 @@ impl Incoming {
                 // It changes while we look.
                 (Err(_), Some(why)) => {
                     start = self.next_start(start, &why)?;
-                    self.first = Some(self.arriving(part, None)?);
+                    self.first = Some(self.arriving(part, None));
                 }
                 (Err(error), None) => {
                     return Err(error).context(Phase::Image, || format!("look at the beginning of {}", part.url));

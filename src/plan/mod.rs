@@ -19,6 +19,7 @@ mod lvm;
 mod making;
 mod marking;
 mod missing;
+mod placed;
 mod promise;
 mod reaching;
 mod recorded;

@@ -38,7 +38,7 @@ impl Incoming {
         loop {
             let first = self.first.take();
             let part = self.only_part()?;
-            let arriving = first.map_or_else(|| self.arriving(part, None), Ok)?;
+            let arriving = first.unwrap_or_else(|| self.arriving(part, None));
             let (why, before) = match burn_once(arriving, part, target, expected, watch)? {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
                 End::StartOver { why, resumed } => (why, resumed),

@@ -97,7 +97,7 @@ impl Incoming {
             // What was fetched for a look at it is fetched again where all of it is held.
             let arriving = match first.take().filter(|_| held_in.is_none()) {
                 Some(first) => first,
-                None => self.arriving(part, held_in)?,
+                None => self.arriving(part, held_in),
             };
             let began = Instant::now();
             match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
