@@ -192,6 +192,7 @@ fn mapping_name(mapping: &str) -> Option<String> {
         mapping.replace("--", "/").split_once('-').map(|(group, volume)| (group.to_owned(), volume.to_owned()))?;
     Some(format!("{}/{}", group.replace('/', "-"), volume.replace('/', "-")))
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -298,6 +298,14 @@ fn the_graph_of_the_storage_layout() {
 }
 
 #[test]
+fn of_a_layout_without_mistakes_no_device_is_missing() {
+    for (name, layout) in seeds().into_iter().chain(rich()) {
+        let graph = Graph::of(&layout);
+        assert!(graph.nodes.iter().all(|node| node.item != Item::Missing), "{name}");
+    }
+}
+
+#[test]
 fn spares_are_the_last_of_the_devices() {
     let layout = nested();
     let graph = Graph::of(&layout);
