@@ -331,8 +331,8 @@ pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
     let disks =
         ["vda", "vdb"].map(|name| crate::crash_states::test_disk(folder, name, &crate::crash_states::TEST_HEADS));
     let known = |name: &str| drophammer::inventory::Disk {
-        name: name.to_owned(),
-        device: format!("/dev/{name}"),
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
         size_bytes: 65536,
         sector_bytes: 512,
         ..Default::default()

@@ -262,7 +262,7 @@ impl Bounds {
 
     fn harm(&self, plan: &Plan) -> Option<String> {
         let is_wiped = |device: &str| self.wiped.iter().any(|name| is_on(device, name));
-        let disks = plan.disks.iter().filter(|disk| !self.wiped.contains(&disk.name));
+        let disks = plan.disks.iter().filter(|disk| !self.wiped.iter().any(|name| disk.name == *name));
         let mut disks = disks.filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
         if let Some(disk) = disks.next() {
             return Some(format!("{} would be {:?}", disk.device, disk.verdict));
@@ -348,12 +348,8 @@ pub fn self_test() {
 fn disks_are_probed() {
     let folder = crate::witness_log::test_folder("crash-plan");
     let mut disk = crate::crash_states::test_disk(&folder, "vda", &[(0, 128, 4), (16, 1, 0), (24, 1, 0)]);
-    let known = inventory::Disk {
-        name: "vda".to_owned(),
-        device: "/dev/vda".to_owned(),
-        size_bytes: 65536,
-        ..Default::default()
-    };
+    let known =
+        inventory::Disk { name: "vda".into(), device: "/dev/vda".into(), size_bytes: 65536, ..Default::default() };
     let base = Inventory { disks: vec![inventory::Disk { sector_bytes: 512, ..known }], ..Inventory::default() };
     disk.advance(1).expect("the discard");
     let disks = [disk];

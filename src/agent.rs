@@ -22,7 +22,7 @@ use crate::settings::{InCharge, Settings};
 use crate::storage::{self, assemble};
 use crate::survey::{self, Depth};
 use crate::text::{CONSOLE_COLUMNS, folded};
-use crate::{command, problem};
+use crate::{command, problem, topology};
 use ending::Failure;
 use std::path::Path;
 use std::sync::Arc;
@@ -217,7 +217,7 @@ fn late_disks(layout: &Layout) -> Result<()> {
     let mut still = Stillness::default();
     loop {
         let inventory = survey::read(Depth::Shallow)?;
-        let complete = layout.disks.iter().all(|disk| plan::find::disk(disk, &inventory).is_ok());
+        let complete = layout.disks.iter().all(|disk| topology::find::disk(disk, &inventory).is_ok());
         if still.is_over(&inventory.disks, complete, began.elapsed()) {
             return Ok(());
         }
@@ -227,7 +227,8 @@ fn late_disks(layout: &Layout) -> Result<()> {
 
 /// Assembles everything on the disks and reads the inventory. The content of an array is visible only while the array runs.
 fn assembled_inventory() -> Result<Inventory> {
-    let disks: Vec<String> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
+    let disks: Vec<String> =
+        survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device.to_string()).collect();
     let mut assembled = assemble::assemble(&disks)?;
     // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
     assembled.unlock()?;

@@ -19,6 +19,7 @@ pub mod command;
 pub mod control;
 #[cfg(feature = "desk")]
 pub mod desk;
+pub mod device;
 #[cfg(test)]
 mod docs;
 mod empty;
@@ -66,5 +67,6 @@ pub mod target;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod topology;
 #[cfg(any(feature = "agent", feature = "serve"))]
 mod yaml;

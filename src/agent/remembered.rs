@@ -12,11 +12,13 @@
 //! So the same file can lie there for ever, and one from the days of an earlier order does nothing.
 
 use crate::allocation::Allocation;
+use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::inventory::{Disk, Inventory, Signature, Tried};
 use crate::layout::Layout;
 use crate::plan::{self, Claim, DiskPlan, Mode, Request, Verdict, Waiver};
 use crate::storage::look;
+use crate::topology;
 use uuid::Uuid;
 
 /// Adds to the allocation what the disks remember. Returns what a person should hear of it.
@@ -51,8 +53,8 @@ fn number(order: Option<&str>) -> u64 {
 }
 
 fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
-    let is_known = |device: &str| inventory.filesystems.iter().any(|filesystem| filesystem.device == device);
-    let filesystems = candidates(inventory).filter(|device| !is_known(device)).map(str::to_owned);
+    let is_known = |device: &DevicePath| inventory.filesystems.iter().any(|filesystem| filesystem.device == *device);
+    let filesystems = candidates(inventory).filter(|device| !is_known(device)).map(DevicePath::to_string);
     let arrays = inventory.failed.iter().filter_map(|failed| match &failed.tried {
         Tried::Array(uuid) => Some(format!("array {uuid}")),
         Tried::Filesystem(_) => None,
@@ -93,7 +95,7 @@ pub fn nothing_is_orphaned(layout: &Layout, inventory: &Inventory, request: &Req
     };
     let holds = |disk: &DiskPlan| inventory.disks.iter().any(|is| is.name == disk.name && holds_something(is));
     let kept = disks.into_iter().filter(|disk| disk.verdict == Verdict::Keep && holds(disk));
-    let kept: Vec<String> = kept.map(|disk| disk.device).collect();
+    let kept: Vec<DevicePath> = kept.map(|disk| disk.device).collect();
     if kept.is_empty() {
         return Ok(());
     }
@@ -117,17 +119,10 @@ fn holds_something(disk: &Disk) -> bool {
 }
 
 /// Devices with a filesystem that could carry `/`, and a marker with it.
-fn candidates(inventory: &Inventory) -> impl Iterator<Item = &str> {
+fn candidates(inventory: &Inventory) -> impl Iterator<Item = &DevicePath> {
     let could = |signature: &Signature| look::how(&signature.kind).is_some() && signature.kind != "vfat";
-    let disks = inventory.disks.iter().map(|is| (&is.device, &is.signatures, &is.uses, &is.table));
-    let stacked = inventory.stacked.iter().map(|is| (&is.device, &is.signatures, &is.uses, &is.table));
-    let all = disks.chain(stacked).flat_map(|(device, signatures, uses, table)| {
-        let parts = table.iter().flat_map(|table| &table.partitions);
-        let parts = parts.map(|part| (&part.device, &part.signatures, &part.uses));
-        std::iter::once((device, signatures, uses)).chain(parts)
-    });
-    all.filter(move |(_, signatures, uses)| uses.is_empty() && signatures.iter().any(could))
-        .map(|(device, ..)| device.as_str())
+    let free = topology::units(inventory).filter(|(_, unit)| unit.uses().is_empty());
+    free.filter(move |(_, unit)| unit.signatures().iter().any(could)).map(|(device, _)| device)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Have all disks appeared? Controllers show them one after the other: an early disk may match hints that mean a late one.
 
+use crate::device::KernelName;
 use crate::inventory::Disk;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ const LATE_DISKS: Duration = Duration::from_secs(30);
 const RESTLESS: Duration = Duration::from_secs(60);
 
 /// Name, sequence number, size, serial number and WWN of each disk at one moment.
-type Picture = Vec<(String, u64, u64, String, String)>;
+type Picture = Vec<(KernelName, u64, u64, String, String)>;
 
 /// The last picture, and since when it is unchanged.
 #[derive(Debug, Default)]
@@ -43,7 +44,7 @@ mod tests {
 
     fn disks(names: &str) -> Vec<Disk> {
         let names = names.chars();
-        names.map(|name| Disk { name: format!("sd{name}"), size_bytes: 9, ..Disk::default() }).collect()
+        names.map(|name| Disk { name: format!("sd{name}").into(), size_bytes: 9, ..Disk::default() }).collect()
     }
 
     /// Second, disks that are there, whether all disks of the layout are found, and whether the waiting is over.

@@ -2,6 +2,7 @@
 //! write. Not a byte of a disk changes on the way: all is mounted read-only, and no journal is replayed.
 
 use super::{BootInfo, kexec, source};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::{Filesystem, Inventory};
 use crate::marker::{self, Marker};
@@ -19,7 +20,7 @@ pub const OLD: &str = "/run/drophammer/old";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// Of the filesystem that carries `/`.
-    pub device: String,
+    pub device: DevicePath,
     pub marker: Marker,
     pub boot: BootInfo,
 }

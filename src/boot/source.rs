@@ -1,25 +1,20 @@
 //! Which device an fstab means, where there is no udev that could be asked: by what the inventory has read.
 
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Partition, Signature};
-
-/// Something that a filesystem may lie on.
-struct Device<'a> {
-    path: &'a str,
-    signatures: &'a [Signature],
-    partition: Option<&'a Partition>,
-}
+use crate::topology::{Unit, units};
 
 /// The kinds of filesystem on this device of the inventory, as libblkid names them.
 pub fn kinds<'a>(device: &str, inventory: &'a Inventory) -> Vec<&'a str> {
-    let found = devices(inventory).into_iter().filter(|found| found.path == device);
-    found.flat_map(|found| found.signatures).map(|signature| signature.kind.as_str()).collect()
+    let found = units(inventory).filter(|(path, _)| **path == *device);
+    found.flat_map(|(_, unit)| unit.signatures()).map(|signature| signature.kind.as_str()).collect()
 }
 
 /// The device of a first field of fstab(5).
 ///
 /// # Errors
 /// No device is meant, or more than one.
-pub fn device(source: &str, inventory: &Inventory) -> Result<String, String> {
+pub fn device(source: &str, inventory: &Inventory) -> Result<DevicePath, String> {
     let found = match source.split_once('=') {
         Some((tag, value)) => tagged(tag, value.trim_matches('"'), inventory),
         None => named(source, inventory),
@@ -31,23 +26,24 @@ pub fn device(source: &str, inventory: &Inventory) -> Result<String, String> {
     }
 }
 
-fn tagged(tag: &str, value: &str, inventory: &Inventory) -> Vec<String> {
+fn tagged(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath> {
     // vfat's UUIDs are written in capitals by some and in small letters by others.
-    let any = |device: &Device, is: &dyn Fn(&Signature) -> bool| device.signatures.iter().any(is);
+    let any = |unit: &Unit, is: &dyn Fn(&Signature) -> bool| unit.signatures().iter().any(is);
     let guid = |part: &Partition| part.guid.is_some_and(|guid| guid.to_string().eq_ignore_ascii_case(value));
-    let matches = |device: &Device| match tag {
-        "UUID" => any(device, &|signature| signature.uuid.eq_ignore_ascii_case(value)),
-        "LABEL" => any(device, &|signature| signature.label == value),
-        "PARTUUID" => device.partition.is_some_and(guid),
-        "PARTLABEL" => device.partition.is_some_and(|part| part.label == value),
+    let partition = |unit: &Unit, is: &dyn Fn(&Partition) -> bool| matches!(unit, Unit::Partition(part) if is(part));
+    let matches = |unit: &Unit| match tag {
+        "UUID" => any(unit, &|signature| signature.uuid.eq_ignore_ascii_case(value)),
+        "LABEL" => any(unit, &|signature| signature.label == value),
+        "PARTUUID" => partition(unit, &guid),
+        "PARTLABEL" => partition(unit, &|part| part.label == value),
         _ => false,
     };
-    let found = devices(inventory).into_iter().filter(|device| !value.is_empty() && matches(device));
-    found.map(|device| device.path.to_owned()).collect()
+    let found = units(inventory).filter(|(_, unit)| !value.is_empty() && matches(unit));
+    found.map(|(device, _)| device.clone()).collect()
 }
 
 /// The names that udev would make, and the kernel's own.
-fn named(path: &str, inventory: &Inventory) -> Vec<String> {
+fn named(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let by = |link: &str| path.strip_prefix("/dev/disk/by-").and_then(|rest| rest.strip_prefix(link));
     for (link, tag) in [("uuid/", "UUID"), ("label/", "LABEL"), ("partuuid/", "PARTUUID"), ("partlabel/", "PARTLABEL")]
     {
@@ -67,35 +63,19 @@ fn named(path: &str, inventory: &Inventory) -> Vec<String> {
     if let Some(device) = part.map(|part| part.device.clone()).or_else(disk) {
         return vec![device];
     }
-    devices(inventory).into_iter().filter(|device| device.path == path).map(|device| device.path.to_owned()).collect()
+    units(inventory).filter(|(device, _)| **device == *path).map(|(device, _)| device.clone()).collect()
 }
 
 /// `/dev/md/NAME` and `/dev/GROUP/VOLUME`, which have other names while they are only looked at.
-fn running(path: &str, inventory: &Inventory) -> Vec<String> {
+fn running(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let Some((dir, name)) = path.strip_prefix("/dev/").and_then(|path| path.split_once('/')) else { return vec![] };
     let arrays = inventory.arrays.iter().filter(|array| dir == "md" && array.name == name);
-    let arrays = arrays.filter_map(|array| array.running.as_deref());
+    let arrays = arrays.filter_map(|array| array.running.as_ref());
     let groups = inventory.groups.iter().filter(|group| group.name == dir);
     let volumes = groups.flat_map(|group| &group.volumes).filter(|volume| volume.name == name);
-    let names = arrays.chain(volumes.filter_map(|volume| volume.running.as_deref()));
-    let device = |name: &str| inventory.stacked.iter().find(|stacked| stacked.name == name);
+    let names = arrays.chain(volumes.filter_map(|volume| volume.running.as_ref()));
+    let device = |name: &KernelName| inventory.stacked.iter().find(|stacked| stacked.name == *name);
     names.filter_map(device).map(|stacked| stacked.device.clone()).collect()
-}
-
-fn devices(inventory: &Inventory) -> Vec<Device<'_>> {
-    let disks = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
-    let stacked = inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
-    let mut devices = Vec::new();
-    for (path, signatures, table) in disks.chain(stacked) {
-        devices.push(Device { path, signatures, partition: None });
-        let partitions = table.iter().flat_map(|table| &table.partitions);
-        devices.extend(partitions.map(|part| Device {
-            path: &part.device,
-            signatures: &part.signatures,
-            partition: Some(part),
-        }));
-    }
-    devices
 }
 
 #[cfg(test)]
@@ -130,7 +110,7 @@ mod tests {
             format!("/dev/disk/by-partuuid/{guid}"),
             format!("/dev/disk/by-path/pci-1-part{number}"),
             format!("/dev/disk/by-id/ata-1-part{number}"),
-            part.device.clone(),
+            part.device.to_string(),
         ];
         for spelling in spellings {
             assert_eq!(device(&spelling, &inventory).as_ref(), Ok(&part.device), "{spelling}");
@@ -144,7 +124,7 @@ mod tests {
         inventory.arrays.iter_mut().for_each(|array| array.name = "other".into());
         let array = inventory.arrays.iter_mut().find(|array| array.running.is_some()).unwrap();
         array.name = "boot".into();
-        let running = format!("/dev/{}", array.running.as_deref().unwrap());
+        let running = array.running.as_ref().unwrap().path();
         assert_eq!(device("/dev/md/boot", &inventory), Ok(running));
         for root in ["/dev/vg00/root", "/dev/mapper/vg00-root"] {
             assert_eq!(device(root, &inventory).as_deref(), Ok("/dev/mapper/vg00-root"));

@@ -74,7 +74,9 @@ impl Register {
             hardware: Hardware {
                 memory: inventory.memory_bytes,
                 cpu_cores: inventory.cpus.iter().map(|cpu| cpu.cores).sum(),
-                disks: disks.map(|disk| HardwareDisk { name: disk.device.clone(), size: disk.size_bytes }).collect(),
+                disks: disks
+                    .map(|disk| HardwareDisk { name: disk.device.to_string(), size: disk.size_bytes })
+                    .collect(),
                 nics: nics.map(|nic| HardwareNic { mac: nic.mac.clone(), name: nic.name.clone() }).collect(),
             },
             bios: Bios {

@@ -1,6 +1,7 @@
 //! `drophammer plan`: what an installation would do.
 
 use super::{problem_lines, read, read_layout, wants_colour};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use crate::inventory::{Inventory, Use};
@@ -182,7 +183,7 @@ pub(super) fn stop_using(inventory: &mut Inventory) {
 fn installed(mode: Mode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == Mode::Install);
     let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
-    let said = |(device, marker): (&String, &Marker)| {
+    let said = |(device, marker): (&DevicePath, &Marker)| {
         let (image, allocation) = (&marker.image, &marker.allocation);
         format!(
             "{device} holds {image}, installed for allocation {allocation}: for that allocation nothing of this is done, and what is installed is booted"
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(outcome(&text, false, false), Exit::Refused);
         assert_eq!(outcome(&text, false, true), Exit::Good);
         let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
-        disk.uses.push(Use::Holder("dm-7".to_owned()));
+        disk.uses.push(Use::Holder("dm-7".into()));
         std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
         assert_eq!(outcome(&text, true, false), Exit::Refused);
         assert_eq!(outcome(&text, false, true), Exit::Refused);

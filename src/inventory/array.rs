@@ -1,5 +1,6 @@
 //! Arrays of md.
 
+use crate::device::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -20,15 +21,15 @@ pub struct Array {
     /// The kernel writes to it whenever it starts, read-only or not: it has a partial parity log or a journal, or is reshaped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub writes_at_start: bool,
-    /// Kernel name when it is running.
+    /// When it is running.
     #[serde(default)]
-    pub running: Option<String>,
+    pub running: Option<KernelName>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayMember {
     /// `/dev/sda1`.
-    pub device: String,
+    pub device: DevicePath,
     pub role: MemberRole,
 }
 

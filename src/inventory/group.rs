@@ -1,5 +1,6 @@
 //! Volume groups of LVM.
 
+use crate::device::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 
 /// A volume group of LVM.
@@ -21,7 +22,7 @@ pub struct VolumeGroup {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhysicalVolume {
     /// `/dev/nvme0n1`; empty when it is missing.
-    pub device: String,
+    pub device: DevicePath,
     pub uuid: String,
     pub size_bytes: u64,
 }
@@ -34,9 +35,9 @@ pub struct LogicalVolume {
     /// LVM's segment type: `linear`, `striped`, `raid1`, `thin-pool`.
     pub kind: String,
     pub stripes: u32,
-    /// Kernel name when it is active, or of a read-only mapping that shows its content.
+    /// When it is active; or a read-only mapping that shows its content.
     #[serde(default)]
-    pub running: Option<String>,
+    pub running: Option<KernelName>,
     #[serde(default, skip_serializing_if = "Health::is_whole")]
     pub health: Health,
     /// What its activation would do to others: `is being moved, which would go on`.

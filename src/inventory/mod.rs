@@ -15,6 +15,7 @@ pub use hardware::{Cpu, Firmware, Nic, System};
 pub use part::{Part, Role};
 pub use unclear::{Failed, Tried, Unknown};
 
+use crate::device::{DevicePath, KernelName};
 use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -56,7 +57,7 @@ pub const OVERLAY: &str = "drophammer-overlay-";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filesystem {
     /// `/dev/sda2`, `/dev/md127`, `/dev/mapper/vg00-varlib`: as the disk, partition or stacked device spells it.
-    pub device: String,
+    pub device: DevicePath,
     pub size_bytes: u64,
     pub used_bytes: u64,
     /// Of the installation whose root this is.
@@ -67,10 +68,10 @@ pub struct Filesystem {
 /// A whole disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
-    /// Kernel name: `sda`, `nvme0n1`.
-    pub name: String,
+    /// `sda`, `nvme0n1`.
+    pub name: KernelName,
     /// `/dev/NAME`.
-    pub device: String,
+    pub device: DevicePath,
     pub size_bytes: u64,
     /// Logical sector, 512 or 4096: the unit of LBAs.
     pub sector_bytes: u32,
@@ -139,7 +140,7 @@ pub struct Table {
 pub struct Partition {
     pub number: u32,
     /// `/dev/sda1`.
-    pub device: String,
+    pub device: DevicePath,
     pub start_bytes: u64,
     pub size_bytes: u64,
     /// Partition type: GUID for GPT, `0x83` for DOS.
@@ -162,13 +163,13 @@ pub struct Partition {
 /// A running block device that is made of others, as sysfs shows it: md array, device-mapper device, bcache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stacked {
-    /// Kernel name: `md127`, `dm-0`.
-    pub name: String,
+    /// `md127`, `dm-0`.
+    pub name: KernelName,
     /// `/dev/md127`, `/dev/mapper/vg00-varlib`.
-    pub device: String,
+    pub device: DevicePath,
     pub kind: StackedKind,
-    /// Kernel names of what it lies on: disks, partitions, other stacked devices.
-    pub below: Vec<String>,
+    /// What it lies on: disks, partitions, other stacked devices.
+    pub below: Vec<KernelName>,
     pub size_bytes: u64,
     #[serde(default)]
     pub table: Option<Table>,
@@ -240,7 +241,7 @@ pub enum Use {
     Mounted(String),
     Swap,
     /// Held by another block device (`/sys/block/*/holders`): `md127`, `dm-0`.
-    Holder(String),
+    Holder(KernelName),
 }
 
 impl std::fmt::Display for Use {
@@ -272,37 +273,35 @@ impl Inventory {
     }
 
     /// The kernel's name of a device path of this inventory: `/dev/mapper/vg00-root` → `dm-0`.
-    pub fn kernel_name(&self, device: &str) -> String {
-        match self.stacked.iter().find(|stacked| stacked.device == device) {
-            Some(stacked) => stacked.name.clone(),
-            None => device.strip_prefix("/dev/").unwrap_or(device).replace('/', "!"),
-        }
+    pub fn kernel_name(&self, device: &DevicePath) -> KernelName {
+        let stacked = self.stacked.iter().find(|stacked| stacked.device == *device);
+        stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
     }
 
     /// Is it a partition inside a volume, as virtual machines' disks have them? It has no device of its own, so that no tool can
     /// ask it, and what it belongs to is the business of that machine.
-    pub fn is_inside(&self, device: &str) -> bool {
+    pub fn is_inside(&self, device: &DevicePath) -> bool {
         use StackedKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
         let mut parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
         // kpartx makes devices of them.
-        parts.any(|part| part.device == device) && !self.stacked.iter().any(|stacked| stacked.device == device)
+        parts.any(|part| part.device == *device) && !self.stacked.iter().any(|stacked| stacked.device == *device)
     }
 
     /// Paths of all disks, partitions and stacked devices with a signature of one of these kinds.
-    pub fn devices_with(&self, kinds: &[&str]) -> Vec<&str> {
+    pub fn devices_with(&self, kinds: &[&str]) -> Vec<&DevicePath> {
         let has = |signatures: &[Signature]| signatures.iter().any(|found| kinds.contains(&found.kind.as_str()));
         self.all_signatures().filter(|(_, signatures)| has(signatures)).map(|(device, _)| device).collect()
     }
 
     /// What is on each disk, partition and stacked device, by its path.
-    pub fn all_signatures(&self) -> impl Iterator<Item = (&str, &[Signature])> {
+    pub fn all_signatures(&self) -> impl Iterator<Item = (&DevicePath, &[Signature])> {
         let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
         let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
         disks.chain(stacked).flat_map(|(device, signatures, table)| {
             let partitions = table.iter().flat_map(|table| &table.partitions);
-            let partitions = partitions.map(|part| (part.device.as_str(), part.signatures.as_slice()));
-            std::iter::once((device.as_str(), signatures.as_slice())).chain(partitions)
+            let partitions = partitions.map(|part| (&part.device, part.signatures.as_slice()));
+            std::iter::once((device, signatures.as_slice())).chain(partitions)
         })
     }
 }

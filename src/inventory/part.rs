@@ -1,12 +1,13 @@
 //! A part of something that lies on several devices.
 
+use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
 
 /// A device that says so itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// `/dev/sda1`: as the disk, partition or stacked device spells it.
-    pub device: String,
+    pub device: DevicePath,
     /// libblkid's TYPE of what is on it.
     pub kind: String,
     /// What the parts make together, in words.

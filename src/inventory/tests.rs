@@ -61,6 +61,7 @@ fn devices_are_found_by_what_is_on_them() {
     let inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     assert_eq!(inventory.devices_with(&["linux_raid_member"]), ["/dev/sda1", "/dev/sda2", "/dev/sdb1", "/dev/sdb2"]);
     assert_eq!(inventory.devices_with(&["LVM2_member"]), ["/dev/md127"]);
-    let names = ["/dev/mapper/vg00-root", "/dev/md127", "/dev/sda1"].map(|device| inventory.kernel_name(device));
+    let names =
+        ["/dev/mapper/vg00-root", "/dev/md127", "/dev/sda1"].map(|device| inventory.kernel_name(&device.into()));
     assert_eq!(names, ["dm-0", "md127", "sda1"]);
 }

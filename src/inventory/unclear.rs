@@ -1,5 +1,6 @@
 //! What could not be found out, and why: a reinstall refuses where that may cost data.
 
+use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -15,14 +16,14 @@ pub struct Failed {
 pub enum Tried {
     Array(Uuid),
     /// On this device, as [`super::Filesystem::device`].
-    Filesystem(String),
+    Filesystem(DevicePath),
 }
 
 /// Parts of something that is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unknown {
     /// `/dev/sda1`, `/dev/md127`: as the disk, partition or stacked device spells it.
-    pub devices: Vec<String>,
+    pub devices: Vec<DevicePath>,
     /// In the words of mdadm or lvm where it has any.
     pub reason: String,
 }

@@ -2,6 +2,7 @@
 //! disks that no machine has.
 
 use super::hints::doubts;
+use super::tree::Graph;
 use super::{Disk, Filesystem, Format, Layout, PartitionKind, Size, partition_device};
 use crate::problem::Problem;
 
@@ -23,30 +24,30 @@ impl Layout {
         said
     }
 
-    /// Whether some and others of these devices' disks are wiped by a reinstall.
-    fn wipes(&self, devices: &[String]) -> (bool, bool) {
-        let below = self.below(devices.iter().map(String::as_str));
-        let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
-        (wiped(true), wiped(false))
-    }
-
     fn advise_reinstall(&self, said: &mut Vec<Problem>) {
         const NEVER: &str = "so a machine with this layout can never be reinstalled";
         if !self.disks.iter().any(|disk| disk.wipeonreinstall) {
             return said.push(Problem::new("disks", format!("no disk says wipeonreinstall: true, {NEVER}")));
         }
+        let graph = Graph::of(self);
+        // Are some of these devices' disks wiped by a reinstall, and others not?
+        let wipes = |devices: &[String]| {
+            let below = graph.below(devices.iter().map(String::as_str));
+            let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
+            (wiped(true), wiped(false))
+        };
         let arrays = self.raid.iter().enumerate().map(|(index, raid)| ("raid", index, &raid.arrayname, &raid.devices));
         let groups = self.volumegroups.iter().enumerate();
         let groups = groups.map(|(index, group)| ("volumegroups", index, &group.name, &group.devices));
         for (list, index, name, devices) in arrays.chain(groups) {
-            if self.wipes(devices) == (true, true) {
+            if wipes(devices) == (true, true) {
                 let message =
                     format!("{name} lies on disks that a reinstall wipes and on others that it keeps, {NEVER}");
                 said.push(Problem::new(format!("{list}[{index}].devices"), message));
             }
         }
         if let Some((index, root)) = self.mounted_at(&["/"])
-            && self.wipes(std::slice::from_ref(&root.device)) == (false, true)
+            && wipes(std::slice::from_ref(&root.device)) == (false, true)
         {
             let message = format!("/ lies on a disk that a reinstall keeps, {NEVER}: say wipeonreinstall: true there");
             said.push(Problem::new(format!("filesystems[{index}].device"), message));

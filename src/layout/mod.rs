@@ -17,12 +17,12 @@ mod size;
 mod spellings;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "desk")]
 pub mod tree;
 mod types;
 mod validate;
 mod words;
 
+pub use crate::device::partition_device;
 pub use advice::likely_disk;
 pub use below::Below;
 pub use canonical::{canonical_yaml, digest};

@@ -7,7 +7,9 @@
 pub(crate) mod tests;
 
 use super::{Disk, Filesystem, Layout, LogicalVolume, Partition, Raid, VolumeGroup, partition_device};
-use std::collections::HashMap;
+use crate::device::LayoutPath;
+use crate::topology::graph;
+use std::ops::Range;
 
 /// What a node stands for, as the layout has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,55 +24,56 @@ pub enum Item<'a> {
     Missing,
 }
 
-/// One box of the drawing.
-#[derive(Debug, Clone)]
-pub struct Node<'a> {
-    pub item: Item<'a>,
-    /// Device path, name of a volume group; of a filesystem its mount point, empty where it has none.
-    pub name: String,
-    /// Nodes that this one is made of, in the layout's order.
-    pub below: Vec<usize>,
-    /// Nodes that are made of this one.
-    pub above: Vec<usize>,
-}
-
+/// A node is called by its device path; a group by its name; a filesystem by its mount point, or not at all where it has none.
+///
+/// Disks come first, then partitions, arrays, groups, volumes, filesystems, missing devices, each in the layout's order.
 #[derive(Debug, Clone)]
 pub struct Graph<'a> {
     pub layout: &'a Layout,
-    /// Disks first, then partitions, arrays, groups, volumes, filesystems, missing devices, each in the layout's order.
-    pub nodes: Vec<Node<'a>>,
+    inner: graph::Graph<LayoutPath, Item<'a>>,
+    // Nodes of the layout's lists.
+    pub(super) disks: Range<usize>,
+    pub(super) arrays: Range<usize>,
+    pub(super) groups: Range<usize>,
+}
+
+impl<'a> std::ops::Deref for Graph<'a> {
+    type Target = graph::Graph<LayoutPath, Item<'a>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
 }
 
 impl<'a> Graph<'a> {
     pub fn of(layout: &'a Layout) -> Graph<'a> {
-        let mut builder = Builder { graph: Graph { layout, nodes: Vec::new() }, devices: HashMap::new() };
-        builder.disks();
-        let arrays: Vec<usize> =
-            layout.raid.iter().map(|raid| builder.provide(Item::Array(raid), &raid.arrayname)).collect();
-        let groups: Vec<usize> =
-            layout.volumegroups.iter().map(|group| builder.node(Item::Group(group), &group.name)).collect();
+        let inner = graph::Graph::default();
+        let mut graph = Graph { layout, inner, disks: 0..0, arrays: 0..0, groups: 0..0 };
+        graph.disks();
+        graph.arrays = graph.all(&layout.raid, |graph, raid| {
+            graph.inner.provide(raid.arrayname.as_str().into(), Item::Array(raid));
+        });
+        graph.groups = graph.all(&layout.volumegroups, |graph, group| {
+            graph.inner.add(group.name.as_str().into(), Item::Group(group));
+        });
         // Before groups are put on devices: no group can then come to stand on its own volume.
-        builder.volumes(&groups);
-        for (raid, array) in layout.raid.iter().zip(arrays) {
-            raid.devices.iter().for_each(|device| builder.put(array, device));
+        graph.volumes();
+        for (raid, array) in layout.raid.iter().zip(graph.arrays.clone()) {
+            raid.devices.iter().for_each(|device| graph.put(array, device));
         }
-        for (group, node) in layout.volumegroups.iter().zip(&groups) {
-            group.devices.iter().for_each(|device| builder.put(*node, device));
+        for (group, node) in layout.volumegroups.iter().zip(graph.groups.clone()) {
+            group.devices.iter().for_each(|device| graph.put(node, device));
         }
-        builder.filesystems();
-        builder.graph
-    }
-
-    /// Nodes that stand on nothing: disks, tmpfs, devices that are not there.
-    pub fn roots(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.nodes.len()).filter(|index| self.nodes[*index].below.is_empty())
+        graph.filesystems();
+        graph
     }
 
     /// Is `member` one of the spares of `array`? mdadm takes the last of the devices for that.
     pub fn is_spare(&self, array: usize, member: usize) -> bool {
         let Item::Array(raid) = self.nodes[array].item else { return false };
         let active = raid.devices.len().saturating_sub(raid.spares as usize);
-        !raid.devices[..active].contains(&self.nodes[member].name) && self.nodes[array].below.contains(&member)
+        let is_active = raid.devices[..active].iter().any(|device| self.nodes[member].name == device.as_str());
+        !is_active && self.nodes[array].below.contains(&member)
     }
 
     /// The filesystem or swap area on this device.
@@ -81,74 +84,55 @@ impl<'a> Graph<'a> {
         })
     }
 
-    fn stands_on(&self, upper: usize, lower: usize) -> bool {
-        let mut seen = vec![false; self.nodes.len()];
-        let mut open = vec![upper];
-        while let Some(node) = open.pop() {
-            if node == lower {
-                return true;
-            }
-            if !std::mem::replace(&mut seen[node], true) {
-                open.extend(&self.nodes[node].below);
-            }
-        }
-        false
-    }
-}
-
-struct Builder<'a> {
-    graph: Graph<'a>,
-    /// Block devices by their path. The first of a name is meant wherever that name is used.
-    devices: HashMap<String, usize>,
-}
-
-impl<'a> Builder<'a> {
-    fn node(&mut self, item: Item<'a>, name: &str) -> usize {
-        self.graph.nodes.push(Node { item, name: name.to_owned(), below: Vec::new(), above: Vec::new() });
-        self.graph.nodes.len() - 1
+    /// Is an array or a group made of this device?
+    pub fn is_member(&self, device: &str) -> bool {
+        let above = self.device(device).into_iter().flat_map(|node| &self.nodes[node].above);
+        above.into_iter().any(|above| matches!(self.nodes[*above].item, Item::Array(_) | Item::Group(_)))
     }
 
-    fn provide(&mut self, item: Item<'a>, device: &str) -> usize {
-        let node = self.node(item, device);
-        self.devices.entry(device.to_owned()).or_insert(node);
-        node
+    /// The node of a device that the layout brings about.
+    pub fn device(&self, device: &str) -> Option<usize> {
+        // What a raw image brings is known by its filesystems only, and lies on the disk.
+        let of_image = || self.layout.disks.iter().position(|disk| disk.image_partition(device).is_some());
+        self.find(&device.into()).or_else(of_image)
+    }
+
+    /// Adds a node for each of a list.
+    fn all<T>(&mut self, list: &'a [T], add: impl Fn(&mut Graph<'a>, &'a T)) -> Range<usize> {
+        let first = self.nodes.len();
+        list.iter().for_each(|item| add(self, item));
+        first..self.nodes.len()
     }
 
     fn disks(&mut self) {
-        let layout = self.graph.layout;
-        let disks: Vec<usize> = layout.disks.iter().map(|disk| self.provide(Item::Disk(disk), &disk.device)).collect();
-        for (disk, node) in layout.disks.iter().zip(disks) {
+        self.disks = self.all(&self.layout.disks, |graph, disk| {
+            graph.inner.provide(disk.device.as_str().into(), Item::Disk(disk));
+        });
+        for (disk, node) in self.layout.disks.iter().zip(self.disks.clone()) {
             for partition in &disk.partitions {
                 let device = partition_device(&disk.device, partition.number);
-                let partition = self.provide(Item::Partition(partition), &device);
-                self.link(node, partition);
-            }
-            // What a raw image brings is known by its filesystems only.
-            let wanted = layout.filesystems.iter().map(|filesystem| &filesystem.device);
-            for device in wanted.filter(|device| disk.image_partition(device).is_some()) {
-                self.devices.entry(device.clone()).or_insert(node);
+                let partition = self.inner.provide(device.into(), Item::Partition(partition));
+                self.inner.link(node, partition);
             }
         }
     }
 
-    fn volumes(&mut self, groups: &[usize]) {
-        let layout = self.graph.layout;
-        for volume in &layout.logicalvolumes {
-            let device = format!("/dev/{}/{}", volume.volumegroup, volume.name);
-            let node = self.provide(Item::Volume(volume), &device);
-            let known = layout.volumegroups.iter().position(|group| group.name == volume.volumegroup);
+    fn volumes(&mut self) {
+        for volume in &self.layout.logicalvolumes {
+            let node = self.inner.provide(volume.device().into(), Item::Volume(volume));
+            let known = self.layout.volumegroups.iter().position(|group| group.name == volume.volumegroup);
             let group = match known {
-                Some(index) => groups[index],
+                Some(index) => self.groups.start + index,
                 None => self.missing(&format!("group {}", volume.volumegroup)),
             };
-            self.link(group, node);
+            self.inner.link(group, node);
         }
     }
 
     fn filesystems(&mut self) {
-        for filesystem in &self.graph.layout.filesystems {
+        for filesystem in &self.layout.filesystems {
             let path = filesystem.path.as_deref().filter(|path| *path != "none").unwrap_or_default();
-            let node = self.node(Item::Filesystem(filesystem), path);
+            let node = self.inner.add(path.into(), Item::Filesystem(filesystem));
             if filesystem.format != super::Format::Tmpfs {
                 self.put(node, &filesystem.device);
             }
@@ -157,32 +141,16 @@ impl<'a> Builder<'a> {
 
     /// Puts a node on a device.
     fn put(&mut self, upper: usize, device: &str) {
-        match self.devices.get(device) {
-            Some(lower) if !self.graph.stands_on(*lower, upper) => self.link(*lower, upper),
+        let lower = match self.device(device) {
+            Some(lower) if !self.beneath([lower]).contains(&upper) => lower,
             // An array on itself: to a person that device is not there when it is needed.
-            Some(_) => {
-                let lower = self.node(Item::Missing, device);
-                self.link(lower, upper);
-            }
-            None => {
-                let lower = self.missing(device);
-                self.link(lower, upper);
-            }
-        }
+            Some(_) => self.inner.add(device.into(), Item::Missing),
+            None => self.missing(device),
+        };
+        self.inner.link(lower, upper);
     }
 
     fn missing(&mut self, name: &str) -> usize {
-        match self.devices.get(name) {
-            Some(node) => *node,
-            None => self.provide(Item::Missing, name),
-        }
-    }
-
-    fn link(&mut self, lower: usize, upper: usize) {
-        let nodes = &mut self.graph.nodes;
-        if !nodes[lower].above.contains(&upper) {
-            nodes[lower].above.push(upper);
-            nodes[upper].below.push(lower);
-        }
+        self.find(&name.into()).unwrap_or_else(|| self.inner.provide(name.into(), Item::Missing))
     }
 }

@@ -4,6 +4,7 @@
 //! [`super::read_yaml`] and [`super::read_json`], which know the other spellings in use.
 
 use super::size::Size;
+use crate::device::partition_device;
 use crate::marker::Promise;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -369,17 +370,5 @@ impl PartitionKind {
             PartitionKind::LinuxRaid => 0xA19D880F_05FC_4D3B_A006_743F0F84911E,
             PartitionKind::LinuxLvm => 0xE6D6D379_F507_44C2_A23C_238F2A3DF928,
         })
-    }
-}
-
-/// Device path of partition `number` of `disk`, as the kernel names it: names that end in a digit get a `p`
-/// (`disk_name()` in block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
-pub fn partition_device(disk: &str, number: u32) -> String {
-    if disk.starts_with("/dev/disk/by-") {
-        format!("{disk}-part{number}")
-    } else if disk.ends_with(|c: char| c.is_ascii_digit()) {
-        format!("{disk}p{number}")
-    } else {
-        format!("{disk}{number}")
     }
 }

@@ -25,7 +25,7 @@ impl Deciding<'_> {
     pub fn note_absent(&mut self, index: usize, disk: &layout::Disk) {
         for path in devices(disk) {
             let device = Device {
-                now: path.clone(),
+                now: path.as_str().into(),
                 path: path.clone(),
                 fate: if disk.wipeonreinstall { Fate::Wiped } else { Fate::Kept },
                 absent: Some(index),
@@ -51,11 +51,8 @@ impl Deciding<'_> {
     pub fn decide_absent(&mut self) {
         for (index, absent) in std::mem::take(&mut self.absent) {
             let disk = &self.layout.disks[index];
-            let arrays = self.layout.raid.iter().map(|raid| &raid.devices);
-            let members: Vec<&String> =
-                arrays.chain(self.layout.volumegroups.iter().map(|group| &group.devices)).flatten().collect();
             let leaves = devices(disk).skip(usize::from(!disk.partitions.is_empty()));
-            let alone: Vec<String> = leaves.filter(|leaf| !members.contains(&leaf)).collect();
+            let alone: Vec<String> = leaves.filter(|leaf| !self.graph.is_member(leaf)).collect();
             let mut message = absent.message;
             if !alone.is_empty() || !absent.needed.is_empty() {
                 let alone = alone.iter().map(|leaf| format!("nothing else has a copy of {leaf}"));

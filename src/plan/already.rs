@@ -2,15 +2,16 @@
 
 use super::display::{self, Running};
 use super::returning::without_replay;
-use super::stack::Stack;
 use super::{
     Claim, DiskPlan, Found, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, Stage, StageName, Summary,
-    Verdict, extents, find, handing,
+    Verdict, extents, handing,
 };
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
-use crate::layout::{Format, Layout, partition_device};
+use crate::layout::{self, Format, Layout};
 use crate::marker::Marker;
 use crate::problem::Problem;
+use crate::topology::{Match, Stack, find};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Finds the marker of an installation that must not be made again.
@@ -34,7 +35,8 @@ pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) 
     });
     let root = |marked: &Marked| {
         let root = layout.filesystems.iter().find(|is| is.path.as_deref() == Some("/"));
-        root.and_then(|root| now(layout, inventory, marked.marker, &root.device)).as_deref() == Some(marked.device)
+        let now = root.and_then(|root| by_marker(layout, inventory, marked.marker).now(&root.device));
+        now.as_ref() == Some(marked.device)
     };
     // Prefer the marker where the layout has its root, then the latest one. Times are RFC 3339 in UTC, so they sort as text.
     found.max_by_key(|marked| (root(marked), &marked.marker.time))
@@ -42,7 +44,7 @@ pub fn marked<'a>(layout: &Layout, inventory: &'a Inventory, request: &Request) 
 
 pub struct Marked<'a> {
     /// Current path of the filesystem with the marker.
-    device: &'a str,
+    device: &'a DevicePath,
     marker: &'a Marker,
 }
 
@@ -114,7 +116,7 @@ fn mounts(layout: &Layout, inventory: &Inventory, marked: &Marked) -> Result<(Ve
     let (root, root_uuid) = look(inventory, marked.device, "/")?;
     let mut mounts = vec![root];
     if let Some(boot) = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/boot")) {
-        let Some(device) = now(layout, inventory, marked.marker, &boot.device) else {
+        let Some(device) = by_marker(layout, inventory, marked.marker).now(&boot.device) else {
             return Err(format!("/boot is on {}, which is not there or does not run", boot.device));
         };
         mounts.push(look(inventory, &device, "/boot")?.0);
@@ -135,7 +137,7 @@ fn cannot(request: &Request, why: &str) -> String {
 }
 
 /// A mount that neither writes nor replays a journal, and the UUID of the filesystem; or why there is none.
-fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesystem, String), String> {
+fn look(inventory: &Inventory, device: &DevicePath, path: &str) -> Result<(MountFilesystem, String), String> {
     let filesystem = match signatures(inventory, device) {
         [one] => one,
         [] => return Err(format!("{path} is on {device}, which has no signature of a filesystem")),
@@ -148,58 +150,21 @@ fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesys
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
     let mount =
-        MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options, others: Vec::new() };
+        MountFilesystem { device: device.to_string(), path: path.to_owned(), format, options, others: Vec::new() };
     Ok((mount, filesystem.uuid.clone()))
 }
 
-fn signatures<'a>(inventory: &'a Inventory, device: &str) -> &'a [Signature] {
-    let disks = inventory.disks.iter();
-    let parts = disks.clone().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
-    let wholes = disks.map(|disk| (&disk.device, &disk.signatures));
-    let parts = parts.map(|part| (&part.device, &part.signatures));
-    let stacked = inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures));
-    let mut all = wholes.chain(parts).chain(stacked);
-    all.find(|(is, _)| *is == device).map(|(_, signatures)| signatures.as_slice()).unwrap_or_default()
+fn signatures<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [Signature] {
+    let stack = Stack::new(inventory);
+    stack.unit(&stack.name(device)).signatures()
 }
 
-/// Current path of a device of the layout. Its disk is the one that the marker records, whatever the kernel calls it today.
-fn now(layout: &Layout, inventory: &Inventory, marker: &Marker, device: &str) -> Option<String> {
-    for listed in &layout.disks {
-        if listed.device == device {
-            return Some(disk_now(listed, inventory, marker)?.device.clone());
-        }
-        let number = listed.partitions.iter().map(|part| part.number).chain(listed.image_partition(device));
-        if let Some(number) = number.into_iter().find(|number| partition_device(&listed.device, *number) == device) {
-            return Some(partition_device(&disk_now(listed, inventory, marker)?.device, number));
-        }
-    }
-    let running = if let Some(raid) = layout.raid.iter().find(|raid| raid.arrayname == device) {
-        let members = all_now(layout, inventory, marker, &raid.devices);
-        let is = |array: &&inventory::Array| array.members.iter().any(|member| members.contains(&member.device));
-        inventory.arrays.iter().find(is)?.running.as_ref()?
-    } else {
-        let volume = layout.logicalvolumes.iter().find(|volume| volume.device() == device)?;
-        let group = layout.volumegroups.iter().find(|group| group.name == volume.volumegroup)?;
-        let physical = all_now(layout, inventory, marker, &group.devices);
-        let is = |found: &&inventory::VolumeGroup| {
-            found.name == group.name && found.physical.iter().any(|is| physical.contains(&is.device))
-        };
-        let group = inventory.groups.iter().find(is)?;
-        group.volumes.iter().find(|found| found.name == volume.name)?.running.as_ref()?
-    };
-    inventory.stacked.iter().find(|stacked| stacked.name == *running).map(|stacked| stacked.device.clone())
+/// A disk is the one that the marker records, whatever the kernel calls it today.
+fn by_marker<'a>(layout: &'a Layout, inventory: &'a Inventory, marker: &Marker) -> Match<'a> {
+    Match::by(layout, inventory, |listed| disk_now(listed, inventory, marker))
 }
 
-/// Current paths of these devices, as far as they are there. An array lies only on arrays before it, so the recursion ends.
-fn all_now(layout: &Layout, inventory: &Inventory, marker: &Marker, devices: &[String]) -> BTreeSet<String> {
-    devices.iter().filter_map(|device| now(layout, inventory, marker, device)).collect()
-}
-
-fn disk_now<'a>(
-    listed: &crate::layout::Disk,
-    inventory: &'a Inventory,
-    marker: &Marker,
-) -> Option<&'a inventory::Disk> {
+fn disk_now<'a>(listed: &layout::Disk, inventory: &'a Inventory, marker: &Marker) -> Option<&'a inventory::Disk> {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
     let recorded = recorded.filter(|disk| !disk.serial.is_empty() || !disk.wwn.is_empty());
     let Some(recorded) = recorded else { return find::disk(listed, inventory).ok() };
@@ -211,7 +176,7 @@ fn disk_now<'a>(
 fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPlan> {
     let stack = Stack::new(inventory);
     let listed = layout.disks.iter().filter_map(|listed| disk_now(listed, inventory, marker));
-    let listed: BTreeSet<&str> = listed.map(|disk| disk.name.as_str()).collect();
+    let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).collect();
     let running = Running::new(inventory, &stack).trees();
     let plans = inventory.disks.iter().zip(running).map(|(disk, running)| DiskPlan {
         name: disk.name.clone(),
@@ -219,7 +184,7 @@ fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPla
         size_bytes: disk.size_bytes,
         model: disk.model.clone(),
         serial: disk.serial.clone(),
-        verdict: if listed.contains(disk.name.as_str()) { Verdict::Keep } else { Verdict::NotOurs },
+        verdict: if listed.contains(&disk.name) { Verdict::Keep } else { Verdict::NotOurs },
         listed_as: None,
         found: Found::on(disk),
         now: display::contents(disk),

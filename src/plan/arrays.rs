@@ -7,8 +7,10 @@ use super::sectors::MIB;
 use super::trying;
 use super::verdict::{ArrayFate, Deciding};
 use super::{CreateArray, Member};
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, ArrayMember, MemberRole, Signature, Tried};
 use crate::layout::Raid;
+use crate::topology::arrays_on;
 
 impl<'a> Deciding<'a> {
     pub fn decide_arrays(&mut self) {
@@ -51,7 +53,7 @@ impl<'a> Deciding<'a> {
         }
         let device = Device {
             path: raid.arrayname.clone(),
-            now: raid.arrayname.clone(),
+            now: raid.arrayname.as_str().into(),
             fate: below.fate,
             absent: None,
             blank: false,
@@ -91,13 +93,13 @@ impl<'a> Deciding<'a> {
             return self.refuse(place, message);
         }
         self.warn_degraded(raid, array);
-        self.refuse_taken_name(place, raid, array.running.as_deref());
-        let running = array.running.as_deref().and_then(|name| self.stack.stacked(name));
+        self.refuse_taken_name(place, raid, array.running.as_ref());
+        let running = array.running.as_ref().and_then(|name| self.stack.stacked(name));
         let not_running = || format!("{} does not run, so that nothing is known of what is on it", in_words(array));
         let content = running.map(|running| running.signatures.as_slice()).ok_or_else(not_running);
         let device = Device {
             path: raid.arrayname.clone(),
-            now: running.map_or_else(|| raid.arrayname.clone(), |running| running.device.clone()),
+            now: running.map_or_else(|| raid.arrayname.as_str().into(), |running| running.device.clone()),
             fate: Fate::Kept,
             absent: None,
             blank: running.is_some_and(|running| running.blank),
@@ -109,7 +111,7 @@ impl<'a> Deciding<'a> {
         };
         self.devices.insert(raid.arrayname.clone(), device);
         let is_faulty =
-            |now: &String| array.members.iter().any(|is| is.device == *now && is.role == MemberRole::Faulty);
+            |now: &DevicePath| array.members.iter().any(|is| is.device == *now && is.role == MemberRole::Faulty);
         let members =
             below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
         let (device, uuid) = (raid.arrayname.clone(), array.uuid);
@@ -119,8 +121,7 @@ impl<'a> Deciding<'a> {
     /// The array that is found as the layout says. `None`: refused.
     fn array_to_keep(&mut self, place: &str, raid: &Raid, below: &Below) -> Option<&'a inventory::Array> {
         let members = below.now();
-        let holds_one = |array: &&inventory::Array| array.members.iter().any(|is| members.contains(&is.device));
-        let found: Vec<&'a inventory::Array> = self.inventory.arrays.iter().filter(holds_one).collect();
+        let found = arrays_on(self.inventory, &members);
         let there = match found.as_slice() {
             [one] if is_same(raid, one, &members) && !is_ambiguous(below) => return Some(*one),
             [one] if is_same_but_broken(raid, one, &members) && !is_ambiguous(below) => {
@@ -154,9 +155,9 @@ impl<'a> Deciding<'a> {
     }
 
     /// mdadm cannot give an array the number of another array that goes on running.
-    fn refuse_taken_name(&mut self, place: &str, raid: &Raid, ours: Option<&str>) {
-        let name = raid.arrayname.trim_start_matches("/dev/");
-        let running = self.stack.stacked(name).filter(|_| ours != Some(name) && !self.released.contains(name));
+    fn refuse_taken_name(&mut self, place: &str, raid: &Raid, ours: Option<&KernelName>) {
+        let name = DevicePath::from(raid.arrayname.as_str()).kernel_name();
+        let running = self.stack.stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
         if let Some(running) = running {
             let message = format!(
                 "array:{} is the name of another array, which runs on {} and stays: choose another name",
@@ -182,18 +183,18 @@ fn with_missing(raid: &Raid, below: &Below) -> (Vec<Member>, u32) {
 }
 
 /// Is this the array of the layout, and are all of its data there?
-fn is_same(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
+fn is_same(raid: &Raid, array: &inventory::Array, members: &[DevicePath]) -> bool {
     is_meant(raid, array, members) && survives(raid.level, array.raid_devices as usize, &missing(array))
 }
 
-fn is_same_but_broken(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
+fn is_same_but_broken(raid: &Raid, array: &inventory::Array, members: &[DevicePath]) -> bool {
     is_meant(raid, array, members) && !survives(raid.level, array.raid_devices as usize, &missing(array))
 }
 
 /// Is this the array of the layout, with the members that are in the machine? Which of them are spares does not count: that
 /// changes when a disk fails. Members that claim the same place were written at different times.
-fn is_meant(raid: &Raid, array: &inventory::Array, members: &[String]) -> bool {
-    let mut found: Vec<&String> = array.members.iter().map(|member| &member.device).collect();
+fn is_meant(raid: &Raid, array: &inventory::Array, members: &[DevicePath]) -> bool {
+    let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
     found.sort_unstable();
     let mut places = active_places(array);
     places.sort_unstable();
@@ -227,7 +228,7 @@ fn is_ambiguous(below: &Below) -> bool {
     below.devices.iter().any(|device| signatures(device) > 1)
 }
 
-fn wish(raid: &Raid, members: &[String]) -> String {
+fn wish(raid: &Raid, members: &[DevicePath]) -> String {
     let spares = if raid.spares == 0 { String::new() } else { format!(", {} of them spare", raid.spares) };
     format!("{} of {}{spares}", raid.level, members.join(", "))
 }
@@ -235,7 +236,7 @@ fn wish(raid: &Raid, members: &[String]) -> String {
 /// `raid1 "root" of /dev/sda2, /dev/sdb2 (spare)`.
 pub fn in_words(array: &inventory::Array) -> String {
     let member = |member: &ArrayMember| match member.role {
-        MemberRole::Active(_) => member.device.clone(),
+        MemberRole::Active(_) => member.device.to_string(),
         MemberRole::Spare => format!("{} (spare)", member.device),
         MemberRole::Faulty => format!("{} (faulty)", member.device),
     };

@@ -10,11 +10,12 @@
 use super::reaching::{SPANNING, signatures};
 use super::verdict::Deciding;
 use super::{Mode, Verdict, display};
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, ArrayMember, MemberRole, Signature};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A device, and what is on it.
-type Content<'a> = (&'a str, &'a Signature);
+type Content<'a> = (&'a DevicePath, &'a Signature);
 
 impl<'a> Deciding<'a> {
     pub fn refuse_copies(&mut self) {
@@ -66,7 +67,7 @@ impl<'a> Deciding<'a> {
             );
             return self.refuse("disks", message);
         }
-        let disks = self.stack.disks(self.stack.name(copy));
+        let disks = self.disks_below(copy);
         if disks.iter().all(|disk| self.is_given_up(disk)) {
             return self.warn(format!("{said}, and {copy} to be wiped: the operator gives up what is there"));
         }
@@ -105,44 +106,31 @@ impl<'a> Deciding<'a> {
 
     /// Members of arrays all have the array's UUID, and show the filesystem inside where its metadata is at the end. So have the
     /// devices of filesystems that lie on several (`reaching` has them).
-    fn is_part_of_several(&self, device: &str, signature: &Signature) -> bool {
+    fn is_part_of_several(&self, device: &DevicePath, signature: &Signature) -> bool {
         let mut members = self.inventory.arrays.iter().flat_map(|array| &array.members);
         let is_member = |found: &Signature| found.usage == "raid" && found.kind != "LVM2_member";
         SPANNING.contains(&signature.kind.as_str())
             || signatures(self.inventory).any(|(on, found)| on == device && is_member(found))
-            || members.any(|member| member.device == device)
+            || members.any(|member| member.device == *device)
     }
 
     /// Does one of them lie on the other, or something on both?
-    pub fn is_one_thing(&self, device: &str, other: &str) -> bool {
-        let (device, other) = (self.stack.name(device), self.stack.name(other));
-        let whole = self.stack.disks(device).contains(other) || self.stack.disks(other).contains(device);
-        whole || !self.with_holders(device).is_disjoint(&self.with_holders(other))
+    pub fn is_one_thing(&self, device: &DevicePath, other: &DevicePath) -> bool {
+        self.stack.is_one_thing(&self.stack.name(device), &self.stack.name(other))
     }
 
-    /// Kernel names of the device and of all that lies on it.
-    fn with_holders(&self, name: &str) -> BTreeSet<String> {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![name.to_owned()]);
-        while let Some(name) = open.pop() {
-            if seen.insert(name.clone()) {
-                open.extend(self.stack.holders(&name).map(str::to_owned));
-            }
-        }
-        seen
-    }
-
-    fn is_wiped(&self, device: &str) -> bool {
-        let verdicts = self.verdicts_below(self.stack.name(device));
+    fn is_wiped(&self, device: &DevicePath) -> bool {
+        let verdicts = self.verdicts_on(device);
         !verdicts.is_empty() && verdicts.iter().all(|verdict| matches!(verdict, Verdict::Wipe | Verdict::Make))
     }
 
-    fn is_kept(&self, device: &str) -> bool {
-        self.verdicts_below(self.stack.name(device)).contains(&Verdict::Keep)
+    fn is_kept(&self, device: &DevicePath) -> bool {
+        self.verdicts_on(device).contains(&Verdict::Keep)
     }
 
     /// `/dev/sdb1 on sdb`.
-    fn with_disks(&self, device: &str) -> String {
-        let disks: Vec<String> = self.stack.disks(self.stack.name(device)).into_iter().collect();
+    fn with_disks(&self, device: &DevicePath) -> String {
+        let disks: Vec<KernelName> = self.disks_below(device).into_iter().collect();
         format!("{device} on {}", disks.join(", "))
     }
 }

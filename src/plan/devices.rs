@@ -1,5 +1,6 @@
 //! The block devices that a layout speaks of, and what is or will be behind each.
 
+use crate::device::DevicePath;
 use crate::inventory::Signature;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ pub struct Device<'a> {
     /// Where it is found while the installation runs.
     pub path: String,
     /// Where it is found now; a kept array may run under another name.
-    pub now: String,
+    pub now: DevicePath,
     pub fate: Fate,
     /// It is on a disk that is not in the machine: which one of `Layout::disks`.
     pub absent: Option<usize>,
@@ -80,8 +81,8 @@ impl<'a> Below<'a> {
     }
 
     /// Where they are now, sorted, as a set.
-    pub fn now(&self) -> Vec<String> {
-        let mut now: Vec<String> = self.present().map(|device| device.now.clone()).collect();
+    pub fn now(&self) -> Vec<DevicePath> {
+        let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
         now.sort_unstable();
         now
     }

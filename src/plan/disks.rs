@@ -5,11 +5,13 @@ use super::devices::{Device, Fate};
 use super::identity_words::record_in_words;
 use super::sectors::{self, Extent};
 use super::verdict::{Deciding, of_disk};
-use super::{DiskIdentity, Mode, NewPartition, PartitionTable, Verdict, display, find, multipath, wipe};
+use super::{DiskIdentity, Mode, NewPartition, PartitionTable, Verdict, display, wipe};
+use crate::device::DevicePath;
 use crate::inventory;
 use crate::layout::{self, Format, PartitionKind, partition_device};
 use crate::problem::Problem;
 use crate::steps::Erase;
+use crate::topology::{find, multipath};
 
 impl<'a> Deciding<'a> {
     pub fn decide_disks(&mut self) {
@@ -73,12 +75,7 @@ impl<'a> Deciding<'a> {
     /// Does the layout want something on a disk that has nothing? A table whose partitions are all blank is nothing where
     /// arrays or groups lie on them: that is how a run leaves it that was cut while it made the disk anew.
     fn is_empty(&self, disk: &layout::Disk, found: &inventory::Disk) -> bool {
-        let partitions = || disk.partitions.iter().map(|partition| partition_device(&disk.device, partition.number));
-        let below = |device: &String| {
-            let arrays = self.layout.raid.iter().map(|raid| &raid.devices);
-            let groups = self.layout.volumegroups.iter().map(|group| &group.devices);
-            arrays.chain(groups).any(|devices| devices.contains(device))
-        };
+        let mut partitions = disk.partitions.iter().map(|partition| partition_device(&disk.device, partition.number));
         let formatted = |device: &String| {
             let mut filesystems = self.layout.filesystems.iter();
             filesystems.any(|filesystem| filesystem.device == *device && filesystem.format != Format::None)
@@ -90,12 +87,15 @@ impl<'a> Deciding<'a> {
             return false;
         }
         match &found.table {
-            None => found.blank && (!disk.partitions.is_empty() || below(&disk.device) || formatted(&disk.device)),
+            None => {
+                found.blank
+                    && (!disk.partitions.is_empty() || self.graph.is_member(&disk.device) || formatted(&disk.device))
+            }
             Some(table) => {
                 table.kind == "gpt"
                     && table.partitions.len() == disk.partitions.len()
                     && table.partitions.iter().all(is_new)
-                    && partitions().any(|device| below(&device))
+                    && partitions.any(|device| self.graph.is_member(&device))
             }
         }
     }
@@ -116,7 +116,7 @@ impl<'a> Deciding<'a> {
                 return self.refuse(format!("{place}.partitions"), message);
             }
         };
-        self.devices.insert(disk.device.clone(), made(found, fate, found.device.clone(), found.size_bytes));
+        self.devices.insert(disk.device.clone(), made(found, fate, found.device.to_string(), found.size_bytes));
         for (partition, extent) in disk.partitions.iter().zip(&extents) {
             let path = partition_device(&found.device, partition.number);
             let device = made(found, fate, path, extent.length_bytes(found.sector_bytes));
@@ -132,7 +132,7 @@ impl<'a> Deciding<'a> {
             let partitions = disk.partitions.iter().zip(&extents);
             let guid = (self.ids)();
             let partitions = partitions.map(|(new, extent)| self.new_partition(new, found, *extent)).collect();
-            let (device, sector_bytes) = (found.device.clone(), found.sector_bytes);
+            let (device, sector_bytes) = (found.device.to_string(), found.sector_bytes);
             let identity = DiskIdentity::of(found);
             self.decided.tables.push(PartitionTable { device, identity, guid, sector_bytes, partitions });
         }
@@ -163,9 +163,9 @@ impl<'a> Deciding<'a> {
     }
 
     fn note_kept(&mut self, disk: &layout::Disk, found: &'a inventory::Disk) {
-        let kept = |path: &str, size_bytes: u64, blank: bool, content: &'a [inventory::Signature]| Device {
-            path: path.to_owned(),
-            now: path.to_owned(),
+        let kept = |path: &DevicePath, size_bytes: u64, blank: bool, content: &'a [inventory::Signature]| Device {
+            path: path.to_string(),
+            now: path.clone(),
             fate: Fate::Kept,
             absent: None,
             blank,
@@ -192,7 +192,7 @@ impl<'a> Deciding<'a> {
 
 fn made<'a>(disk: &inventory::Disk, fate: Fate, path: String, size_bytes: u64) -> Device<'a> {
     Device {
-        now: path.clone(),
+        now: path.as_str().into(),
         path,
         fate,
         absent: None,

@@ -11,6 +11,7 @@ pub use running::Running;
 use disks::disks;
 
 use super::{Mode, Plan, Refusal, Subject, Summary};
+use crate::device::KernelName;
 use crate::inventory::{self, Partition, Signature};
 use crate::marker::Marker;
 use crate::text::{bytes, counted};
@@ -76,7 +77,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let disks = |names: &[String]| counted(names.len(), "disk", "disks");
+        let disks = |names: &[KernelName]| counted(names.len(), "disk", "disks");
         let lost = match (self.wiped.is_empty(), self.lost_bytes) {
             (true, _) => String::new(),
             (false, 0) => " (nothing is lost)".to_owned(),
@@ -155,9 +156,4 @@ pub fn signature(signature: &Signature) -> String {
         other => other,
     };
     if signature.label.is_empty() { kind.to_owned() } else { format!("{kind} \"{}\"", signature.label) }
-}
-
-pub fn disk_in_short(disk: &inventory::Disk) -> String {
-    let model = if disk.model.is_empty() { String::new() } else { format!(" {}", disk.model) };
-    format!("{} ({}{model})", disk.device, bytes(disk.size_bytes))
 }

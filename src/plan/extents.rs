@@ -9,7 +9,9 @@
 //! | a kept filesystem that is mounted for writing, or made on a kept device | what it lies on, from then on |
 //! | anything else | nothing |
 
-use super::{ActivateGroup, AssembleArray, ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
+use super::together::Together;
+use super::{ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
+use crate::device::DevicePath;
 use crate::inventory::Inventory;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -36,7 +38,7 @@ pub struct DiskExtents {
 
 /// All stages of the plan in their order. `inventory` is the one that it was made from.
 pub fn of(plan: &Plan, inventory: &Inventory) -> Vec<Extents> {
-    let ground = Ground { plan, inventory };
+    let ground = Ground { plan, inventory, together: together(plan) };
     let mut open = Open::new();
     let mut extents: Vec<Extents> = Vec::new();
     for (index, stage) in plan.stages.iter().enumerate() {
@@ -62,6 +64,20 @@ type Open = BTreeMap<String, Vec<ByteRange>>;
 struct Ground<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
+    together: Together,
+}
+
+/// What the stages put together of what is kept.
+fn together(plan: &Plan) -> Together {
+    let mut together = Together::default();
+    for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
+        match operation {
+            Operation::Device(OnDevice::AssembleArray(array)) => together.array(array),
+            Operation::Device(OnDevice::ActivateGroup(group)) => together.group(group),
+            Operation::Device(_) | Operation::Run(_) => {}
+        }
+    }
+    together
 }
 
 impl Ground<'_> {
@@ -69,7 +85,7 @@ impl Ground<'_> {
         let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
         for disk in made {
             let whole = ByteRange { start: 0, length: disk.size_bytes };
-            open.insert(disk.device.clone(), vec![whole]);
+            open.insert(disk.device.to_string(), vec![whole]);
         }
     }
 
@@ -135,34 +151,19 @@ impl Ground<'_> {
 
     /// Where a device lies that was there before: a disk, a partition, or what a stage has put together of kept ones.
     fn ranges(&self, device: &str) -> Vec<(String, ByteRange)> {
-        if let Some(disk) = self.inventory.disk(device) {
-            return vec![(disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes })];
-        }
-        for disk in &self.inventory.disks {
-            let mut parts = disk.table.iter().flat_map(|table| &table.partitions);
-            if let Some(part) = parts.find(|part| part.device == device) {
-                return vec![(disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes })];
-            }
-        }
-        self.below(device).iter().flat_map(|device| self.ranges(device)).collect()
+        let bottoms = self.together.bottoms([device.into()]);
+        bottoms.iter().filter_map(|bottom| self.range(bottom)).collect()
     }
 
-    /// What a kept array or volume is put together of.
-    fn below(&self, device: &str) -> &[String] {
-        let operations = self.plan.stages.iter().flat_map(|stage| &stage.operations);
-        let found = operations.filter_map(|operation| match operation {
-            Operation::Device(OnDevice::AssembleArray(AssembleArray { device: array, members, .. }))
-                if array == device =>
-            {
-                Some(members.as_slice())
-            }
-            Operation::Device(OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes })) => {
-                let volume = device.strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
-                volumes.iter().any(|activated| activated == volume).then_some(devices.as_slice())
-            }
-            _ => None,
-        });
-        found.into_iter().next().unwrap_or_default()
+    fn range(&self, device: &DevicePath) -> Option<(String, ByteRange)> {
+        if let Some(disk) = self.inventory.disk(device) {
+            return Some((disk.device.to_string(), ByteRange { start: 0, length: disk.size_bytes }));
+        }
+        self.inventory.disks.iter().find_map(|disk| {
+            let mut parts = disk.table.iter().flat_map(|table| &table.partitions);
+            let part = parts.find(|part| part.device == *device)?;
+            Some((disk.device.to_string(), ByteRange { start: part.start_bytes, length: part.size_bytes }))
+        })
     }
 
     fn disks(&self, open: &Open) -> Vec<DiskExtents> {

@@ -103,7 +103,7 @@ impl Deciding<'_> {
     /// | the same, and the layout's own mount options may help, or an earlier attempt has wiped the old system already | said |
     fn decide_return(&mut self, place: &str, filesystem: &Filesystem, device: &Device, fill: bool) {
         let path = mountable(filesystem);
-        let disks = self.stack.disks(self.stack.name(&device.now));
+        let disks = self.disks_below(&device.now);
         let mut disks = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         let is_written = path.is_some() && !filesystem.is_read_only();
         if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {

@@ -5,15 +5,16 @@
 use super::recorded::Known;
 use super::verdict::Deciding;
 use super::{Claim, Mode, Verdict, Waiver};
+use crate::device::{DevicePath, KernelName};
 use crate::marker::{self, MarkedDisk, Marker};
 use std::collections::BTreeSet;
 
 /// A filesystem with a marker.
 struct Marked<'a> {
-    device: &'a str,
+    device: &'a DevicePath,
     marker: &'a Marker,
-    /// Kernel names of the disks at its bottom.
-    disks: BTreeSet<String>,
+    /// Those at its bottom.
+    disks: BTreeSet<KernelName>,
 }
 
 impl<'a> Deciding<'a> {
@@ -78,7 +79,7 @@ impl<'a> Deciding<'a> {
 
     /// The disk says that it has this installation, and the control plane does not know of it. One of them is wrong.
     fn refuse_unbelieved(&mut self, claim: &Claim, found: &Marked) {
-        let disks: Vec<&str> = found.disks.iter().map(String::as_str).collect();
+        let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
             "{} on {} has the marker ({}) of {}, image {}, of {}, but the control plane does not say that this allocation is installed. It is neither booted nor erased. If the control plane has lost its memory, tell it: drophammer machine adopt {}; if nobody needs what is there, erase the disk: wipefs -a in the rescue shell, for each of its partitions and for itself",
             found.device,
@@ -95,16 +96,15 @@ impl<'a> Deciding<'a> {
     fn marked(&self) -> Vec<Marked<'a>> {
         let filesystems = self.inventory.filesystems.iter();
         let marked = filesystems.filter_map(|filesystem| {
-            let disks = self.stack.disks(self.stack.name(&filesystem.device));
+            let disks = self.disks_below(&filesystem.device);
             Some(Marked { device: &filesystem.device, marker: filesystem.marker.as_ref()?, disks })
         });
         marked.collect()
     }
 
-    /// Kernel names of the disks that carry `/` by the layout.
-    fn root_disks(&self) -> BTreeSet<String> {
-        let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
-        let below = root.map(|root| self.layout.below([root.device.as_str()]).disks).unwrap_or_default();
+    /// The disks that carry `/` by the layout.
+    fn root_disks(&self) -> BTreeSet<KernelName> {
+        let below = self.graph.below_root().disks;
         below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
     }
 
@@ -139,9 +139,9 @@ impl<'a> Deciding<'a> {
             if claim.is_ours(found.marker) || is_over {
                 continue;
             }
-            let on = |verdicts: &[Verdict]| -> Vec<&str> {
+            let on = |verdicts: &[Verdict]| -> Vec<KernelName> {
                 let disks = found.disks.iter().filter(|disk| verdicts.contains(&self.verdict(disk)));
-                disks.map(String::as_str).collect()
+                disks.cloned().collect()
             };
             let (wiped, kept) = (on(&[Verdict::Wipe, Verdict::Make]), on(&[Verdict::Keep]));
             let theirs = whose(&found.marker.machine, &found.marker.allocation);
@@ -149,7 +149,7 @@ impl<'a> Deciding<'a> {
                 Mode::Install => ("installation", whose(&claim.machine, &claim.allocation)),
                 Mode::Reinstall => ("reinstall", whose(&claim.machine, &claim.allocation)),
             };
-            let holds = |disks: &[&str], fate: &str| {
+            let holds = |disks: &[KernelName], fate: &str| {
                 let disks = disks.join(", ");
                 format!(
                     "{} on {disks}, which is to be {fate}, holds the installation of {theirs}, but this is the {mode} of {ours}",
@@ -174,7 +174,7 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn decide_without_marker(&mut self, marked: &[Marked], root: &BTreeSet<String>) {
+    fn decide_without_marker(&mut self, marked: &[Marked], root: &BTreeSet<KernelName>) {
         let root = listed(root);
         let root = if root.is_empty() { "disks that are not there" } else { &root };
         let claim = self.request.claim.as_ref();
@@ -233,8 +233,8 @@ fn remedy(mode: Mode, claim: &Claim, marker: &Marker) -> &'static str {
     }
 }
 
-fn listed(disks: &BTreeSet<String>) -> String {
-    disks.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+fn listed(disks: &BTreeSet<KernelName>) -> String {
+    disks.iter().map(KernelName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Which markers were found, and where.

@@ -42,7 +42,7 @@ impl Way {
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).and_then(|(_, is)| is.in_image());
         let burn = BurnDisk {
             name,
-            device: disk.device.clone(),
+            device: disk.device.to_string(),
             identity: DiskIdentity::of(disk),
             size_bytes: disk.size_bytes,
             sector_bytes: disk.sector_bytes,

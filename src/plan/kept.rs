@@ -1,12 +1,13 @@
 //! What a reinstall keeps, and what identifies it: read before the first stage, and again after the last. Both readings
 //! go through the same function, so that they differ only where the machine does.
 
-use super::stack::Stack;
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{Kept, KeptObject, LiesOn, Verdict};
+use crate::device::{DevicePath, KernelName};
 use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
 use crate::layout::Layout;
+use crate::topology::Stack;
 use std::collections::BTreeMap;
 
 type Identity = BTreeMap<String, String>;
@@ -20,7 +21,7 @@ pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Ve
             ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(device.clone()),
             _ => None,
         });
-        let device = named.or_else(|| array.running.as_ref().map(|name| format!("/dev/{name}")));
+        let device = named.or_else(|| array.running.as_ref().map(|name| name.path().to_string()));
         KeptObject::Array { uuid: array.uuid, device }
     });
     let groups = keeping.groups();
@@ -62,7 +63,7 @@ pub fn differences(proofs: &[KeptProof]) -> Vec<String> {
 impl std::fmt::Display for KeptObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            KeptObject::Disk(name) => write!(f, "disk /dev/{}", name.replace('!', "/")),
+            KeptObject::Disk(name) => write!(f, "disk {}", name.path()),
             KeptObject::Array { device: None, uuid } => write!(f, "array {uuid}"),
             KeptObject::Array { device: Some(device), .. } => write!(f, "array {device}"),
             KeptObject::Group { name, .. } => write!(f, "volume group {name}"),
@@ -144,7 +145,7 @@ fn signatures(signatures: &[Signature]) -> String {
 }
 
 /// Where a device of a plan is in an inventory, and what is on it; `None` when it is not there or does not run.
-pub fn content<'a>(inventory: &'a Inventory, on: &LiesOn) -> Option<(&'a str, &'a [Signature])> {
+pub fn content<'a>(inventory: &'a Inventory, on: &LiesOn) -> Option<(&'a DevicePath, &'a [Signature])> {
     let running = match on {
         LiesOn::Device(device) => {
             let disks = inventory.disks.iter();
@@ -152,8 +153,8 @@ pub fn content<'a>(inventory: &'a Inventory, on: &LiesOn) -> Option<(&'a str, &'
             let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
             let part = || parts.into_iter().find(|part| part.device == *device);
             return whole
-                .map(|disk| (disk.device.as_str(), disk.signatures.as_slice()))
-                .or_else(|| part().map(|part| (part.device.as_str(), part.signatures.as_slice())));
+                .map(|disk| (&disk.device, disk.signatures.as_slice()))
+                .or_else(|| part().map(|part| (&part.device, part.signatures.as_slice())));
         }
         LiesOn::Array(uuid) => inventory.arrays.iter().find(|array| array.uuid == *uuid)?.running.as_ref()?,
         LiesOn::Volume { group, name } => {
@@ -177,15 +178,13 @@ impl<'a> Keeping<'a> {
         Keeping { inventory, decided, stack: Stack::new(inventory) }
     }
 
-    fn is_kept(&self, disk: &str) -> bool {
-        self.decided.disks.iter().any(|is| is.name == disk && is.verdict == Verdict::Keep)
+    fn is_kept(&self, disk: &KernelName) -> bool {
+        self.decided.disks.iter().any(|is| is.name == *disk && is.verdict == Verdict::Keep)
     }
 
-    fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b str>) -> bool {
-        let mut disks = devices.filter(|device| !device.is_empty()).flat_map(|device| {
-            let name = self.stack.name(device).to_owned();
-            self.stack.disks(&name)
-        });
+    fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
+        let present = devices.filter(|device| !device.is_empty());
+        let mut disks = present.flat_map(|device| self.stack.disks(&self.stack.name(device)));
         let first = disks.next();
         first.is_some_and(|first| self.is_kept(&first)) && disks.all(|disk| self.is_kept(&disk))
     }
@@ -196,12 +195,12 @@ impl<'a> Keeping<'a> {
 
     fn arrays(&self) -> impl Iterator<Item = &'a inventory::Array> {
         let arrays = self.inventory.arrays.iter();
-        arrays.filter(|array| self.lie_on_kept(array.members.iter().map(|member| member.device.as_str())))
+        arrays.filter(|array| self.lie_on_kept(array.members.iter().map(|member| &member.device)))
     }
 
     fn groups(&self) -> impl Iterator<Item = &'a inventory::VolumeGroup> {
         let groups = self.inventory.groups.iter();
-        groups.filter(|group| self.lie_on_kept(group.physical.iter().map(|physical| physical.device.as_str())))
+        groups.filter(|group| self.lie_on_kept(group.physical.iter().map(|physical| &physical.device)))
     }
 
     /// What a device path of the plan is, whatever the kernel calls it before and after.
@@ -222,7 +221,7 @@ impl<'a> Keeping<'a> {
             let group = self.groups().find(|group| group.name == *name)?;
             Some(LiesOn::Volume { group: group.uuid.clone(), name: volume.to_owned() })
         };
-        array.or_else(volume).unwrap_or_else(|| LiesOn::Device(device.to_owned()))
+        array.or_else(volume).unwrap_or_else(|| LiesOn::Device(device.into()))
     }
 
     /// The layout's, and what others have made in partitions that the layout does not speak of.
@@ -235,9 +234,10 @@ impl<'a> Keeping<'a> {
         });
         let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
-        let taken = |device: &str| self.decided.filesystems.iter().any(|is| is.device() == Some(device));
+        let taken =
+            |device: &DevicePath| self.decided.filesystems.iter().any(|is| is.device() == Some(device.as_str()));
         let theirs = used.filter(|part| !taken(&part.device)).map(|part| KeptObject::Filesystem {
-            device: part.device.clone(),
+            device: part.device.to_string(),
             path: None,
             on: LiesOn::Device(part.device.clone()),
         });

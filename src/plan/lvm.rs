@@ -5,8 +5,10 @@ use super::devices::{Below, Device, Fate};
 use super::sectors::MIB;
 use super::verdict::{Deciding, GroupFate};
 use super::{CreateGroup, CreateVolume, Verdict, display};
+use crate::device::DevicePath;
 use crate::inventory::{self, Health};
 use crate::layout::{LogicalVolume, LvmType, Size, VolumeGroup};
+use crate::topology::groups_on;
 
 /// A group whose volumes are to be decided.
 pub struct Group<'a> {
@@ -40,8 +42,8 @@ impl<'a> Deciding<'a> {
     fn refuse_twin(&mut self, place: &str, group: &VolumeGroup, below: &Below) {
         let ours = if below.fate == Fate::Kept { below.now() } else { Vec::new() };
         for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
-            let stays = |device: &&str| self.verdicts_below(self.stack.name(device)) != [Verdict::Wipe].into();
-            let devices: Vec<&str> = physical_devices(twin).filter(stays).collect();
+            let stays = |device: &&DevicePath| self.verdicts_on(device) != [Verdict::Wipe].into();
+            let devices: Vec<DevicePath> = physical_devices(twin).filter(stays).cloned().collect();
             if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
                 let message = format!(
                     "vg:{} is also the name of another group on {}, which stays: choose another name",
@@ -94,8 +96,7 @@ impl<'a> Deciding<'a> {
 
     fn keep_group(&mut self, place: &str, group: &'a VolumeGroup, below: &Below) {
         let wanted = below.now();
-        let shares = |found: &&inventory::VolumeGroup| physical_devices(found).any(|is| wanted.iter().any(|w| w == is));
-        let found: Vec<&'a inventory::VolumeGroup> = self.inventory.groups.iter().filter(shares).collect();
+        let found = groups_on(self.inventory, &wanted);
         let kept = match found.as_slice() {
             [one] if one.name == group.name && is_same(one, &wanted, below.absent().count()) => *one,
             [] if wanted.is_empty() => return self.refuse_without_physical(group, below),
@@ -198,10 +199,10 @@ impl<'a> Deciding<'a> {
                 return self.refuse(format!("{place}.size"), message);
             }
         };
-        let path = volume_path(volume);
+        let path = volume.device();
         let device = Device {
             path: path.clone(),
-            now: path.clone(),
+            now: path.as_str().into(),
             fate: group.fate,
             absent: None,
             blank: false,
@@ -229,7 +230,7 @@ impl<'a> Deciding<'a> {
         group: &Group<'a>,
         kept: &'a inventory::VolumeGroup,
     ) {
-        let path = volume_path(volume);
+        let path = volume.device();
         let found = kept.volumes.iter().find(|found| found.name == volume.name);
         let Some(found) = found.filter(|found| is_same_volume(volume, found, group, kept)) else {
             let size = volume.size.mib().map(|mib| format!(" {mib} MiB")).unwrap_or_default();
@@ -243,11 +244,11 @@ impl<'a> Deciding<'a> {
             let message = format!("{path} is to be kept, but it {how}: end that in the installed system");
             return self.refuse(place, message);
         }
-        let running = found.running.as_deref().and_then(|name| self.stack.stacked(name));
+        let running = found.running.as_ref().and_then(|name| self.stack.stacked(name));
         let not_running = || "the volume is not active, so that nothing is known of what is on it".to_owned();
         let device = Device {
             path: path.clone(),
-            now: running.map_or_else(|| path.clone(), |running| running.device.clone()),
+            now: running.map_or_else(|| path.as_str().into(), |running| running.device.clone()),
             fate: Fate::Kept,
             absent: None,
             blank: running.is_some_and(|running| running.blank),
@@ -261,15 +262,11 @@ impl<'a> Deciding<'a> {
     }
 }
 
-fn volume_path(volume: &LogicalVolume) -> String {
-    format!("/dev/{}/{}", volume.volumegroup, volume.name)
-}
-
 /// All physical volumes of the disks in the machine are there, there is no other, and no more are missing than disks.
-fn is_same(group: &inventory::VolumeGroup, wanted: &[String], absent: usize) -> bool {
-    let mut found: Vec<&str> = physical_devices(group).collect();
+fn is_same(group: &inventory::VolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
+    let mut found: Vec<&DevicePath> = physical_devices(group).collect();
     found.sort_unstable();
-    found.iter().eq(wanted.iter()) && group.physical.len() - found.len() == absent
+    found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 
 /// Same type, and the size that lvcreate makes of the layout's: whole extents, the same on every stripe.
@@ -288,8 +285,8 @@ fn is_same_volume(
     found.kind == volume.lvmtype.name() && volume.size.mib().is_none_or(is_of)
 }
 
-fn physical_devices(group: &inventory::VolumeGroup) -> impl Iterator<Item = &str> {
-    group.physical.iter().map(|physical| physical.device.as_str()).filter(|device| !device.is_empty())
+fn physical_devices(group: &inventory::VolumeGroup) -> impl Iterator<Item = &DevicePath> {
+    group.physical.iter().map(|physical| &physical.device).filter(|device| !device.is_empty())
 }
 
 /// `vg:vg00 on /dev/sda, a missing device (volumes: root, data)`.

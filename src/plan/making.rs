@@ -7,25 +7,26 @@ use super::marking::table_guid;
 use super::same::{Likeness, Shared, compare};
 use super::verdict::{Decided, Deciding};
 use super::{Request, Verdict};
+use crate::device::DevicePath;
 use crate::inventory::{self, Inventory, Tried};
-use crate::layout::Layout;
 use crate::marker::{Making, MarkedDisk};
+use crate::topology::Match;
 
 /// [`Making::on`] of a disk that is made anew, and of a filesystem that takes a whole disk.
 const DISK: &str = "disk";
 
 /// What the control plane is told of the disks right before the point of no return.
-pub fn recorded(layout: &Layout, decided: &Decided, inventory: &Inventory, disks: &[MarkedDisk]) -> Vec<MarkedDisk> {
+pub fn recorded(meant: &Match, decided: &Decided, disks: &[MarkedDisk]) -> Vec<MarkedDisk> {
     let recorded = disks.iter().map(|disk| {
-        let Some(index) = layout.disks.iter().position(|listed| listed.device == disk.device) else {
+        let Some(index) = meant.graph.layout.disks.iter().position(|listed| listed.device == disk.device) else {
             return disk.clone();
         };
-        let found = super::find::disk(&layout.disks[index], inventory).ok();
+        let found = meant.disk(index);
         let verdict = found.and_then(|found| decided.disks.iter().find(|is| is.name == found.name));
         let whole = verdict
             .filter(|is| is.verdict == Verdict::Make)
             .map(|_| Making { on: DISK.to_owned(), ..Making::default() });
-        let lies_on = |(device, _): &&(String, Making)| layout.below([device.as_str()]).disks.contains(&index);
+        let lies_on = |(device, _): &&(String, Making)| meant.graph.below([device.as_str()]).disks.contains(&index);
         let parts = decided.filling.iter().filter(lies_on).map(|(_, making)| making.clone());
         MarkedDisk { making: whole.into_iter().chain(parts).collect(), ..disk.clone() }
     });
@@ -84,16 +85,16 @@ impl Deciding<'_> {
 
 /// Names a block device by something unique: the GUID of a partition, the UUID of an array or a group. A GUID that two
 /// partitions share is no name.
-fn on(inventory: &Inventory, device: &str) -> Option<String> {
-    if inventory.disks.iter().any(|disk| disk.device == device) {
+fn on(inventory: &Inventory, device: &DevicePath) -> Option<String> {
+    if inventory.disks.iter().any(|disk| disk.device == *device) {
         return Some(DISK.to_owned());
     }
     let parts = || inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
-    if let Some(part) = parts().find(|part| part.device == device) {
+    if let Some(part) = parts().find(|part| part.device == *device) {
         let guid = part.guid.filter(|_| parts().filter(|other| other.guid == part.guid).count() == 1);
         return Some(format!("partition {}", guid?));
     }
-    let running = Some(inventory.stacked.iter().find(|stacked| stacked.device == device)?.name.clone());
+    let running = Some(inventory.stacked.iter().find(|stacked| stacked.device == *device)?.name.clone());
     if let Some(array) = inventory.arrays.iter().find(|array| array.running == running) {
         return Some(format!("array {}", array.uuid));
     }

@@ -1,24 +1,26 @@
 //! What the marker of this installation will say.
 
+use super::Request;
 use super::verdict::Decided;
-use super::{Request, find};
 use crate::inventory::{self, Inventory};
-use crate::layout::{self, Layout};
+use crate::layout;
 use crate::marker::{MarkedDisk, Marker};
+use crate::topology::Match;
 
 /// Without the time, which the plan does not know. Nobody's installation leaves no marker.
-pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided: &Decided) -> Option<Marker> {
+pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Marker> {
+    let layout = meant.graph.layout;
     let claim = request.claim.as_ref()?;
     // A disk that is missing keeps its record: it may come back.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
-    let disks = layout.disks.iter().filter_map(|listed| {
+    let disks = layout.disks.iter().enumerate().filter_map(|(index, listed)| {
         let promise = Some(listed.promise());
-        match find::disk(listed, inventory) {
-            Ok(disk) => {
+        match meant.disk(index) {
+            Some(disk) => {
                 let guid = guid(listed, disk, decided);
-                Some(MarkedDisk { device: listed.device.clone(), guid, promise, ..of_disk(disk, inventory) })
+                Some(MarkedDisk { device: listed.device.clone(), guid, promise, ..of_disk(disk, meant.inventory) })
             }
-            Err(_) => {
+            None => {
                 let known = known.clone().find(|known| known.device == listed.device)?;
                 Some(MarkedDisk { promise, guid_before: None, making: Vec::new(), ..known.clone() })
             }
@@ -37,11 +39,11 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided
 }
 
 /// The same disks as the control plane remembers them of an attempt that begins, with the tables that they have still.
-pub fn begun_on(layout: &Layout, inventory: &Inventory, marker: Option<&Marker>) -> Vec<MarkedDisk> {
+pub fn begun_on(meant: &Match, marker: Option<&Marker>) -> Vec<MarkedDisk> {
     let disks = marker.into_iter().flat_map(|marker| &marker.disks);
     let before = |device: &str| {
-        let listed = layout.disks.iter().find(|listed| listed.device == device)?;
-        table_guid(find::disk(listed, inventory).ok()?)
+        let listed = meant.graph.layout.disks.iter().position(|listed| listed.device == device)?;
+        table_guid(meant.disk(listed)?)
     };
     disks.map(|disk| MarkedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
@@ -67,8 +69,8 @@ fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
 /// That of the new table, else that of the one which stays. A raw image brings one that nobody knows yet, and that its copies
 /// share.
 fn guid(listed: &layout::Disk, disk: &inventory::Disk, decided: &Decided) -> Option<String> {
-    let new = decided.tables.iter().find(|table| table.device == disk.device).map(|table| table.guid.to_string());
-    let loses_its_own = listed.image || decided.wipes.iter().any(|wipe| wipe.device == disk.device);
+    let new = decided.tables.iter().find(|table| disk.device == table.device).map(|table| table.guid.to_string());
+    let loses_its_own = listed.image || decided.wipes.iter().any(|wipe| disk.device == wipe.device);
     new.or_else(|| if loses_its_own { None } else { table_guid(disk) })
 }
 

@@ -3,6 +3,7 @@
 
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver, arrays, display, lvm};
+use crate::device::DevicePath;
 use crate::inventory::{Disk, MemberRole, Part, Role, Signature, StackedKind, Tried};
 use std::collections::BTreeSet;
 
@@ -59,25 +60,24 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn lies_on_kept<'b>(&self, devices: impl Iterator<Item = &'b str>) -> bool {
+    fn lies_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
         let mut devices = devices.filter(|device| !device.is_empty());
-        devices.any(|device| self.verdicts_below(self.stack.name(device)).contains(&Verdict::Keep))
+        devices.any(|device| self.verdicts_on(device).contains(&Verdict::Keep))
     }
 
     /// Kept things without all their parts, in words.
     fn missing(&self) -> Vec<String> {
         let arrays = self.inventory.arrays.iter().filter(|array| {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
-            active < array.raid_devices as usize
-                && self.lies_on_kept(array.members.iter().map(|member| member.device.as_str()))
+            active < array.raid_devices as usize && self.lies_on_kept(array.members.iter().map(|member| &member.device))
         });
         let arrays = arrays.map(|array| format!("{} is to be kept, and misses members", arrays::in_words(array)));
         let groups = self.inventory.groups.iter().filter(|group| {
-            let devices = || group.physical.iter().map(|physical| physical.device.as_str());
-            devices().any(str::is_empty) && self.lies_on_kept(devices())
+            let devices = || group.physical.iter().map(|physical| &physical.device);
+            devices().any(|device| device.is_empty()) && self.lies_on_kept(devices())
         });
         let groups = groups.map(|group| format!("{} is to be kept, and misses physical volumes", lvm::in_words(group)));
-        let parts = self.inventory.parts.iter().filter(|part| self.lies_on_kept(std::iter::once(part.device.as_str())));
+        let parts = self.inventory.parts.iter().filter(|part| self.lies_on_kept(std::iter::once(&part.device)));
         let parts = parts.filter_map(|part| {
             Some(format!("{} on {} is to be kept, and {}", part.kind, part.device, self.misses(part)?))
         });
@@ -99,15 +99,15 @@ impl<'a> Deciding<'a> {
             Role::NeedsAnother => Some(format!("the other part of it is missing ({})", part.whole)),
             Role::Peer => Some(format!("does not say of how many parts it is one ({} {})", part.whole, part.id)),
             Role::OneOf(count) => {
-                let there = self.different(whole.map(|other| other.device.as_str()));
+                let there = self.different(whole.map(|other| &other.device));
                 ((there as u64) < count).then(|| format!("{there} of its {count} devices are there ({})", part.id))
             }
         }
     }
 
     /// How many of these devices are others than those before: what is in an array shows on the array, and may on its members.
-    fn different<'b>(&self, devices: impl Iterator<Item = &'b str>) -> usize {
-        let mut different: Vec<&str> = Vec::new();
+    fn different<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> usize {
+        let mut different: Vec<&DevicePath> = Vec::new();
         for device in devices {
             if !different.iter().any(|seen| self.is_one_thing(seen, device)) {
                 different.push(device);
@@ -120,16 +120,13 @@ impl<'a> Deciding<'a> {
     fn opaque(&self) -> Vec<(&'a Disk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == Verdict::Wipe);
         let opaque = wiped.filter_map(|disk| {
-            let signatures = self
-                .inventory
-                .all_signatures()
-                .filter(|(device, _)| self.stack.disks(self.stack.name(device)).contains(&disk.name));
+            let signatures =
+                self.inventory.all_signatures().filter(|(device, _)| self.disks_below(device).contains(&disk.name));
             let hidden = signatures.flat_map(|(device, found)| found.iter().map(move |found| (device, found)));
             let hidden = hidden.filter(|(device, found)| hides(found) && !self.is_open(device));
             let hidden = hidden.map(|(device, found)| format!("{} on {device}", display::signature(found)));
             let arrays = self.inventory.arrays.iter().filter(|array| {
-                let mut members = array.members.iter().map(|member| self.stack.name(&member.device));
-                members.any(|member| self.stack.disks(member).contains(&disk.name))
+                array.members.iter().any(|member| self.disks_below(&member.device).contains(&disk.name))
                     && self.inventory.failure(&Tried::Array(array.uuid)).is_some()
             });
             let arrays = arrays.map(|array| format!("{}, which does not start,", arrays::in_words(array)));
@@ -141,10 +138,9 @@ impl<'a> Deciding<'a> {
     }
 
     /// Then what is in it was seen.
-    fn is_open(&self, device: &str) -> bool {
-        let name = self.stack.name(device);
-        let mut crypt = self.inventory.stacked.iter().filter(|stacked| stacked.kind == StackedKind::Crypt);
-        crypt.any(|stacked| stacked.below.iter().any(|below| below == name))
+    fn is_open(&self, device: &DevicePath) -> bool {
+        let holders = self.stack.holders(&self.stack.name(device));
+        holders.iter().filter_map(|name| self.stack.stacked(name)).any(|stacked| stacked.kind == StackedKind::Crypt)
     }
 }
 

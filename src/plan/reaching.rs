@@ -3,6 +3,7 @@
 
 use super::verdict::Deciding;
 use super::{Mode, Torn, Verdict, arrays, display, lvm};
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Part, Signature, StackedKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +15,7 @@ struct Thing {
     /// `md127`, `raid5 "data"`, `vg:vg00`.
     name: String,
     whole: String,
-    /// Kernel names.
-    members: Vec<String>,
+    members: Vec<KernelName>,
 }
 
 impl Deciding<'_> {
@@ -25,9 +25,9 @@ impl Deciding<'_> {
     /// | reinstall | kept disks, or disks that are not ours | refused |
     pub fn decide_reaching(&mut self) {
         for thing in self.things() {
-            let below = |member: &String| (member.clone(), self.verdicts_below(member));
-            let members: Vec<(String, BTreeSet<Verdict>)> = thing.members.iter().map(below).collect();
-            let of = |wiped: bool| -> Vec<String> {
+            let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));
+            let members: Vec<(KernelName, BTreeSet<Verdict>)> = thing.members.iter().map(below).collect();
+            let of = |wiped: bool| -> Vec<KernelName> {
                 let members = members.iter().filter(|(_, verdicts)| is_made(verdicts) == wiped);
                 members.map(|(name, _)| name.clone()).collect()
             };
@@ -42,9 +42,9 @@ impl Deciding<'_> {
         }
     }
 
-    fn say_torn(&mut self, thing: &Thing, wiped: &[String], staying: &[String]) {
-        let disks: BTreeSet<String> = staying.iter().flat_map(|member| self.stack.disks(member)).collect();
-        let stays_on: Vec<String> = disks.into_iter().collect();
+    fn say_torn(&mut self, thing: &Thing, wiped: &[KernelName], staying: &[KernelName]) {
+        let disks: BTreeSet<KernelName> = staying.iter().flat_map(|member| self.stack.disks(member)).collect();
+        let stays_on: Vec<KernelName> = disks.into_iter().collect();
         self.warn(format!(
             "TAKES {} OUT OF {}, whose other members on {} are not ours and stay as they are: {}",
             wiped.join(", "),
@@ -56,7 +56,7 @@ impl Deciding<'_> {
         self.decided.torn.push(Torn { name, whole, wiped: wiped.to_vec(), stays_on });
     }
 
-    fn refuse_torn(&mut self, thing: &Thing, wiped: &[String], staying: &[String]) {
+    fn refuse_torn(&mut self, thing: &Thing, wiped: &[KernelName], staying: &[KernelName]) {
         let message = format!(
             "{} lies on {}, which a reinstall wipes, and on {}, which it does not touch: {}; take it apart first, or keep or wipe all of it",
             thing.name,
@@ -68,11 +68,14 @@ impl Deciding<'_> {
     }
 
     fn things(&self) -> Vec<Thing> {
-        let names = |devices: &mut dyn Iterator<Item = &String>| -> Vec<String> {
-            devices.filter(|device| !device.is_empty()).map(|device| self.stack.name(device).to_owned()).collect()
+        let names = |devices: &mut dyn Iterator<Item = &DevicePath>| -> Vec<KernelName> {
+            devices.filter(|device| !device.is_empty()).map(|device| self.stack.name(device)).collect()
         };
         let arrays = self.inventory.arrays.iter().map(|array| Thing {
-            name: array.running.clone().unwrap_or_else(|| format!("{} \"{}\"", array.level, array.name)),
+            name: array
+                .running
+                .as_ref()
+                .map_or_else(|| format!("{} \"{}\"", array.level, array.name), KernelName::to_string),
             whole: arrays::in_words(array),
             members: names(&mut array.members.iter().map(|member| &member.device)),
         });
@@ -82,13 +85,13 @@ impl Deciding<'_> {
             members: names(&mut group.physical.iter().map(|physical| &physical.device)),
         });
         // Arrays and volumes that their superblocks do not tell of, and all that is neither.
-        let told = |name: &String| {
+        let told = |name: &KernelName| {
             let volumes = self.inventory.groups.iter().flat_map(|group| &group.volumes);
             self.inventory.arrays.iter().any(|array| array.running.as_ref() == Some(name))
                 || volumes.into_iter().any(|volume| volume.running.as_ref() == Some(name))
         };
         let others = self.inventory.stacked.iter().filter(|device| !told(&device.name)).map(|device| Thing {
-            name: device.name.clone(),
+            name: device.name.to_string(),
             whole: format!("{} {}", kind(device.kind), device.device),
             members: device.below.clone(),
         });
@@ -98,7 +101,7 @@ impl Deciding<'_> {
     /// One that is not in the machine is not missed here (`missing` counts them). Nor does a signature tell a copy from another
     /// device.
     fn spanning(&self) -> impl Iterator<Item = Thing> {
-        let mut found: BTreeMap<(&str, &str), (&Signature, Vec<&str>)> = BTreeMap::new();
+        let mut found: BTreeMap<(&str, &str), (&Signature, Vec<&DevicePath>)> = BTreeMap::new();
         for (device, signature) in signatures(self.inventory) {
             if SPANNING.contains(&signature.kind.as_str()) && !signature.uuid.is_empty() {
                 let whole = found.entry((&signature.kind, &signature.uuid));
@@ -108,14 +111,14 @@ impl Deciding<'_> {
         let several = found.into_values().filter(|(_, devices)| devices.len() > 1);
         several.map(|(signature, devices)| Thing {
             name: display::signature(signature),
-            whole: format!("{} with UUID {} on {}", signature.kind, signature.uuid, devices.join(", ")),
-            members: devices.into_iter().map(|device| self.stack.name(device).to_owned()).collect(),
+            whole: format!("{} with UUID {} on {}", signature.kind, signature.uuid, joined(&devices)),
+            members: devices.into_iter().map(|device| self.stack.name(device)).collect(),
         })
     }
 }
 
 /// Every signature, with the path of the disk, partition or stacked device that it is on.
-pub fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&str, &Signature)> {
+pub fn signatures(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, &Signature)> {
     inventory.all_signatures().flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
 }
 
@@ -132,10 +135,14 @@ impl Deciding<'_> {
             Thing {
                 name: whole.to_owned(),
                 whole: format!("{whole} {id}: {}", on.join(", ")),
-                members: parts.iter().map(|part| self.stack.name(&part.device).to_owned()).collect(),
+                members: parts.iter().map(|part| self.stack.name(&part.device)).collect(),
             }
         })
     }
+}
+
+fn joined(devices: &[&DevicePath]) -> String {
+    devices.iter().map(|device| device.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn is_made(verdicts: &BTreeSet<Verdict>) -> bool {

@@ -4,6 +4,7 @@ use super::identity_words::{disk_in_words, is_now, record_in_words};
 use super::same::{self, Likeness, Shared};
 use super::verdict::Deciding;
 use super::{Verdict, display};
+use crate::device::KernelName;
 use crate::inventory::{self, Inventory};
 use crate::layout;
 use crate::marker::MarkedDisk;
@@ -15,8 +16,8 @@ pub struct Known<'a> {
     finished: &'a [MarkedDisk],
     /// From the last attempt that has begun: newer, with the disks that were replaced meanwhile.
     begun_on: &'a [MarkedDisk],
-    /// Kernel names of the disks that carry the marker itself.
-    proven: BTreeSet<String>,
+    /// The disks that carry the marker itself.
+    proven: BTreeSet<KernelName>,
     shared: Shared<'a>,
 }
 
@@ -25,7 +26,7 @@ impl<'a> Known<'a> {
         inventory: &'a Inventory,
         finished: &'a [MarkedDisk],
         begun_on: &'a [MarkedDisk],
-        proven: BTreeSet<String>,
+        proven: BTreeSet<KernelName>,
     ) -> Known<'a> {
         let shared = Shared::new(inventory, if begun_on.is_empty() { finished } else { begun_on });
         Known { finished, begun_on, proven, shared }
@@ -117,9 +118,9 @@ impl Deciding<'_> {
     }
 
     /// Does the operator give up the disk with this kernel name? A serial number that two disks share identifies neither.
-    pub fn is_given_up(&self, name: &str) -> bool {
+    pub fn is_given_up(&self, name: &KernelName) -> bool {
         let Some(claim) = &self.request.claim else { return false };
-        let Some(disk) = self.inventory.disks.iter().find(|disk| disk.name == name) else { return false };
+        let Some(disk) = self.inventory.disks.iter().find(|disk| disk.name == *name) else { return false };
         let same = self.inventory.disks.iter().filter(|other| other.serial == disk.serial).count();
         same == 1 && !disk.serial.is_empty() && claim.give_up.contains(&disk.serial)
     }

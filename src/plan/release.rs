@@ -1,15 +1,16 @@
 //! What has to be taken down before disks are wiped: everything that runs on them, the topmost first.
 
 use super::Holder;
-use super::stack::{Stack, Unit, disk_units, stacked_units};
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Disk, Stacked, StackedKind, Use};
+use crate::topology::Stack;
 use std::collections::BTreeSet;
 
 /// Collects holders in the order in which they are taken down, each once.
 pub struct Release<'a> {
     stack: &'a Stack<'a>,
-    /// Kernel names of what is taken down.
-    pub seen: BTreeSet<String>,
+    /// What was looked at: what is taken down, and what that has in it.
+    pub seen: BTreeSet<KernelName>,
     pub holders: Vec<Holder>,
 }
 
@@ -19,47 +20,46 @@ impl<'a> Release<'a> {
     }
 
     /// Everything on this disk; returns what is not ours to take down.
-    pub fn disk(&mut self, disk: &'a Disk) -> Vec<String> {
-        disk_units(disk).flat_map(|unit| self.unit(unit, &disk.device)).collect()
+    pub fn disk(&mut self, disk: &Disk) -> Vec<String> {
+        self.take_down(&disk.name, &disk.device)
     }
 
     /// This device and everything on it.
-    pub fn stacked(&mut self, device: &'a Stacked) -> Vec<String> {
-        self.take_down(device, &device.device)
+    pub fn stacked(&mut self, device: &Stacked) -> Vec<String> {
+        self.take_down(&device.name, &device.device)
     }
 
-    /// What is on one disk, partition or device, but not that itself.
-    fn unit(&mut self, unit: Unit<'a>, bottom: &str) -> Vec<String> {
+    fn take_down(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let mut refused = Vec::new();
-        for usage in unit.uses {
+        for name in self.stack.topmost_first(name) {
+            if self.seen.insert(name.clone()) {
+                refused.extend(self.unit(&name, bottom));
+            }
+        }
+        refused
+    }
+
+    /// One disk, partition or device, when nothing is on it any more that could be taken down.
+    fn unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
+        let unit = self.stack.unit(name);
+        // Whoever lies on what nobody knows was asked.
+        let Some(device) = unit.device() else { return Vec::new() };
+        let mut refused = Vec::new();
+        for usage in unit.uses() {
             match usage {
-                Use::Mounted(_) => refused.push(in_use(unit.device, bottom, usage)),
-                Use::Swap => self.holders.push(Holder::Swap { device: unit.device.to_owned() }),
+                Use::Mounted(_) => refused.push(in_use(device, bottom, usage)),
+                Use::Swap => self.holders.push(Holder::Swap { device: device.to_string() }),
                 Use::Holder(_) => {}
             }
         }
-        for holder in self.stack.holders(unit.name) {
-            match self.stack.stacked(holder) {
-                Some(device) => refused.extend(self.take_down(device, bottom)),
-                None => refused.push(in_use(unit.device, bottom, &Use::Holder(holder.to_owned()))),
-            }
-        }
+        let unknown = self.stack.holders(name).into_iter().filter(|holder| self.stack.stacked(holder).is_none());
+        refused.extend(unknown.map(|holder| in_use(device, bottom, &Use::Holder(holder))));
+        self.holders.extend(self.stack.stacked(name).map(|stacked| self.holder(stacked)));
         refused
     }
 
-    fn take_down(&mut self, device: &'a Stacked, bottom: &str) -> Vec<String> {
-        if !self.seen.insert(device.name.clone()) {
-            return Vec::new();
-        }
-        let refused = stacked_units(device).flat_map(|unit| self.unit(unit, bottom)).collect();
-        self.holders.push(self.holder(device));
-        refused
-    }
-}
-
-impl Release<'_> {
     fn holder(&self, stacked: &Stacked) -> Holder {
-        let device = stacked.device.clone();
+        let device = stacked.device.to_string();
         match stacked.kind {
             StackedKind::Array => Holder::Array { device },
             StackedKind::Bcache => Holder::Bcache { device },

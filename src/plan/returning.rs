@@ -2,14 +2,16 @@
 
 use super::placed::{FilesystemFate, Placed};
 use super::stages::new_filesystem;
+use super::together::Together;
 use super::untouched::foreign_partitions;
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
     ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, Operation, Rehearsal, Restore, Verdict,
-    find,
 };
+use crate::device::DevicePath;
 use crate::inventory::{Inventory, Signature};
-use crate::layout::{Below, Filesystem, Format, Layout, OnReinstall};
+use crate::layout::{Below, Filesystem, Format, OnReinstall};
+use crate::topology::Match;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// When something comes back.
@@ -26,25 +28,21 @@ pub struct Returning<'a> {
     /// Paths of the disks and arrays, and names of the groups, on which merged filesystems lie.
     early: BTreeSet<String>,
     /// Path of a disk to the numbers of its partitions that the layout does not list.
-    others: BTreeMap<String, Vec<u32>>,
+    others: BTreeMap<DevicePath, Vec<u32>>,
 }
 
 impl<'a> Returning<'a> {
-    pub fn new(
-        layout: &Layout,
-        inventory: &'a Inventory,
-        decided: &'a Decided,
-        filesystems: &'a [Placed<'a>],
-    ) -> Returning<'a> {
+    pub fn new(meant: &Match<'a>, decided: &'a Decided, filesystems: &'a [Placed<'a>]) -> Returning<'a> {
+        let layout = meant.graph.layout;
         let merged = filesystems.iter().filter(|placed| is_merged(placed));
-        let Below { disks, arrays, groups } = layout.below(merged.map(|(wanted, _)| wanted.device.as_str()));
-        let disks = disks.into_iter().filter_map(|index| find::disk(&layout.disks[index], inventory).ok());
+        let Below { disks, arrays, groups } = meant.graph.below(merged.map(|(wanted, _)| wanted.device.as_str()));
+        let disks = disks.into_iter().filter_map(|index| meant.disk(index));
         let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.clone());
         let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
-        let early = disks.map(|disk| disk.device.clone()).chain(arrays).chain(groups).collect();
-        let others = inventory.disks.iter();
-        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(layout, inventory, disk))).collect();
-        Returning { inventory, decided, filesystems, early, others }
+        let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).collect();
+        let others = meant.inventory.disks.iter();
+        let others = others.map(|disk| (disk.device.clone(), foreign_partitions(meant, disk))).collect();
+        Returning { inventory: meant.inventory, decided, filesystems, early, others }
     }
 
     pub fn before_the_image(&self) -> Vec<Operation> {
@@ -64,7 +62,7 @@ impl<'a> Returning<'a> {
             self.mount(placed).map(|mount| MountFilesystem { options, ..mount })
         });
         let operations: Vec<Restore> = self.stacked(|_| true).chain(mounts.map(Restore::Mount)).collect();
-        let over = bottom(&operations).into_iter().collect();
+        let over = bottom(&operations).iter().map(DevicePath::to_string).collect();
         (!operations.is_empty()).then_some(Rehearsal { over, operations })
     }
 
@@ -93,8 +91,8 @@ impl<'a> Returning<'a> {
         let whole = disks.clone().map(|disk| (&disk.device, &disk.signatures));
         let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
-        let parts = all.filter(|(device, signatures)| *device != own && is_part(signatures));
-        parts.map(|(device, _)| device.clone()).collect()
+        let parts = all.filter(|(device, signatures)| **device != *own && is_part(signatures));
+        parts.map(|(device, _)| device.to_string()).collect()
     }
 
     /// Restores kept arrays first, then the groups that may lie on them.
@@ -142,7 +140,7 @@ impl<'a> Returning<'a> {
         let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
         let stacked: Vec<Restore> = self.stacked(is_now).collect();
         // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
-        let devices: Vec<String> = bottom(&stacked).into_iter().collect();
+        let devices: Vec<String> = bottom(&stacked).iter().map(DevicePath::to_string).collect();
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
         let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.filled()?)));
@@ -155,10 +153,11 @@ impl<'a> Returning<'a> {
         if operations.is_empty() {
             return operations;
         }
-        let disks = self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(&disk.device));
+        let disks =
+            self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(disk.device.as_str()));
         let unlock = |disk: &DiskPlan| {
             let others = self.others.get(&disk.device).cloned().unwrap_or_default();
-            Operation::Run(OfRun::UnlockDisk { device: disk.device.clone(), others })
+            Operation::Run(OfRun::UnlockDisk { device: disk.device.to_string(), others })
         };
         disks.map(unlock).chain(operations).collect()
     }
@@ -176,25 +175,23 @@ impl<'a> Returning<'a> {
 }
 
 /// Devices that these operations use and that none of them creates.
-fn bottom(operations: &[Restore]) -> BTreeSet<String> {
-    let (mut taken, mut brought) = (BTreeSet::new(), Vec::new());
+fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
+    let (mut together, mut taken) = (Together::default(), BTreeSet::<DevicePath>::new());
     for operation in operations {
-        match operation {
-            Restore::AssembleArray(AssembleArray { device, members, .. }) => {
-                taken.extend(members.iter().cloned());
-                brought.push(device.clone());
+        let devices = match operation {
+            Restore::AssembleArray(array) => {
+                together.array(array);
+                array.members.clone()
             }
-            Restore::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
-                taken.extend(devices.iter().cloned());
-                brought.extend(volumes.iter().map(|volume| format!("/dev/{name}/{volume}")));
+            Restore::ActivateGroup(group) => {
+                together.group(group);
+                group.devices.clone()
             }
-            Restore::Mount(mount) => {
-                taken.extend(mount.devices().map(str::to_owned));
-            }
-        }
+            Restore::Mount(mount) => mount.devices().map(str::to_owned).collect(),
+        };
+        taken.extend(devices.into_iter().map(DevicePath::from));
     }
-    taken.retain(|device| !brought.contains(device));
-    taken
+    together.bottoms(taken)
 }
 
 impl MountFilesystem {

@@ -2,26 +2,28 @@
 
 use super::placed::{FilesystemFate, New, Placed};
 use super::returning::{Returning, mountable};
-use super::stack::Stack;
 use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
     DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
     Stage, StageName, Summary, Verdict,
 };
 use super::{display, extents, handing, image, kept, making, marking, steps, trying, untouched};
+use crate::device::KernelName;
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use crate::topology::{Match, Stack};
 use std::collections::BTreeSet;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
-    let marker = marking::marker(layout, inventory, &request, &decided);
-    let begun_on = marking::begun_on(layout, inventory, marker.as_ref());
-    let begun_on = making::recorded(layout, &decided, inventory, &begun_on);
+    let meant = Match::new(layout, inventory);
+    let marker = marking::marker(&meant, &request, &decided);
+    let begun_on = marking::begun_on(&meant, marker.as_ref());
+    let begun_on = making::recorded(&meant, &decided, &begun_on);
     let expected = kept::expected(layout, inventory, &decided);
-    display::show_kept(layout, inventory, &mut decided);
+    display::show_kept(&meant, &mut decided);
     let filesystems = in_mount_order(layout, &decided.filesystems);
     let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
-    let returning = Returning::new(layout, inventory, &decided, &filesystems);
+    let returning = Returning::new(&meant, &decided, &filesystems);
     let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab);
     let rehearsal = returning.rehearsal();
     let identities = identities(inventory, &decided, rehearsal.as_ref());
@@ -32,7 +34,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
         (
             StageName::StorageLock,
-            locks(layout, inventory, &decided)
+            locks(&meant, &decided)
                 .into_iter()
                 .chain(array_trials(&decided))
                 .chain(trying::tries(&filesystems))
@@ -93,7 +95,8 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
 fn identities(inventory: &Inventory, decided: &Decided, rehearsal: Option<&Rehearsal>) -> Vec<DiskIdentity> {
     let stack = Stack::new(inventory);
     let over = rehearsal.iter().flat_map(|rehearsal| &rehearsal.over);
-    let below: BTreeSet<String> = over.flat_map(|device| stack.disks(stack.name(device))).collect();
+    let below: BTreeSet<KernelName> =
+        over.flat_map(|device| stack.disks(&stack.name(&device.as_str().into()))).collect();
     let reached = inventory.disks.iter().filter(|disk| below.contains(&disk.name)).map(DiskIdentity::of);
     let others = reached.filter(|disk| !decided.identities.contains(disk));
     decided.identities.iter().cloned().chain(others).collect()
@@ -143,16 +146,13 @@ pub fn made(decided: &Decided) -> Vec<String> {
 }
 
 fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<String> {
-    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.clone()).collect()
+    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.to_string()).collect()
 }
 
-fn locks(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Vec<Operation> {
+fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
     let lock = |disk: &DiskPlan| {
-        Operation::Run(OfRun::LockDisk {
-            device: disk.device.clone(),
-            untouched: untouched::ranges(layout, inventory, disk),
-        })
+        Operation::Run(OfRun::LockDisk { device: disk.device.to_string(), untouched: untouched::ranges(meant, disk) })
     };
     disks.map(lock).collect()
 }

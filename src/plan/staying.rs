@@ -1,18 +1,19 @@
 //! What the disks that stay are known by. A raw image brings UUIDs of its own, the same on every disk that has it: where a disk
 //! that stays has them too, nobody can tell which of the two the installed system would take.
 
-use super::stack::Stack;
 use super::{DiskPlan, Verdict};
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, Signature, Table};
+use crate::topology::Stack;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// UUIDs of disks, partitions and what is in them, in lower case, and the device that has each.
 pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, String> {
     let stack = Stack::new(inventory);
-    let is_made = |name: &String| {
+    let is_made = |name: &KernelName| {
         let mut made = disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
-        made.any(|disk| stack.name(&disk.device) == name)
+        made.any(|disk| disk.name == *name)
     };
     let disks = inventory.disks.iter().map(|disk| (&disk.name, &disk.device, &disk.table, &disk.signatures));
     let stacked = inventory.stacked.iter().map(|is| (&is.name, &is.device, &is.table, &is.signatures));
@@ -26,10 +27,10 @@ pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, Stri
     found
 }
 
-fn note_table(found: &mut BTreeMap<String, String>, device: &str, table: &Table) {
-    let mut add = |guid: Option<Uuid>, device: &str| {
+fn note_table(found: &mut BTreeMap<String, String>, device: &DevicePath, table: &Table) {
+    let mut add = |guid: Option<Uuid>, device: &DevicePath| {
         // Nothing is found by the one that says that there is none.
-        found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.to_owned())));
+        found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.to_string())));
     };
     add(table.guid, device);
     table.partitions.iter().for_each(|partition| add(partition.guid, &partition.device));
@@ -38,7 +39,7 @@ fn note_table(found: &mut BTreeMap<String, String>, device: &str, table: &Table)
     }
 }
 
-fn note(found: &mut BTreeMap<String, String>, device: &str, signatures: &[Signature]) {
+fn note(found: &mut BTreeMap<String, String>, device: &DevicePath, signatures: &[Signature]) {
     let uuids = signatures.iter().map(|signature| signature.uuid.to_lowercase()).filter(|uuid| !uuid.is_empty());
-    found.extend(uuids.map(|uuid| (uuid, device.to_owned())));
+    found.extend(uuids.map(|uuid| (uuid, device.to_string())));
 }

@@ -17,6 +17,7 @@ pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
 use super::Extents;
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel, Size};
 use crate::marker::Marker;
@@ -77,8 +78,8 @@ pub enum Verdict {
 /// One disk of the machine and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DiskPlan {
-    pub name: String,
-    pub device: String,
+    pub name: KernelName,
+    pub device: DevicePath,
     pub size_bytes: u64,
     pub model: String,
     pub serial: String,
@@ -114,7 +115,7 @@ pub struct Kept {
 #[serde(rename_all = "snake_case")]
 pub enum KeptObject {
     /// By kernel name, which does not change while the agent runs.
-    Disk(String),
+    Disk(KernelName),
     /// `device` is only for people: kernel names of arrays change while the agent runs.
     Array {
         uuid: Uuid,
@@ -137,7 +138,7 @@ pub enum KeptObject {
 #[serde(rename_all = "snake_case")]
 pub enum LiesOn {
     /// A disk or partition, by its path.
-    Device(String),
+    Device(DevicePath),
     Array(Uuid),
     /// A logical volume, by LVM's UUID of its group.
     Volume {

@@ -2,6 +2,7 @@
 
 use super::verdict::Deciding;
 use super::{Mode, Verdict, Waiver};
+use crate::device::DevicePath;
 
 impl Deciding<'_> {
     /// An installation wipes what it is given. A reinstall refuses while one of its disks has such a part: of what is kept
@@ -13,11 +14,11 @@ impl Deciding<'_> {
         }
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(Waiver::Begun);
         for unknown in &self.inventory.unknown {
-            let is_ours = |device: &&String| {
-                let verdicts = self.verdicts_below(self.stack.name(device));
+            let is_ours = |device: &&DevicePath| {
+                let verdicts = self.verdicts_on(device);
                 verdicts.contains(&Verdict::Keep) || (!begun && verdicts.iter().any(|is| *is != Verdict::NotOurs))
             };
-            let ours: Vec<&str> = unknown.devices.iter().filter(is_ours).map(String::as_str).collect();
+            let ours: Vec<&str> = unknown.devices.iter().filter(is_ours).map(DevicePath::as_str).collect();
             if ours.is_empty() {
                 continue;
             }

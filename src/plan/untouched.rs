@@ -2,18 +2,18 @@
 //! partitions, where superblocks lie.
 
 use super::sectors::MIB;
-use super::{ByteRange, DiskPlan, Verdict, find};
-use crate::inventory::{Disk, Inventory};
-use crate::layout::{self, Layout};
+use super::{ByteRange, DiskPlan, Verdict};
+use crate::inventory::Disk;
+use crate::topology::Match;
 
 /// Entries and header of a GPT, in sectors: at the end of a disk.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
 /// Parts of a disk that is kept or not ours. What is mounted from a kept disk is written, and is no part of it.
-pub fn ranges(layout: &Layout, inventory: &Inventory, plan: &DiskPlan) -> Vec<ByteRange> {
-    let Some(disk) = inventory.disk(&plan.device) else { return Vec::new() };
+pub fn ranges(meant: &Match, plan: &DiskPlan) -> Vec<ByteRange> {
+    let Some(disk) = meant.inventory.disk(&plan.device) else { return Vec::new() };
     let foreign = plan.verdict == Verdict::NotOurs;
-    let others = foreign_partitions(layout, inventory, disk);
+    let others = foreign_partitions(meant, disk);
     let partitions = disk.table.iter().flat_map(|table| &table.partitions);
     let partitions = partitions.filter(|part| foreign || others.contains(&part.number));
     let parts = partitions.flat_map(|part| ends(part.start_bytes, part.size_bytes));
@@ -24,9 +24,8 @@ pub fn ranges(layout: &Layout, inventory: &Inventory, plan: &DiskPlan) -> Vec<By
 }
 
 /// Numbers of the partitions that the layout does not speak of.
-pub fn foreign_partitions(layout: &Layout, inventory: &Inventory, disk: &Disk) -> Vec<u32> {
-    let is = |listed: &&layout::Disk| find::disk(listed, inventory).is_ok_and(|found| found.name == disk.name);
-    let listed = layout.disks.iter().find(is);
+pub fn foreign_partitions(meant: &Match, disk: &Disk) -> Vec<u32> {
+    let listed = meant.listed(&disk.name);
     let is_listed =
         |number: u32| listed.is_some_and(|listed| listed.partitions.iter().any(|part| part.number == number));
     let partitions = disk.table.iter().flat_map(|table| &table.partitions);
@@ -63,7 +62,7 @@ mod tests {
             ..Partition::default()
         });
         let table = Some(Table { kind: "gpt".to_owned(), partitions: partitions.collect(), ..Table::default() });
-        let (name, device) = ("sda".to_owned(), "/dev/sda".to_owned());
+        let (name, device) = ("sda".into(), "/dev/sda".into());
         Disk { name, device, size_bytes: 100 * MIB, sector_bytes: 512, table, ..Disk::default() }
     }
 
@@ -74,11 +73,13 @@ mod tests {
              disks: [{device: /dev/sda, partitions: [{number: 1, size: 0}]}], constraints: {sizes: [], images: {}}}",
         );
         let layout = layout.unwrap().layout;
-        let inventory = Inventory { disks: vec![disk(&[(1, 1, 50), (3, 60, 20)])], ..Inventory::default() };
+        let inventory =
+            crate::inventory::Inventory { disks: vec![disk(&[(1, 1, 50), (3, 60, 20)])], ..Default::default() };
+        let meant = Match::new(&layout, &inventory);
         let of = |verdict| {
             let plan = DiskPlan {
-                name: "sda".to_owned(),
-                device: "/dev/sda".to_owned(),
+                name: "sda".into(),
+                device: "/dev/sda".into(),
                 size_bytes: 100 * MIB,
                 model: String::new(),
                 serial: String::new(),
@@ -88,7 +89,7 @@ mod tests {
                 now: String::new(),
                 running: Vec::new(),
             };
-            let ranges = ranges(&layout, &inventory, &plan);
+            let ranges = ranges(&meant, &plan);
             ranges.iter().map(|range| (range.start, range.length)).collect::<Vec<_>>()
         };
         let backup = 33 * 512;

@@ -7,15 +7,17 @@ use super::devices::{Below, Devices, Fate};
 use super::lvm::Group;
 use super::placed::FilesystemFate;
 use super::release::Release;
-use super::stack::Stack;
 use super::{
     CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Found, Holder, Mode, PartitionTable, Request, Torn,
     TryArray, Verdict, WipeDisk, display,
 };
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory};
+use crate::layout::tree::Graph;
 use crate::layout::{self, Layout};
 use crate::marker::Making;
 use crate::problem::Problem;
+use crate::topology::Stack;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
@@ -66,14 +68,15 @@ pub enum GroupFate {
 /// What is known while deciding.
 pub struct Deciding<'a> {
     pub layout: &'a Layout,
+    pub graph: &'a Graph<'a>,
     pub inventory: &'a Inventory,
     pub request: &'a Request,
     /// Are disks that an earlier attempt was about to make anew made once more?
     pub remake: bool,
     pub stack: &'a Stack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
-    /// Kernel name of each listed disk to its verdict.
-    pub verdicts: BTreeMap<String, Verdict>,
+    /// Of each listed disk.
+    pub verdicts: BTreeMap<KernelName, Verdict>,
     /// Index in `Layout::disks` to the disk that is meant.
     pub found: BTreeMap<usize, &'a inventory::Disk>,
     /// Index in `Layout::disks` to why there is no such disk.
@@ -81,8 +84,8 @@ pub struct Deciding<'a> {
     /// Device path of the layout to what is or will be there.
     pub devices: Devices<'a>,
     pub groups: BTreeMap<&'a str, Group<'a>>,
-    /// Kernel names of what is taken down.
-    pub released: BTreeSet<String>,
+    /// What is taken down.
+    pub released: BTreeSet<KernelName>,
     pub decided: Decided,
 }
 
@@ -93,9 +96,10 @@ pub fn decide(
     remake: bool,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Decided {
-    let stack = Stack::new(inventory);
+    let (graph, stack) = (Graph::of(layout), Stack::new(inventory));
     let mut deciding = Deciding {
         layout,
+        graph: &graph,
         inventory,
         request,
         remake,
@@ -143,13 +147,23 @@ impl<'a> Deciding<'a> {
         self.decided.warnings.push(message.into());
     }
 
-    pub fn verdict(&self, disk: &str) -> Verdict {
+    pub fn verdict(&self, disk: &KernelName) -> Verdict {
         self.verdicts.get(disk).copied().unwrap_or(Verdict::NotOurs)
     }
 
     /// The verdicts of all disks at the bottom of a device that the inventory knows.
-    pub fn verdicts_below(&self, name: &str) -> BTreeSet<Verdict> {
+    pub fn verdicts_below(&self, name: &KernelName) -> BTreeSet<Verdict> {
         self.stack.disks(name).iter().map(|disk| self.verdict(disk)).collect()
+    }
+
+    /// The same by its path.
+    pub fn verdicts_on(&self, device: &DevicePath) -> BTreeSet<Verdict> {
+        self.verdicts_below(&self.stack.name(device))
+    }
+
+    /// Names of the disks at the bottom of a device of the inventory.
+    pub fn disks_below(&self, device: &DevicePath) -> BTreeSet<KernelName> {
+        self.stack.disks(&self.stack.name(device))
     }
 
     /// The verdict travels upwards. What lies on these devices is made if all of them are made, and kept if all of them are
@@ -230,7 +244,7 @@ impl<'a> Deciding<'a> {
             model: disk.model.clone(),
             serial: disk.serial.clone(),
             verdict: self.verdict(&disk.name),
-            listed_as: listed.map(|listed| &listed.device).filter(|name| **name != disk.device).cloned(),
+            listed_as: listed.map(|listed| &listed.device).filter(|name| disk.device != name.as_str()).cloned(),
             found: Found::on(disk),
             now: display::contents(disk),
             running,

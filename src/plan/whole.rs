@@ -1,13 +1,12 @@
 //! Is the installation still whole that a reinstall is to renew? An earlier attempt has announced that it begins to
 //! destroy, but perhaps it never heard the answer.
 
+use super::Claim;
 use super::marking::table_guid;
-use super::stack::Stack;
-use super::{Claim, find};
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, Layout};
 use crate::marker::Marker;
-use std::collections::BTreeSet;
+use crate::topology::{Match, Stack};
 
 /// | found | |
 /// |---|---|
@@ -19,23 +18,20 @@ use std::collections::BTreeSet;
 /// the content of the old one, with its marker. But the table below the new mirror is another one. And with the marker
 /// of this very order, the installation is not the old one.
 pub fn is_whole(layout: &Layout, inventory: &Inventory, claim: &Claim) -> bool {
-    let Some(marker) = marker_of(layout, inventory, claim) else { return false };
-    let mut wiped = layout.disks.iter().filter(|listed| listed.wipeonreinstall);
-    wiped.all(|listed| {
-        let found = find::disk(listed, inventory);
-        found.is_ok_and(|found| begins_as(listed, found) && has_its_table(listed, found, marker))
+    let meant = Match::new(layout, inventory);
+    let Some(marker) = marker_of(&meant, inventory, claim) else { return false };
+    let mut wiped = layout.disks.iter().enumerate().filter(|(_, listed)| listed.wipeonreinstall);
+    wiped.all(|(index, listed)| {
+        meant.disk(index).is_some_and(|found| begins_as(listed, found) && has_its_table(listed, found, marker))
     })
 }
 
-fn marker_of<'a>(layout: &Layout, inventory: &'a Inventory, claim: &Claim) -> Option<&'a Marker> {
-    let root = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
-    let below = root.map(|root| layout.below([root.device.as_str()]).disks).unwrap_or_default();
-    let below = below.iter().filter_map(|index| find::disk(&layout.disks[*index], inventory).ok());
-    let root: BTreeSet<String> = below.map(|disk| disk.name.clone()).collect();
+fn marker_of<'a>(meant: &Match, inventory: &'a Inventory, claim: &Claim) -> Option<&'a Marker> {
+    let root = meant.root_disks();
     let stack = Stack::new(inventory);
     let mut marked = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = marked.find(|(device, marker)| {
-        let disks = stack.disks(stack.name(device));
+        let disks = stack.disks(&stack.name(device));
         claim.is_ours(marker) && marker.order != claim.order && !disks.is_empty() && disks.is_subset(&root)
     });
     ours.map(|(_, marker)| marker)

@@ -6,6 +6,7 @@
 use super::lock::Locks;
 use super::{kernel, look, overlay};
 use crate::command::Command;
+use crate::device::KernelName;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{Array, Failed, Inventory, MemberRole, Tried, VolumeGroup};
 use crate::survey::{self, Depth, LVM_COPY, LVM_LOOKS, Piece};
@@ -33,8 +34,8 @@ const PLAIN: &str = "lv_attr=~^-.[a-z]";
 /// What [`assemble`] did.
 #[derive(Debug)]
 pub struct Assembled {
-    /// Kernel names of what was running before.
-    before: Vec<String>,
+    /// What was running before.
+    before: Vec<KernelName>,
     /// All that was asked for.
     disks: Vec<String>,
     locks: Locks,
@@ -150,11 +151,12 @@ impl Assembled {
     }
 }
 
-/// Kernel names of all arrays and device-mapper devices there are.
-fn running() -> Result<Vec<String>> {
+/// All arrays and device-mapper devices there are.
+fn running() -> Result<Vec<KernelName>> {
     let entries = fs::read_dir("/sys/block").context(Phase::Storage, || "read the directory /sys/block")?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    Ok(names.filter(|name| ["md", "dm-", "bcache"].iter().any(|prefix| name.starts_with(prefix))).collect())
+    let names = names.filter(|name| ["md", "dm-", "bcache"].iter().any(|prefix| name.starts_with(prefix)));
+    Ok(names.map(KernelName::from).collect())
 }
 
 fn is_read_only(disk: &str) -> Result<bool> {
@@ -179,7 +181,7 @@ fn start(array: &Array) -> Result<(), String> {
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
         return Err("none of its members is known to be whole and up to date".to_owned());
     }
-    let members: Vec<String> = array.members.iter().map(|member| member.device.clone()).collect();
+    let members: Vec<String> = array.members.iter().map(|member| member.device.to_string()).collect();
     if !array.writes_at_start {
         return run(array, &members);
     }

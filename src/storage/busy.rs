@@ -38,7 +38,7 @@ pub fn device_holders(device: &str) -> Vec<String> {
 pub(super) fn with_partitions(device: &str) -> Vec<PathBuf> {
     let Ok(disk) = kernel::sysfs(device) else { return Vec::new() };
     let partitions = kernel::partitions(device).unwrap_or_default();
-    let partitions: Vec<PathBuf> = partitions.into_iter().map(|partition| disk.join(partition.name)).collect();
+    let partitions: Vec<PathBuf> = partitions.into_iter().map(|partition| disk.join(partition.name.as_str())).collect();
     [vec![disk], partitions].concat()
 }
 

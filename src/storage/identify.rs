@@ -6,6 +6,8 @@ use crate::empty;
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::DiskIdentity;
 use crate::survey;
+use crate::topology::graph::walk;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -105,18 +107,17 @@ impl Held {
 }
 
 /// Directories in sysfs of the disks beneath a block device.
-fn disks_below(device: &Path) -> Vec<PathBuf> {
-    if device.join("partition").exists() {
-        return device.parent().map(disks_below).unwrap_or_default();
-    }
-    let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-    let slaves: Vec<PathBuf> = slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect();
+fn disks_below(device: &Path) -> BTreeSet<PathBuf> {
+    let mut bottoms = walk::ends([device.to_owned()], |device| {
+        if device.join("partition").exists() {
+            return device.parent().map(Path::to_owned).into_iter().collect();
+        }
+        let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+        slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
+    });
     // A mapping that stands for the missing part of a volume lies on nothing, and is no disk.
-    let is_mapping = ["dm", "md"].iter().any(|kind| device.join(kind).exists());
-    match slaves.is_empty() && !is_mapping {
-        true => vec![device.to_owned()],
-        false => slaves.iter().flat_map(|slave| disks_below(slave)).collect(),
-    }
+    bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));
+    bottoms
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Block device ioctls, and what sysfs says of a disk and its partitions. There is no udev to ask or to wait for.
 
+use crate::device::KernelName;
 use crate::error::{Context, Phase, Result};
 use crate::survey::number_text;
 use nix::errno::Errno;
@@ -93,8 +94,8 @@ mod ioctl {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelPartition {
     pub number: u32,
-    /// `sda1`, as in `/sys/class/block`.
-    pub name: String,
+    /// As in `/sys/class/block`.
+    pub name: KernelName,
     pub start_bytes: u64,
     pub size_bytes: u64,
 }
@@ -294,7 +295,7 @@ pub fn partitions(disk: &str) -> Result<Vec<KernelPartition>> {
         let sectors = |file| read_number(&path.join(file)).context(Phase::Storage, what);
         found.push(KernelPartition {
             number: u32::try_from(number).context(Phase::Storage, what)?,
-            name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            name: path.file_name().unwrap_or_default().to_string_lossy().as_ref().into(),
             start_bytes: sectors("start")? * SYSFS_SECTOR_BYTES,
             size_bytes: sectors("size")? * SYSFS_SECTOR_BYTES,
         });

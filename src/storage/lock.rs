@@ -34,7 +34,7 @@ impl Locks {
         self.devices.push(disk.to_owned());
         // A partition has a flag of its own, which Linux before 5.11 does not take over from its disk.
         for partition in kernel::partitions(disk)? {
-            let device = format!("/dev/{}", partition.name);
+            let device = partition.name.path().to_string();
             set(&device, true)?;
             self.devices.push(device);
         }
@@ -69,7 +69,7 @@ impl Locks {
     /// A device refuses.
     pub fn unlock_disk(&mut self, disk: &str, others: &[u32]) -> Result<()> {
         let partitions = kernel::partitions(disk)?.into_iter().filter(|partition| !others.contains(&partition.number));
-        let partitions: Vec<String> = partitions.map(|partition| format!("/dev/{}", partition.name)).collect();
+        let partitions: Vec<String> = partitions.map(|partition| partition.name.path().to_string()).collect();
         let (mine, others) = self.devices.drain(..).partition(|device| device == disk || partitions.contains(device));
         self.devices = others;
         unlock(mine)

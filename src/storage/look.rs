@@ -2,9 +2,11 @@
 //! else sees, for as long as it takes to read how full they are and whose installation they are.
 
 use super::mount;
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
-use crate::inventory::{Failed, Inventory, Signature, Tried, Use};
+use crate::inventory::{Failed, Inventory, Tried};
 use crate::survey;
+use crate::topology::{self, Unit};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,24 +59,12 @@ pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
 
 /// Device and kind of each filesystem that nobody uses. A device with two signatures is left out: nobody can tell which
 /// one is true.
-fn candidates(inventory: &Inventory) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut add = |device: &str, signatures: &[Signature], uses: &[Use]| {
-        if let ([signature], []) = (signatures, uses)
-            && how(&signature.kind).is_some()
-        {
-            found.push((device.to_owned(), signature.kind.clone()));
-        }
+fn candidates(inventory: &Inventory) -> Vec<(DevicePath, String)> {
+    let candidate = |(device, unit): (&DevicePath, Unit)| match (unit.signatures(), unit.uses()) {
+        ([signature], []) if how(&signature.kind).is_some() => Some((device.clone(), signature.kind.clone())),
+        _ => None,
     };
-    let disks = inventory.disks.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
-    let stacked = inventory.stacked.iter().map(|it| (&it.device, &it.signatures, &it.uses, &it.table));
-    for (device, signatures, uses, table) in disks.chain(stacked) {
-        add(device, signatures, uses);
-        for partition in table.iter().flat_map(|table| &table.partitions) {
-            add(&partition.device, &partition.signatures, &partition.uses);
-        }
-    }
-    found
+    topology::units(inventory).filter_map(candidate).collect()
 }
 
 fn mounted(device: &str, kind: &str, point: &Path) -> io::Result<()> {

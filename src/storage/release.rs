@@ -2,8 +2,10 @@
 
 use super::{busy, kernel, raid, wipe};
 use crate::command::Command;
+use crate::device::{DevicePath, KernelName};
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::Holder;
+use crate::topology::graph::walk;
 use nix::errno::Errno;
 use std::ffi::CString;
 use std::fs;
@@ -34,21 +36,26 @@ pub fn release(holder: &Holder) -> Result<()> {
 /// # Errors
 /// One of them stays in use (and by whom).
 pub fn release_above(device: &str) -> Result<()> {
-    for sysfs in busy::with_partitions(device) {
-        for holder in fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten() {
-            let name = holder.file_name().to_string_lossy().into_owned();
-            let device = format!("/dev/{name}");
-            release_above(&device)?;
-            match name {
-                // It is gone already, with another device that it lay on.
-                _ if !Path::new("/sys/block").join(&name).exists() => {}
-                name if name.starts_with("md") => raid::stop(&device)?,
-                name if name.starts_with("dm-") => remove_mapping(&device)?,
-                _ => {}
-            }
+    let device = DevicePath::from(device);
+    let holders = walk::farthest_first(device.clone(), holders);
+    for holder in holders.iter().filter(|holder| **holder != device) {
+        let name = holder.kernel_name();
+        match name {
+            // It is gone already, with another device that it lay on.
+            _ if !Path::new("/sys/block").join(name.as_str()).exists() => {}
+            name if name.starts_with("md") => raid::stop(holder)?,
+            name if name.starts_with("dm-") => remove_mapping(holder)?,
+            _ => {}
         }
     }
     Ok(())
+}
+
+/// What the kernel shows as holders of a device and its partitions.
+fn holders(device: &DevicePath) -> Vec<DevicePath> {
+    let of = |sysfs: PathBuf| fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
+    let holders = busy::with_partitions(device).into_iter().flat_map(of);
+    holders.map(|holder| KernelName::from(holder.file_name().to_string_lossy().as_ref()).path()).collect()
 }
 
 /// Proves that nothing runs on these disks or their partitions any more.

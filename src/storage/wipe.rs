@@ -58,7 +58,7 @@ pub(super) fn forget_partitions(disk: &File, device: &str) -> Result<()> {
     for partition in kernel::partitions(device)? {
         let delete = || kernel::delete_partition(disk, partition.number);
         kernel::patiently(Errno::EBUSY, delete).map_err(|error| {
-            let node = format!("/dev/{}", partition.name);
+            let node = partition.name.path();
             let users = busy::in_words(&busy::device_users(&node));
             Error::with_source(Phase::Storage, format!("make the kernel forget {node}{users}"), error)
         })?;

@@ -3,6 +3,7 @@
 
 use super::{Roots, attribute};
 use crate::command::Command;
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Array, ArrayMember, Inventory, MemberRole, Stacked, StackedKind, Unknown};
 use std::time::Duration;
 use uuid::Uuid;
@@ -34,7 +35,7 @@ struct Superblock {
 
 /// All arrays with at least one member here, and the members that mdadm cannot read.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unknown>) {
-    let devices: Vec<&str> =
+    let devices: Vec<&DevicePath> =
         inventory.devices_with(&MEMBERS).into_iter().filter(|device| !inventory.is_inside(device)).collect();
     let (found, unknown) = examined(&devices, &mdadm_examine);
     let mut arrays = grouped(found);
@@ -46,9 +47,9 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unk
 
 /// What each member says, and the members that say nothing, each with the reason.
 fn examined(
-    devices: &[&str],
+    devices: &[&DevicePath],
     examine: &impl Fn(&str) -> Result<String, String>,
-) -> (Vec<(String, Superblock)>, Vec<Unknown>) {
+) -> (Vec<(DevicePath, Superblock)>, Vec<Unknown>) {
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
     for device in devices {
         let none = |text: &str| {
@@ -57,10 +58,10 @@ fn examined(
             format!("mdadm tells of no array that {device} is a member of: {}", said.join(" | "))
         };
         match examine(device).and_then(|text| parse(&text).ok_or_else(|| none(&text))) {
-            Ok(superblock) => found.push(((*device).to_owned(), superblock)),
+            Ok(superblock) => found.push(((*device).clone(), superblock)),
             Err(reason) => {
-                tracing::warn!(device, "what the RAID member belongs to is not known: {reason}");
-                unknown.push(Unknown { devices: vec![(*device).to_owned()], reason });
+                tracing::warn!(%device, "what the RAID member belongs to is not known: {reason}");
+                unknown.push(Unknown { devices: vec![(*device).clone()], reason });
             }
         }
     }
@@ -172,7 +173,7 @@ fn empty_090(line: &str) -> Option<u32> {
 /// member has missed changes if it is more than one change behind: a single one may be the array's stop. Or the others
 /// went on without it. If two members went on without each other, both lose their places, because a person must say
 /// which of them is right.
-fn settle(members: &mut [(String, Superblock)]) {
+fn settle(members: &mut [(DevicePath, Superblock)]) {
     let place = |superblock: &Superblock| match superblock.role {
         MemberRole::Active(place) => Some(place),
         _ => None,
@@ -193,14 +194,14 @@ fn settle(members: &mut [(String, Superblock)]) {
             None if left => "the others were used without it".to_owned(),
             None => continue,
         };
-        tracing::warn!(device, "member {own} of the array {} does not count: {why}", superblock.uuid);
+        tracing::warn!(%device, "member {own} of the array {} does not count: {why}", superblock.uuid);
         superblock.role = MemberRole::Faulty;
     }
 }
 
 /// One array for each UUID, in the order of the devices.
-fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
-    let mut arrays: Vec<Vec<(String, Superblock)>> = Vec::new();
+fn grouped(found: Vec<(DevicePath, Superblock)>) -> Vec<Array> {
+    let mut arrays: Vec<Vec<(DevicePath, Superblock)>> = Vec::new();
     for member in found {
         match arrays.iter_mut().find(|array| array[0].1.uuid == member.1.uuid) {
             Some(array) => array.push(member),
@@ -211,10 +212,10 @@ fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
 }
 
 /// What the member with the most changes says; of equal ones the first.
-fn array(mut members: Vec<(String, Superblock)>) -> Option<Array> {
+fn array(mut members: Vec<(DevicePath, Superblock)>) -> Option<Array> {
     settle(&mut members);
     let role =
-        |(device, superblock): &(String, Superblock)| ArrayMember { device: device.clone(), role: superblock.role };
+        |(device, superblock): &(DevicePath, Superblock)| ArrayMember { device: device.clone(), role: superblock.role };
     let roles = members.iter().map(role).collect();
     let writes_at_start = members.iter().any(|(_, superblock)| superblock.writes_at_start);
     let (_, latest) = members.into_iter().rev().max_by_key(|(_, superblock)| superblock.events)?;
@@ -224,10 +225,10 @@ fn array(mut members: Vec<(String, Superblock)>) -> Option<Array> {
 
 /// The kernel's array that holds one of the members. Volumes in a container of a firmware RAID hold them too, but it is
 /// the container that the members' metadata names.
-fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<String> {
-    let members: Vec<String> = array.members.iter().map(|member| inventory.kernel_name(&member.device)).collect();
+fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<KernelName> {
+    let members: Vec<KernelName> = array.members.iter().map(|member| inventory.kernel_name(&member.device)).collect();
     let holds = |stacked: &&Stacked| {
-        let version = attribute(&roots.sys.join("block").join(&stacked.name).join("md/metadata_version"));
+        let version = attribute(&roots.sys.join("block").join(stacked.name.as_str()).join("md/metadata_version"));
         stacked.kind == StackedKind::Array
             && !version.starts_with("external:/")
             && stacked.below.iter().any(|below| members.contains(beneath_overlay(inventory, below)))
@@ -236,7 +237,7 @@ fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<String
 }
 
 /// What an overlay lies on; for any other device, that device.
-fn beneath_overlay<'a>(inventory: &'a Inventory, name: &'a String) -> &'a String {
+fn beneath_overlay<'a>(inventory: &'a Inventory, name: &'a KernelName) -> &'a KernelName {
     let overlay = inventory.stacked.iter().find(|stacked| stacked.name == *name && stacked.is_overlay());
     overlay.and_then(|overlay| overlay.below.first()).unwrap_or(name)
 }

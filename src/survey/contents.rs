@@ -3,7 +3,8 @@
 use super::blank::is_blank;
 use super::holders::Users;
 use super::signatures::{Area, FoundPartition, FoundSignature, FoundTable, Probe};
-use super::{Roots, attribute, device_path, names, units};
+use super::{Roots, attribute, names, units};
+use crate::device::{DevicePath, KernelName, partition_device};
 use crate::error::Result;
 use crate::inventory::{Partition, Signature, Table, Use};
 use std::io;
@@ -11,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 /// A device to look into.
 pub(super) struct Target<'a> {
-    /// Kernel name; its node in `/dev` is there without udev.
-    pub name: &'a str,
+    /// Its node in `/dev` is there without udev.
+    pub name: &'a KernelName,
     /// The path that people are told. The paths of the partitions are made from it.
-    pub device: &'a str,
+    pub device: &'a DevicePath,
     pub sector_bytes: u32,
     pub size_bytes: u64,
 }
@@ -36,7 +37,7 @@ pub(super) struct Contents {
 /// # Errors
 /// sysfs cannot be read.
 pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Contents> {
-    let mut kernel = kernel_partitions(&roots.sys.join("block").join(target.name), users)?;
+    let mut kernel = kernel_partitions(&roots.sys.join("block").join(target.name.as_str()), users)?;
     let mut contents = Contents::default();
     let mut doubts = Vec::new();
     match Probe::open(&node(roots, target.name), None, target.sector_bytes) {
@@ -53,7 +54,7 @@ pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Cont
     for left in kernel {
         if contents.table.is_some() {
             let partition = left.name;
-            tracing::warn!(partition, "the kernel has this partition, the table on {} has not", target.device);
+            tracing::warn!(%partition, "the kernel has this partition, the table on {} has not", target.device);
         }
         contents.uses.extend(left.uses);
     }
@@ -74,7 +75,7 @@ pub(super) fn read(target: &Target, roots: &Roots, users: &Users) -> Result<Cont
 
 /// A partition as the kernel has it now.
 struct KernelPartition {
-    name: String,
+    name: KernelName,
     number: u32,
     start_bytes: u64,
     size_bytes: u64,
@@ -98,7 +99,8 @@ fn kernel_partitions(disk: &Path, users: &Users) -> Result<Vec<KernelPartition>>
         let at = |attribute_name: &str| attribute(&dir.join(attribute_name));
         let Ok(number) = at("partition").parse() else { continue };
         let (Some(start_bytes), Some(size_bytes)) = (units(&at("start")), units(&at("size"))) else { continue };
-        let uses = users.of(&dir, &device_path(&name))?;
+        let name = KernelName::from(name);
+        let uses = users.of(&dir, &name.path())?;
         partitions.push(KernelPartition { name, number, start_bytes, size_bytes, uses });
     }
     Ok(partitions)
@@ -122,7 +124,7 @@ fn table(
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
         let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
-        let device = crate::layout::partition_device(target.device, found.number);
+        let device = DevicePath::from(partition_device(target.device, found.number));
         let own = known.as_ref().map(|partition| node(roots, &partition.name));
         let uses = known.map(|partition| partition.uses).unwrap_or_default();
         let inside = inside(target, &found, own, uses.is_empty(), roots);
@@ -184,8 +186,8 @@ fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Ve
 }
 
 /// The device node of a kernel name.
-pub(super) fn node(roots: &Roots, name: &str) -> PathBuf {
-    roots.dev.join(name.replace('!', "/"))
+pub(super) fn node(roots: &Roots, name: &KernelName) -> PathBuf {
+    roots.dev.join(name.path().trim_start_matches("/dev/"))
 }
 
 #[cfg(all(test, feature = "agent"))]

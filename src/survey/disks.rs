@@ -2,7 +2,8 @@
 
 use super::contents::{self, Target};
 use super::holders::Users;
-use super::{Depth, Roots, ata_identity, attribute, by_id, device_path, names, paths, printable, units};
+use super::{Depth, Roots, ata_identity, attribute, by_id, names, paths, printable, units};
+use crate::device::KernelName;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::Disk;
 use std::path::Path;
@@ -50,11 +51,12 @@ fn read_disk(roots: &Roots, users: &Users, name: &str, depth: Depth) -> Result<O
         return Ok(None);
     };
     let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
-    let device = device_path(name);
+    let name = KernelName::from(name);
+    let device = name.path();
     // SCSI has room for 16 characters of a model; what a SATA disk says of itself has 40.
     let identity = ata_identity::identity(&dir);
     let mut disk = Disk {
-        name: name.to_owned(),
+        name,
         size_bytes,
         sector_bytes: at("queue/logical_block_size").parse().unwrap_or(512),
         model: identity.as_ref().map_or_else(|| at("device/model"), |identity| identity.model.clone()),
@@ -76,7 +78,7 @@ fn read_disk(roots: &Roots, users: &Users, name: &str, depth: Depth) -> Result<O
     if depth == Depth::Shallow {
         return Ok(Some(disk));
     }
-    let Disk { device, sector_bytes, size_bytes, .. } = &disk;
+    let Disk { name, device, sector_bytes, size_bytes, .. } = &disk;
     let target = Target { name, device, sector_bytes: *sector_bytes, size_bytes: *size_bytes };
     let contents = contents::read(&target, roots, users)?;
     disk.blank = contents.blank && disk.uses.is_empty();

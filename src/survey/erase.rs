@@ -10,7 +10,7 @@ pub(super) fn add_methods(roots: &Roots, found: &mut [Disk]) {
     std::thread::scope(|scope| {
         for disk in found {
             scope.spawn(|| {
-                let queue = roots.sys.join("block").join(&disk.name).join("queue");
+                let queue = roots.sys.join("block").join(disk.name.as_str()).join("queue");
                 disk.erase = methods(&queue, &contents::node(roots, &disk.name), &disk.transport);
             });
         }

@@ -4,6 +4,7 @@
 use super::legs::{self, Piece};
 use super::{Roots, attribute, link_name, names, number_text};
 use crate::command::Command;
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Health, Inventory, LogicalVolume, PhysicalVolume, StackedKind, Unknown, VolumeGroup};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ const REPORT_BYTES: usize = 64 << 20;
 /// All groups, and the physical volumes of which lvm cannot tell what they belong to. On a machine without physical
 /// volumes lvm is not asked.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, Vec<Unknown>) {
-    let devices: Vec<&str> =
+    let devices: Vec<&DevicePath> =
         inventory.devices_with(&[MEMBER]).into_iter().filter(|device| !inventory.is_inside(device)).collect();
     if devices.is_empty() {
         return (Vec::new(), Vec::new());
@@ -49,7 +50,7 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, V
             (groups(report, &active(&roots.sys), &|path| known_path(roots, inventory, path), &whole), unknown)
         }
         Err(reason) => {
-            let devices = devices.into_iter().map(str::to_owned).collect();
+            let devices = devices.into_iter().cloned().collect();
             (Vec::new(), Some(Unknown { devices, reason }))
         }
     };
@@ -63,24 +64,24 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, V
 /// another physical volume or for a part of something else. Real parts of arrays and mappings are known here, and are
 /// no problem.
 fn unlisted(
-    devices: &[&str],
+    devices: &[&DevicePath],
     inventory: &Inventory,
     report: &Report,
     number: &impl Fn(&str) -> Option<u64>,
 ) -> Option<Unknown> {
     let physical = report.report.iter().flat_map(|row| &row.pv);
     let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).collect();
-    let is_listed = |device: &str| {
-        number(&super::device_path(&inventory.kernel_name(device))).is_some_and(|number| listed.contains(&number))
+    let is_listed = |device: &DevicePath| {
+        number(&inventory.kernel_name(device).path()).is_some_and(|number| listed.contains(&number))
     };
-    let is_part = |device: &str| {
+    let is_part = |device: &DevicePath| {
         let name = inventory.kernel_name(device);
         let mut others = inventory.stacked.iter().filter(|stacked| stacked.kind != StackedKind::Volume);
         let mut members = inventory.arrays.iter().flat_map(|array| &array.members);
-        others.any(|stacked| stacked.below.contains(&name)) || members.any(|member| member.device == device)
+        others.any(|stacked| stacked.below.contains(&name)) || members.any(|member| member.device == *device)
     };
     let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
-    let devices: Vec<String> = left.map(|device| (*device).to_owned()).collect();
+    let devices: Vec<DevicePath> = left.map(|device| (*device).clone()).collect();
     let reason = "lvm does not list it among the physical volumes: `lvm pvs --all -v` says why".to_owned();
     (!devices.is_empty()).then_some(Unknown { devices, reason })
 }
@@ -218,8 +219,8 @@ fn report_of(lvm: Command) -> Result<Report, String> {
 /// inventory for the one that lvm prefers, `whole` how many of how many copies of a raid1 volume are whole.
 fn groups(
     report: Report,
-    active: &impl Fn(&str, &str) -> Option<String>,
-    path: &impl Fn(&str) -> String,
+    active: &impl Fn(&str, &str) -> Option<KernelName>,
+    path: &impl Fn(&str) -> DevicePath,
     whole: &impl Fn(&Row, &str) -> (usize, usize),
 ) -> Vec<VolumeGroup> {
     let mut groups: Vec<VolumeGroup> = Vec::new();
@@ -324,7 +325,7 @@ fn dashless(group: &str, volume: &str) -> String {
 
 /// Finds the device-mapper device of a volume by its UUID: `LVM-` or our own prefix for copies, then the UUIDs of group
 /// and volume. Unlike a name, the UUID tells two groups of the same name apart.
-fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<String> + use<> {
+fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     let block = sys.join("block");
     let devices = names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));
     let known: Vec<(String, String)> =
@@ -332,18 +333,18 @@ fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<String> + use<> {
     move |group, volume| {
         let uuid = dashless(group, volume);
         let is = |known: &str| known.strip_prefix("LVM-").or(known.strip_prefix(COPY)) == Some(&uuid);
-        known.iter().find(|(known, _)| is(known)).map(|(_, name)| name.clone())
+        known.iter().find(|(known, _)| is(known)).map(|(_, name)| name.as_str().into())
     }
 }
 
 /// lvm may name a device by any of its paths; this is the inventory's path. Empty for a device that is missing
 /// (`[unknown]`).
-fn known_path(roots: &Roots, inventory: &Inventory, path: &str) -> String {
-    let Some(node) = path.strip_prefix("/dev/") else { return String::new() };
+fn known_path(roots: &Roots, inventory: &Inventory, path: &str) -> DevicePath {
+    let Some(node) = path.strip_prefix("/dev/") else { return DevicePath::default() };
     let number = std::fs::metadata(roots.dev.join(node)).map(|node| number_text(node.rdev())).unwrap_or_default();
     let name = link_name(&roots.sys.join("dev/block").join(number));
-    let stacked = inventory.stacked.iter().find(|stacked| stacked.name == name);
-    stacked.map_or_else(|| path.to_owned(), |stacked| stacked.device.clone())
+    let stacked = inventory.stacked.iter().find(|stacked| stacked.name == name.as_str());
+    stacked.map_or_else(|| path.into(), |stacked| stacked.device.clone())
 }
 
 #[cfg(test)]

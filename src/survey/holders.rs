@@ -75,7 +75,7 @@ impl Users {
         if self.swaps.iter().any(|swap| swap.is(device, &number)) {
             uses.push(Use::Swap);
         }
-        uses.extend(names(&dir.join("holders"))?.into_iter().map(Use::Holder));
+        uses.extend(names(&dir.join("holders"))?.into_iter().map(|holder| Use::Holder(holder.into())));
         Ok(uses)
     }
 

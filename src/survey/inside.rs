@@ -1,9 +1,11 @@
 //! What the inside of mounted filesystems tells: how full they are, and whether the root of an installation lies there.
 
 use super::holders::Users;
-use crate::inventory::{Filesystem, Inventory, Table, Use};
+use crate::device::DevicePath;
+use crate::inventory::{Filesystem, Inventory, Use};
 use crate::jail::{self, Way};
 use crate::marker::{self, Marker};
+use crate::topology;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use std::fs::File;
@@ -16,8 +18,8 @@ const MARKER_LIMIT_BYTES: u64 = 256 << 10;
 /// Every filesystem that is mounted and whose own root can be seen.
 pub(super) fn read(users: &Users, inventory: &Inventory) -> Vec<Filesystem> {
     let mut found = Vec::new();
-    for (device, uses) in units(inventory) {
-        let points = uses.iter().filter_map(|usage| match usage {
+    for (device, unit) in topology::units(inventory) {
+        let points = unit.uses().iter().filter_map(|usage| match usage {
             Use::Mounted(path) if users.shows_root(path) => Some(path),
             _ => None,
         });
@@ -25,36 +27,26 @@ pub(super) fn read(users: &Users, inventory: &Inventory) -> Vec<Filesystem> {
         let Some(point) = points.into_iter().next() else { continue };
         match filesystem(device, Path::new(point)) {
             Ok(filesystem) => found.push(filesystem),
-            Err(error) => tracing::warn!(device, "what is mounted at {point} cannot be looked into: {error}"),
+            Err(error) => tracing::warn!(%device, "what is mounted at {point} cannot be looked into: {error}"),
         }
     }
     found
-}
-
-/// All disks, partitions and stacked devices, and who uses them.
-fn units(inventory: &Inventory) -> impl Iterator<Item = (&str, &[Use])> {
-    let disks = inventory.disks.iter().map(|disk| (disk.device.as_str(), disk.uses.as_slice(), &disk.table));
-    let stacked = inventory.stacked.iter().map(|it| (it.device.as_str(), it.uses.as_slice(), &it.table));
-    disks.chain(stacked).flat_map(|(device, uses, table)| {
-        let partitions = table.iter().flat_map(|table: &Table| &table.partitions);
-        std::iter::once((device, uses)).chain(partitions.map(|part| (part.device.as_str(), part.uses.as_slice())))
-    })
 }
 
 /// What the filesystem of that device tells that is mounted there.
 ///
 /// # Errors
 /// The mount point cannot be opened, or the filesystem does not answer.
-pub fn filesystem(device: &str, point: &Path) -> io::Result<Filesystem> {
+pub fn filesystem(device: &DevicePath, point: &Path) -> io::Result<Filesystem> {
     let root = File::open(point)?;
     let space = nix::sys::statvfs::fstatvfs(&root)?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.fragment_size());
     let marker = marker(&root).unwrap_or_else(|error| {
-        tracing::warn!(device, "{} in it is taken for none: {error}", marker::PATH);
+        tracing::warn!(%device, "{} in it is taken for none: {error}", marker::PATH);
         None
     });
     Ok(Filesystem {
-        device: device.to_owned(),
+        device: device.clone(),
         size_bytes: bytes(space.blocks()),
         used_bytes: bytes(space.blocks().saturating_sub(space.blocks_free())),
         marker,
@@ -99,16 +91,16 @@ mod tests {
     }
 
     fn found(tree: &Tree) -> Option<Marker> {
-        filesystem("/dev/sda2", &tree.path("root")).unwrap().marker
+        filesystem(&"/dev/sda2".into(), &tree.path("root")).unwrap().marker
     }
 
     #[test]
     fn space_and_marker_are_read() {
         let tree = tree(&serde_json::to_vec(&written()).unwrap());
-        let found = filesystem("/dev/sda2", &tree.path("root")).unwrap();
+        let found = filesystem(&"/dev/sda2".into(), &tree.path("root")).unwrap();
         assert_eq!((found.device.as_str(), found.marker), ("/dev/sda2", Some(written())));
         assert!(found.size_bytes > 0 && found.used_bytes <= found.size_bytes);
-        assert!(filesystem("/dev/sda2", &tree.path("nowhere")).is_err());
+        assert!(filesystem(&"/dev/sda2".into(), &tree.path("nowhere")).is_err());
     }
 
     #[test]

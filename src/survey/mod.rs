@@ -28,6 +28,7 @@ pub use groups::{COPY as LVM_COPY, Copy, LOOK as LVM_LOOKS, copies};
 pub use inside::filesystem;
 pub use legs::Piece;
 
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{Inventory, Nic, System, Table};
 use std::ffi::OsString;
@@ -108,8 +109,8 @@ pub fn table(device: &str, sector_bytes: u32, size_bytes: u64) -> Result<Option<
     let roots = Roots::default();
     let what = || format!("look at what is on {device}");
     let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
-    let name = node.strip_prefix(&roots.dev).unwrap_or(&node).to_string_lossy().replace('/', "!");
-    let target = contents::Target { name: &name, device, sector_bytes, size_bytes };
+    let (name, device) = (DevicePath::from(node.to_string_lossy().as_ref()).kernel_name(), DevicePath::from(device));
+    let target = contents::Target { name: &name, device: &device, sector_bytes, size_bytes };
     let contents = contents::read(&target, &roots, &holders::Users::read(&roots)?)?;
     match contents.unreadable {
         Some(why) => Err(std::io::Error::other(why)).context(Phase::Inventory, what),
@@ -132,11 +133,6 @@ const SYSFS_UNIT_BYTES: u64 = 512;
 /// A count of 512-byte units in bytes.
 fn units(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(SYSFS_UNIT_BYTES)
-}
-
-/// sysfs writes the slash of names like `cciss/c0d0` as an exclamation mark.
-fn device_path(name: &str) -> String {
-    format!("/dev/{}", name.replace('!', "/"))
 }
 
 /// `8:1`, as sysfs and mountinfo write a device number.

@@ -5,6 +5,7 @@
 
 use super::Roots;
 use super::contents::node;
+use crate::device::DevicePath;
 use crate::inventory::{Inventory, Part, Role, Signature};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -94,33 +95,33 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<Part> {
 
 type Bytes<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
 
-fn of(device: &str, signature: &Signature, bytes: Bytes) -> Vec<Part> {
+fn of(device: &DevicePath, signature: &Signature, bytes: Bytes) -> Vec<Part> {
     let kinds = KINDS.iter().filter(|kind| kind.signature == signature.kind && kind.when.holds(bytes));
     let parts = kinds.filter_map(|kind| {
         let (whole, id) = (kind.whole.to_owned(), kind.id.of(signature, bytes)?);
-        Some(Part { device: device.to_owned(), kind: signature.kind.clone(), whole, id, role: kind.role })
+        Some(Part { device: device.clone(), kind: signature.kind.clone(), whole, id, role: kind.role })
     });
     parts.chain(bcache(device, signature, bytes)).chain(counted(device, signature, bytes)).collect()
 }
 
 /// A filesystem on a single device is no part of anything.
-fn counted(device: &str, signature: &Signature, bytes: Bytes) -> Option<Part> {
+fn counted(device: &DevicePath, signature: &Signature, bytes: Bytes) -> Option<Part> {
     let (kind, at, length) = COUNTED.into_iter().find(|(kind, ..)| *kind == signature.kind)?;
     let mut count = [0; 8];
     count[..length].copy_from_slice(&bytes(at, length)?);
     let count = Some(u64::from_le_bytes(count)).filter(|count| *count > 1)?;
-    let (device, kind) = (device.to_owned(), kind.to_owned());
+    let (device, kind) = (device.clone(), kind.to_owned());
     Some(Part { device, whole: kind.clone(), kind, id: Id::Signature.of(signature, bytes)?, role: Role::OneOf(count) })
 }
 
 /// One signature for two roles.
-fn bcache(device: &str, signature: &Signature, bytes: Bytes) -> Option<Part> {
+fn bcache(device: &DevicePath, signature: &Signature, bytes: Bytes) -> Option<Part> {
     if signature.kind != "bcache" {
         return None;
     }
     let backing = BCACHE_BACKING.contains(&number(&bytes(BCACHE_VERSION, 8)?)?);
     Some(Part {
-        device: device.to_owned(),
+        device: device.clone(),
         kind: signature.kind.clone(),
         whole: "bcache and its cache".to_owned(),
         id: Id::Bytes(BCACHE_SET).of(signature, bytes)?,
@@ -170,7 +171,7 @@ mod tests {
         }
         let signature = Signature { kind: kind.to_owned(), uuid: uuid.to_owned(), ..Signature::default() };
         let bytes = |at: u64, length: usize| disk.get(at as usize..at as usize + length).map(<[u8]>::to_vec);
-        of("/dev/sda1", &signature, &bytes).into_iter().map(|part| (part.whole, part.id, part.role)).collect()
+        of(&"/dev/sda1".into(), &signature, &bytes).into_iter().map(|part| (part.whole, part.id, part.role)).collect()
     }
 
     #[test]

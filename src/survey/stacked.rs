@@ -2,7 +2,8 @@
 
 use super::contents::{self, Contents, Target};
 use super::holders::Users;
-use super::{Roots, attribute, device_path, names, units};
+use super::{Roots, attribute, names, units};
+use crate::device::KernelName;
 use crate::error::Result;
 use crate::inventory::{OVERLAY, Stacked, StackedKind};
 use std::path::Path;
@@ -53,9 +54,10 @@ fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedK
     if kind == StackedKind::Array && below.is_empty() && size_bytes == 0 {
         return Ok(None);
     }
-    let device = if mapped.is_empty() { device_path(name) } else { format!("/dev/mapper/{mapped}") };
+    let name = KernelName::from(name);
+    let device = if mapped.is_empty() { name.path() } else { format!("/dev/mapper/{mapped}").into() };
     let sector_bytes = attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
-    let target = Target { name, device: &device, sector_bytes, size_bytes };
+    let target = Target { name: &name, device: &device, sector_bytes, size_bytes };
     // To read from a suspended device is to wait for ever, and what is on an overlay is on what it lies on.
     let Contents { table, signatures, uses: of_partitions, blank, .. } =
         if size_bytes == 0 || is_overlay || attribute(&dir.join("dm/suspended")) == "1" {
@@ -66,7 +68,7 @@ fn read_one(roots: &Roots, users: &Users, name: &str, dir: &Path, kind: StackedK
     let mut uses = users.of(dir, &device)?;
     let blank = blank && uses.is_empty();
     uses.extend(of_partitions);
-    let name = name.to_owned();
+    let below = below.into_iter().map(KernelName::from).collect();
     Ok(Some(Stacked { name, device, kind, below, size_bytes, table, signatures, uses, assembled: false, blank }))
 }
 
@@ -177,8 +179,8 @@ mod tests {
         let found: Vec<_> =
             stacked(&tree).into_iter().map(|stacked| (stacked.name, stacked.kind, stacked.below)).collect();
         let expected = [
-            ("bcache0".to_owned(), StackedKind::Bcache, vec!["sdb".to_owned()]),
-            ("md126".to_owned(), StackedKind::Array, vec!["sda".to_owned()]),
+            ("bcache0".into(), StackedKind::Bcache, vec!["sdb".into()]),
+            ("md126".into(), StackedKind::Array, vec!["sda".into()]),
         ];
         assert_eq!(found, expected);
     }

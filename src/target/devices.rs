@@ -53,7 +53,7 @@ pub fn mount(special: &mut Mounts, devices: &[String]) -> Result<()> {
 fn allowed(devices: &[String]) -> Result<BTreeSet<u64>> {
     let mut allowed = BTreeSet::new();
     for device in devices {
-        let partitions = kernel::partitions(device)?.into_iter().map(|partition| format!("/dev/{}", partition.name));
+        let partitions = kernel::partitions(device)?.into_iter().map(|partition| partition.name.path().to_string());
         for path in std::iter::once(device.clone()).chain(partitions) {
             allowed.insert(fs::metadata(&path).context(Phase::Target, || format!("look at {path}"))?.rdev());
         }

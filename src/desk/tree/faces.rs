@@ -26,7 +26,7 @@ pub(super) fn face(graph: &Graph, node: usize) -> Face {
         Item::Filesystem(_) => (None, false),
         _ => (None, true),
     };
-    let mut tooltip = vec![graph.nodes[node].name.clone(), kind(item)];
+    let mut tooltip = vec![graph.nodes[node].name.to_string(), kind(item)];
     tooltip.extend(wipe.map(|wipe| words::on_reinstall(wipe).to_owned()));
     tooltip.extend(details.iter().cloned());
     if unused && graph.nodes[node].above.is_empty() {

@@ -117,7 +117,7 @@ fn a_picture_names_every_device() {
         let document = roxmltree::Document::parse(&picture).unwrap();
         let texts = texts(&document);
         for node in &graph.nodes {
-            assert!(texts.contains(&node.name), "{name}: {}", node.name);
+            assert!(texts.contains(node.name.as_str()), "{name}: {}", node.name);
         }
         if let Some(folder) = std::env::var_os("DRAWINGS") {
             std::fs::write(Path::new(&folder).join(format!("{name}.svg")), picture).unwrap();

@@ -29,7 +29,7 @@ fn hints(pairs: &[(&str, &str)]) -> Hints {
 }
 
 fn names(hints: &Hints, disks: &[Disk]) -> Vec<String> {
-    candidates(hints, disks).into_iter().map(|disk| disk.name.clone()).collect()
+    candidates(hints, disks).into_iter().map(|disk| disk.name.to_string()).collect()
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn the_smallest_of_the_others_is_looked_for_last() {
 fn with_portable() -> Vec<Disk> {
     let mut disks = recorded().disks;
     let of = |name: &str, transport: &str, removable: bool, size_bytes: u64| Disk {
-        name: name.to_owned(),
-        device: format!("/dev/{name}"),
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
         size_bytes,
         serial: format!("serial of {name}"),
         model: "Virtual HDisk".to_owned(),

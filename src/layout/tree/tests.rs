@@ -298,6 +298,14 @@ fn the_graph_of_the_storage_layout() {
 }
 
 #[test]
+fn of_a_layout_without_mistakes_no_device_is_missing() {
+    for (name, layout) in seeds().into_iter().chain(rich()) {
+        let graph = Graph::of(&layout);
+        assert!(graph.nodes.iter().all(|node| node.item != Item::Missing), "{name}");
+    }
+}
+
+#[test]
 fn spares_are_the_last_of_the_devices() {
     let layout = nested();
     let graph = Graph::of(&layout);
@@ -336,7 +344,7 @@ proptest! {
         for (index, node) in graph.nodes.iter().enumerate() {
             prop_assert!(node.above.iter().all(|above| graph.nodes[*above].below.contains(&index)));
             prop_assert!(node.below.iter().all(|below| graph.nodes[*below].above.contains(&index)));
-            prop_assert!(!node.below.iter().any(|below| graph.stands_on(*below, index)), "no cycle");
+            prop_assert!(!node.below.iter().any(|below| graph.beneath([*below]).contains(&index)), "no cycle");
         }
     }
 }

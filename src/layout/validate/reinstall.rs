@@ -1,19 +1,21 @@
 //! Rules for `reinstall: merge`: the image's files can be added only to what is there before the image, and stays.
 
 use super::Check;
+use crate::layout::tree::Graph;
 use crate::layout::{Filesystem, Format, Layout, OnReinstall};
 
 pub(super) fn check(check: &mut Check, layout: &Layout) {
+    let graph = Graph::of(layout);
     for (index, filesystem) in layout.filesystems.iter().enumerate() {
         let place = format!("filesystems[{index}].reinstall");
         let format_known = check.known(&format!("filesystems[{index}].format"));
         if filesystem.reinstall == OnReinstall::Merge && format_known {
-            check_merge(check, layout, &place, filesystem);
+            check_merge(check, &graph, &place, filesystem);
         }
     }
 }
 
-fn check_merge(check: &mut Check, layout: &Layout, place: &str, filesystem: &Filesystem) {
+fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Filesystem) {
     let format = filesystem.format;
     let path = match (format, filesystem.path.as_deref()) {
         (Format::Swap | Format::None | Format::Tmpfs, _) => {
@@ -34,8 +36,9 @@ fn check_merge(check: &mut Check, layout: &Layout, place: &str, filesystem: &Fil
     if !check.all_devices_known() || !check.all_known("disks", "wipeonreinstall") {
         return;
     }
+    let layout = graph.layout;
     let wiped = |filesystem: &Filesystem| {
-        let below = layout.below([filesystem.device.as_str()]);
+        let below = graph.below([filesystem.device.as_str()]);
         below.disks.into_iter().map(|disk| &layout.disks[disk]).find(|disk| disk.wipeonreinstall)
     };
     if let Some(disk) = wiped(filesystem) {

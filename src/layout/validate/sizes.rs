@@ -38,8 +38,7 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
         check_group(check, group, &layout.logicalvolumes, &sizes);
     }
     for volume in &layout.logicalvolumes {
-        let device = format!("/dev/{}/{}", volume.volumegroup, volume.name);
-        sizes.extend(volume.size.mib().map(|mib| (device, mib)));
+        sizes.extend(volume.size.mib().map(|mib| (volume.device(), mib)));
     }
     check_filesystems(check, layout, &sizes);
 }

@@ -42,7 +42,14 @@ fn row(disk: &DiskPlan) -> [String; 6] {
         Verdict::NotOurs => format!("untouched in every case: {}", disk.now),
         _ => disk.now.clone(),
     };
-    [disk.name.clone(), bytes(disk.size_bytes), or_dash(&disk.model), or_dash(&disk.serial), verdict.to_owned(), now]
+    [
+        disk.name.to_string(),
+        bytes(disk.size_bytes),
+        or_dash(&disk.model),
+        or_dash(&disk.serial),
+        verdict.to_owned(),
+        now,
+    ]
 }
 
 /// With the verdict, which begins after so many columns, in its colour.

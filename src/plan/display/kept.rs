@@ -1,6 +1,7 @@
 //! What is on a kept disk and stays there, as a tree for a person: sizes, labels, UUIDs, how full, mounted where.
 
 use super::{bytes, nothing_known, short, signature};
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signature, VolumeGroup};
 use crate::layout::{Layout, OnReinstall};
 use crate::plan::Verdict;
@@ -8,12 +9,14 @@ use crate::plan::kept::{Keeping, content};
 use crate::plan::placed::FilesystemFate;
 use crate::plan::untouched::foreign_partitions;
 use crate::plan::verdict::{ArrayFate, Decided, GroupFate};
+use crate::topology::{Match, Stack, arrays_on, groups_on};
 use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_LISTED: &str = "not in the layout";
 
 /// Gives the kept disks of a reinstall their trees.
-pub fn show_kept(layout: &Layout, inventory: &Inventory, decided: &mut Decided) {
+pub fn show_kept(meant: &Match, decided: &mut Decided) {
+    let (layout, inventory) = (meant.graph.layout, meant.inventory);
     let keeping = Keeping::new(inventory, decided);
     let places = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {
         let (device, made) = match is {
@@ -29,8 +32,16 @@ pub fn show_kept(layout: &Layout, inventory: &Inventory, decided: &mut Decided) 
         let merge = if wanted.reinstall == OnReinstall::Merge { ", merge" } else { "" };
         Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
     });
-    let mut tree =
-        Tree { layout, inventory, decided, places: places.collect(), drawn: BTreeSet::new(), lines: Vec::new() };
+    let mut tree = Tree {
+        meant,
+        stack: Stack::new(inventory),
+        layout,
+        inventory,
+        decided,
+        places: places.collect(),
+        drawn: BTreeSet::new(),
+        lines: Vec::new(),
+    };
     let kept = decided.disks.iter().map(|disk| disk.verdict == Verdict::Keep);
     let drawn: Vec<Option<Vec<String>>> =
         inventory.disks.iter().zip(kept).map(|(disk, kept)| kept.then(|| tree.of(disk))).collect();
@@ -40,11 +51,13 @@ pub fn show_kept(layout: &Layout, inventory: &Inventory, decided: &mut Decided) 
 }
 
 struct Tree<'a> {
+    meant: &'a Match<'a>,
+    stack: Stack<'a>,
     layout: &'a Layout,
     inventory: &'a Inventory,
     decided: &'a Decided,
     /// Devices of the inventory to where their filesystem is mounted.
-    places: BTreeMap<&'a str, String>,
+    places: BTreeMap<&'a DevicePath, String>,
     /// Arrays and groups, by UUID, which may lie on several disks.
     drawn: BTreeSet<String>,
     lines: Vec<String>,
@@ -64,7 +77,7 @@ impl<'a> Tree<'a> {
     fn partition(&mut self, disk: &inventory::Disk, part: &'a Partition) {
         let label = if part.label.is_empty() { String::new() } else { format!(" \"{}\"", part.label) };
         let mut parts = vec![bytes(part.size_bytes)];
-        if foreign_partitions(self.layout, self.inventory, disk).contains(&part.number) {
+        if foreign_partitions(self.meant, disk).contains(&part.number) {
             parts.push(NOT_LISTED.to_owned());
         }
         parts.extend(part.guid.map(|guid| format!("PARTUUID {guid}")));
@@ -73,21 +86,20 @@ impl<'a> Tree<'a> {
     }
 
     /// What lies on a device: an array, a group, or filesystems and the like.
-    fn device(&mut self, device: &'a str, signatures: &'a [Signature], depth: usize) {
-        let arrays = &self.inventory.arrays;
-        let groups = &self.inventory.groups;
-        if let Some(array) = arrays.iter().find(|array| array.members.iter().any(|member| member.device == device)) {
+    fn device(&mut self, device: &'a DevicePath, signatures: &'a [Signature], depth: usize) {
+        let one = std::slice::from_ref(device);
+        if let Some(array) = arrays_on(self.inventory, one).first() {
             self.array(array, depth);
-        } else if let Some(group) = groups.iter().find(|group| group.physical.iter().any(|is| is.device == device)) {
+        } else if let Some(group) = groups_on(self.inventory, one).first() {
             self.group(group, depth);
         } else {
             self.content(device, signatures, depth);
         }
     }
 
-    fn content(&mut self, device: &str, signatures: &[Signature], depth: usize) {
+    fn content(&mut self, device: &DevicePath, signatures: &[Signature], depth: usize) {
         let place = self.places.get(device).cloned();
-        let inside = self.inventory.filesystems.iter().find(|is| is.device == device);
+        let inside = self.inventory.filesystems.iter().find(|is| is.device == *device);
         let used = inside.map(|is| format!("{} of {} used", bytes(is.used_bytes), bytes(is.size_bytes)));
         for found in signatures {
             let uuid = (!found.uuid.is_empty()).then(|| format!("UUID {}", found.uuid));
@@ -96,27 +108,12 @@ impl<'a> Tree<'a> {
         }
         if signatures.is_empty() {
             let place: Vec<String> = place.into_iter().collect();
-            if !place.is_empty() || !self.is_parted(device) {
-                self.line(depth, nothing_known(self.is_blank(device)), &place);
+            let unit = self.stack.unit(&self.stack.name(device));
+            // All that is on a device with a partition table is in its partitions.
+            if !place.is_empty() || unit.table().is_none() {
+                self.line(depth, nothing_known(unit.is_blank()), &place);
             }
         }
-    }
-
-    /// Has it a partition table, so that all that is on it is in its partitions?
-    fn is_parted(&self, device: &str) -> bool {
-        let disks = self.inventory.disks.iter().map(|disk| (&disk.device, &disk.table));
-        let stacked = self.inventory.stacked.iter().map(|stacked| (&stacked.device, &stacked.table));
-        disks.chain(stacked).any(|(path, table)| path == device && table.is_some())
-    }
-
-    fn is_blank(&self, device: &str) -> bool {
-        let disks = self.inventory.disks.iter();
-        let parts = disks.clone().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
-        let mut all = disks
-            .map(|disk| (&disk.device, disk.blank))
-            .chain(parts.map(|part| (&part.device, part.blank)))
-            .chain(self.inventory.stacked.iter().map(|stacked| (&stacked.device, stacked.blank)));
-        all.any(|(path, is_blank)| path == device && is_blank)
     }
 
     fn array(&mut self, array: &'a Array, depth: usize) {
@@ -124,13 +121,12 @@ impl<'a> Tree<'a> {
             ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(short(device)),
             _ => None,
         });
-        let name = named.or(array.running.as_deref()).unwrap_or("an array");
+        let name = named.or(array.running.as_ref().map(KernelName::as_str)).unwrap_or("an array");
         let what = format!("{name} {}", array.level);
         if !self.drawn.insert(array.uuid.to_string()) {
             return self.line(depth, &what, &["as above".to_owned()]);
         }
-        let running = array.running.as_ref();
-        let running = running.and_then(|name| self.inventory.stacked.iter().find(|is| is.name == *name));
+        let running = array.running.as_ref().and_then(|name| self.stack.stacked(name));
         let mut parts: Vec<String> = running.map(|is| bytes(is.size_bytes)).into_iter().collect();
         if named.is_none() {
             parts.push(NOT_LISTED.to_owned());
@@ -169,8 +165,7 @@ impl<'a> Tree<'a> {
         }
         parts.push(format!("UUID {}", volume.uuid));
         self.line(depth, &format!("{}/{} {}", group.name, volume.name, volume.kind), &parts);
-        let running = volume.running.as_ref();
-        if let Some(running) = running.and_then(|name| self.inventory.stacked.iter().find(|is| is.name == *name)) {
+        if let Some(running) = volume.running.as_ref().and_then(|name| self.stack.stacked(name)) {
             self.device(&running.device, &running.signatures, depth + 1);
         }
     }

@@ -1,16 +1,17 @@
 //! What runs on each disk now, as a tree for a person.
 
 use super::{nothing_known, short, signature};
-use crate::inventory::{Array, Inventory, LogicalVolume, Stacked, StackedKind, Use};
-use crate::plan::stack::{Stack, Unit, disk_units, stacked_units};
+use crate::device::{DevicePath, KernelName};
+use crate::inventory::{Array, Disk, Inventory, LogicalVolume, Stacked, StackedKind, Table, Use};
 use crate::plan::{arrays, lvm};
+use crate::topology::{Stack, arrays_on, groups_on};
 use std::collections::BTreeSet;
 
 /// Draws the trees; what lies on several disks is drawn once.
 pub struct Running<'a> {
     inventory: &'a Inventory,
     stack: &'a Stack<'a>,
-    drawn: BTreeSet<&'a str>,
+    drawn: BTreeSet<&'a KernelName>,
     lines: Vec<String>,
 }
 
@@ -23,39 +24,44 @@ impl<'a> Running<'a> {
     pub fn trees(mut self) -> Vec<Vec<String>> {
         let mut trees = Vec::new();
         for disk in &self.inventory.disks {
-            let mut units = disk_units(disk);
-            units.next().into_iter().for_each(|whole| self.whole(whole));
-            units.for_each(|partition| self.unit(partition, 0));
+            self.whole(disk);
+            self.partitions(&disk.table, 0);
             trees.push(std::mem::take(&mut self.lines));
         }
         trees
     }
 
     /// The disk itself, whose name is in the line above the tree.
-    fn whole(&mut self, disk: Unit<'a>) {
+    fn whole(&mut self, disk: &'a Disk) {
         let said = self.lines.len();
-        self.unit(disk, 0);
-        if self.lines.get(said).is_some_and(|line| line == disk.name) {
+        self.unit(&disk.name, &disk.device, &disk.uses, 0);
+        if self.lines.get(said).is_some_and(|line| line == short(&disk.device)) {
             self.lines.remove(said);
             self.lines.iter_mut().skip(said).for_each(|line| drop(line.drain(..2)));
         }
     }
 
+    fn partitions(&mut self, table: &'a Option<Table>, depth: usize) {
+        for part in table.iter().flat_map(|table| &table.partitions) {
+            self.unit(&part.device.kernel_name(), &part.device, &part.uses, depth);
+        }
+    }
+
     /// A disk or partition, when something is on it that runs or could run.
-    fn unit(&mut self, unit: Unit<'a>, depth: usize) {
-        let mut parts: Vec<String> = unit.uses.iter().filter_map(use_in_words).collect();
-        let holders: Vec<&str> = self.stack.holders(unit.name).collect();
+    fn unit(&mut self, name: &KernelName, device: &DevicePath, uses: &[Use], depth: usize) {
+        let mut parts: Vec<String> = uses.iter().filter_map(use_in_words).collect();
+        let holders = self.stack.holders(name);
         if holders.is_empty() {
-            parts.extend(self.dormant(unit.device));
+            parts.extend(self.dormant(device));
         }
         if parts.is_empty() && holders.is_empty() {
             return;
         }
-        self.line(depth, unit.name, &parts);
-        holders.into_iter().for_each(|holder| self.holder(holder, depth + 1));
+        self.line(depth, short(device), &parts);
+        holders.iter().for_each(|holder| self.holder(holder, depth + 1));
     }
 
-    fn holder(&mut self, name: &'a str, depth: usize) {
+    fn holder(&mut self, name: &KernelName, depth: usize) {
         let Some(device) = self.stack.stacked(name) else {
             return self.line(depth, name, &["which nothing is known about".to_owned()]);
         };
@@ -64,24 +70,22 @@ impl<'a> Running<'a> {
             return self.line(depth, &what, &["as above".to_owned()]);
         }
         let mut parts: Vec<String> = device.signatures.iter().map(signature).collect();
-        let is_bottom = device.table.is_none() && self.stack.holders(&device.name).next().is_none();
+        let holders = self.stack.holders(&device.name);
+        let is_bottom = device.table.is_none() && holders.is_empty();
         if parts.is_empty() && is_bottom {
             parts.push(nothing_known(device.blank).to_owned());
         }
         parts.extend(device.uses.iter().filter_map(use_in_words));
         self.line(depth, &what, &parts);
-        let mut units = stacked_units(device);
-        let whole = units.next().into_iter().flat_map(|unit| self.stack.holders(unit.name)).collect::<Vec<_>>();
-        whole.into_iter().for_each(|holder| self.holder(holder, depth + 1));
-        units.for_each(|partition| self.unit(partition, depth + 1));
+        holders.iter().for_each(|holder| self.holder(holder, depth + 1));
+        self.partitions(&device.table, depth + 1);
     }
 
     /// An array or group on a device that nothing holds.
-    fn dormant(&self, device: &str) -> Vec<String> {
-        let arrays = self.inventory.arrays.iter().filter(|array| array.running.is_none());
-        let arrays = arrays.filter(|array| array.members.iter().any(|member| member.device == device));
-        let groups = self.inventory.groups.iter();
-        let groups = groups.filter(|group| group.physical.iter().any(|physical| physical.device == device));
+    fn dormant(&self, device: &DevicePath) -> Vec<String> {
+        let one = std::slice::from_ref(device);
+        let arrays = arrays_on(self.inventory, one).into_iter().filter(|array| array.running.is_none());
+        let groups = groups_on(self.inventory, one).into_iter();
         let arrays = arrays.map(|array| format!("{}, not running", arrays::in_words(array)));
         arrays.chain(groups.map(|group| format!("{}, not active", lvm::in_words(group)))).collect()
     }

@@ -30,7 +30,7 @@ fn marked(mut inventory: Inventory, device: &str, order: &str) -> Inventory {
     for (disk, serial) in inventory.disks.iter_mut().zip(["S-A", "S-B", "S-C"]) {
         disk.serial = serial.to_owned();
     }
-    let inside = Inside { device: device.to_owned(), marker: Some(marker(order)), ..Inside::default() };
+    let inside = Inside { device: device.into(), marker: Some(marker(order)), ..Inside::default() };
     inventory.filesystems.push(inside);
     inventory
 }
@@ -174,7 +174,7 @@ fn boot_on_an_array_is_where_the_array_runs() {
     let machine = after(&make(&layout, &five, Mode::Install).unwrap(), five);
     let root = machine.arrays[1].running.clone().unwrap();
     let inside = Inside {
-        device: format!("/dev/{root}"),
+        device: format!("/dev/{root}").into(),
         marker: Some(Marker { disks: vec![], ..marker("") }),
         ..Inside::default()
     };

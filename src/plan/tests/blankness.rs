@@ -12,7 +12,7 @@ fn signature(kind: &str) -> Signature {
 
 fn part(number: u32, signatures: &[&str], blank: bool) -> inventory::Partition {
     let signatures = signatures.iter().map(|kind| signature(kind)).collect();
-    inventory::Partition { number, device: format!("/dev/sda{number}"), signatures, blank, ..Default::default() }
+    inventory::Partition { number, device: format!("/dev/sda{number}").into(), signatures, blank, ..Default::default() }
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn refused(inventory: &Inventory) -> Vec<String> {
 fn with_copy() -> Inventory {
     let mut inventory = marked();
     let mut table = inventory.disks[1].table.clone().unwrap();
-    table.partitions[0].device = "/dev/sdc1".to_owned();
+    table.partitions[0].device = "/dev/sdc1".into();
     inventory.disks[2].table = Some(table);
     inventory
 }
@@ -59,8 +59,8 @@ fn only_copies_of_what_is_kept_matter() {
     let cases: [Case; 6] = [
         ("inside of a virtual machine's disk", |inventory| {
             let table = inventory.disks[2].table.take();
-            let (name, device) = ("dm-0".to_owned(), "/dev/mapper/vg-vm".to_owned());
-            let (kind, below) = (inventory::StackedKind::Volume, vec!["sdc".to_owned()]);
+            let (name, device) = ("dm-0".into(), "/dev/mapper/vg-vm".into());
+            let (kind, below) = (inventory::StackedKind::Volume, vec!["sdc".into()]);
             inventory.stacked.push(inventory::Stacked { name, device, kind, below, table, ..Default::default() });
         }),
         ("a UUID of its own", |inventory| {
@@ -70,7 +70,7 @@ fn only_copies_of_what_is_kept_matter() {
             inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
             let kept = inventory.disks[1].table.as_mut().unwrap();
             let mut second = kept.partitions[0].clone();
-            (second.device, second.number) = ("/dev/sdb2".to_owned(), 2);
+            (second.device, second.number) = ("/dev/sdb2".into(), 2);
             second.signatures[0].uuid.clear();
             kept.partitions.push(second);
         }),
@@ -81,7 +81,7 @@ fn only_copies_of_what_is_kept_matter() {
         ("two copies of something of others", |inventory| {
             let part = &mut inventory.disks[2].table.as_mut().unwrap().partitions[0];
             part.signatures[0].uuid = "theirs".to_owned();
-            let second = inventory::Partition { device: "/dev/sdc2".to_owned(), number: 2, ..part.clone() };
+            let second = inventory::Partition { device: "/dev/sdc2".into(), number: 2, ..part.clone() };
             inventory.disks[2].table.as_mut().unwrap().partitions.push(second);
         }),
         ("members of one array, and the filesystem in it shows on each", |inventory| {
@@ -111,7 +111,7 @@ fn a_copy_of_a_member_is_refused() {
     let data = inventory.arrays.iter().position(|array| array.name == "data").unwrap();
     let Array { members, .. } = &mut inventory.arrays[data];
     let first = members.iter().find(|member| matches!(member.role, MemberRole::Active(0))).unwrap().clone();
-    members.push(ArrayMember { device: "/dev/sdf".to_owned(), role: first.role });
+    members.push(ArrayMember { device: "/dev/sdf".into(), role: first.role });
     let reasons = reasons(make(&super::stacks::layout(), &inventory, Mode::Reinstall));
     assert!(
         reasons.iter().any(|reason| reason.contains(&format!("{} on ", first.device))
@@ -125,7 +125,7 @@ fn two_paths(to: usize) -> Inventory {
     let mut inventory = marked();
     inventory.disks.iter_mut().enumerate().for_each(|(index, disk)| disk.wwn = format!("0x5000{index}"));
     let mut other = inventory.disks[to].clone();
-    (other.name, other.device) = ("sdx".to_owned(), "/dev/sdx".to_owned());
+    (other.name, other.device) = ("sdx".into(), "/dev/sdx".into());
     (other.table, other.signatures) = (None, Vec::new());
     inventory.disks.push(other);
     inventory

@@ -2,17 +2,18 @@
 
 use super::stacks::{five, group, installed, layout, operations, volume, whole};
 use super::*;
+use crate::device::KernelName;
 use crate::inventory::{Health, MemberRole};
 use crate::layout::{LvmType, RaidLevel};
 use crate::plan::absent::survives;
 
 /// Pulls a disk out of the machine, and all that cannot be without it.
 pub(super) fn unplug(inventory: &mut Inventory, name: &str) {
-    let device = format!("/dev/{name}");
-    let mut gone = vec![(name.to_owned(), device)];
+    let name = KernelName::from(name);
+    let mut gone = vec![(name.clone(), name.path())];
     let disk = inventory.disks.iter().position(|disk| disk.name == name).unwrap();
     for part in inventory.disks.remove(disk).table.into_iter().flat_map(|table| table.partitions) {
-        gone.push((part.device.trim_start_matches("/dev/").to_owned(), part.device));
+        gone.push((part.device.kernel_name(), part.device));
     }
     while let Some((name, device)) = gone.pop() {
         inventory.filesystems.retain(|filesystem| filesystem.device != device);
@@ -37,7 +38,7 @@ pub(super) fn unplug(inventory: &mut Inventory, name: &str) {
         inventory.arrays.retain(|array| !array.members.is_empty());
         for group in &mut inventory.groups {
             let lost = group.physical.iter_mut().filter(|physical| physical.device == device);
-            if lost.map(|physical| physical.device.clear()).count() > 0 {
+            if lost.map(|physical| physical.device = "".into()).count() > 0 {
                 for volume in &mut group.volumes {
                     volume.health = if volume.kind == "raid1" { Health::Degraded } else { Health::Lost };
                     stopped.extend(volume.running.take_if(|_| volume.health == Health::Lost));

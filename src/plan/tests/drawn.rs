@@ -2,6 +2,7 @@
 
 use super::stacks::{group, raid, volume};
 use super::*;
+use crate::device::KernelName;
 use crate::layout::{LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel, Size};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,8 +231,8 @@ prop_compose! {
 
 /// Some of what nothing lies on does not run.
 fn stop(machine: &mut Inventory, stopped: &[bool]) {
-    let held: BTreeSet<String> = machine.stacked.iter().flat_map(|stacked| stacked.below.clone()).collect();
-    let names: Vec<String> = machine.stacked.iter().map(|stacked| stacked.name.clone()).collect();
+    let held: BTreeSet<KernelName> = machine.stacked.iter().flat_map(|stacked| stacked.below.clone()).collect();
+    let names: Vec<KernelName> = machine.stacked.iter().map(|stacked| stacked.name.clone()).collect();
     for (name, _) in names.iter().zip(stopped).filter(|(name, stop)| **stop && !held.contains(*name)) {
         machine.stacked.retain(|stacked| stacked.name != *name);
         let forget = |uses: &mut Vec<Use>| uses.retain(|usage| *usage != Use::Holder(name.clone()));
@@ -244,7 +245,7 @@ fn stop(machine: &mut Inventory, stopped: &[bool]) {
         machine.arrays.iter_mut().for_each(|array| drop(array.running.take_if(|running| running == name)));
         // Nobody sees what lies on an array that does not run.
         let held = machine.groups.iter_mut().flat_map(|group| &mut group.physical);
-        held.filter(|held| held.device == format!("/dev/{name}")).for_each(|held| held.device.clear());
+        held.filter(|held| held.device == name.path()).for_each(|held| held.device = "".into());
         machine.groups.retain(|group| group.physical.iter().any(|physical| !physical.device.is_empty()));
         let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
         volumes.for_each(|volume| drop(volume.running.take_if(|running| running == name)));

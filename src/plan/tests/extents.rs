@@ -93,11 +93,11 @@ fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &str) -> 
     let part = parts.into_iter().find(|(_, part)| part.device == device);
     match part {
         Some((disk, part)) => {
-            vec![(disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes })]
+            vec![(disk.device.to_string(), ByteRange { start: part.start_bytes, length: part.size_bytes })]
         }
         None => {
             let disk = inventory.disk(device).unwrap_or_else(|| panic!("{device} is nowhere"));
-            vec![(disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes })]
+            vec![(disk.device.to_string(), ByteRange { start: 0, length: disk.size_bytes })]
         }
     }
 }
@@ -206,7 +206,7 @@ fn all_parts_of_a_kept_btrfs_and_devices_that_options_name_are_written() {
     parts[0].signatures[0].kind = "btrfs".to_owned();
     parts[0].size_bytes = 1000 * MIB;
     for (number, start_mib, size_mib) in [(2, 2000, 10), (3, 3000, 1), (4, 4000, 1)] {
-        let device = format!("/dev/sdb{number}");
+        let device = format!("/dev/sdb{number}").into();
         let mut part = inventory::Partition { number, device, size_bytes: size_mib * MIB, ..parts[0].clone() };
         part.start_bytes = start_mib * MIB;
         if number != 2 {

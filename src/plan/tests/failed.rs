@@ -10,7 +10,7 @@ fn failed(tried: Tried, why: &str) -> Failed {
 }
 
 fn unmountable(device: &str) -> Failed {
-    failed(Tried::Filesystem(device.to_owned()), "Structure needs cleaning (os error 117)")
+    failed(Tried::Filesystem(device.into()), "Structure needs cleaning (os error 117)")
 }
 
 type Case = (&'static str, fn(&mut Layout, &mut Inventory));

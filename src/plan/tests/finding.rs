@@ -2,6 +2,7 @@
 
 use super::stacks::{five, whole};
 use super::*;
+use crate::topology::find;
 
 #[test]
 fn disks_are_found_by_hints() {
@@ -12,7 +13,7 @@ fn disks_are_found_by_hints() {
         let wanted = Disk { hints: [(hint.to_owned(), value.to_owned())].into(), ..whole("/dev/os") };
         find::disk(&wanted, &inventory).map(|disk| disk.name.clone())
     };
-    assert_eq!(found("serial", "s45n"), Ok("sdc".to_owned()));
+    assert_eq!(found("serial", "s45n"), Ok("sdc".into()));
     let none = found("serial", "other").unwrap_err();
     assert!(none.starts_with("device:/dev/os does not exist on given hardware: no disk matches its hints: /dev/sda (serial other: it has none); "), "{none}");
     let several = found("size", ">= 1").unwrap_err();

@@ -44,7 +44,7 @@ fn a_renamed_machine_is_itself() {
 fn what_is_not_listed_may_be_anybodys() {
     let mut inventory = machine();
     let marker = Some(Marker { machine: "m-9".to_owned(), ..Marker::default() });
-    inventory.filesystems.push(Filesystem { device: "/dev/sdc".to_owned(), marker, ..Filesystem::default() });
+    inventory.filesystems.push(Filesystem { device: "/dev/sdc".into(), marker, ..Filesystem::default() });
     install(&layout(), &inventory, claim()).unwrap();
     assert_eq!(install(&layout(), &of("m-1", "a-0"), claim()).unwrap().already, None);
 }
@@ -55,7 +55,7 @@ fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
     for machine in ["m-9", "m-1"] {
         let mut inventory = marked();
         let marker = Marker { machine: machine.to_owned(), allocation: "a-0".to_owned(), ..Marker::default() };
-        let device = "/dev/sdb1".to_owned();
+        let device = "/dev/sdb1".into();
         inventory.filesystems.push(Filesystem { device, marker: Some(marker), ..Filesystem::default() });
         inventory.disks[1].serial = "Z9".to_owned();
         let plan = reinstall(&layout(), &inventory, Claim { give_up: vec!["Z9".to_owned()], ..claim() });

@@ -148,7 +148,7 @@ fn foreign_content(disk: &mut inventory::Disk, random: &mut Random) {
     }
     let partition = inventory::Partition {
         number: 1,
-        device: String::new(),
+        device: Default::default(),
         start_bytes: MIB,
         size_bytes: disk.size_bytes - 2 * MIB,
         kind: PartitionKind::Linux.guid().to_string(),
@@ -211,13 +211,17 @@ fn seen(physical: &[Physical], marker: &Marker, random: &mut Random) -> Inventor
     for Physical { whose, disk } in physical {
         let Some(letter) = letters.next() else { break };
         let (name, device) = (format!("sd{letter}"), format!("/dev/sd{letter}"));
-        let mut disk = inventory::Disk { name, device: device.clone(), ..disk.clone() };
+        let mut disk = inventory::Disk { name: name.into(), device: device.as_str().into(), ..disk.clone() };
         for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            partition.device = partition_device(&device, partition.number);
+            partition.device = partition_device(&device, partition.number).into();
         }
         if *whose == Whose::Root && disk.table.as_ref().is_some_and(|table| table.partitions.len() == 3) {
             let marker = Some(marker.clone());
-            inventory.filesystems.push(Filesystem { device: format!("{device}2"), marker, ..Filesystem::default() });
+            inventory.filesystems.push(Filesystem {
+                device: format!("{device}2").into(),
+                marker,
+                ..Filesystem::default()
+            });
         }
         inventory.disks.push(disk);
     }

@@ -7,7 +7,7 @@ use crate::marker::{MarkedDisk, Marker};
 
 pub(super) fn marker(inventory: &Inventory) -> Marker {
     let disks = inventory.disks.iter().map(|disk| MarkedDisk {
-        device: disk.device.clone(),
+        device: disk.device.to_string(),
         serial: disk.serial.clone(),
         wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
@@ -49,7 +49,7 @@ pub(super) fn marked() -> Inventory {
         disk.serial = serial.to_owned();
     }
     let marker = Some(marker(&inventory));
-    inventory.filesystems.push(Filesystem { device: "/dev/sda2".to_owned(), marker, ..Filesystem::default() });
+    inventory.filesystems.push(Filesystem { device: "/dev/sda2".into(), marker, ..Filesystem::default() });
     inventory
 }
 
@@ -100,7 +100,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         ),
         (
             "marker on another disk",
-            |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".to_owned(),
+            |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into(),
             "filesystems[3]: / is to be made anew on sda, but this installation is in the machine and lies elsewhere: /dev/sdb1 on sdb. The layout's names or hints point to another disk than then. Put the disks back in their places; or start again, so that they get their names back",
         ),
         (
@@ -229,7 +229,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
             "a foreign disk with somebody else's installation",
             |inventory, _| {
                 let marker = Some(Marker { machine: "m-9".to_owned(), ..Marker::default() });
-                let device = "/dev/sdc".to_owned();
+                let device = "/dev/sdc".into();
                 inventory.filesystems.push(Filesystem { device, marker, ..Filesystem::default() });
             },
             "",
@@ -283,7 +283,7 @@ fn hinted() -> (Layout, Inventory) {
     let mut marker = marker(&inventory);
     marker.disks.truncate(3);
     marker.disks[2].device = "scratch".to_owned();
-    let device = "/dev/sda2".to_owned();
+    let device = "/dev/sda2".into();
     inventory.filesystems.push(Filesystem { device, marker: Some(marker), ..Filesystem::default() });
     (layout, inventory)
 }

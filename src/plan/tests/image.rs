@@ -86,15 +86,15 @@ fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
     };
     let partition = |device: &str, guid, uuid: &str| inventory::Partition {
         number: 1,
-        device: device.to_owned(),
+        device: device.into(),
         guid,
         signatures: vec![signature("vfat", uuid)],
         ..inventory::Partition::default()
     };
     let stacked = |name: &str, below: &[&str], uuid: &str| Stacked {
-        name: name.to_owned(),
-        device: format!("/dev/{name}"),
-        below: below.iter().map(|below| (*below).to_owned()).collect(),
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        below: below.iter().map(|below| (*below).into()).collect(),
         signatures: vec![signature("ext4", uuid)],
         ..Stacked::default()
     };

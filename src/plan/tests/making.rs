@@ -166,9 +166,9 @@ fn swapped(inventory: &Inventory, change: fn(&mut inventory::Disk)) -> Inventory
     let mut inventory = inventory.clone();
     let named = |disk: &inventory::Disk, name: &str| {
         let mut disk = disk.clone();
-        (disk.name, disk.device) = (name.to_owned(), format!("/dev/{name}"));
+        (disk.name, disk.device) = (name.into(), format!("/dev/{name}").into());
         for part in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            part.device = partition_device(&disk.device, part.number);
+            part.device = partition_device(&disk.device, part.number).into();
         }
         disk
     };
@@ -222,7 +222,7 @@ fn a_filesystem_on_a_whole_disk_is_finished_on_that_disk_and_no_other() {
     inventory.disks[1].table = None;
     inventory.disks[1].signatures = signature("half").into_iter().collect();
     let why = "Structure needs cleaning (os error 117)".to_owned();
-    inventory.failed.push(Failed { tried: Tried::Filesystem("/dev/sdb".to_owned()), why });
+    inventory.failed.push(Failed { tried: Tried::Filesystem("/dev/sdb".into()), why });
     let mut begun_on = super::identity::marker(&inventory).disks;
     begun_on[1].making = vec![Making { on: "disk".to_owned(), uuid: Some("half".to_owned()) }];
     inventory.filesystems.clear();
@@ -243,7 +243,7 @@ fn a_filesystem_is_not_finished_where_the_partition_was_copied() {
     assert!(made(&reinstall(&layout(), &cut, next(&first)).unwrap()).is_some());
     let mut copied = cut.clone();
     let mut table = cut.disks[1].table.clone().unwrap();
-    table.partitions[0].device = "/dev/sdc1".to_owned();
+    table.partitions[0].device = "/dev/sdc1".into();
     copied.disks[2].table = Some(table);
     assert!(reinstall(&layout(), &copied, next(&first)).is_err());
 }

@@ -2,13 +2,14 @@
 
 use super::identity::{claim, marked, reinstall};
 use super::*;
+use crate::device::KernelName;
 use crate::inventory::{Failed, Part, Role, Tried};
 
 const ID: &str = "7d2f1c1e-0000-4000-8000-000000000001";
 
 fn part(device: &str, kind: &str, whole: &str, role: Role) -> Part {
     let [device, kind, whole, id] = [device, kind, whole, ID].map(str::to_owned);
-    Part { device, kind, whole, id, role }
+    Part { device: device.into(), kind, whole, id, role }
 }
 
 fn with(parts: &[Part]) -> Inventory {
@@ -67,7 +68,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
             |inventory| {
                 let uuid = Uuid::from_u128(9);
                 let member =
-                    inventory::ArrayMember { device: "/dev/sda3".to_owned(), role: inventory::MemberRole::Active(0) };
+                    inventory::ArrayMember { device: "/dev/sda3".into(), role: inventory::MemberRole::Active(0) };
                 let (level, members) = ("raid5".to_owned(), vec![member]);
                 inventory.arrays.push(inventory::Array { uuid, level, raid_devices: 3, members, ..Default::default() });
                 inventory.failed.push(Failed { tried: Tried::Array(uuid), why: "not enough".to_owned() });
@@ -113,9 +114,9 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
     ] {
         let mut inventory = Inventory { parts, ..marked() };
         let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
-        parts.push(inventory::Partition { device: "/dev/sdb2".to_owned(), number: 2, ..Default::default() });
-        let (name, device) = ("md127".to_owned(), "/dev/md127".to_owned());
-        let below = vec!["sdb1".to_owned()];
+        parts.push(inventory::Partition { device: "/dev/sdb2".into(), number: 2, ..Default::default() });
+        let (name, device) = (KernelName::from("md127"), "/dev/md127".into());
+        let below = vec!["sdb1".into()];
         inventory.disks[1].table.as_mut().unwrap().partitions[0].uses.push(Use::Holder(name.clone()));
         inventory.stacked.push(inventory::Stacked { name, device, below, assembled: true, ..Default::default() });
         reinstall(&layout(), &inventory, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -136,12 +137,12 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
 #[test]
 fn a_group_and_an_array_that_miss_a_member_are_such_things() {
     let member =
-        |device: &str| inventory::ArrayMember { device: device.to_owned(), role: inventory::MemberRole::Active(0) };
+        |device: &str| inventory::ArrayMember { device: device.into(), role: inventory::MemberRole::Active(0) };
     let mut array = installed();
     let (level, members) = ("raid1".to_owned(), vec![member("/dev/sdb1")]);
     array.arrays.push(inventory::Array { level, raid_devices: 2, members, ..Default::default() });
     let mut group = installed();
-    let physical = |device: &str| inventory::PhysicalVolume { device: device.to_owned(), ..Default::default() };
+    let physical = |device: &str| inventory::PhysicalVolume { device: device.into(), ..Default::default() };
     let (name, physical) = ("data".to_owned(), vec![physical("/dev/sdb1"), physical("")]);
     group.groups.push(inventory::VolumeGroup { name, physical, ..Default::default() });
     for (mut inventory, words) in [(array, "and misses members"), (group, "and misses physical volumes")] {

@@ -103,8 +103,8 @@ fn layout() -> Layout {
 
 fn disk(name: &str, size_mib: u64) -> inventory::Disk {
     inventory::Disk {
-        name: name.to_owned(),
-        device: format!("/dev/{name}"),
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
         size_bytes: size_mib * MIB,
         sector_bytes: 512,
         ..inventory::Disk::default()

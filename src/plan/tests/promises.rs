@@ -16,7 +16,7 @@ fn installed_now() -> Inventory {
     let [Operation::Run(OfRun::WriteMarker(marker))] = super::stacks::operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
-    let device = "/dev/sda2".to_owned();
+    let device = "/dev/sda2".into();
     inventory.filesystems.push(Filesystem { device, marker: Some(marker.clone()), ..Filesystem::default() });
     inventory
 }

@@ -6,6 +6,7 @@ use super::effect::{Brought, brought, effect};
 use super::identity::{claim, marker, reinstall};
 use super::judged::Judged;
 use super::*;
+use crate::topology::Stack;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &str) -> BTreeSet<&'a 
     if let Some(below) = brought.get(device) {
         return below.iter().flat_map(|device| bottoms(plan, brought, device)).collect();
     }
-    plan.disks.iter().filter(|disk| device.starts_with(&disk.device)).map(|disk| disk.name.as_str()).collect()
+    plan.disks.iter().filter(|disk| device.starts_with(disk.device.as_str())).map(|disk| disk.name.as_str()).collect()
 }
 
 fn is_made(verdict: Verdict) -> bool {
@@ -130,8 +131,8 @@ fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str)
         | Holder::Volume { device, .. }
         | Holder::Bcache { device } => device,
     };
-    let stack = stack::Stack::new(inventory);
-    let disks = stack.disks(stack.name(device));
+    let stack = Stack::new(inventory);
+    let disks = stack.disks(&stack.name(&device.as_str().into()));
     let verdicts: Vec<Verdict> = disks.iter().map(|disk| verdict(disk)).collect();
     let assembled = inventory.stacked.iter().any(|stacked| stacked.device == *device && stacked.assembled);
     let put_back = assembled && verdicts.iter().any(|verdict| *verdict != Verdict::Keep);
@@ -184,9 +185,9 @@ fn assert_parents_first(plan: &Plan) {
 fn untouched(inventory: &Inventory, plan: &Plan) -> (Vec<inventory::Disk>, Vec<inventory::VolumeGroup>) {
     let stays = |name: &str| plan.disks.iter().any(|disk| disk.name == name && disk.verdict == Verdict::Keep);
     let disks = inventory.disks.iter().filter(|disk| stays(&disk.name)).cloned();
-    let stack = stack::Stack::new(inventory);
+    let stack = Stack::new(inventory);
     let on_kept = |group: &&inventory::VolumeGroup| {
-        let devices = group.physical.iter().map(|physical| stack.name(&physical.device).to_owned());
+        let devices = group.physical.iter().map(|physical| stack.name(&physical.device));
         devices.flat_map(|device| stack.disks(&device)).all(|disk| stays(&disk))
     };
     (disks.collect(), inventory.groups.iter().filter(on_kept).cloned().collect())

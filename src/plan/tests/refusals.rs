@@ -87,7 +87,7 @@ fn a_kept_partition_must_have_its_size() {
 fn what_cannot_be_made_is_refused_all_at_once() {
     let mut inventory = machine();
     inventory.disks[0].size_bytes = 5000 * MIB;
-    inventory.disks[1].uses = vec![Use::Holder("md127".to_owned()), Use::Mounted("/data".to_owned())];
+    inventory.disks[1].uses = vec![Use::Holder("md127".into()), Use::Mounted("/data".to_owned())];
     inventory.disks[1].read_only = true;
     let reasons = reasons(make(&layout(), &inventory, Mode::Install));
     assert_eq!(

@@ -74,10 +74,10 @@ fn all_parts_of_a_kept_btrfs_are_covered() {
     layout.filesystems[0].format = Format::Btrfs;
     let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
     parts[0].signatures[0].kind = "btrfs".to_owned();
-    let mut other = inventory::Partition { number: 2, device: "/dev/sdb2".to_owned(), ..parts[0].clone() };
+    let mut other = inventory::Partition { number: 2, device: "/dev/sdb2".into(), ..parts[0].clone() };
     parts.push(other.clone());
     other.signatures[0].uuid = "another".to_owned();
-    parts.push(inventory::Partition { number: 3, device: "/dev/sdb3".to_owned(), ..other });
+    parts.push(inventory::Partition { number: 3, device: "/dev/sdb3".into(), ..other });
     let plan = make(&layout, &before, Mode::Reinstall).unwrap();
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2"]);
 }
@@ -92,7 +92,7 @@ fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
     let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
     parts[0].signatures[0].kind = "btrfs".to_owned();
     let signatures = parts[0].signatures.clone();
-    parts.push(inventory::Partition { number: 2, device: "/dev/sdb2".to_owned(), ..parts[0].clone() });
+    parts.push(inventory::Partition { number: 2, device: "/dev/sdb2".into(), ..parts[0].clone() });
     before.disks[2].signatures = signatures;
     let plan = make(&layout, &before, Mode::Reinstall).unwrap();
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2", "/dev/sdc"]);

@@ -10,32 +10,32 @@ fn foreign_array(inventory: &mut Inventory, assembled: bool) {
         let disk = &mut inventory.disks[index];
         let part = inventory::Partition {
             number: 1,
-            device: format!("{}1", disk.device),
+            device: format!("{}1", disk.device).into(),
             start_bytes: MIB,
             size_bytes: 100 * MIB,
-            uses: vec![Use::Holder("md9".to_owned())],
+            uses: vec![Use::Holder("md9".into())],
             ..inventory::Partition::default()
         };
         disk.table = Some(Table { kind: "gpt".to_owned(), guid: None, partitions: vec![part] });
     }
     inventory.stacked.push(Stacked {
-        name: "md9".to_owned(),
-        device: "/dev/md9".to_owned(),
+        name: "md9".into(),
+        device: "/dev/md9".into(),
         kind: StackedKind::Array,
-        below: vec!["sda1".to_owned(), "sdf1".to_owned()],
+        below: vec!["sda1".into(), "sdf1".into()],
         size_bytes: 99 * MIB,
         assembled,
         ..Stacked::default()
     });
     let member =
-        |device: &str, place| inventory::ArrayMember { device: device.to_owned(), role: MemberRole::Active(place) };
+        |device: &str, place| inventory::ArrayMember { device: device.into(), role: MemberRole::Active(place) };
     inventory.arrays.push(inventory::Array {
         name: "old".to_owned(),
         level: "raid1".to_owned(),
         metadata: "1.2".to_owned(),
         raid_devices: 2,
         members: vec![member("/dev/sda1", 0), member("/dev/sdf1", 1)],
-        running: Some("md9".to_owned()),
+        running: Some("md9".into()),
         ..inventory::Array::default()
     });
 }
@@ -47,7 +47,7 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     let plan = make(&layout(), &inventory, Mode::Install).unwrap();
     let said = "TAKES sda1 OUT OF md9, whose other members on sdf are not ours and stay as they are";
     assert!(plan.warnings[0].starts_with(said), "{plan}");
-    assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".to_owned()][..]));
+    assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".into()][..]));
     let holder = Holder::Array { device: "/dev/md9".to_owned() };
     assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(OnDevice::Release(holder)));
 
@@ -79,17 +79,17 @@ fn what_cannot_be_taken_down_is_named() {
             "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (mounted at /mnt): unmount or stop it first; nothing here does that for you",
         ),
         (
-            |inventory| inventory.stacked[0].uses.push(Use::Holder("dm-7".to_owned())),
+            |inventory| inventory.stacked[0].uses.push(Use::Holder("dm-7".into())),
             "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
         ),
         (
-            |inventory| inventory.disks[1].uses.push(Use::Holder("dm-7".to_owned())),
+            |inventory| inventory.disks[1].uses.push(Use::Holder("dm-7".into())),
             "disks[1].device: /dev/sdb is in use (held by dm-7): unmount or stop it first; nothing here does that for you",
         ),
         (
             |inventory| {
                 let part = inventory::Partition {
-                    device: "/dev/md9p1".to_owned(),
+                    device: "/dev/md9p1".into(),
                     uses: vec![Use::Mounted("/part".to_owned())],
                     ..inventory::Partition::default()
                 };
@@ -127,11 +127,11 @@ fn what_is_kept_must_not_be_in_use() {
 fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
-    inventory.stacked[0].uses.push(Use::Holder("dm-3".to_owned()));
+    inventory.stacked[0].uses.push(Use::Holder("dm-3".into()));
     inventory.stacked.push(Stacked {
-        name: "dm-3".to_owned(),
-        device: "/dev/mapper/mpatha".to_owned(),
-        below: vec!["md9".to_owned(), "sdb".to_owned()],
+        name: "dm-3".into(),
+        device: "/dev/mapper/mpatha".into(),
+        below: vec!["md9".into(), "sdb".into()],
         uses: vec![Use::Swap],
         ..Stacked::default()
     });
@@ -163,7 +163,7 @@ fn a_name_that_another_keeps_is_refused() {
     );
 
     let mut inventory = five();
-    let physical = vec![PhysicalVolume { device: "/dev/sdf".to_owned(), ..PhysicalVolume::default() }];
+    let physical = vec![PhysicalVolume { device: "/dev/sdf".into(), ..PhysicalVolume::default() }];
     let twin = inventory::VolumeGroup { name: "vg00".to_owned(), physical, ..inventory::VolumeGroup::default() };
     inventory.groups.push(twin);
     assert_eq!(

@@ -12,7 +12,7 @@ fn tables_only() -> (Layout, Inventory) {
     machine.disks[1].size_bytes = machine.disks[2].size_bytes;
     let mut inventory = after(&make(&layout, &machine, Mode::Install).unwrap(), machine);
     let marker = Some(marker(&inventory));
-    inventory.filesystems.push(Filesystem { device: "/dev/sda2".to_owned(), marker, ..Filesystem::default() });
+    inventory.filesystems.push(Filesystem { device: "/dev/sda2".into(), marker, ..Filesystem::default() });
     (layout, inventory)
 }
 
@@ -26,7 +26,7 @@ fn moved(inventory: &mut Inventory, from: usize, to: usize) {
         (disk.name, disk.device) = (name, device);
         let whole = disk.device.clone();
         for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            partition.device = partition_device(&whole, partition.number);
+            partition.device = partition_device(&whole, partition.number).into();
         }
     }
 }
@@ -40,7 +40,7 @@ fn cloned(inventory: &mut Inventory, from: usize, to: usize) {
     let device = inventory.disks[to].device.clone();
     let mut table = inventory.disks[from].table.clone().unwrap();
     for partition in &mut table.partitions {
-        partition.device = partition_device(&device, partition.number);
+        partition.device = partition_device(&device, partition.number).into();
         (partition.signatures, partition.blank) = (Vec::new(), true);
     }
     inventory.disks[to].table = Some(table);

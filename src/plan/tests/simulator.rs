@@ -1,5 +1,6 @@
 //! The machine after a plan has been executed, and while it is: every operation is checked against what is there.
 
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{
     Array, ArrayMember, Disk, Inventory, LogicalVolume, MemberRole, Partition, PhysicalVolume, Signature, Stacked,
     StackedKind, Table, Use, VolumeGroup,
@@ -127,7 +128,7 @@ impl Machine {
         assert!(parts.into_iter().all(|part| part.uses.is_empty()), "a partition of {device} is in use");
         let held = Use::Holder(name.clone());
         for below in &gone.below {
-            self.uses(&format!("/dev/{below}")).retain(|usage| *usage != held);
+            self.uses(&below.path()).retain(|usage| *usage != held);
         }
         let arrays = self.0.arrays.iter_mut().map(|array| &mut array.running);
         let volumes = self.0.groups.iter_mut().flat_map(|group| &mut group.volumes).map(|volume| &mut volume.running);
@@ -141,9 +142,9 @@ impl Machine {
         let disk = self.disk(device);
         assert!(disk.uses.is_empty(), "{device}: {:?}", disk.uses);
         let partitions = disk.table.iter().flat_map(|table| &table.partitions);
-        let names: Vec<String> = partitions.map(|partition| partition.device.clone()).collect();
+        let names: Vec<DevicePath> = partitions.map(|partition| partition.device.clone()).collect();
         assert!(names.iter().all(|partition| self.uses(partition).is_empty()), "partitions of {device}");
-        let on = |below: &String| device.ends_with(below.as_str()) || names.iter().any(|name| name.ends_with(below));
+        let on = |below: &KernelName| device == below.path().as_str() || names.contains(&below.path());
         assert!(!self.0.stacked.iter().any(|stacked| stacked.below.iter().any(on)), "{device}");
     }
 
@@ -151,22 +152,22 @@ impl Machine {
         self.assert_free(device);
         let disk = self.disk(device);
         let partitions = disk.table.take().into_iter().flat_map(|table| table.partitions);
-        let mut gone: Vec<String> = partitions.map(|partition| partition.device).collect();
-        gone.push(device.to_owned());
+        let mut gone: Vec<DevicePath> = partitions.map(|partition| partition.device).collect();
+        gone.push(device.into());
         disk.signatures.clear();
         disk.unreadable = None;
         self.forget(&gone);
     }
 
     /// Members of arrays and physical volumes that cannot be seen any more.
-    fn forget(&mut self, gone: &[String]) {
+    fn forget(&mut self, gone: &[DevicePath]) {
         for array in &mut self.0.arrays {
             array.members.retain(|member| !gone.contains(&member.device));
         }
         self.0.arrays.retain(|array| !array.members.is_empty());
         for group in &mut self.0.groups {
             let lost = group.physical.iter_mut().filter(|physical| gone.contains(&physical.device));
-            lost.for_each(|physical| physical.device.clear());
+            lost.for_each(|physical| physical.device = DevicePath::default());
         }
         self.0.groups.retain(|group| group.physical.iter().any(|physical| !physical.device.is_empty()));
     }
@@ -176,7 +177,7 @@ impl Machine {
         let (blank, sector) = (disk.blank, u64::from(table.sector_bytes));
         let partitions = table.partitions.iter().map(|new| Partition {
             number: new.number,
-            device: new.device.clone(),
+            device: new.device.as_str().into(),
             start_bytes: new.first_lba * sector,
             size_bytes: (new.last_lba + 1 - new.first_lba) * sector,
             kind: new.kind.to_string(),
@@ -196,10 +197,12 @@ impl Machine {
     fn burn_disk(&mut self, burn: &BurnDisk) {
         let disk = self.disk(&burn.device);
         assert!(disk.table.is_none() && disk.signatures.is_empty(), "{} was not wiped", burn.device);
+        // One that does not fit would be refused.
+        let size_bytes = (100 * MIB).min((disk.size_bytes - 2 * MIB) / burn.filesystems.len() as u64);
         let partitions = burn.filesystems.iter().map(|is| Partition {
             number: is.number,
-            device: is.device.clone(),
-            size_bytes: 100 * MIB,
+            device: is.device.as_str().into(),
+            size_bytes,
             signatures: vec![Signature {
                 kind: is.format.name().to_owned(),
                 usage: "filesystem".to_owned(),
@@ -228,15 +231,15 @@ impl Machine {
         let members: Vec<ArrayMember> = members.collect();
         let name = match array.device.strip_prefix("/dev/md/") {
             Some(_) => self.free_name((0..128).rev().map(|number| format!("md{number}"))),
-            None => array.device.trim_start_matches("/dev/").to_owned(),
+            None => DevicePath::from(array.device.as_str()).kernel_name(),
         };
         assert!(!self.0.stacked.iter().any(|stacked| stacked.name == name), "{name} runs already");
         let sizes: Vec<u64> = members.iter().map(|member| self.size(&member.device)).collect();
         let least = sizes.iter().min().copied().unwrap();
         self.occupy(members.iter().map(|member| member.device.clone()).collect(), "linux_raid_member", &name);
-        let below = members.iter().map(|member| kernel_name(&self.0, &member.device)).collect();
+        let below = members.iter().map(|member| self.0.kernel_name(&member.device)).collect();
         self.0.stacked.push(Stacked {
-            device: format!("/dev/{name}"),
+            device: name.path(),
             kind: StackedKind::Array,
             below,
             // At least what the plan counts on.
@@ -271,7 +274,7 @@ impl Machine {
     }
 
     fn create_volume(&mut self, volume: &CreateVolume) {
-        let physical: Vec<String> = volume.physical.iter().map(|device| self.now(device)).collect();
+        let physical: Vec<DevicePath> = volume.physical.iter().map(|device| self.now(device)).collect();
         let name = self.free_name((0..).map(|number| format!("dm-{number}")));
         let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
         let size_bytes = (volume.size.mib().unwrap_or(1) * MIB).next_multiple_of(unit);
@@ -280,9 +283,10 @@ impl Machine {
             self.uses(device).push(Use::Holder(name.clone()));
         }
         self.0.stacked.push(Stacked {
-            device: format!("/dev/mapper/{}-{}", volume.group.replace('-', "--"), volume.name.replace('-', "--")),
+            device: format!("/dev/mapper/{}-{}", volume.group.replace('-', "--"), volume.name.replace('-', "--"))
+                .into(),
             kind: StackedKind::Volume,
-            below: physical.iter().map(|device| kernel_name(&self.0, device)).collect(),
+            below: physical.iter().map(|device| self.0.kernel_name(device)).collect(),
             size_bytes,
             assembled: true,
             name: name.clone(),
@@ -312,14 +316,14 @@ impl Machine {
         self.written(&make.device);
     }
 
-    fn free_name(&self, mut names: impl Iterator<Item = String>) -> String {
-        names.find(|name| !self.0.stacked.iter().any(|stacked| stacked.name == *name)).unwrap()
+    fn free_name(&self, names: impl Iterator<Item = String>) -> KernelName {
+        names.map(KernelName::from).find(|name| !self.0.stacked.iter().any(|stacked| stacked.name == *name)).unwrap()
     }
 
-    fn occupy(&mut self, devices: Vec<String>, kind: &str, holder: &str) {
+    fn occupy(&mut self, devices: Vec<DevicePath>, kind: &str, holder: &KernelName) {
         for device in devices {
             self.claim(&device, kind);
-            self.uses(&device).push(Use::Holder(holder.to_owned()));
+            self.uses(&device).push(Use::Holder(holder.clone()));
         }
     }
 
@@ -331,7 +335,7 @@ impl Machine {
     }
 
     /// The device that the inventory shows for a path of the plan.
-    fn now(&self, device: &str) -> String {
+    fn now(&self, device: &str) -> DevicePath {
         let array =
             |array: &&Array| device == format!("/dev/md/{}", array.name) || device == format!("/dev/md{}", array.name);
         let running = self.0.arrays.iter().rev().find(array).and_then(|array| array.running.clone());
@@ -341,7 +345,7 @@ impl Machine {
         });
         match volume.or(running) {
             Some(name) => self.0.stacked.iter().find(|stacked| stacked.name == name).unwrap().device.clone(),
-            None => device.to_owned(),
+            None => device.into(),
         }
     }
 
@@ -373,7 +377,7 @@ impl Machine {
         let stacked = self.0.stacked.iter_mut();
         let stacked = stacked.map(|is| (&is.device, &is.name, &mut is.table, &mut is.signatures, &mut is.uses));
         for (path, name, table, signatures, uses) in disks.chain(stacked) {
-            if *path == device || device == format!("/dev/{name}") {
+            if *path == device || device == name.path() {
                 return (signatures, uses);
             }
             let mut partitions = table.iter_mut().flat_map(|table| &mut table.partitions);
@@ -391,11 +395,6 @@ impl Machine {
         let partitions = partitions.map(|partition| (&partition.device, partition.size_bytes));
         disks.chain(stacked).chain(partitions).find(|(path, _)| *path == device).unwrap().1
     }
-}
-
-fn kernel_name(inventory: &Inventory, device: &str) -> String {
-    let stacked = inventory.stacked.iter().find(|stacked| stacked.device == device);
-    stacked.map_or_else(|| device.trim_start_matches("/dev/").to_owned(), |stacked| stacked.name.clone())
 }
 
 fn is_part(disk: &Disk, partition: &Partition) -> bool {

@@ -104,10 +104,33 @@ fn members_may_be_volumes() {
     volume.signatures = vec![signature("btrfs", "srv")];
     put(&mut inventory, "/dev/sdf", signature("btrfs", "srv"));
     make(&stacks::layout(), &inventory, Mode::Reinstall).unwrap();
-    let root = inventory.stacked.iter_mut().find(|stacked| stacked.below.contains(&"sda2".to_owned())).unwrap();
+    let root = inventory.stacked.iter_mut().find(|stacked| stacked.below.contains(&"sda2".into())).unwrap();
     root.signatures = vec![signature("btrfs", "srv")];
     let name = root.name.clone();
     let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
     let expected = format!("disks: btrfs \"srv\" lies on {name}, which a reinstall wipes, and on sdf, dm-");
     assert!(reasons[0].starts_with(&expected), "{reasons:#?}");
+}
+
+/// sysfs writes `cciss!c0d0p2` where `/dev` has `cciss/c0d0p2`: they are one partition.
+#[test]
+fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
+    let mut layout = layout();
+    layout.disks[0].device = "/dev/cciss/c0d0".to_owned();
+    for filesystem in &mut layout.filesystems {
+        filesystem.device = filesystem.device.replace("/dev/sda", "/dev/cciss/c0d0p");
+    }
+    let text = serde_json::to_string(&installed()).unwrap().replace("\"sda\"", "\"cciss!c0d0\"");
+    let text = text.replace("\"/dev/sda\"", "\"/dev/cciss/c0d0\"").replace("/dev/sda", "/dev/cciss/c0d0p");
+    let mut inventory: Inventory = serde_json::from_str(&text).unwrap();
+    assert!(make(&layout, &inventory, Mode::Reinstall).is_ok());
+    inventory.stacked.push(inventory::Stacked {
+        name: "dm-0".into(),
+        device: "/dev/mapper/span".into(),
+        below: vec!["cciss!c0d0p2".into(), "sdc".into()],
+        ..inventory::Stacked::default()
+    });
+    let expected = "disks: dm-0 lies on cciss!c0d0p2, which a reinstall wipes, and on sdc, which it does not touch: ";
+    let reasons = reasons(make(&layout, &inventory, Mode::Reinstall));
+    assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{reasons:#?}");
 }

@@ -178,7 +178,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "another physical volume",
             |inventory| {
-                let more = PhysicalVolume { device: "/dev/sdf".to_owned(), ..PhysicalVolume::default() };
+                let more = PhysicalVolume { device: "/dev/sdf".into(), ..PhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
             "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",

@@ -7,7 +7,7 @@ use crate::inventory::Unknown;
 const SAID: &str = "`lvm fullreport` exited with 5, saying: bad checksum";
 
 fn with(devices: &[&str], mut inventory: Inventory) -> Inventory {
-    let devices = devices.iter().map(|device| (*device).to_owned()).collect();
+    let devices = devices.iter().map(|device| (*device).into()).collect();
     inventory.unknown.push(Unknown { devices, reason: SAID.to_owned() });
     inventory
 }

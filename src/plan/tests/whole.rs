@@ -14,7 +14,7 @@ fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> I
     for (number, table) in (1..).zip(inventory.disks.iter_mut().filter_map(|disk| disk.table.as_mut())) {
         table.guid = Some(uuid::Uuid::from_u128(u128::MAX - number));
     }
-    let (device, marker) = (device.to_owned(), Some(marker(&inventory)));
+    let (device, marker) = (device.into(), Some(marker(&inventory)));
     inventory.filesystems = vec![Filesystem { device, marker, ..Filesystem::default() }];
     inventory
 }
@@ -66,7 +66,7 @@ fn what_nobody_can_tell_is_not_whole() {
         ("the new installation", |_, inventory, claim| {
             inventory.filesystems[0].marker.as_mut().unwrap().order = claim.order.clone();
         }),
-        ("a copy elsewhere", |_, inventory, _| inventory.filesystems[0].device = "/dev/sdb1".to_owned()),
+        ("a copy elsewhere", |_, inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into()),
         ("another table", |_, inventory, _| {
             inventory.disks[0].table.as_mut().unwrap().guid = Some(uuid::Uuid::from_u128(7));
         }),

@@ -26,7 +26,7 @@ fn or_zero<S: Serializer>(number: &Option<NonZeroU64>, serializer: S) -> Result<
 impl DiskIdentity {
     pub fn of(disk: &Disk) -> DiskIdentity {
         DiskIdentity {
-            device: disk.device.clone(),
+            device: disk.device.to_string(),
             size_bytes: disk.size_bytes,
             serial: empty::some(disk.serial.clone()),
             wwn: empty::some(disk.wwn.clone()),

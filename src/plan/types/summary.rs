@@ -1,6 +1,7 @@
 //! What a plan means for the data on the disks: what is there, what is taken apart, how much is lost.
 
 use super::{DiskPlan, Verdict};
+use crate::device::KernelName;
 use crate::inventory::{Disk, Signature, Table};
 use serde::Serialize;
 
@@ -34,28 +35,27 @@ pub struct Torn {
     pub name: String,
     /// All of it, in words.
     pub whole: String,
-    /// Kernel names of the members that are wiped.
-    pub wiped: Vec<String>,
-    /// Kernel names of the disks with the other members.
-    pub stays_on: Vec<String>,
+    /// The members that are wiped.
+    pub wiped: Vec<KernelName>,
+    /// The disks with the other members.
+    pub stays_on: Vec<KernelName>,
 }
 
 /// The plan in a few numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Kernel names.
-    pub wiped: Vec<String>,
+    pub wiped: Vec<KernelName>,
     /// Disks that are to be kept, and have nothing that could be.
-    pub made: Vec<String>,
-    pub kept: Vec<String>,
-    pub untouched: Vec<String>,
+    pub made: Vec<KernelName>,
+    pub kept: Vec<KernelName>,
+    pub untouched: Vec<KernelName>,
     /// Of the wiped disks that are not proven blank.
     pub lost_bytes: u64,
 }
 
 impl Summary {
     pub fn of(disks: &[DiskPlan]) -> Summary {
-        let names = |verdict: Verdict| -> Vec<String> {
+        let names = |verdict: Verdict| -> Vec<KernelName> {
             disks.iter().filter(|disk| disk.verdict == verdict).map(|disk| disk.name.clone()).collect()
         };
         let lost = disks.iter().filter(|disk| disk.verdict == Verdict::Wipe && !disk.found.blank);

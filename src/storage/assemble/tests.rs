@@ -8,7 +8,7 @@ const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];
 /// An array of the inventory whose kernel device has that size.
 fn found(inventory: &mut Inventory, name: &str, size_bytes: Option<u64>) -> uuid::Uuid {
     let uuid = uuid::Uuid::new_v4();
-    let running = size_bytes.map(|_| name.to_owned());
+    let running = size_bytes.map(|_| name.into());
     inventory.arrays.push(Array { uuid, running, ..Array::default() });
     let kind = StackedKind::Array;
     let stacked = size_bytes.map(|size_bytes| Stacked { name: name.into(), kind, size_bytes, ..Stacked::default() });
@@ -244,10 +244,11 @@ fn vm_assembling_arrays_that_the_kernel_writes_to_at_every_start_changes_nothing
     let names: Vec<String> = DISKS.iter().map(|disk| (*disk).to_owned()).collect();
     assemble(&names).unwrap().unlock().unwrap();
     let array = array(&inventory, "parity");
-    let members: Vec<String> = array.members.iter().map(|member| member.device.clone()).collect();
+    let members: Vec<String> = array.members.iter().map(|member| member.device.to_string()).collect();
     members.iter().for_each(|member| crate::storage::release::release_above(member).unwrap());
     crate::storage::raid::assemble("/dev/md/parity", array.uuid, &members).unwrap();
-    let below: Vec<String> = survey::read(Depth::Deep).unwrap().stacked.into_iter().flat_map(|it| it.below).collect();
+    let below: Vec<KernelName> =
+        survey::read(Depth::Deep).unwrap().stacked.into_iter().flat_map(|it| it.below).collect();
     assert!(below.iter().any(|name| name == "vda1"), "{below:?}");
     blank(&DISKS);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::command::Command;
-use crate::inventory::{Disk, Filesystem, Partition, Stacked, Table};
+use crate::inventory::{Disk, Filesystem, Partition, Signature, Stacked, Table, Use};
 use crate::marker::Marker;
 use crate::storage::kernel;
 use crate::storage::lock::Locks;
@@ -30,7 +30,7 @@ fn disk(device: &str, kinds: &[&str], uses: Vec<Use>) -> Disk {
 fn looked(device: &str, kind: &str) -> (Vec<Filesystem>, Vec<String>) {
     let mut inventory = Inventory { disks: vec![disk(device, &[kind], vec![])], ..Inventory::default() };
     let notes = look(&mut inventory).unwrap();
-    let failure = inventory.failure(&Tried::Filesystem(device.to_owned()));
+    let failure = inventory.failure(&Tried::Filesystem(device.into()));
     let note = failure.map(|why| format!("{kind} on {device} cannot be looked into: {why}"));
     assert_eq!(note, notes.first().cloned());
     (inventory.filesystems, notes)

@@ -279,7 +279,7 @@ fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
 fn roles(uuid: Uuid) -> Vec<(String, crate::inventory::MemberRole)> {
     let inventory = survey::read(Depth::Deep).unwrap();
     let array = inventory.arrays.into_iter().find(|array| array.uuid == uuid).unwrap();
-    array.members.into_iter().map(|member| (member.device, member.role)).collect()
+    array.members.into_iter().map(|member| (member.device.to_string(), member.role)).collect()
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn arrays_that_the_kernel_writes_to_at_every_start_are_known() {
     }
     let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap().replace("Feature Map : 0x0", "Feature Map : 0x400");
-    let (found, _) = examined(&["/dev/vdc", "/dev/vdd"], &|device| {
+    let (found, _) = examined(&[&"/dev/vdc".into(), &"/dev/vdd".into()], &|device| {
         if device == "/dev/vdc" { Ok(text.clone()) } else { Ok(text.replace("0x400", "0x0")) }
     });
     assert!(grouped(found)[0].writes_at_start);
@@ -72,7 +72,7 @@ fn an_array_over_overlays_runs() {
         name: name.into(),
         device: device.into(),
         kind,
-        below: below.iter().map(|name| (*name).to_owned()).collect(),
+        below: below.iter().map(|name| (*name).into()).collect(),
         ..Stacked::default()
     };
     let member = |device: &str| ArrayMember { device: device.into(), role: MemberRole::Active(0) };
@@ -116,7 +116,8 @@ fn members_that_cannot_be_read_are_named_and_the_others_are_known() {
         "/dev/sdb1" => Err("`mdadm` exited with 1, saying: No md superblock".to_owned()),
         _ => Ok("/dev/sdc1:\n   MBR Magic : aa55\n\n".to_owned()),
     };
-    let (found, unknown) = examined(&["/dev/sda1", "/dev/sdb1", "/dev/sdc1", "/dev/sdd1"], &examine);
+    let devices = ["/dev/sda1", "/dev/sdb1", "/dev/sdc1", "/dev/sdd1"].map(DevicePath::from);
+    let (found, unknown) = examined(&devices.each_ref(), &examine);
     let found: Vec<&str> = found.iter().map(|(device, _)| device.as_str()).collect();
     assert_eq!(found, ["/dev/sda1", "/dev/sdd1"]);
     let unknown: Vec<(String, &str)> = unknown.iter().map(|it| (it.devices.join(" "), it.reason.as_str())).collect();
@@ -166,10 +167,10 @@ fn names_and_roles() {
 fn members_are_grouped_and_the_latest_is_believed() {
     let behind = Superblock { raid_devices: 2, ..recorded("1.0-behind") };
     let found = vec![
-        ("/dev/vdd".to_owned(), behind),
-        ("/dev/vda".to_owned(), recorded("0.90")),
-        ("/dev/vdc".to_owned(), recorded("1.0-ahead")),
-        ("/dev/vdf".to_owned(), recorded("1.0-spare")),
+        ("/dev/vdd".into(), behind),
+        ("/dev/vda".into(), recorded("0.90")),
+        ("/dev/vdc".into(), recorded("1.0-ahead")),
+        ("/dev/vdf".into(), recorded("1.0-spare")),
     ];
     let arrays = grouped(found);
     assert_eq!((arrays.len(), arrays[0].raid_devices, arrays[1].members.len()), (2, 3, 1));
@@ -188,7 +189,7 @@ fn counted(members: &[(u32, u64, &[u32])]) -> Vec<bool> {
             empty: empty.to_vec(),
             ..recorded("1.0-active")
         };
-        (format!("/dev/sd{place}"), superblock)
+        (format!("/dev/sd{place}").into(), superblock)
     };
     let arrays = grouped(members.iter().map(member).collect());
     arrays[0].members.iter().map(|member| matches!(member.role, MemberRole::Active(_))).collect()
@@ -250,16 +251,16 @@ fn the_running_array_is_the_one_that_holds_a_member() {
     tree.write("sys/block/md127/md/metadata_version", "external:imsm\n");
     tree.write("sys/block/md125/md/metadata_version", "1.2\n");
     let stacked = |name: &str, below: &[&str]| Stacked {
-        name: name.to_owned(),
+        name: name.into(),
         kind: StackedKind::Array,
-        below: below.iter().map(|name| (*name).to_owned()).collect(),
+        below: below.iter().map(|name| (*name).into()).collect(),
         ..Stacked::default()
     };
     let volume = Stacked { kind: StackedKind::Volume, device: "/dev/mapper/v-a".into(), ..stacked("dm-0", &["sdc"]) };
     let all = [stacked("md125", &["dm-0"]), stacked("md126", &["sda"]), stacked("md127", &["sda"]), volume];
     let inventory = Inventory { stacked: all.to_vec(), ..Inventory::default() };
     let running = |device: &str| {
-        let member = ArrayMember { device: device.to_owned(), role: MemberRole::Spare };
+        let member = ArrayMember { device: device.into(), role: MemberRole::Spare };
         running(&tree.roots(), &inventory, &Array { members: vec![member], ..Array::default() })
     };
     assert_eq!(running("/dev/sda").as_deref(), Some("md127"));

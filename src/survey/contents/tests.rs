@@ -18,7 +18,7 @@ fn of_mutated_gpts_no_partition_lies_outside_the_disk_and_no_disk_passes_for_bla
     for Mutated { name, sector, disk } in mutated() {
         tree.write("dev/sda", &disk);
         let size_bytes = disk.len() as u64;
-        let target = Target { name: "sda", device: "/dev/sda", sector_bytes: sector, size_bytes };
+        let target = Target { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector, size_bytes };
         let contents = super::read(&target, &roots, &users).unwrap();
         assert!(!contents.blank, "{name}: a disk with something on it passes for blank");
         doubts += u32::from(contents.unreadable.is_some());
@@ -59,7 +59,8 @@ fn a_table_that_we_write_is_read_as_it_was_meant() {
         gpt.write(&disk).unwrap();
         disk.write_all_at(&protective_mbr(sectors - 1), 0).unwrap();
         let size_bytes = sectors * sector;
-        let target = Target { name: "sda", device: "/dev/sda", sector_bytes: sector as u32, size_bytes };
+        let target =
+            Target { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: sector as u32, size_bytes };
         let table = super::read(&target, &roots, &users).unwrap().table.unwrap();
         assert_eq!((table.kind.as_str(), table.guid), ("gpt", Some(id)));
         let found =

@@ -40,7 +40,7 @@ fn recorded_groups() {
     assert_eq!(volumes, expected);
     // One of two is missing.
     let missing = PhysicalVolume {
-        device: String::new(),
+        device: DevicePath::default(),
         uuid: "9lvuKY-aeYf-fXNs-Ptih-vaX1-yks4-g8BbLj".into(),
         size_bytes: 60 * mib,
     };
@@ -100,13 +100,13 @@ fn physical_volumes_that_lvm_leaves_out_are_named() {
         nodes.iter().position(|node| *node == path).map(|number| number as u64)
     };
     let stacked = |name: &str, device: &str, kind, below: &str| Stacked {
-        name: name.to_owned(),
-        device: device.to_owned(),
+        name: name.into(),
+        device: device.into(),
         kind,
-        below: vec![below.to_owned()],
+        below: vec![below.into()],
         ..Stacked::default()
     };
-    let member = ArrayMember { device: "/dev/sde".to_owned(), ..Default::default() };
+    let member = ArrayMember { device: "/dev/sde".into(), ..Default::default() };
     let inventory = Inventory {
         stacked: vec![
             stacked("dm-1", "/dev/mapper/v-guest", StackedKind::Volume, "sda1"),
@@ -117,7 +117,10 @@ fn physical_volumes_that_lvm_leaves_out_are_named() {
         arrays: vec![Array { members: vec![member], ..Default::default() }],
         ..Inventory::default()
     };
-    let unlisted = |devices: &[&str]| unlisted(devices, &inventory, &report, &number);
+    let unlisted = |devices: &[&str]| {
+        let devices: Vec<DevicePath> = devices.iter().map(|device| (*device).into()).collect();
+        unlisted(&devices.iter().collect::<Vec<_>>(), &inventory, &report, &number)
+    };
     assert_eq!(unlisted(&["/dev/sda1", "/dev/mapper/v-guest", "/dev/sdb", "/dev/sdd", "/dev/sde"]), None);
     let found = unlisted(&["/dev/sda1", "/dev/sdc", "/dev/gone"]).unwrap();
     assert_eq!(found.devices, ["/dev/sdc", "/dev/gone"]);
@@ -125,9 +128,9 @@ fn physical_volumes_that_lvm_leaves_out_are_named() {
 
 #[test]
 fn partitions_inside_volumes_are_not_asked() {
-    let part = |device: &str| Partition { device: device.to_owned(), ..Default::default() };
+    let part = |device: &str| Partition { device: device.into(), ..Default::default() };
     let stacked = |device: &str, kind, parts: &[&str]| Stacked {
-        device: device.to_owned(),
+        device: device.into(),
         kind,
         table: Some(Table { partitions: parts.iter().map(|device| part(device)).collect(), ..Default::default() }),
         ..Stacked::default()
@@ -141,7 +144,7 @@ fn partitions_inside_volumes_are_not_asked() {
         ..Inventory::default()
     };
     let devices = ["/dev/mapper/v-guest", "/dev/mapper/v-guest1", "/dev/mapper/v-guest2", "/dev/md127p1", "/dev/sda1"];
-    assert_eq!(devices.map(|device| inventory.is_inside(device)), [false, true, false, false, false]);
+    assert_eq!(devices.map(|device| inventory.is_inside(&device.into())), [false, true, false, false, false]);
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn a_report_of_thousands_of_volumes_is_read() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let report = report_of(Command::new("cat").arg(file.path())).unwrap();
-    assert_eq!(groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (0, 0))[0].volumes.len(), 6000);
+    assert_eq!(groups(report, &|_, _| None, &|path| path.into(), &|_, _| (0, 0))[0].volumes.len(), 6000);
     let error = |command: Command| report_of(command).unwrap_err();
     assert!(
         error(Command::new("sh").args(["-c", "echo bad disk >&2; exit 5"]))
@@ -171,7 +174,7 @@ fn a_report_of_thousands_of_volumes_is_read() {
 fn machines_without_groups_and_strange_reports() {
     let none = |text: &str| {
         let report: Report = serde_json::from_str(text).unwrap();
-        groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (0, 0)).is_empty()
+        groups(report, &|_, _| None, &|path| path.into(), &|_, _| (0, 0)).is_empty()
     };
     assert!(none("{}") && none("{\"report\":[]}") && none("{\"report\":[{\"vg\":[]},{\"pv\":[]}]}"));
 }
@@ -210,7 +213,7 @@ fn health_by_what_is_missing() {
         let group = serde_json::json!([{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "1", "vg_tags": ""}]);
         let report = serde_json::json!({"report": [{"vg": group, "lv": volumes, "seg": segments}]});
         let report = serde_json::from_value(report).unwrap();
-        groups(report, &|_, _| None, &|path| path.to_owned(), &|_, _| (2, 2)).remove(0).volumes[0].health
+        groups(report, &|_, _| None, &|path| path.into(), &|_, _| (2, 2)).remove(0).volumes[0].health
     };
     for (kind, status, missing, expected) in [
         ("linear", "", 0, Health::Whole),

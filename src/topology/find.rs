@@ -1,9 +1,9 @@
 //! Which disk of the machine a disk of the layout is.
 
-use super::display::disk_in_short;
 use super::multipath;
 use crate::inventory::{self, Inventory};
 use crate::layout::{self, hints};
+use crate::text::bytes;
 
 /// The disk that is meant: by its kernel name or `/dev/disk/by-*` path, or the only one that matches its hints.
 ///
@@ -65,4 +65,9 @@ fn attributes(disk: &inventory::Disk) -> String {
     let details: Vec<String> = known.collect();
     let details = if details.is_empty() { String::new() } else { format!(" {}", details.join(", ")) };
     format!("{}{details}", disk_in_short(disk))
+}
+
+fn disk_in_short(disk: &inventory::Disk) -> String {
+    let model = if disk.model.is_empty() { String::new() } else { format!(" {}", disk.model) };
+    format!("{} ({}{model})", disk.device, bytes(disk.size_bytes))
 }

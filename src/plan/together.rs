@@ -1,0 +1,45 @@
+//! What operations put together of devices that are there: arrays of their members, volumes of the devices of their group.
+
+use super::{ActivateGroup, AssembleArray};
+use crate::device::DevicePath;
+use crate::topology::graph::Graph;
+use std::collections::BTreeSet;
+
+#[derive(Default)]
+pub struct Together(Graph<DevicePath, ()>);
+
+impl Together {
+    pub fn array(&mut self, AssembleArray { device, members, .. }: &AssembleArray) {
+        self.put(device.as_str().into(), members);
+    }
+
+    pub fn group(&mut self, ActivateGroup { name, devices, volumes }: &ActivateGroup) {
+        volumes.iter().for_each(|volume| self.put(format!("/dev/{name}/{volume}").into(), devices));
+    }
+
+    fn put(&mut self, upper: DevicePath, devices: &[String]) {
+        let upper = self.node(upper);
+        for device in devices {
+            let lower = self.node(device.as_str().into());
+            self.0.link(lower, upper);
+        }
+    }
+
+    fn node(&mut self, device: DevicePath) -> usize {
+        self.0.find(&device).unwrap_or_else(|| self.0.provide(device, ()))
+    }
+
+    /// What these devices are put together of in the end; a device that nothing here puts together is its own.
+    pub fn bottoms(&self, devices: impl IntoIterator<Item = DevicePath>) -> BTreeSet<DevicePath> {
+        let mut bottoms = BTreeSet::new();
+        for device in devices {
+            match self.0.find(&device) {
+                Some(node) => {
+                    bottoms.extend(self.0.bottoms([node]).into_iter().map(|it| self.0.nodes[it].name.clone()))
+                }
+                None => drop(bottoms.insert(device)),
+            }
+        }
+        bottoms
+    }
+}

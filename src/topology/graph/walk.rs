@@ -1,0 +1,74 @@
+//! The ways through what lies on what. Each ends, also where something lies on itself, and comes to everything once.
+
+use std::collections::BTreeSet;
+
+/// These and all that can be reached from them.
+pub fn reach<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
+    let (mut seen, mut open) = (BTreeSet::new(), from.into_iter().collect::<Vec<N>>());
+    while let Some(node) = open.pop() {
+        if !seen.contains(&node) {
+            open.extend(next(&node));
+            seen.insert(node);
+        }
+    }
+    seen
+}
+
+/// Those of [`reach`] from which nothing more is reached.
+pub fn ends<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
+    let mut reached = reach(from, &next);
+    reached.retain(|node| next(node).is_empty());
+    reached
+}
+
+/// The order in which a tower is taken down: all of [`reach`] from `from`, each after everything that is reached from it.
+pub fn farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
+    let (mut seen, mut order) = (BTreeSet::from([from.clone()]), Vec::new());
+    // A node, and what of it was not looked at yet, the last first.
+    let open = |node: N| {
+        let rest: Vec<N> = next(&node).into_iter().rev().collect();
+        (node, rest)
+    };
+    let mut path = vec![open(from)];
+    while let Some((_, rest)) = path.last_mut() {
+        match rest.pop() {
+            Some(node) if seen.insert(node.clone()) => path.push(open(node)),
+            Some(_) => {}
+            None => order.extend(path.pop().map(|(node, _)| node)),
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 and 2 carry 3, 2 carries 4, 3 and 4 carry 5, 6 lies on itself.
+    fn above(node: &u32) -> Vec<u32> {
+        match node {
+            1 => vec![3],
+            2 => vec![4, 3],
+            3 | 4 => vec![5],
+            6 => vec![6],
+            _ => vec![],
+        }
+    }
+
+    #[test]
+    fn a_walk_comes_to_everything_once() {
+        assert_eq!(reach([1], above), [1, 3, 5].into());
+        assert_eq!(reach([1, 2], above), [1, 2, 3, 4, 5].into());
+        assert_eq!(reach([6], above), [6].into());
+        assert_eq!(ends([1, 2], above), [5].into());
+        assert_eq!(ends([7], above), [7].into());
+        assert_eq!(ends([6], above), [].into());
+    }
+
+    #[test]
+    fn a_tower_is_taken_down_from_its_top() {
+        assert_eq!(farthest_first(2, above), [5, 4, 3, 2]);
+        assert_eq!(farthest_first(6, above), [6]);
+        assert_eq!(farthest_first(7, above), [7]);
+    }
+}

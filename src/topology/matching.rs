@@ -1,0 +1,173 @@
+//! Which device of a machine is which of a layout.
+
+use super::find;
+use crate::device::{DevicePath, KernelName};
+use crate::inventory::{self, Array, Inventory, VolumeGroup};
+use crate::layout::tree::{Graph, Item};
+use crate::layout::{self, Layout, partition_device};
+use std::collections::BTreeSet;
+
+pub struct Match<'a> {
+    pub graph: Graph<'a>,
+    pub inventory: &'a Inventory,
+    /// In the order of `Layout::disks`.
+    disks: Vec<Option<&'a inventory::Disk>>,
+}
+
+impl<'a> Match<'a> {
+    /// Disks by the names and hints of the layout.
+    pub fn new(layout: &'a Layout, inventory: &'a Inventory) -> Match<'a> {
+        Match::by(layout, inventory, |listed| find::disk(listed, inventory).ok())
+    }
+
+    /// Disks as `disk` knows them.
+    pub fn by(
+        layout: &'a Layout,
+        inventory: &'a Inventory,
+        disk: impl Fn(&layout::Disk) -> Option<&'a inventory::Disk>,
+    ) -> Match<'a> {
+        Match { graph: Graph::of(layout), inventory, disks: layout.disks.iter().map(disk).collect() }
+    }
+
+    /// By position in the layout's list.
+    pub fn disk(&self, listed: usize) -> Option<&'a inventory::Disk> {
+        self.disks.get(listed).copied().flatten()
+    }
+
+    /// The layout's entry of a disk.
+    pub fn listed(&self, disk: &KernelName) -> Option<&'a layout::Disk> {
+        let listed = self.disks.iter().position(|found| found.is_some_and(|found| found.name == *disk))?;
+        self.graph.layout.disks.get(listed)
+    }
+
+    /// The disks that carry `/`.
+    pub fn root_disks(&self) -> BTreeSet<KernelName> {
+        let disks = self.graph.below_root().disks.into_iter();
+        disks.filter_map(|listed| self.disk(listed)).map(|disk| disk.name.clone()).collect()
+    }
+
+    /// Where a device of the layout is now. An array or volume must run for that.
+    pub fn now(&self, device: &str) -> Option<DevicePath> {
+        let node = self.graph.device(device)?;
+        match self.graph.nodes[node].item {
+            // What a raw image brings has no node of its own.
+            Item::Disk(disk) => match disk.image_partition(device) {
+                Some(number) => Some(partition_device(self.disk_of(disk)?, number).into()),
+                None => self.node_now(node),
+            },
+            _ => self.node_now(node),
+        }
+    }
+
+    fn node_now(&self, node: usize) -> Option<DevicePath> {
+        let below = &self.graph.nodes[node].below;
+        let running = match self.graph.nodes[node].item {
+            Item::Disk(disk) => return self.disk_of(disk).cloned(),
+            Item::Partition(partition) => {
+                let disk = self.node_now(*below.first()?)?;
+                return Some(partition_device(&disk, partition.number).into());
+            }
+            Item::Array(_) => {
+                let arrays = arrays_on(self.inventory, &self.all_now(below));
+                arrays.into_iter().next()?.running.as_ref()?
+            }
+            Item::Volume(volume) => {
+                let group = *below.first()?;
+                let physical = self.all_now(&self.graph.nodes[group].below);
+                let groups = groups_on(self.inventory, &physical).into_iter();
+                let group = groups.into_iter().find(|found| found.name == volume.volumegroup)?;
+                group.volumes.iter().find(|found| found.name == volume.name)?.running.as_ref()?
+            }
+            Item::Group(_) | Item::Filesystem(_) | Item::Missing => return None,
+        };
+        let stacked = self.inventory.stacked.iter().find(|stacked| stacked.name == *running)?;
+        Some(stacked.device.clone())
+    }
+
+    /// As far as they are there. Nothing lies on itself in the graph of a layout, so that this ends.
+    fn all_now(&self, nodes: &[usize]) -> Vec<DevicePath> {
+        nodes.iter().filter_map(|node| self.node_now(*node)).collect()
+    }
+
+    fn disk_of(&self, disk: &layout::Disk) -> Option<&'a DevicePath> {
+        let listed = self.graph.layout.disks.iter().position(|listed| std::ptr::eq(listed, disk))?;
+        Some(&self.disk(listed)?.device)
+    }
+}
+
+/// Arrays with one of these devices as a member, running or not.
+pub fn arrays_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a Array> {
+    let is = |array: &&Array| array.members.iter().any(|member| devices.contains(&member.device));
+    inventory.arrays.iter().filter(is).collect()
+}
+
+/// Groups with one of these devices as a physical volume, active or not.
+pub fn groups_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a VolumeGroup> {
+    let is = |group: &&VolumeGroup| group.physical.iter().any(|physical| devices.contains(&physical.device));
+    inventory.groups.iter().filter(is).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_a_layout_are_where_the_machine_has_them() {
+        let layout = layout::read_yaml(
+            r#"{id: x, filesystems: [{path: /data, device: os1, format: ext4}, {path: /, device: /dev/sdb2, format: ext4}],
+              disks: [{device: os, hints: {serial: S1}, partitions: [{number: 1, size: 9}, {number: 2, size: 0}], wipeonreinstall: true},
+                {device: /dev/sdb, image: true, wipeonreinstall: true}, {device: /dev/sdx, partitions: [{number: 1, size: 0}]}],
+              raid: [{arrayname: /dev/md/data, devices: [os2, /dev/sdx1], level: "1"}],
+              volumegroups: [{name: vg00, devices: [/dev/md/data]}],
+              logicalvolumes: [{name: srv, volumegroup: vg00, size: 0, lvmtype: linear}],
+              constraints: {sizes: [], images: {}}}"#,
+        );
+        let layout = layout.unwrap().layout;
+        let disk = |name: &str, serial: &str| inventory::Disk {
+            name: name.into(),
+            device: format!("/dev/{name}").into(),
+            serial: serial.to_owned(),
+            ..Default::default()
+        };
+        let stacked = |name: &str, device: &str| inventory::Stacked {
+            name: name.into(),
+            device: device.into(),
+            ..Default::default()
+        };
+        let member = inventory::ArrayMember { device: "/dev/nvme0n1p2".into(), ..Default::default() };
+        let physical = inventory::PhysicalVolume { device: "/dev/md127".into(), ..Default::default() };
+        let volume =
+            inventory::LogicalVolume { name: "srv".to_owned(), running: Some("dm-0".into()), ..Default::default() };
+        let mut inventory = Inventory {
+            disks: vec![disk("nvme0n1", "S1"), disk("sdb", "S2")],
+            stacked: vec![stacked("md127", "/dev/md127"), stacked("dm-0", "/dev/mapper/vg00-srv")],
+            arrays: vec![Array { members: vec![member], running: Some("md127".into()), ..Default::default() }],
+            groups: vec![VolumeGroup {
+                name: "vg00".to_owned(),
+                physical: vec![physical],
+                volumes: vec![volume],
+                ..Default::default()
+            }],
+            ..Inventory::default()
+        };
+        let now = |inventory: &Inventory, device: &str| Match::new(&layout, inventory).now(device);
+        for (device, expected) in [
+            ("os", Some("/dev/nvme0n1")),
+            ("os1", Some("/dev/nvme0n1p1")),
+            ("/dev/sdb", Some("/dev/sdb")),
+            ("/dev/sdb2", Some("/dev/sdb2")),
+            ("/dev/md/data", Some("/dev/md127")),
+            ("/dev/vg00/srv", Some("/dev/mapper/vg00-srv")),
+            ("/dev/sdx1", None),
+            ("/dev/nvme0n1p1", None),
+            ("tmpfs", None),
+        ] {
+            assert_eq!(now(&inventory, device).as_deref(), expected, "{device}");
+        }
+        let meant = Match::new(&layout, &inventory);
+        assert_eq!(meant.root_disks(), ["sdb".into()].into());
+        assert_eq!(meant.listed(&"nvme0n1".into()).map(|listed| listed.device.as_str()), Some("os"));
+        inventory.groups[0].volumes[0].running = None;
+        assert_eq!(now(&inventory, "/dev/vg00/srv"), None);
+    }
+}

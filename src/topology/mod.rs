@@ -1,0 +1,12 @@
+//! What lies on what, and which device of a machine is which of a layout.
+//!
+//! The graph of a layout is made where layouts are ([`crate::layout::tree`]), that of a machine here.
+
+pub mod find;
+pub mod graph;
+mod matching;
+pub mod multipath;
+mod stack;
+
+pub use matching::{Match, arrays_on, groups_on};
+pub use stack::{Stack, Unit, units};
