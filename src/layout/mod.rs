@@ -8,7 +8,7 @@ mod constraints;
 mod document;
 mod edit;
 mod fields;
-#[cfg(test)]
+#[cfg(all(test, feature = "desk"))]
 mod fuzz;
 pub mod hints;
 mod mkfs;
