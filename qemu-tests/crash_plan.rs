@@ -10,6 +10,7 @@ use crate::crash_states::{Disk, Ranges};
 use crate::host::{Context, Result, bounded, write};
 use drophammer::allocation::{Allocation, Machine, Order};
 use drophammer::assigned;
+use drophammer::device::DevicePath;
 use drophammer::inventory::{self, Failed, Filesystem, Inventory, MemberRole, Partition, Tried, Use};
 use drophammer::layout::Layout;
 use drophammer::marker::Marker;
@@ -88,7 +89,7 @@ impl<'a> Look<'a> {
         let probed = survey::read_at(&self.roots, Depth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
         let mut bootable = false;
-        let is_wiped = |device: &str| self.wiped.iter().any(|name| is_on(device, name));
+        let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
         found.filesystems.retain(|filesystem| !is_wiped(&filesystem.device));
         found.parts.retain(|part| !is_wiped(&part.device));
         found.parts.extend(probed.parts);
@@ -261,7 +262,7 @@ impl Bounds {
     }
 
     fn harm(&self, plan: &Plan) -> Option<String> {
-        let is_wiped = |device: &str| self.wiped.iter().any(|name| is_on(device, name));
+        let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
         let disks = plan.disks.iter().filter(|disk| !self.wiped.iter().any(|name| disk.name == *name));
         let mut disks = disks.filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
         if let Some(disk) = disks.next() {
@@ -274,7 +275,7 @@ impl Bounds {
             }
         }
         for extents in plan.extents.iter().flat_map(|extents| &extents.disks) {
-            let name = extents.device.trim_start_matches("/dev/");
+            let name = extents.device.as_str().trim_start_matches("/dev/");
             if self.wiped.iter().any(|wiped| wiped == name) {
                 continue;
             }
@@ -289,14 +290,14 @@ impl Bounds {
 }
 
 /// Devices that an operation makes something new on.
-fn targets(operation: &Operation) -> Vec<&str> {
+fn targets(operation: &Operation) -> Vec<&DevicePath> {
     match operation {
         Operation::Device(operation) => match operation {
             OnDevice::WipeDisk(wipe) => vec![&wipe.device],
             OnDevice::WriteTable(table) => vec![&table.device],
             OnDevice::CreateArray(array) => array.there().collect(),
-            OnDevice::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
-            OnDevice::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
+            OnDevice::CreateGroup(group) => group.devices.iter().collect(),
+            OnDevice::CreateVolume(volume) => volume.physical.iter().collect(),
             OnDevice::MakeFilesystem(make) => vec![&make.device],
             OnDevice::Release(_)
             | OnDevice::AssertFree { .. }

@@ -10,6 +10,7 @@ mod still;
 use crate::allocation::{Allocation, Machine, Order};
 use crate::assigned::{correct_begun, request, unbelieved};
 use crate::control::{Control, FileControl, HttpControl};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::EventName;
 use crate::image::{self, Keys, Minimum};
@@ -227,8 +228,7 @@ fn late_disks(layout: &Layout) -> Result<()> {
 
 /// Assembles everything on the disks and reads the inventory. The content of an array is visible only while the array runs.
 fn assembled_inventory() -> Result<Inventory> {
-    let disks: Vec<String> =
-        survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device.to_string()).collect();
+    let disks: Vec<DevicePath> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
     let mut assembled = assemble::assemble(&disks)?;
     // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
     assembled.unlock()?;

@@ -1,5 +1,6 @@
 //! `drophammer image burn`: the image stage of an installation alone, with its figures.
 
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use crate::facts::{BurnFigures, Progress};
@@ -88,15 +89,16 @@ fn onto_directory(reached: Reached, root: &Path) -> Result<(Burned, Duration)> {
 
 fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
     let device = disk.to_str().ok_or_else(|| Error::new(Phase::Image, format!("{} is not UTF-8", disk.display())))?;
+    let device = DevicePath::from(device);
     let began = Instant::now();
     let mut incoming = Incoming::start(reached, Plain::AnyBytes)?;
-    let (onto, expected) = (raw::Target::open(device)?, Expected::default());
+    let (onto, expected) = (raw::Target::open(&device)?, Expected::default());
     incoming.require_disk(&onto.disk, &expected).map_err(without_layout)?;
     let burned = incoming.burn_raw(&onto, &expected, &show)?;
     drop(onto);
     let streamed = began.elapsed();
     if is_block_device(disk)? {
-        fit::fit(device, None)?;
+        fit::fit(&device, None)?;
     }
     Ok((burned, streamed))
 }

@@ -1,7 +1,9 @@
 //! What a block device is called. It has three kinds of names, and what holds of one kind does not hold of the others.
 
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fmt;
+use std::path::Path;
 
 /// Defines a kind of names: text that nobody takes for a name of another kind.
 macro_rules! kind_of_names {
@@ -13,14 +15,6 @@ macro_rules! kind_of_names {
 
         impl $name {
             pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl std::ops::Deref for $name {
-            type Target = str;
-
-            fn deref(&self) -> &str {
                 &self.0
             }
         }
@@ -73,6 +67,12 @@ macro_rules! kind_of_names {
                 self.0 == *text
             }
         }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
     };
 }
 
@@ -93,6 +93,28 @@ kind_of_names! {
     LayoutPath
 }
 
+impl std::ops::Deref for KernelName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What is opened, looked up or unlinked.
+impl AsRef<Path> for DevicePath {
+    fn as_ref(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+/// What a tool is told.
+impl AsRef<OsStr> for DevicePath {
+    fn as_ref(&self) -> &OsStr {
+        OsStr::new(&self.0)
+    }
+}
+
 impl KernelName {
     /// The node that the kernel itself makes.
     pub fn path(&self) -> DevicePath {
@@ -105,6 +127,11 @@ impl DevicePath {
     /// `topology` knows these.
     pub fn kernel_name(&self) -> KernelName {
         KernelName(self.0.strip_prefix("/dev/").unwrap_or(&self.0).replace('/', "!"))
+    }
+
+    /// Where the kernel shows partition `number` of this disk.
+    pub fn partition(&self, number: u32) -> DevicePath {
+        DevicePath(partition_device(&self.0, number))
     }
 }
 

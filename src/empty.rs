@@ -4,14 +4,14 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 /// # Errors
 /// The serializer's.
-pub fn serialize<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(text.as_deref().unwrap_or_default())
+pub fn serialize<T: AsRef<str>, S: Serializer>(text: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text.as_ref().map_or("", AsRef::as_ref))
 }
 
 /// # Errors
 /// It is no text.
-pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    String::deserialize(deserializer).map(some)
+pub fn deserialize<'de, T: From<String>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    String::deserialize(deserializer).map(|text| some(text).map(T::from))
 }
 
 /// What is not empty.

@@ -232,8 +232,8 @@ filesystems:
             uuid: "p-1".into(),
             ..Signature::default()
         }];
-        let physical = [("/dev/sdb", "p-1"), ("", "p-2")].map(|(device, uuid)| PhysicalVolume {
-            device: device.into(),
+        let physical = [(Some("/dev/sdb".into()), "p-1"), (None, "p-2")].map(|(device, uuid)| PhysicalVolume {
+            device,
             uuid: uuid.into(),
             size_bytes: 20 << 30,
         });

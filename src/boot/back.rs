@@ -85,14 +85,14 @@ fn boot_lines(fstab: &str, boot: &BootInfo) -> Vec<Line> {
     lines
 }
 
-fn mount(mounts: &mut Mounts, device: &str, path: &str, inventory: &Inventory) -> Result<()> {
+fn mount(mounts: &mut Mounts, device: &DevicePath, path: &str, inventory: &Inventory) -> Result<()> {
     let kinds = source::kinds(device, inventory);
     let how = if let [kind] = kinds.as_slice() { look::how(kind) } else { None };
     let (fstype, options) = how.ok_or_else(|| {
         let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };
         Error::new(Phase::Boot, format!("{device}: a filesystem was expected there, and libblkid sees {is}"))
     })?;
-    mounts.mount_at(device, path, fstype, MountFlags::RDONLY | INERT, options)
+    mounts.mount_at(device.as_str(), path, fstype, MountFlags::RDONLY | INERT, options)
 }
 
 #[cfg(test)]

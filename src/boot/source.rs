@@ -5,8 +5,8 @@ use crate::inventory::{Inventory, Partition, Signature};
 use crate::topology::{Unit, units};
 
 /// The kinds of filesystem on this device of the inventory, as libblkid names them.
-pub fn kinds<'a>(device: &str, inventory: &'a Inventory) -> Vec<&'a str> {
-    let found = units(inventory).filter(|(path, _)| **path == *device);
+pub fn kinds<'a>(device: &DevicePath, inventory: &'a Inventory) -> Vec<&'a str> {
+    let found = units(inventory).filter(|(path, _)| *path == device);
     found.flat_map(|(_, unit)| unit.signatures()).map(|signature| signature.kind.as_str()).collect()
 }
 
@@ -127,7 +127,7 @@ mod tests {
         let running = array.running.as_ref().unwrap().path();
         assert_eq!(device("/dev/md/boot", &inventory), Ok(running));
         for root in ["/dev/vg00/root", "/dev/mapper/vg00-root"] {
-            assert_eq!(device(root, &inventory).as_deref(), Ok("/dev/mapper/vg00-root"));
+            assert_eq!(device(root, &inventory), Ok("/dev/mapper/vg00-root".into()));
         }
     }
 

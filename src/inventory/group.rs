@@ -19,10 +19,18 @@ pub struct VolumeGroup {
     pub closed: Option<String>,
 }
 
+impl VolumeGroup {
+    /// The physical volumes that are there.
+    pub fn devices(&self) -> impl Iterator<Item = &DevicePath> {
+        self.physical.iter().filter_map(|physical| physical.device.as_ref())
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhysicalVolume {
-    /// `/dev/nvme0n1`; empty when it is missing.
-    pub device: DevicePath,
+    /// `/dev/nvme0n1`; none when it is missing.
+    #[serde(with = "crate::empty")]
+    pub device: Option<DevicePath>,
     pub uuid: String,
     pub size_bytes: u64,
 }

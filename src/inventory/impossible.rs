@@ -1,6 +1,7 @@
 //! What no machine has: an inventory that was edited by hand, or is not whole. Whoever computes with it may rely on the rest.
 
 use super::{Disk, Inventory, Table};
+use std::fmt::Display;
 
 /// What the kernel can address: its byte offsets are signed.
 const MAX_BYTES: u64 = i64::MAX as u64;
@@ -41,7 +42,7 @@ fn parts(table: &Option<Table>) -> Option<String> {
     partitions.find_map(|part| too_large(&part.device, part.start_bytes, part.size_bytes))
 }
 
-fn too_large(device: &str, start: u64, size: u64) -> Option<String> {
+fn too_large(device: impl Display, start: u64, size: u64) -> Option<String> {
     let fits = start.checked_add(size).is_some_and(|end| end <= MAX_BYTES);
     (!fits).then(|| format!("{device} ends after {MAX_BYTES} bytes, and nothing is so large"))
 }

@@ -309,7 +309,7 @@ impl Inventory {
 impl Stacked {
     /// Did the agent put it over another device, so that nothing is written to that one?
     pub fn is_overlay(&self) -> bool {
-        self.device.strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
+        self.device.as_str().strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
     }
 }
 

@@ -26,7 +26,7 @@ impl Deciding<'_> {
         for path in devices(disk) {
             let device = Device {
                 now: path.as_str().into(),
-                path: path.clone(),
+                path: path.as_str().into(),
                 fate: if disk.wipeonreinstall { Fate::Wiped } else { Fate::Kept },
                 absent: Some(index),
                 blank: false,

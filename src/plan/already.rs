@@ -149,8 +149,7 @@ fn look(inventory: &Inventory, device: &DevicePath, path: &str) -> Result<(Mount
         return Err(format!("{path} is on {device}, which holds {held}, and that cannot be mounted without a write"));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
-    let mount =
-        MountFilesystem { device: device.to_string(), path: path.to_owned(), format, options, others: Vec::new() };
+    let mount = MountFilesystem { device: device.clone(), path: path.to_owned(), format, options, others: Vec::new() };
     Ok((mount, filesystem.uuid.clone()))
 }
 

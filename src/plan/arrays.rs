@@ -52,7 +52,7 @@ impl<'a> Deciding<'a> {
             return;
         }
         let device = Device {
-            path: raid.arrayname.clone(),
+            path: raid.arrayname.as_str().into(),
             now: raid.arrayname.as_str().into(),
             fate: below.fate,
             absent: None,
@@ -65,7 +65,7 @@ impl<'a> Deciding<'a> {
         };
         self.devices.insert(raid.arrayname.clone(), device);
         let made = CreateArray {
-            device: raid.arrayname.clone(),
+            device: raid.arrayname.as_str().into(),
             level: raid.level,
             metadata,
             uuid: (self.ids)(),
@@ -98,7 +98,7 @@ impl<'a> Deciding<'a> {
         let not_running = || format!("{} does not run, so that nothing is known of what is on it", in_words(array));
         let content = running.map(|running| running.signatures.as_slice()).ok_or_else(not_running);
         let device = Device {
-            path: raid.arrayname.clone(),
+            path: raid.arrayname.as_str().into(),
             now: running.map_or_else(|| raid.arrayname.as_str().into(), |running| running.device.clone()),
             fate: Fate::Kept,
             absent: None,
@@ -114,7 +114,7 @@ impl<'a> Deciding<'a> {
             |now: &DevicePath| array.members.iter().any(|is| is.device == *now && is.role == MemberRole::Faulty);
         let members =
             below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
-        let (device, uuid) = (raid.arrayname.clone(), array.uuid);
+        let (device, uuid) = (raid.arrayname.as_str().into(), array.uuid);
         self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
     }
 

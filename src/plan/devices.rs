@@ -20,7 +20,7 @@ pub enum Fate {
 #[derive(Debug, Clone)]
 pub struct Device<'a> {
     /// Where it is found while the installation runs.
-    pub path: String,
+    pub path: DevicePath,
     /// Where it is found now; a kept array may run under another name.
     pub now: DevicePath,
     pub fate: Fate,
@@ -76,7 +76,7 @@ impl<'a> Below<'a> {
         self.devices.iter().enumerate().filter(|(_, device)| device.absent.is_some())
     }
 
-    pub fn paths(&self) -> Vec<String> {
+    pub fn paths(&self) -> Vec<DevicePath> {
         self.present().map(|device| device.path.clone()).collect()
     }
 
@@ -106,7 +106,7 @@ impl<'a> Devices<'a> {
     }
 
     /// Bytes by where it is while the installation runs, of those whose size is known.
-    pub fn sizes(&self) -> BTreeMap<String, u64> {
+    pub fn sizes(&self) -> BTreeMap<DevicePath, u64> {
         let present = self.devices.values().filter(|device| device.absent.is_none());
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
     }

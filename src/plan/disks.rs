@@ -116,9 +116,9 @@ impl<'a> Deciding<'a> {
                 return self.refuse(format!("{place}.partitions"), message);
             }
         };
-        self.devices.insert(disk.device.clone(), made(found, fate, found.device.to_string(), found.size_bytes));
+        self.devices.insert(disk.device.clone(), made(found, fate, found.device.clone(), found.size_bytes));
         for (partition, extent) in disk.partitions.iter().zip(&extents) {
-            let path = partition_device(&found.device, partition.number);
+            let path = found.device.partition(partition.number);
             let device = made(found, fate, path, extent.length_bytes(found.sector_bytes));
             self.devices.insert(partition_device(&disk.device, partition.number), device);
         }
@@ -132,7 +132,7 @@ impl<'a> Deciding<'a> {
             let partitions = disk.partitions.iter().zip(&extents);
             let guid = (self.ids)();
             let partitions = partitions.map(|(new, extent)| self.new_partition(new, found, *extent)).collect();
-            let (device, sector_bytes) = (found.device.to_string(), found.sector_bytes);
+            let (device, sector_bytes) = (found.device.clone(), found.sector_bytes);
             let identity = DiskIdentity::of(found);
             self.decided.tables.push(PartitionTable { device, identity, guid, sector_bytes, partitions });
         }
@@ -143,7 +143,7 @@ impl<'a> Deciding<'a> {
         self.decided.image_disk = Some(found.clone());
         for device in self.layout.filesystems.iter().map(|filesystem| &filesystem.device) {
             if let Some(number) = disk.image_partition(device) {
-                let path = partition_device(&found.device, number);
+                let path = found.device.partition(number);
                 let partition = Device { size_bytes: None, ..made(found, Fate::Wiped, path, 0) };
                 self.devices.insert(device.clone(), partition);
             }
@@ -153,7 +153,7 @@ impl<'a> Deciding<'a> {
     fn new_partition(&mut self, new: &layout::Partition, disk: &inventory::Disk, extent: Extent) -> NewPartition {
         NewPartition {
             number: new.number,
-            device: partition_device(&disk.device, new.number),
+            device: disk.device.partition(new.number),
             first_lba: extent.first_lba,
             last_lba: extent.last_lba,
             kind: new.kind.unwrap_or(PartitionKind::Linux).guid(),
@@ -164,7 +164,7 @@ impl<'a> Deciding<'a> {
 
     fn note_kept(&mut self, disk: &layout::Disk, found: &'a inventory::Disk) {
         let kept = |path: &DevicePath, size_bytes: u64, blank: bool, content: &'a [inventory::Signature]| Device {
-            path: path.to_string(),
+            path: path.clone(),
             now: path.clone(),
             fate: Fate::Kept,
             absent: None,
@@ -190,9 +190,9 @@ impl<'a> Deciding<'a> {
     }
 }
 
-fn made<'a>(disk: &inventory::Disk, fate: Fate, path: String, size_bytes: u64) -> Device<'a> {
+fn made<'a>(disk: &inventory::Disk, fate: Fate, path: DevicePath, size_bytes: u64) -> Device<'a> {
     Device {
-        now: path.as_str().into(),
+        now: path.clone(),
         path,
         fate,
         absent: None,
@@ -253,7 +253,7 @@ fn keep_partition(
     wanted: &layout::Partition,
     found: Option<&inventory::Partition>,
 ) -> Option<String> {
-    let device = partition_device(&disk.device, wanted.number);
+    let device = disk.device.partition(wanted.number);
     let Some(found) = found else {
         return Some(format!("{device} is to be kept, but {} has no partition {}", disk.device, wanted.number));
     };

@@ -115,7 +115,8 @@ fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
     writeln!(f, "Nothing is written. What is installed is booted.\n")
 }
 
-fn short(device: &str) -> &str {
+fn short<D: AsRef<str> + ?Sized>(device: &D) -> &str {
+    let device = device.as_ref();
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 

@@ -30,7 +30,7 @@ pub struct Extents {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskExtents {
     /// `/dev/sda`.
-    pub device: String,
+    pub device: DevicePath,
     /// Empty when it has none.
     pub serial: String,
     pub ranges: Vec<ByteRange>,
@@ -58,7 +58,7 @@ pub fn of(plan: &Plan, inventory: &Inventory) -> Vec<Extents> {
 }
 
 /// What may be written, by path of the disk.
-type Open = BTreeMap<String, Vec<ByteRange>>;
+type Open = BTreeMap<DevicePath, Vec<ByteRange>>;
 
 /// Where the devices of a plan lie.
 struct Ground<'a> {
@@ -85,21 +85,21 @@ impl Ground<'_> {
         let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
         for disk in made {
             let whole = ByteRange { start: 0, length: disk.size_bytes };
-            open.insert(disk.device.to_string(), vec![whole]);
+            open.insert(disk.device.clone(), vec![whole]);
         }
     }
 
     /// What is made anew lies on disks that are open already.
     fn open_kept(&self, stage: &Stage, open: &mut Open) {
         for device in stage.operations.iter().flat_map(Ground::written) {
-            for (disk, range) in self.ranges(&device) {
+            for (disk, range) in self.ranges(device) {
                 open.entry(disk).or_default().push(range);
             }
         }
     }
 
     /// Devices that an operation begins to write, beyond the disks that are made.
-    fn written(operation: &Operation) -> Vec<String> {
+    fn written(operation: &Operation) -> Vec<DevicePath> {
         match operation {
             Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
             Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
@@ -118,9 +118,7 @@ impl Ground<'_> {
                 | OnDevice::DeactivateGroup { .. }
                 | OnDevice::StopArray { .. },
             ) => Vec::new(),
-            Operation::Run(OfRun::Mount(mount)) if !mount.is_read_only() => {
-                mount.devices().map(str::to_owned).collect()
-            }
+            Operation::Run(OfRun::Mount(mount)) if !mount.is_read_only() => mount.devices().collect(),
             Operation::Run(
                 OfRun::ReachImage { .. }
                 | OfRun::IdentifyDisk(_)
@@ -150,26 +148,26 @@ impl Ground<'_> {
     }
 
     /// Where a device lies that was there before: a disk, a partition, or what a stage has put together of kept ones.
-    fn ranges(&self, device: &str) -> Vec<(String, ByteRange)> {
-        let bottoms = self.together.bottoms([device.into()]);
+    fn ranges(&self, device: DevicePath) -> Vec<(DevicePath, ByteRange)> {
+        let bottoms = self.together.bottoms([device]);
         bottoms.iter().filter_map(|bottom| self.range(bottom)).collect()
     }
 
-    fn range(&self, device: &DevicePath) -> Option<(String, ByteRange)> {
-        if let Some(disk) = self.inventory.disk(device) {
-            return Some((disk.device.to_string(), ByteRange { start: 0, length: disk.size_bytes }));
+    fn range(&self, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
+        if let Some(disk) = self.inventory.disk(device.as_str()) {
+            return Some((disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes }));
         }
         self.inventory.disks.iter().find_map(|disk| {
             let mut parts = disk.table.iter().flat_map(|table| &table.partitions);
             let part = parts.find(|part| part.device == *device)?;
-            Some((disk.device.to_string(), ByteRange { start: part.start_bytes, length: part.size_bytes }))
+            Some((disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes }))
         })
     }
 
     fn disks(&self, open: &Open) -> Vec<DiskExtents> {
         let disks = open.iter().map(|(device, ranges)| DiskExtents {
             device: device.clone(),
-            serial: self.inventory.disk(device).map(|disk| disk.serial.clone()).unwrap_or_default(),
+            serial: self.inventory.disk(device.as_str()).map(|disk| disk.serial.clone()).unwrap_or_default(),
             ranges: merged(ranges),
         });
         disks.collect()

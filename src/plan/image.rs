@@ -42,7 +42,7 @@ impl Way {
         let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).and_then(|(_, is)| is.in_image());
         let burn = BurnDisk {
             name,
-            device: disk.device.to_string(),
+            device: disk.device.clone(),
             identity: DiskIdentity::of(disk),
             size_bytes: disk.size_bytes,
             sector_bytes: disk.sector_bytes,
@@ -51,7 +51,7 @@ impl Way {
             taken: staying::uuids(inventory, &decided.disks),
         };
         let grows = |operation: &Operation| match operation {
-            Operation::Run(OfRun::Mount(mount)) if growing.is_some_and(|(device, _)| device == mount.device) => {
+            Operation::Run(OfRun::Mount(mount)) if growing.is_some_and(|(device, _)| *device == mount.device) => {
                 Some(Operation::Run(OfRun::GrowFilesystem(mount.clone())))
             }
             _ => None,
@@ -70,7 +70,7 @@ fn expected((wanted, is): &Placed) -> Option<ExpectedFilesystem> {
     let (device, number) = is.in_image()?;
     Some(ExpectedFilesystem {
         number,
-        device: device.to_owned(),
+        device: device.clone(),
         path: wanted.path.clone().unwrap_or_default(),
         format: wanted.format,
         label: wanted.label.clone(),

@@ -21,7 +21,7 @@ pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Ve
             ArrayFate::Kept { device, uuid, .. } if *uuid == array.uuid => Some(device.clone()),
             _ => None,
         });
-        let device = named.or_else(|| array.running.as_ref().map(|name| name.path().to_string()));
+        let device = named.or_else(|| array.running.as_ref().map(KernelName::path));
         KeptObject::Array { uuid: array.uuid, device }
     });
     let groups = keeping.groups();
@@ -183,8 +183,7 @@ impl<'a> Keeping<'a> {
     }
 
     fn lie_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
-        let present = devices.filter(|device| !device.is_empty());
-        let mut disks = present.flat_map(|device| self.stack.disks(&self.stack.name(device)));
+        let mut disks = devices.flat_map(|device| self.stack.disks(&self.stack.name(device)));
         let first = disks.next();
         first.is_some_and(|first| self.is_kept(&first)) && disks.all(|disk| self.is_kept(&disk))
     }
@@ -200,11 +199,11 @@ impl<'a> Keeping<'a> {
 
     fn groups(&self) -> impl Iterator<Item = &'a inventory::VolumeGroup> {
         let groups = self.inventory.groups.iter();
-        groups.filter(|group| self.lie_on_kept(group.physical.iter().map(|physical| &physical.device)))
+        groups.filter(|group| self.lie_on_kept(group.devices()))
     }
 
     /// What a device path of the plan is, whatever the kernel calls it before and after.
-    pub fn lies_on(&self, device: &str) -> LiesOn {
+    pub fn lies_on(&self, device: &DevicePath) -> LiesOn {
         let array = self.decided.arrays.iter().find_map(|fate| match fate {
             ArrayFate::Kept { device: named, uuid, .. } if named == device => Some(LiesOn::Array(*uuid)),
             _ => None,
@@ -212,7 +211,8 @@ impl<'a> Keeping<'a> {
         let volume = || {
             let kept = self.decided.groups.iter().find_map(|fate| match fate {
                 GroupFate::Kept { name, .. } => {
-                    let volume = device.strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
+                    let volume =
+                        device.as_str().strip_prefix("/dev/")?.strip_prefix(name.as_str())?.strip_prefix('/')?;
                     Some((name, volume))
                 }
                 GroupFate::Made(_) => None,
@@ -221,7 +221,7 @@ impl<'a> Keeping<'a> {
             let group = self.groups().find(|group| group.name == *name)?;
             Some(LiesOn::Volume { group: group.uuid.clone(), name: volume.to_owned() })
         };
-        array.or_else(volume).unwrap_or_else(|| LiesOn::Device(device.into()))
+        array.or_else(volume).unwrap_or_else(|| LiesOn::Device(device.clone()))
     }
 
     /// The layout's, and what others have made in partitions that the layout does not speak of.
@@ -230,14 +230,13 @@ impl<'a> Keeping<'a> {
         let ours = ours.filter_map(|(wanted, is)| {
             let device = is.device()?;
             let path = wanted.path.clone().filter(|path| path.starts_with('/'));
-            Some(KeptObject::Filesystem { device: device.to_owned(), path, on: self.lies_on(device) })
+            Some(KeptObject::Filesystem { device: device.clone(), path, on: self.lies_on(device) })
         });
         let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
-        let taken =
-            |device: &DevicePath| self.decided.filesystems.iter().any(|is| is.device() == Some(device.as_str()));
+        let taken = |device: &DevicePath| self.decided.filesystems.iter().any(|is| is.device() == Some(device));
         let theirs = used.filter(|part| !taken(&part.device)).map(|part| KeptObject::Filesystem {
-            device: part.device.to_string(),
+            device: part.device.clone(),
             path: None,
             on: LiesOn::Device(part.device.clone()),
         });

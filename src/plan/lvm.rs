@@ -13,7 +13,7 @@ use crate::topology::groups_on;
 /// A group whose volumes are to be decided.
 pub struct Group<'a> {
     /// The physical volumes.
-    physical: Vec<String>,
+    physical: Vec<DevicePath>,
     /// Free extents of each; `None` when a size is not known.
     free: Option<Vec<u64>>,
     /// All of them together are not larger.
@@ -43,7 +43,7 @@ impl<'a> Deciding<'a> {
         let ours = if below.fate == Fate::Kept { below.now() } else { Vec::new() };
         for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
             let stays = |device: &&DevicePath| self.verdicts_on(device) != [Verdict::Wipe].into();
-            let devices: Vec<DevicePath> = physical_devices(twin).filter(stays).cloned().collect();
+            let devices: Vec<DevicePath> = twin.devices().filter(stays).cloned().collect();
             if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
                 let message = format!(
                     "vg:{} is also the name of another group on {}, which stays: choose another name",
@@ -201,7 +201,7 @@ impl<'a> Deciding<'a> {
         };
         let path = volume.device();
         let device = Device {
-            path: path.clone(),
+            path: path.as_str().into(),
             now: path.as_str().into(),
             fate: group.fate,
             absent: None,
@@ -216,7 +216,7 @@ impl<'a> Deciding<'a> {
         self.decided.volumes.push(CreateVolume {
             name: name.clone(),
             group: volumegroup.clone(),
-            device: path,
+            device: path.into(),
             physical: group.physical.clone(),
             size: *size,
             kind: *lvmtype,
@@ -247,7 +247,7 @@ impl<'a> Deciding<'a> {
         let running = found.running.as_ref().and_then(|name| self.stack.stacked(name));
         let not_running = || "the volume is not active, so that nothing is known of what is on it".to_owned();
         let device = Device {
-            path: path.clone(),
+            path: path.as_str().into(),
             now: running.map_or_else(|| path.as_str().into(), |running| running.device.clone()),
             fate: Fate::Kept,
             absent: None,
@@ -264,7 +264,7 @@ impl<'a> Deciding<'a> {
 
 /// All physical volumes of the disks in the machine are there, there is no other, and no more are missing than disks.
 fn is_same(group: &inventory::VolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
-    let mut found: Vec<&DevicePath> = physical_devices(group).collect();
+    let mut found: Vec<&DevicePath> = group.devices().collect();
     found.sort_unstable();
     found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
@@ -285,17 +285,10 @@ fn is_same_volume(
     found.kind == volume.lvmtype.name() && volume.size.mib().is_none_or(is_of)
 }
 
-fn physical_devices(group: &inventory::VolumeGroup) -> impl Iterator<Item = &DevicePath> {
-    group.physical.iter().map(|physical| &physical.device).filter(|device| !device.is_empty())
-}
-
 /// `vg:vg00 on /dev/sda, a missing device (volumes: root, data)`.
 pub fn in_words(group: &inventory::VolumeGroup) -> String {
-    let physical = |physical: &inventory::PhysicalVolume| match physical.device.as_str() {
-        "" => "a missing device".to_owned(),
-        device => device.to_owned(),
-    };
-    let on: Vec<String> = group.physical.iter().map(physical).collect();
+    let devices = group.physical.iter().map(|physical| physical.device.as_ref());
+    let on: Vec<&str> = devices.map(|device| device.map_or("a missing device", DevicePath::as_str)).collect();
     let volumes: Vec<&str> = group.volumes.iter().map(|volume| volume.name.as_str()).collect();
     let volumes = if volumes.is_empty() { "none".to_owned() } else { volumes.join(", ") };
     format!("vg:{} on {} (volumes: {volumes})", group.name, on.join(", "))

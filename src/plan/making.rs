@@ -60,7 +60,7 @@ impl Deciding<'_> {
     pub fn was_cut_off(&self, device: &Device) -> Option<String> {
         let on = on(self.inventory, &device.now)?;
         let is_it = |record: &&MarkedDisk| {
-            on != DISK || self.inventory.disk(&device.now).is_some_and(|disk| self.is_same(record, disk))
+            on != DISK || self.inventory.disk(device.now.as_str()).is_some_and(|disk| self.is_same(record, disk))
         };
         let makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
         let uuid = makings.filter(|making| making.on == on).find_map(|making| making.uuid.as_ref())?;

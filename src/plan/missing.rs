@@ -60,8 +60,7 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    fn lies_on_kept<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> bool {
-        let mut devices = devices.filter(|device| !device.is_empty());
+    fn lies_on_kept<'b>(&self, mut devices: impl Iterator<Item = &'b DevicePath>) -> bool {
         devices.any(|device| self.verdicts_on(device).contains(&Verdict::Keep))
     }
 
@@ -73,8 +72,7 @@ impl<'a> Deciding<'a> {
         });
         let arrays = arrays.map(|array| format!("{} is to be kept, and misses members", arrays::in_words(array)));
         let groups = self.inventory.groups.iter().filter(|group| {
-            let devices = || group.physical.iter().map(|physical| &physical.device);
-            devices().any(|device| device.is_empty()) && self.lies_on_kept(devices())
+            group.physical.iter().any(|physical| physical.device.is_none()) && self.lies_on_kept(group.devices())
         });
         let groups = groups.map(|group| format!("{} is to be kept, and misses physical volumes", lvm::in_words(group)));
         let parts = self.inventory.parts.iter().filter(|part| self.lies_on_kept(std::iter::once(&part.device)));

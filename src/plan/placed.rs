@@ -1,6 +1,7 @@
 //! A filesystem of the layout: where it lies, and what becomes of it.
 
 use super::devices::Size;
+use crate::device::DevicePath;
 use crate::layout::Filesystem;
 
 /// A filesystem of the layout and its fate.
@@ -14,18 +15,18 @@ pub enum FilesystemFate {
     /// filesystem.
     Filled(New),
     /// The filesystem is there, and stays. It may have no UUID, if nothing has to find it by one.
-    Kept { device: String, uuid: Option<String> },
+    Kept { device: DevicePath, uuid: Option<String> },
     /// A raw image brings it, in the partition with this number.
-    InImage { device: String, number: u32 },
+    InImage { device: DevicePath, number: u32 },
     /// It lives in memory.
     Tmpfs,
     /// `format: none`: nobody makes or mounts a filesystem on the device. Is the device kept?
-    Unformatted { device: String, is_kept: bool },
+    Unformatted { device: DevicePath, is_kept: bool },
 }
 
 /// A filesystem that is made.
 pub struct New {
-    pub device: String,
+    pub device: DevicePath,
     pub uuid: String,
     /// Of the device.
     pub size: Size,
@@ -34,7 +35,7 @@ pub struct New {
 
 impl FilesystemFate {
     /// `None`: it lies on none.
-    pub fn device(&self) -> Option<&str> {
+    pub fn device(&self) -> Option<&DevicePath> {
         match self {
             FilesystemFate::Made(New { device, .. })
             | FilesystemFate::Filled(New { device, .. })
@@ -100,7 +101,7 @@ impl FilesystemFate {
     }
 
     /// The device and the number of a partition that a raw image brings.
-    pub fn in_image(&self) -> Option<(&str, u32)> {
+    pub fn in_image(&self) -> Option<(&DevicePath, u32)> {
         match self {
             FilesystemFate::InImage { device, number } => Some((device, *number)),
             FilesystemFate::Made(_)

@@ -69,7 +69,7 @@ impl Deciding<'_> {
 
     fn things(&self) -> Vec<Thing> {
         let names = |devices: &mut dyn Iterator<Item = &DevicePath>| -> Vec<KernelName> {
-            devices.filter(|device| !device.is_empty()).map(|device| self.stack.name(device)).collect()
+            devices.map(|device| self.stack.name(device)).collect()
         };
         let arrays = self.inventory.arrays.iter().map(|array| Thing {
             name: array
@@ -82,7 +82,7 @@ impl Deciding<'_> {
         let groups = self.inventory.groups.iter().map(|group| Thing {
             name: format!("vg:{}", group.name),
             whole: lvm::in_words(group),
-            members: names(&mut group.physical.iter().map(|physical| &physical.device)),
+            members: names(&mut group.devices()),
         });
         // Arrays and volumes that their superblocks do not tell of, and all that is neither.
         let told = |name: &KernelName| {

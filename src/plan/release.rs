@@ -48,7 +48,7 @@ impl<'a> Release<'a> {
         for usage in unit.uses() {
             match usage {
                 Use::Mounted(_) => refused.push(in_use(device, bottom, usage)),
-                Use::Swap => self.holders.push(Holder::Swap { device: device.to_string() }),
+                Use::Swap => self.holders.push(Holder::Swap { device: device.clone() }),
                 Use::Holder(_) => {}
             }
         }
@@ -59,7 +59,7 @@ impl<'a> Release<'a> {
     }
 
     fn holder(&self, stacked: &Stacked) -> Holder {
-        let device = stacked.device.to_string();
+        let device = stacked.device.clone();
         match stacked.kind {
             StackedKind::Array => Holder::Array { device },
             StackedKind::Bcache => Holder::Bcache { device },
@@ -72,8 +72,8 @@ impl<'a> Release<'a> {
     }
 }
 
-fn in_use(device: &str, bottom: &str, usage: &Use) -> String {
-    let on = if device == bottom || device.starts_with(bottom) {
+fn in_use(device: &DevicePath, bottom: &DevicePath, usage: &Use) -> String {
+    let on = if device == bottom || device.as_str().starts_with(bottom.as_str()) {
         String::new()
     } else {
         format!(", which lies on {bottom},")

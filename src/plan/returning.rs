@@ -62,7 +62,7 @@ impl<'a> Returning<'a> {
             self.mount(placed).map(|mount| MountFilesystem { options, ..mount })
         });
         let operations: Vec<Restore> = self.stacked(|_| true).chain(mounts.map(Restore::Mount)).collect();
-        let over = bottom(&operations).iter().map(DevicePath::to_string).collect();
+        let over = bottom(&operations).into_iter().collect();
         (!operations.is_empty()).then_some(Rehearsal { over, operations })
     }
 
@@ -70,7 +70,7 @@ impl<'a> Returning<'a> {
     fn mount(&self, placed: &Placed) -> Option<MountFilesystem> {
         let (filesystem, is) = placed;
         Some(MountFilesystem {
-            device: is.device()?.to_owned(),
+            device: is.device()?.clone(),
             path: mountable(filesystem)?.to_owned(),
             format: filesystem.format,
             options: options(filesystem, is),
@@ -79,7 +79,7 @@ impl<'a> Returning<'a> {
     }
 
     /// Disks and partitions with a superblock of this kept btrfs, beside its device.
-    fn other_parts(&self, (wanted, is): &Placed) -> Vec<String> {
+    fn other_parts(&self, (wanted, is): &Placed) -> Vec<DevicePath> {
         let FilesystemFate::Kept { device: own, uuid: Some(uuid) } = is else { return Vec::new() };
         if wanted.format != Format::Btrfs {
             return Vec::new();
@@ -91,14 +91,14 @@ impl<'a> Returning<'a> {
         let whole = disks.clone().map(|disk| (&disk.device, &disk.signatures));
         let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
-        let parts = all.filter(|(device, signatures)| **device != *own && is_part(signatures));
-        parts.map(|(device, _)| device.to_string()).collect()
+        let parts = all.filter(|(device, signatures)| *device != own && is_part(signatures));
+        parts.map(|(device, _)| device.clone()).collect()
     }
 
     /// Restores kept arrays first, then the groups that may lie on them.
     fn stacked(&self, is: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = Restore> {
         let arrays = self.decided.arrays.iter().filter_map(move |array| match array {
-            ArrayFate::Kept { device, uuid, members } if is(device) => {
+            ArrayFate::Kept { device, uuid, members } if is(device.as_str()) => {
                 let (device, uuid, members) = (device.clone(), *uuid, members.clone());
                 Some(Restore::AssembleArray(AssembleArray { device, uuid, members }))
             }
@@ -140,7 +140,7 @@ impl<'a> Returning<'a> {
         let is_now = |what: &str| self.early.contains(what) == (when == When::BeforeTheImage);
         let stacked: Vec<Restore> = self.stacked(is_now).collect();
         // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
-        let devices: Vec<String> = bottom(&stacked).iter().map(DevicePath::to_string).collect();
+        let devices: Vec<DevicePath> = bottom(&stacked).into_iter().collect();
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
         let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
         let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.filled()?)));
@@ -157,7 +157,7 @@ impl<'a> Returning<'a> {
             self.decided.disks.iter().filter(|disk| disk.verdict == Verdict::Keep && is_now(disk.device.as_str()));
         let unlock = |disk: &DiskPlan| {
             let others = self.others.get(&disk.device).cloned().unwrap_or_default();
-            Operation::Run(OfRun::UnlockDisk { device: disk.device.to_string(), others })
+            Operation::Run(OfRun::UnlockDisk { device: disk.device.clone(), others })
         };
         disks.map(unlock).chain(operations).collect()
     }
@@ -187,9 +187,9 @@ fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
                 together.group(group);
                 group.devices.clone()
             }
-            Restore::Mount(mount) => mount.devices().map(str::to_owned).collect(),
+            Restore::Mount(mount) => mount.devices().collect(),
         };
-        taken.extend(devices.into_iter().map(DevicePath::from));
+        taken.extend(devices);
     }
     together.bottoms(taken)
 }
@@ -200,10 +200,10 @@ impl MountFilesystem {
     }
 
     /// All devices that the kernel writes: the filesystem's own, those that its mount options name, and its others.
-    pub fn devices(&self) -> impl Iterator<Item = &str> {
+    pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
-        let named = values.filter(|value| value.starts_with("/dev/"));
-        std::iter::once(self.device.as_str()).chain(named).chain(self.others.iter().map(String::as_str))
+        let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
+        std::iter::once(self.device.clone()).chain(named).chain(self.others.iter().cloned())
     }
 
     /// Do the options say `ro`? The last of `ro` and `rw` counts.

@@ -8,7 +8,7 @@ use super::{
     Stage, StageName, Summary, Verdict,
 };
 use super::{display, extents, handing, image, kept, making, marking, steps, trying, untouched};
-use crate::device::KernelName;
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
 use crate::topology::{Match, Stack};
@@ -135,7 +135,7 @@ fn is_made(verdict: Verdict) -> bool {
 }
 
 /// The devices that the image's installer may write: disks that are made anew, and the arrays and volumes made on them.
-pub fn made(decided: &Decided) -> Vec<String> {
+pub fn made(decided: &Decided) -> Vec<DevicePath> {
     let arrays = arrays_to_make(decided).into_iter().chain(groups_and_volumes_to_make(decided));
     let arrays = arrays.filter_map(|operation| match operation {
         Operation::Device(OnDevice::CreateArray(array)) => Some(array.device),
@@ -145,14 +145,14 @@ pub fn made(decided: &Decided) -> Vec<String> {
     devices(decided, is_made).into_iter().chain(arrays).collect()
 }
 
-fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<String> {
-    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.to_string()).collect()
+fn devices(decided: &Decided, is: impl Fn(Verdict) -> bool) -> Vec<DevicePath> {
+    decided.disks.iter().filter(|disk| is(disk.verdict)).map(|disk| disk.device.clone()).collect()
 }
 
 fn locks(meant: &Match, decided: &Decided) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
     let lock = |disk: &DiskPlan| {
-        Operation::Run(OfRun::LockDisk { device: disk.device.to_string(), untouched: untouched::ranges(meant, disk) })
+        Operation::Run(OfRun::LockDisk { device: disk.device.clone(), untouched: untouched::ranges(meant, disk) })
     };
     disks.map(lock).collect()
 }

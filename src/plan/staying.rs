@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// UUIDs of disks, partitions and what is in them, in lower case, and the device that has each.
-pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, String> {
+pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
     let stack = Stack::new(inventory);
     let is_made = |name: &KernelName| {
         let mut made = disks.iter().filter(|disk| matches!(disk.verdict, Verdict::Wipe | Verdict::Make));
@@ -27,10 +27,10 @@ pub fn uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, Stri
     found
 }
 
-fn note_table(found: &mut BTreeMap<String, String>, device: &DevicePath, table: &Table) {
+fn note_table(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, table: &Table) {
     let mut add = |guid: Option<Uuid>, device: &DevicePath| {
         // Nothing is found by the one that says that there is none.
-        found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.to_string())));
+        found.extend(guid.filter(|guid| !guid.is_nil()).map(|guid| (guid.to_string(), device.clone())));
     };
     add(table.guid, device);
     table.partitions.iter().for_each(|partition| add(partition.guid, &partition.device));
@@ -39,7 +39,7 @@ fn note_table(found: &mut BTreeMap<String, String>, device: &DevicePath, table: 
     }
 }
 
-fn note(found: &mut BTreeMap<String, String>, device: &DevicePath, signatures: &[Signature]) {
+fn note(found: &mut BTreeMap<String, DevicePath>, device: &DevicePath, signatures: &[Signature]) {
     let uuids = signatures.iter().map(|signature| signature.uuid.to_lowercase()).filter(|uuid| !uuid.is_empty());
-    found.extend(uuids.map(|uuid| (uuid, device.to_string())));
+    found.extend(uuids.map(|uuid| (uuid, device.clone())));
 }

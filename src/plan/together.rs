@@ -10,17 +10,17 @@ pub struct Together(Graph<DevicePath, ()>);
 
 impl Together {
     pub fn array(&mut self, AssembleArray { device, members, .. }: &AssembleArray) {
-        self.put(device.as_str().into(), members);
+        self.put(device.clone(), members);
     }
 
     pub fn group(&mut self, ActivateGroup { name, devices, volumes }: &ActivateGroup) {
         volumes.iter().for_each(|volume| self.put(format!("/dev/{name}/{volume}").into(), devices));
     }
 
-    fn put(&mut self, upper: DevicePath, devices: &[String]) {
+    fn put(&mut self, upper: DevicePath, devices: &[DevicePath]) {
         let upper = self.node(upper);
         for device in devices {
-            let lower = self.node(device.as_str().into());
+            let lower = self.node(device.clone());
             self.0.link(lower, upper);
         }
     }

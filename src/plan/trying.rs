@@ -65,7 +65,7 @@ pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
 
 /// `None`: it is not made.
 fn trial((wanted, is): &Placed) -> Option<TryFilesystem> {
-    let in_memory = New { device: "tmpfs".to_owned(), uuid: String::new(), size: Size::Known(0), sector_bytes: 512 };
+    let in_memory = New { device: "tmpfs".into(), uuid: String::new(), size: Size::Known(0), sector_bytes: 512 };
     let new = match is {
         FilesystemFate::Made(new) | FilesystemFate::Filled(new) => new,
         FilesystemFate::Tmpfs => &in_memory,

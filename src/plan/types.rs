@@ -49,7 +49,7 @@ pub struct Plan {
     pub torn: Vec<Torn>,
     pub summary: Summary,
     /// Bytes of what is made or kept, at least, by its device path; what nobody can tell before is not there.
-    pub sizes: BTreeMap<String, u64>,
+    pub sizes: BTreeMap<DevicePath, u64>,
     /// What each stage may write.
     pub extents: Vec<Extents>,
 }
@@ -98,7 +98,7 @@ pub struct DiskPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsal {
     /// Disks, partitions and what mount options name: each has a snapshot in memory, which is used in its place.
-    pub over: Vec<String>,
+    pub over: Vec<DevicePath>,
     /// Arrays, groups and mounts in their order. Each filesystem is mounted alone.
     pub operations: Vec<Restore>,
 }
@@ -120,13 +120,13 @@ pub enum KeptObject {
     Array {
         uuid: Uuid,
         #[serde(with = "crate::empty")]
-        device: Option<String>,
+        device: Option<DevicePath>,
     },
     /// By LVM's UUID; `name` is only for people.
     Group { uuid: String, name: String },
     /// By what it lies on. The device of the plan and where it is mounted are only for people.
     Filesystem {
-        device: String,
+        device: DevicePath,
         #[serde(with = "crate::empty")]
         path: Option<String>,
         on: LiesOn,
@@ -158,21 +158,21 @@ pub struct ByteRange {
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
     /// swapoff(2).
-    Swap { device: String },
+    Swap { device: DevicePath },
     /// `mdadm --stop`.
-    Array { device: String },
+    Array { device: DevicePath },
     /// `dmsetup remove`: dm-crypt, anything of the device mapper.
-    Mapping { device: String },
+    Mapping { device: DevicePath },
     /// The same for a logical volume, `GROUP/VOLUME`.
-    Volume { device: String, name: String },
+    Volume { device: DevicePath, name: String },
     /// `/sys/block/NAME/bcache/stop`.
-    Bcache { device: String },
+    Bcache { device: DevicePath },
 }
 
 /// One disk to be made empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WipeDisk {
-    pub device: String,
+    pub device: DevicePath,
     /// Compared on the descriptor that is written.
     pub identity: DiskIdentity,
     /// Tried in this order until one succeeds; then `zero` is made sure of.
@@ -188,7 +188,7 @@ pub struct WipeDisk {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateArray {
     /// `/dev/md1`, `/dev/md/root`.
-    pub device: String,
+    pub device: DevicePath,
     pub level: RaidLevel,
     /// `1.2`, or what the layout asks for.
     pub metadata: String,
@@ -204,7 +204,7 @@ pub struct CreateArray {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateGroup {
     pub name: String,
-    pub devices: Vec<String>,
+    pub devices: Vec<DevicePath>,
     pub tags: Vec<String>,
 }
 
@@ -213,9 +213,9 @@ pub struct CreateVolume {
     pub name: String,
     pub group: String,
     /// `/dev/GROUP/NAME`.
-    pub device: String,
+    pub device: DevicePath,
     /// All physical volumes of the group.
-    pub physical: Vec<String>,
+    pub physical: Vec<DevicePath>,
     #[serde(rename = "size_mib")]
     pub size: Size,
     pub kind: LvmType,
@@ -226,7 +226,7 @@ pub struct CreateVolume {
 pub struct BurnDisk {
     /// Of the image.
     pub name: String,
-    pub device: String,
+    pub device: DevicePath,
     /// Compared on the descriptor that is written.
     pub identity: DiskIdentity,
     /// Of the disk: before anything is written, the image must be for one of this size with these sectors.
@@ -237,7 +237,7 @@ pub struct BurnDisk {
     /// What the layout mounts, and so must be in it.
     pub filesystems: Vec<ExpectedFilesystem>,
     /// UUIDs that must not be in it, in lower case, and the device that has each: it is on a disk that stays.
-    pub taken: BTreeMap<String, String>,
+    pub taken: BTreeMap<String, DevicePath>,
 }
 
 /// A filesystem that a raw image brings.
@@ -245,7 +245,7 @@ pub struct BurnDisk {
 pub struct ExpectedFilesystem {
     pub number: u32,
     /// `/dev/sda2`, where the kernel will show it.
-    pub device: String,
+    pub device: DevicePath,
     /// Mount point in the target.
     pub path: String,
     pub format: Format,
@@ -256,7 +256,7 @@ pub struct ExpectedFilesystem {
 /// A GPT, with every number decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionTable {
-    pub device: String,
+    pub device: DevicePath,
     /// Compared on the descriptor that is written.
     pub identity: DiskIdentity,
     pub guid: Uuid,
@@ -268,7 +268,7 @@ pub struct PartitionTable {
 pub struct NewPartition {
     pub number: u32,
     /// `/dev/sda1`, where the kernel will show it.
-    pub device: String,
+    pub device: DevicePath,
     /// First and last sector, both included, in units of `sector_bytes`.
     pub first_lba: u64,
     pub last_lba: u64,
@@ -279,7 +279,7 @@ pub struct NewPartition {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MakeFilesystem {
-    pub device: String,
+    pub device: DevicePath,
     pub format: Format,
     pub label: Option<String>,
     /// As blkid and fstab write it: `1A2B-3C4D` for vfat, RFC 4122 for the others.
@@ -314,14 +314,15 @@ pub struct TryFilesystem {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountFilesystem {
-    pub device: String,
+    /// `tmpfs` for a tmpfs, as mount(2) wants it.
+    pub device: DevicePath,
     /// Mount point in the target: `/`, `/boot/efi`.
     pub path: String,
     pub format: Format,
     pub options: Vec<String>,
     /// The other devices of a kept btrfs on several: disks and partitions, also of disks that the layout does not name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<String>,
+    pub others: Vec<DevicePath>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

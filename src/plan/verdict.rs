@@ -46,13 +46,13 @@ pub struct Decided {
     pub warnings: Vec<String>,
     pub torn: Vec<Torn>,
     /// Device path to size in bytes, also for devices that will be made.
-    pub sizes: BTreeMap<String, u64>,
+    pub sizes: BTreeMap<DevicePath, u64>,
     pub problems: Vec<Problem>,
 }
 
 pub enum ArrayFate {
     Made(CreateArray),
-    Kept { device: String, uuid: Uuid, members: Vec<String> },
+    Kept { device: DevicePath, uuid: Uuid, members: Vec<DevicePath> },
 }
 
 pub enum GroupFate {
@@ -60,7 +60,7 @@ pub enum GroupFate {
     /// `volumes` are the volumes that the layout lists.
     Kept {
         name: String,
-        devices: Vec<String>,
+        devices: Vec<DevicePath>,
         volumes: Vec<String>,
     },
 }

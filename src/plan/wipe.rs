@@ -23,7 +23,7 @@ pub fn of_disk(erase: Erase, disk: &Disk, extents: &[Extent]) -> WipeDisk {
         }
         Erase::None => (vec![EraseMethod::Ends], false, QUICK_SECONDS),
     };
-    let (device, identity) = (disk.device.to_string(), DiskIdentity::of(disk));
+    let (device, identity) = (disk.device.clone(), DiskIdentity::of(disk));
     WipeDisk { device, identity, methods, strict, budget_seconds, zero: zero(disk, extents) }
 }
 

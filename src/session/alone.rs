@@ -20,7 +20,7 @@ pub(super) fn on_device(operation: &OnDevice, reporter: &Reporter) -> Result<Opt
         OnDevice::CreateArray(array) => raid::create(array)?,
         OnDevice::CreateGroup(group) => lvm::create_group(group)?,
         OnDevice::CreateVolume(volume) => lvm::create_volume(volume)?,
-        OnDevice::TakeDown { devices } => devices.iter().try_for_each(|device| release::release_above(device))?,
+        OnDevice::TakeDown { devices } => devices.iter().try_for_each(release::release_above)?,
         OnDevice::AssembleArray(AssembleArray { device, uuid, members }) => raid::assemble(device, *uuid, members)?,
         OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => lvm::activate(name, volumes, devices)?,
         OnDevice::TryArray(array) => trial::array(array)?.iter().for_each(|note| reporter.say(note)),

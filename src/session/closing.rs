@@ -3,6 +3,7 @@
 use super::undo::Undo;
 use super::{Facts, LAST_WORDS, Session, peak_rss_bytes};
 use crate::boot::kexec;
+use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, EventName, Outcome, StageTime};
 use crate::marker::MarkedDisk;
@@ -50,8 +51,8 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self, disks: &[String]) -> Result<()> {
-        disks.iter().try_for_each(|disk| mount::flush_disk(disk))?;
+    pub(super) fn flush(&mut self, disks: &[DevicePath]) -> Result<()> {
+        disks.iter().try_for_each(mount::flush_disk)?;
         self.locks.unlock()?;
         self.undo.retain(|undo| *undo != Undo::Unlock);
         Ok(())

@@ -2,11 +2,11 @@
 
 use super::Session;
 use crate::boot::found;
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::raw::{Disk, Expected, Target, unique};
 use crate::image::{Incoming, Plain, Reached};
 use crate::inventory::{Partition, Table};
-use crate::layout::partition_device;
 use crate::plan::{BurnDisk, ExpectedFilesystem, MountFilesystem};
 use crate::storage::{fit, grow, identify};
 use crate::target::{self, installer};
@@ -62,7 +62,7 @@ impl Session {
     }
 
     /// An image that was made for any machine needs no installer; what boots it is in it.
-    pub(super) fn adapt_image(&mut self, devices: &[String]) -> Result<()> {
+    pub(super) fn adapt_image(&mut self, devices: &[DevicePath]) -> Result<()> {
         let root = self.root()?;
         target::marker::forget(&root)?;
         if installer::is_in(&root) {
@@ -78,7 +78,7 @@ impl Session {
 }
 
 /// The UUID of a filesystem that must be in the image.
-fn brought(disk: &str, expected: &ExpectedFilesystem, table: &Table) -> Result<String> {
+fn brought(disk: &DevicePath, expected: &ExpectedFilesystem, table: &Table) -> Result<String> {
     let ExpectedFilesystem { number, device, path, format, label } = expected;
     let refuse = |why: String| Err(Error::new(Phase::Image, format!("{path} is to be on {device}, but {why}")));
     let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
@@ -97,14 +97,14 @@ fn brought(disk: &str, expected: &ExpectedFilesystem, table: &Table) -> Result<S
 }
 
 /// `/dev/sda1 vfat "EFI"`.
-fn in_words(disk: &str, partition: &Partition) -> String {
+fn in_words(disk: &DevicePath, partition: &Partition) -> String {
     let kinds = partition.signatures.iter().map(|is| match is.label.as_str() {
         "" => is.kind.clone(),
         label => format!("{} \"{label}\"", is.kind),
     });
     let kinds: Vec<String> = kinds.collect();
     let kinds = if kinds.is_empty() { "without a filesystem".to_owned() } else { kinds.join(" and ") };
-    format!("{} {kinds}", partition_device(disk, partition.number))
+    format!("{} {kinds}", disk.partition(partition.number))
 }
 
 #[cfg(test)]

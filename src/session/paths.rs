@@ -1,6 +1,7 @@
 //! What a tool or the kernel gets by its path is proven right before: names of devices move.
 
 use super::Session;
+use crate::device::DevicePath;
 use crate::error::Result;
 use crate::layout::Format;
 use crate::plan::{MountFilesystem, OfRun, OnDevice, Operation};
@@ -18,7 +19,7 @@ impl Session {
 }
 
 /// Devices that this makes a tool write, which looks up their paths.
-fn by_tools(operation: &OnDevice) -> Vec<&str> {
+fn by_tools(operation: &OnDevice) -> Vec<&DevicePath> {
     match operation {
         OnDevice::CreateArray(array) => array.there().collect(),
         OnDevice::AssembleArray(array) => all(&array.members),
@@ -41,7 +42,7 @@ fn by_tools(operation: &OnDevice) -> Vec<&str> {
 }
 
 /// Devices that the kernel writes from here on, which looks up their paths.
-fn by_the_run(operation: &OfRun) -> Vec<&str> {
+fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
     match operation {
         OfRun::Mount(mount) | OfRun::GrowFilesystem(mount) => mounted(mount),
         OfRun::UnlockDisk { device, .. } => vec![device],
@@ -72,13 +73,13 @@ fn by_the_run(operation: &OfRun) -> Vec<&str> {
 }
 
 /// The kernel finds the other devices of a btrfs by itself, in its list of their paths.
-fn mounted(mount: &MountFilesystem) -> Vec<&str> {
+fn mounted(mount: &MountFilesystem) -> Vec<&DevicePath> {
     if mount.format == Format::Tmpfs {
         return Vec::new();
     }
-    std::iter::once(&mount.device).chain(&mount.others).map(String::as_str).collect()
+    std::iter::once(&mount.device).chain(&mount.others).collect()
 }
 
-fn all(devices: &[String]) -> Vec<&str> {
-    devices.iter().map(String::as_str).collect()
+fn all(devices: &[DevicePath]) -> Vec<&DevicePath> {
+    devices.iter().collect()
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::allocation::Allocation;
+use crate::device::DevicePath;
 use crate::facts::{Hidden, KeptProof, Outcome};
 use crate::layout::Format;
 use crate::marker::MarkedDisk;
@@ -66,7 +67,7 @@ fn entry() -> FstabEntry {
 const UUID: &str = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
 
 /// As the plan would have it of a disk that is there.
-fn identity(device: &str) -> DiskIdentity {
+fn identity(device: &DevicePath) -> DiskIdentity {
     fs::File::open(device).map(|disk| identify::read(&disk, device).unwrap()).unwrap_or_default()
 }
 
@@ -74,7 +75,7 @@ fn identify_operation(disk: &LoopDevice) -> Operation {
     Operation::Run(OfRun::IdentifyDisk(disk.identity()))
 }
 
-fn wipe_operation(device: String, zero: Vec<ByteRange>) -> Operation {
+fn wipe_operation(device: DevicePath, zero: Vec<ByteRange>) -> Operation {
     let identity = identity(&device);
     Operation::Device(OnDevice::WipeDisk(WipeDisk {
         device,
@@ -104,7 +105,7 @@ fn prepare(disk: &LoopDevice, kept: &LoopDevice) -> Vec<(StageName, Vec<Operatio
         (StageName::StorageIdentify, vec![identify_operation(disk), identify_operation(kept)]),
         (
             StageName::StorageLock,
-            vec![Operation::Run(OfRun::LockDisk { device: kept.path().into(), untouched: vec![] })],
+            vec![Operation::Run(OfRun::LockDisk { device: kept.path().clone(), untouched: vec![] })],
         ),
         (StageName::StorageWipe, vec![wipe_operation(device, zero)]),
         (
@@ -117,8 +118,8 @@ fn prepare(disk: &LoopDevice, kept: &LoopDevice) -> Vec<(StageName, Vec<Operatio
     ]
 }
 
-fn signature(device: &str) -> String {
-    let blkid = crate::command::Command::new("blkid").args(["-p", "-o", "value", "-s", "TYPE", device]);
+fn signature(device: &DevicePath) -> String {
+    let blkid = crate::command::Command::new("blkid").args(["-p", "-o", "value", "-s", "TYPE", device.as_str()]);
     blkid.run().map(|output| output.stdout.trim().to_owned()).unwrap_or_default()
 }
 
@@ -134,7 +135,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     stages.push((StageName::TargetMarker, vec![Operation::Run(OfRun::WriteMarker(marker.clone()))]));
     stages.push((
         StageName::StorageUnmount,
-        vec![Operation::Run(OfRun::Unmount), Operation::Run(OfRun::FlushDisks { disks: vec![disk.path().into()] })],
+        vec![Operation::Run(OfRun::Unmount), Operation::Run(OfRun::FlushDisks { disks: vec![disk.path().clone()] })],
     ));
     let whole = plan(stages);
     bench.run(&whole).map_err(|failure| failure.error).unwrap();
@@ -165,7 +166,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     assert!(failure.past_point_of_no_return);
     assert!(failure.error.to_string().contains("the image has no installer"), "{}", failure.error);
     let erased: Vec<&str> = failure.done.erased.iter().map(|erased| erased.device.as_str()).collect();
-    assert_eq!(erased, [disk.path()]);
+    assert_eq!(erased, [disk.path().as_str()]);
     assert_eq!(signature(&disk.partition(2)), "");
     assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
     wipe::wipe_ends(kept.path()).unwrap();
@@ -177,7 +178,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
 #[ignore = "needs root and loop devices"]
 fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
     let disk = LoopDevice::new(16 << 20, 512);
-    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let bench = Bench::new();
     for (leaves, left) in [
         (Leaves::Complete, "ext4"),
@@ -188,7 +189,7 @@ fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
     ] {
         let mut session = bench.session();
         session.operation(&identify_operation(&disk)).unwrap();
-        session.undo.push(Undo::Made(disk.path().into()));
+        session.undo.push(Undo::Made(disk.path().clone()));
         session.leave(leaves);
         assert_eq!(signature(disk.path()), left, "{leaves:?}");
     }
@@ -204,7 +205,7 @@ fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
     let beyond = vec![ByteRange { start: 32 << 20, length: 1 << 20 }];
     let plan = plan(vec![
         (StageName::StorageIdentify, vec![identify_operation(&disk)]),
-        (StageName::StorageWipe, vec![wipe_operation(disk.path().into(), beyond)]),
+        (StageName::StorageWipe, vec![wipe_operation(disk.path().clone(), beyond)]),
     ]);
     let failure = bench.run(&plan).unwrap_err();
     assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::StorageWipe, true));
@@ -216,12 +217,12 @@ fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
 #[ignore = "needs root and loop devices"]
 fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up() {
     let (identity, disk) = LoopDevice::exchanged(16 << 20);
-    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let (bench, device) = (Bench::new(), disk.path().to_owned());
     let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
     let wipe = WipeDisk { device, identity, methods: vec![], strict: false, budget_seconds: 60, zero };
     let make = MakeFilesystem {
-        device: disk.path().into(),
+        device: disk.path().clone(),
         format: Format::Ext4,
         label: None,
         uuid: UUID.into(),
@@ -259,7 +260,7 @@ fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up()
 fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
     let (disk, (identity, other)) = (installed(&[]), LoopDevice::exchanged(16 << 20));
     let bench = Bench::new();
-    let mount = MountFilesystem { others: vec![other.path().into()], ..root_on(&disk, &[]) };
+    let mount = MountFilesystem { others: vec![other.path().clone()], ..root_on(&disk, &[]) };
     let over = vec![disk.path().to_owned(), other.path().to_owned()];
     let rehearsal = Rehearsal { over, operations: vec![Restore::Mount(mount.clone())] };
     let mounted = Operation::Run(OfRun::Mount(mount));
@@ -270,7 +271,7 @@ fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
     ] {
         let plan = plan(vec![(StageName::StorageIdentify, vec![identify_operation(&disk)]), (stage, vec![operation])]);
         let failure = bench.run(&plan).unwrap_err();
-        let name = other.path().trim_start_matches("/dev/");
+        let name = other.path().kernel_name();
         let expected =
             format!("{} lies on {name}, which is no disk of the plan by now; it was left alone", other.path());
         assert_eq!((failure.stage, failure.error.to_string().as_str()), (stage, expected.as_str()));
@@ -338,7 +339,7 @@ fn what_is_not_as_it_was_fails_the_install_with_both_sides() {
 /// A whole disk with an ext4 that has these files.
 fn installed(files: &[(&str, &str)]) -> LoopDevice {
     let disk = LoopDevice::new(16 << 20, 512);
-    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut mounts = Mounts::new(dir.path());
     mounts.mount(&root_on(&disk, &[])).unwrap();
@@ -351,7 +352,7 @@ fn installed(files: &[(&str, &str)]) -> LoopDevice {
 
 fn root_on(disk: &LoopDevice, options: &[&str]) -> MountFilesystem {
     let options = options.iter().map(|option| (*option).to_owned()).collect();
-    MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options, others: vec![] }
+    MountFilesystem { device: disk.path().clone(), path: "/".into(), format: Format::Ext4, options, others: vec![] }
 }
 
 /// A raw image in a file: a GPT with one ext4.
@@ -380,13 +381,13 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
     };
     let burn = |taken: &str| BurnDisk {
         name: "debian".into(),
-        device: disk.path().into(),
+        device: disk.path().clone(),
         identity: identity(disk.path()),
         size_bytes: 64 << 20,
         sector_bytes: 512,
         grow: Some(1),
         filesystems: vec![root.clone()],
-        taken: [(taken.to_owned(), "/dev/sdb1".to_owned())].into(),
+        taken: [(taken.to_owned(), "/dev/sdb1".into())].into(),
     };
     let bench = Bench::new();
     let burned = |burn: &BurnDisk| {
@@ -423,7 +424,7 @@ fn loop_what_is_installed_already_is_never_written() {
     let plan = Plan { point_of_no_return, ..plan(stages) };
     let dir = tempfile::tempdir().unwrap();
     let mut session = Session { mounts: Mounts::new(dir.path()), ..bench.session() };
-    session.undo.push(Undo::Made(disk.path().into()));
+    session.undo.push(Undo::Made(disk.path().clone()));
     session.stage(&plan.stages[0]).unwrap();
     let read_only = session.root().unwrap().write("/file", 0o600, b"").unwrap_err().to_string();
     assert!(read_only.contains("Read-only file system"), "{read_only}");

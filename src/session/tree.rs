@@ -3,6 +3,7 @@
 use super::{Session, disk};
 use crate::allocation;
 use crate::boot::kexec;
+use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Hidden};
 use crate::image::{self, Beneath, Conflicts};
@@ -70,7 +71,7 @@ impl Session {
         target::marker::forget(&self.root()?)
     }
 
-    pub(super) fn run_installer(&mut self, devices: &[String]) -> Result<()> {
+    pub(super) fn run_installer(&mut self, devices: &[DevicePath]) -> Result<()> {
         self.undo.push(Undo::EndProcesses);
         let reporter = &*self.reporter;
         installer::run(&self.root()?, devices, installer::DEADLINE, &|line| reporter.say(line))

@@ -4,6 +4,7 @@
 use super::Session;
 use super::alone::on_device;
 use crate::boot::kexec;
+use crate::device::DevicePath;
 use crate::error::Result;
 use crate::layout::Format;
 use crate::plan::{ActivateGroup, AssembleArray, CreateArray, CreateGroup, Leaves, OnDevice};
@@ -17,11 +18,11 @@ pub(super) enum Undo {
     /// Everything that the session has locked.
     Unlock,
     /// A disk that this stage wipes. One whose wipe has failed must not pass for one that was never touched.
-    Wiping(String),
+    Wiping(DevicePath),
     /// A disk that was wiped: its tables are of this session.
-    Wiped(String),
+    Wiped(DevicePath),
     /// A device with a filesystem, or a raw image, of this session.
-    Made(String),
+    Made(DevicePath),
     /// An array or a group that the session has started.
     TakeDown(OnDevice),
     /// Everything that is mounted.
@@ -106,7 +107,7 @@ impl Session {
     }
 
     /// Only on the disks of the plan: no firmware finds a boot loader there any more, no boot loader a filesystem.
-    fn make_unbootable(&self, device: &str, leaves: Leaves, wipe: fn(&str) -> Result<()>) -> Result<()> {
+    fn make_unbootable(&self, device: &DevicePath, leaves: Leaves, wipe: fn(&DevicePath) -> Result<()>) -> Result<()> {
         if leaves.half_made() {
             match self.held.prove_below(device).and_then(|()| wipe(device)) {
                 Ok(()) => self.say(&format!("{device}: wiped, so that nothing half-installed can boot")),

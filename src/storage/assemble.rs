@@ -6,7 +6,7 @@
 use super::lock::Locks;
 use super::{kernel, look, overlay};
 use crate::command::Command;
-use crate::device::KernelName;
+use crate::device::{DevicePath, KernelName};
 use crate::error::{Context, Phase, Result};
 use crate::inventory::{Array, Failed, Inventory, MemberRole, Tried, VolumeGroup};
 use crate::survey::{self, Depth, LVM_COPY, LVM_LOOKS, Piece};
@@ -37,7 +37,7 @@ pub struct Assembled {
     /// What was running before.
     before: Vec<KernelName>,
     /// All that was asked for.
-    disks: Vec<String>,
+    disks: Vec<DevicePath>,
     locks: Locks,
     /// Arrays that were tried and did not start.
     failed: Vec<Failed>,
@@ -49,7 +49,7 @@ pub struct Assembled {
 ///
 /// # Errors
 /// A disk cannot be locked, or sysfs cannot be read. Then the disks are unlocked again.
-pub fn assemble(disks: &[String]) -> Result<Assembled> {
+pub fn assemble(disks: &[DevicePath]) -> Result<Assembled> {
     let (disks, locks) = (disks.to_vec(), Locks::default());
     let mut assembled = Assembled { before: running()?, disks, locks, failed: Vec::new(), notes: Vec::new() };
     match assembled.lock().and_then(|()| assembled.build()) {
@@ -159,7 +159,7 @@ fn running() -> Result<Vec<KernelName>> {
     Ok(names.map(KernelName::from).collect())
 }
 
-fn is_read_only(disk: &str) -> Result<bool> {
+fn is_read_only(disk: &DevicePath) -> Result<bool> {
     let path = kernel::sysfs(disk)?.join("ro");
     let text = fs::read_to_string(&path).context(Phase::Storage, || format!("read {}", path.display()))?;
     Ok(text.trim() == "1")
@@ -181,7 +181,7 @@ fn start(array: &Array) -> Result<(), String> {
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
         return Err("none of its members is known to be whole and up to date".to_owned());
     }
-    let members: Vec<String> = array.members.iter().map(|member| member.device.to_string()).collect();
+    let members: Vec<DevicePath> = array.members.iter().map(|member| member.device.clone()).collect();
     if !array.writes_at_start {
         return run(array, &members);
     }
@@ -190,7 +190,7 @@ fn start(array: &Array) -> Result<(), String> {
 }
 
 /// Overlays over these devices, all or none.
-fn cover(devices: &[String]) -> Result<Vec<String>, String> {
+fn cover(devices: &[DevicePath]) -> Result<Vec<DevicePath>, String> {
     let room_bytes = overlay::room_bytes() / devices.len().max(1) as u64;
     let mut overlays = Vec::new();
     for device in devices {
@@ -205,7 +205,7 @@ fn cover(devices: &[String]) -> Result<Vec<String>, String> {
     Ok(overlays)
 }
 
-fn uncover(overlays: &[String]) {
+fn uncover(overlays: &[DevicePath]) {
     for error in overlays.iter().filter_map(|overlay| overlay::remove(overlay).err()) {
         tracing::warn!("{error}");
     }
@@ -214,7 +214,7 @@ fn uncover(overlays: &[String]) {
 /// Not `mdadm --assemble --scan`: that gives up at the first member of a running array whose count of events is behind,
 /// and never reaches the arrays that come after it (Assemble.c, "Found some drive for an array that is already
 /// active").
-fn run(array: &Array, members: &[String]) -> Result<(), String> {
+fn run(array: &Array, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
     let mdadm = mdadm.arg(format!("--uuid={}", array.uuid.simple()));
@@ -230,7 +230,7 @@ fn free_name() -> Result<String, String> {
 
 /// How many of its physical volumes are there.
 fn present(group: &VolumeGroup) -> usize {
-    group.physical.iter().filter(|physical| !physical.device.is_empty()).count()
+    group.physical.iter().filter(|physical| physical.device.is_some()).count()
 }
 
 /// By UUID: two groups may have one name.

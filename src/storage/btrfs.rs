@@ -3,17 +3,18 @@
 //! an old copy.
 
 use super::kernel;
+use crate::device::DevicePath;
 use std::fs::File;
 
 /// Makes the kernel forget all devices that are not mounted, and list these. A device without btrfs is not listed, and
 /// that is no error here.
-pub fn list_only<'a>(devices: impl Iterator<Item = &'a String>) {
+pub fn list_only<'a>(devices: impl Iterator<Item = &'a DevicePath>) {
     // Without btrfs in the kernel there is no list.
     let Ok(control) = File::open("/dev/btrfs-control") else { return };
     let forgotten = kernel::forget_btrfs(&control);
     tracing::debug!(?forgotten, "btrfs devices");
     for device in devices {
         let listed = kernel::list_btrfs(&control, device);
-        tracing::debug!(device, ?listed, "btrfs devices");
+        tracing::debug!(%device, ?listed, "btrfs devices");
     }
 }

@@ -1,13 +1,14 @@
 //! Who uses a device or a mount: for the errors that say "busy", which otherwise leave a person guessing.
 
 use super::kernel;
+use crate::device::DevicePath;
 use crate::survey::{self, mounts::Mount};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Who uses this device, in words: what holds it, and processes. Best effort, empty when nobody is found.
-pub fn device_users(device: &str) -> Vec<String> {
+pub fn device_users(device: &DevicePath) -> Vec<String> {
     let mut users = device_holders(device);
     let devices = with_partitions(device);
     let numbers: Vec<String> = devices.iter().filter_map(|sysfs| fs::read_to_string(sysfs.join("dev")).ok()).collect();
@@ -16,7 +17,7 @@ pub fn device_users(device: &str) -> Vec<String> {
 }
 
 /// What holds this device or a partition of it, in words: mounts, swap, other block devices.
-pub fn device_holders(device: &str) -> Vec<String> {
+pub fn device_holders(device: &DevicePath) -> Vec<String> {
     let mounts = mounts();
     let swaps = survey::mounts::swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default());
     let mut users = Vec::new();
@@ -35,7 +36,7 @@ pub fn device_holders(device: &str) -> Vec<String> {
 }
 
 /// Directories of the device and its partitions in sysfs.
-pub(super) fn with_partitions(device: &str) -> Vec<PathBuf> {
+pub(super) fn with_partitions(device: &DevicePath) -> Vec<PathBuf> {
     let Ok(disk) = kernel::sysfs(device) else { return Vec::new() };
     let partitions = kernel::partitions(device).unwrap_or_default();
     let partitions: Vec<PathBuf> = partitions.into_iter().map(|partition| disk.join(partition.name.as_str())).collect();
@@ -106,12 +107,12 @@ impl Process {
             let Ok(link) = fs::read_link(&file) else { return false };
             link.starts_with("/dev")
                 && numbers.iter().any(|number| is_device(&link.to_string_lossy(), number))
-                && !self.holds_disk(&file, &link.to_string_lossy())
+                && !self.holds_disk(&file, &link.to_string_lossy().as_ref().into())
         })
     }
 
     /// This process keeps the disks of a plan open for reading while the plan runs. That is in nobody's way.
-    fn holds_disk(&self, file: &Path, device: &str) -> bool {
+    fn holds_disk(&self, file: &Path, device: &DevicePath) -> bool {
         let info = Path::new("/proc/self/fdinfo").join(file.file_name().unwrap_or_default());
         let info = || fs::read_to_string(info).unwrap_or_default();
         let flags = |info: String| {

@@ -5,6 +5,7 @@ use super::mount::Mounts;
 use super::vmdisks::Disks;
 use super::wipe;
 use crate::command::Command;
+use crate::device::DevicePath;
 use crate::layout::Format;
 use crate::plan::MountFilesystem;
 use std::fs;
@@ -97,7 +98,7 @@ const BTRFS: [&str; 16] = [
 /// mkfs.fat(8).
 const VFAT: [&str; 7] = ["", "-F 16", "-F 32", "-F 32 -s 8", "-S 4096", "-a", "-f 1"];
 
-fn made_and_mounted(device: &str, format: Format, options: &str, mount: &[&str]) -> Result<(), String> {
+fn made_and_mounted(device: &DevicePath, format: Format, options: &str, mount: &[&str]) -> Result<(), String> {
     wipe::wipe_ends(device).map_err(|error| error.to_string())?;
     let (tool, force) = match format {
         Format::Vfat => ("mkfs.vfat", None),

@@ -2,6 +2,7 @@
 
 use super::{kernel, wipe};
 use crate::command::{Command, CommandError};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
 use crate::plan::MakeFilesystem;
@@ -91,12 +92,12 @@ fn argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<String>)> 
     }
     let mut args = filesystem.createoptions.clone();
     args.append(&mut ours);
-    args.push(filesystem.device.clone());
+    args.push(filesystem.device.to_string());
     Ok((tool, args))
 }
 
 /// The UUID in the superblock, as blkid writes it, from the device itself and not from a cache.
-fn read_uuid(device: &str, format: Format) -> io::Result<String> {
+fn read_uuid(device: &DevicePath, format: Format) -> io::Result<String> {
     let file = File::open(device)?;
     if file.metadata()?.file_type().is_block_device() {
         kernel::flush_buffers(&file)?;
@@ -131,7 +132,7 @@ fn uuid_in(start: &[u8], format: Format) -> Option<String> {
 }
 
 /// What udev would do. grub-mkconfig writes `root=/dev/…` instead of `root=UUID=…` when the link is missing.
-fn link_by_uuid(device: &str, uuid: &str) -> Result<()> {
+fn link_by_uuid(device: &DevicePath, uuid: &str) -> Result<()> {
     let link = Path::new("/dev/disk/by-uuid").join(uuid);
     let what = || format!("link {} to {device}", link.display());
     let sysfs = kernel::sysfs(device)?;
@@ -153,7 +154,7 @@ mod tests {
 
     fn filesystem(device: &str, format: Format, uuid: &str, createoptions: &[&str]) -> MakeFilesystem {
         MakeFilesystem {
-            device: device.to_owned(),
+            device: device.into(),
             format,
             label: Some("data".to_owned()),
             uuid: uuid.to_owned(),
@@ -203,8 +204,8 @@ mod tests {
         let disks = [(512, LoopDevice::new(320 << 20, 512)), (4096, LoopDevice::new(320 << 20, 4096))];
         for (format, uuid, sector_bytes, options) in cases {
             let device = disks.iter().find(|(bytes, _)| *bytes == sector_bytes).unwrap().1.path();
-            make(&filesystem(device, format, uuid, options)).unwrap();
-            let found = Command::new("blkid").args(["-p", "-o", "export", device]).run().unwrap().stdout;
+            make(&filesystem(device.as_str(), format, uuid, options)).unwrap();
+            let found = Command::new("blkid").args(["-p", "-o", "export", device.as_str()]).run().unwrap().stdout;
             for expected in [format!("TYPE={format}"), format!("UUID={uuid}"), "LABEL=data".to_owned()] {
                 assert!(found.lines().any(|line| line == expected), "{format}: {found}");
             }
@@ -223,7 +224,7 @@ mod tests {
             for (disk, format) in &disks {
                 let uuid = uuid::Uuid::new_v4().to_string();
                 scope.spawn(move || {
-                    make(&filesystem(disk.path(), *format, &uuid, &[])).unwrap();
+                    make(&filesystem(disk.path().as_str(), *format, &uuid, &[])).unwrap();
                     fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
                 });
             }
@@ -234,8 +235,9 @@ mod tests {
     #[ignore = "needs root and loop devices"]
     fn loop_the_tools_own_words_are_in_the_error() {
         let disk = LoopDevice::new(16 << 20, 512);
-        let error =
-            make(&filesystem(disk.path(), Format::Ext4, UUID, &["-O", "no_such_feature"])).unwrap_err().to_string();
+        let error = make(&filesystem(disk.path().as_str(), Format::Ext4, UUID, &["-O", "no_such_feature"]))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with(&format!("make ext4 on {}: `mkfs.ext4 -O no_such_feature", disk.path())), "{error}");
         assert!(error.contains("Invalid filesystem option set: no_such_feature"), "{error}");
         let none = MakeFilesystem { format: Format::None, ..filesystem("/dev/no-such-disk", Format::None, "", &[]) };

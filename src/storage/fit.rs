@@ -4,6 +4,7 @@
 //! The image's entries are kept byte for byte, with their numbers, attributes and GUIDs. Other tables than GPTs are left as they are.
 
 use super::{gpt, kernel, wipe};
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::gpt::{Entry, Gpt, fit_protective_mbr, is_header};
 use crate::inventory::{Partition, Table};
@@ -27,7 +28,7 @@ const EXTENDED_BYTES: u64 = 1024;
 /// # Errors
 /// The disk is in use or cannot be written; the GPT is damaged or does not fit; the partition is not there, or another one
 /// lies behind it.
-pub fn fit(device: &str, grow: Option<u32>) -> Result<Option<Table>> {
+pub fn fit(device: &DevicePath, grow: Option<u32>) -> Result<Option<Table>> {
     let disk = wipe::open_exclusive(device)?;
     let sector_bytes = kernel::sector_bytes(&disk).context(Phase::Storage, || format!("sector size of {device}"))?;
     let size_bytes = kernel::size_bytes(&disk).context(Phase::Storage, || format!("size of {device}"))?;

@@ -1,6 +1,7 @@
 //! Writes a GPT exactly as planned, proves it by reading it back, and tells the kernel.
 
 use super::{identify, kernel, wipe};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::gpt::{ENTRIES, Entry, Gpt, NAME_UNITS, protective_mbr};
 use crate::plan::{NewPartition, PartitionTable};
@@ -140,7 +141,7 @@ fn place(table: &PartitionTable, partition: &NewPartition) -> (u64, u64) {
 }
 
 /// Waits until the node at this path is this partition.
-pub(super) fn wait_for_node(disk: &str, number: u32, path: &str) -> Result<()> {
+pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -> Result<()> {
     let known = kernel::partitions(disk)?.into_iter().find(|known| known.number == number);
     let name = known.map(|known| known.name).unwrap_or_default();
     let end = Instant::now() + NODE_PATIENCE;
@@ -168,7 +169,7 @@ mod tests {
 
     fn partition(number: u32, first_lba: u64, last_lba: u64, name: &str) -> NewPartition {
         let kind = crate::layout::PartitionKind::Boot.guid();
-        let device = format!("/dev/x{number}");
+        let device = format!("/dev/x{number}").into();
         NewPartition {
             number,
             device,
@@ -277,9 +278,9 @@ mod tests {
             write(&table).unwrap();
             // Again, over itself, with the kernel's partitions still there.
             write(&table).unwrap();
-            let check = Command::new("sgdisk").args(["-v", disk.path()]).run().unwrap().stdout;
+            let check = Command::new("sgdisk").args(["-v", disk.path().as_str()]).run().unwrap().stdout;
             assert!(check.contains("No problems found"), "{check}");
-            let json = Command::new("sfdisk").args(["--json", disk.path()]).run().unwrap().stdout;
+            let json = Command::new("sfdisk").args(["--json", disk.path().as_str()]).run().unwrap().stdout;
             let json: serde_json::Value = serde_json::from_str(&json).unwrap();
             let json = &json["partitiontable"];
             assert_eq!(json["id"].as_str().unwrap().to_lowercase(), table.guid.to_string());

@@ -2,6 +2,7 @@
 //! kernel does the work, and the ramdisk needs none of these tools.
 
 use super::kernel;
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
 use std::fs::File;
@@ -11,7 +12,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// It cannot grow, or not while it is mounted.
-pub fn grow(device: &str, format: Format, point: &Path) -> Result<u64> {
+pub fn grow(device: &DevicePath, format: Format, point: &Path) -> Result<u64> {
     let what = || format!("grow the {format} on {device} to its partition's end");
     let root = File::open(point).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
@@ -44,7 +45,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A filesystem that is smaller than its device grows to the size of the device. A second time changes nothing.
-    fn grows(device: &str, format: Format) {
+    fn grows(device: &DevicePath, format: Format) {
         let argv = match format {
             Format::Ext3 => format!("mkfs.ext3 -q {device} 64M"),
             Format::Ext4 => format!("mkfs.ext4 -q {device} 64M"),

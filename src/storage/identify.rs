@@ -2,6 +2,7 @@
 //! `/dev/sdb`.
 
 use super::kernel;
+use crate::device::DevicePath;
 use crate::empty;
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::DiskIdentity;
@@ -48,11 +49,11 @@ fn compare(disk: &File, identity: &DiskIdentity, consequence: &str) -> Result<()
 ///
 /// # Errors
 /// It is no block device, or does not tell.
-pub fn read(disk: &File, device: &str) -> Result<DiskIdentity> {
+pub fn read(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
     let (serial, wwn) = survey::serial_and_wwn(&kernel::sysfs_of_open(disk, device)?);
     let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("ask {device} for its size"))?;
     let diskseq = kernel::diskseq(disk).context(Phase::Storage, || format!("ask {device} which disk it is"))?;
-    let (device, serial, wwn) = (device.to_owned(), empty::some(serial), empty::some(wwn));
+    let (device, serial, wwn) = (device.clone(), empty::some(serial), empty::some(wwn));
     Ok(DiskIdentity { device, size_bytes, serial, wwn, diskseq })
 }
 
@@ -92,7 +93,7 @@ impl Held {
     ///
     /// # Errors
     /// It lies on another disk, which was not written.
-    pub fn prove_below(&self, device: &str) -> Result<()> {
+    pub fn prove_below(&self, device: &DevicePath) -> Result<()> {
         for bottom in disks_below(&kernel::sysfs(device)?) {
             let is_it = |disk: &File| kernel::sysfs_of_open(disk, device).is_ok_and(|held| held == bottom);
             let Some((identity, disk)) = self.0.iter().find(|(_, disk)| is_it(disk)) else {

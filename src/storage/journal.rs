@@ -1,5 +1,6 @@
 //! Where an ext3 or ext4 has its journal.
 
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,7 @@ const JOURNAL_INODE: usize = 0xe0;
 ///
 /// # Errors
 /// The device cannot be read.
-pub fn is_elsewhere(device: &str) -> Result<bool> {
+pub fn is_elsewhere(device: &DevicePath) -> Result<bool> {
     let mut superblock = [0; 1024];
     let read = File::open(device).and_then(|file| file.read_exact_at(&mut superblock, SUPERBLOCK));
     read.context(Phase::Storage, || format!("read the superblock of {device}"))?;
@@ -34,7 +35,7 @@ mod tests {
     #[test]
     fn a_journal_is_inside_or_elsewhere() {
         let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let path = |name: &str| DevicePath::from(dir.path().join(name).to_str().unwrap());
         for (name, options, expected) in
             [("own", "", false), ("none", "-O ^has_journal", false), ("dev", "-O journal_dev", false)]
         {

@@ -1,6 +1,6 @@
 //! Block device ioctls, and what sysfs says of a disk and its partitions. There is no udev to ask or to wait for.
 
-use crate::device::KernelName;
+use crate::device::{DevicePath, KernelName};
 use crate::error::{Context, Phase, Result};
 use crate::survey::number_text;
 use nix::errno::Errno;
@@ -191,9 +191,9 @@ pub fn grow_btrfs(filesystem: &File) -> nix::Result<()> {
 }
 
 /// Puts a device on the kernel's list of btrfs devices; `control` is `/dev/btrfs-control`.
-pub fn list_btrfs(control: &File, device: &str) -> nix::Result<()> {
+pub fn list_btrfs(control: &File, device: &DevicePath) -> nix::Result<()> {
     // SAFETY: BTRFS_IOC_SCAN_DEV reads one of these where the pointer says; the name ends in NUL.
-    unsafe { ioctl::btrfs_scan_dev(control.as_raw_fd(), &btrfs_args(device)?) }.map(drop)
+    unsafe { ioctl::btrfs_scan_dev(control.as_raw_fd(), &btrfs_args(device.as_str())?) }.map(drop)
 }
 
 /// Takes all devices off that list which are not mounted.
@@ -260,7 +260,7 @@ fn blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> nix::R
 ///
 /// # Errors
 /// The path is no block device, or sysfs is not there.
-pub fn sysfs(device: &str) -> Result<PathBuf> {
+pub fn sysfs(device: &DevicePath) -> Result<PathBuf> {
     sysfs_of(device, fs::metadata(device))
 }
 
@@ -268,11 +268,11 @@ pub fn sysfs(device: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As [`sysfs`].
-pub fn sysfs_of_open(file: &File, device: &str) -> Result<PathBuf> {
+pub fn sysfs_of_open(file: &File, device: &DevicePath) -> Result<PathBuf> {
     sysfs_of(device, file.metadata())
 }
 
-fn sysfs_of(device: &str, metadata: std::io::Result<fs::Metadata>) -> Result<PathBuf> {
+fn sysfs_of(device: &DevicePath, metadata: std::io::Result<fs::Metadata>) -> Result<PathBuf> {
     let what = || format!("find {device} in /sys");
     let metadata = metadata.context(Phase::Storage, what)?;
     if !metadata.file_type().is_block_device() {
@@ -285,7 +285,7 @@ fn sysfs_of(device: &str, metadata: std::io::Result<fs::Metadata>) -> Result<Pat
 ///
 /// # Errors
 /// As [`sysfs`].
-pub fn partitions(disk: &str) -> Result<Vec<KernelPartition>> {
+pub fn partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
     let what = || format!("list the partitions of {disk}");
     let mut found = Vec::new();
     for entry in fs::read_dir(sysfs(disk)?).context(Phase::Storage, what)? {

@@ -1,6 +1,7 @@
 //! The second lock on disks that are not to be written: read-only at the block layer (BLKROSET).
 
 use super::kernel;
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::plan::ByteRange;
 use sha2::{Digest, Sha256};
@@ -12,14 +13,14 @@ use std::path::Path;
 /// Devices that this run has made read-only, and what was on them then.
 #[derive(Debug, Default)]
 pub struct Locks {
-    devices: Vec<String>,
+    devices: Vec<DevicePath>,
     untouched: Vec<Untouched>,
 }
 
 /// A part of a disk that nobody may write, and what was in it.
 #[derive(Debug)]
 struct Untouched {
-    disk: String,
+    disk: DevicePath,
     range: ByteRange,
     digest: [u8; 32],
 }
@@ -29,12 +30,12 @@ impl Locks {
     ///
     /// # Errors
     /// The disk is not there or refuses.
-    pub fn lock(&mut self, disk: &str) -> Result<()> {
+    pub fn lock(&mut self, disk: &DevicePath) -> Result<()> {
         set(disk, true)?;
-        self.devices.push(disk.to_owned());
+        self.devices.push(disk.clone());
         // A partition has a flag of its own, which Linux before 5.11 does not take over from its disk.
         for partition in kernel::partitions(disk)? {
-            let device = partition.name.path().to_string();
+            let device = partition.name.path();
             set(&device, true)?;
             self.devices.push(device);
         }
@@ -43,9 +44,9 @@ impl Locks {
 
     /// Remembers what is in these parts of a disk. A part that cannot be read now is not compared later, because a
     /// failing disk is nobody's fault here.
-    pub fn remember(&mut self, disk: &str, untouched: &[ByteRange]) {
+    pub fn remember(&mut self, disk: &DevicePath, untouched: &[ByteRange]) {
         let read = untouched.iter().filter_map(|range| {
-            digest(disk, *range).ok().map(|digest| Untouched { disk: disk.to_owned(), range: *range, digest })
+            digest(disk, *range).ok().map(|digest| Untouched { disk: disk.clone(), range: *range, digest })
         });
         self.untouched.extend(read);
     }
@@ -67,9 +68,9 @@ impl Locks {
     ///
     /// # Errors
     /// A device refuses.
-    pub fn unlock_disk(&mut self, disk: &str, others: &[u32]) -> Result<()> {
+    pub fn unlock_disk(&mut self, disk: &DevicePath, others: &[u32]) -> Result<()> {
         let partitions = kernel::partitions(disk)?.into_iter().filter(|partition| !others.contains(&partition.number));
-        let partitions: Vec<String> = partitions.map(|partition| partition.name.path().to_string()).collect();
+        let partitions: Vec<DevicePath> = partitions.map(|partition| partition.name.path()).collect();
         let (mine, others) = self.devices.drain(..).partition(|device| device == disk || partitions.contains(device));
         self.devices = others;
         unlock(mine)
@@ -85,15 +86,15 @@ impl Locks {
     }
 }
 
-fn unlock(devices: Vec<String>) -> Result<()> {
+fn unlock(devices: Vec<DevicePath>) -> Result<()> {
     let unlock =
-        |device: String| set(&device, false).or_else(|error| if is_gone(&device) { Ok(()) } else { Err(error) });
+        |device: DevicePath| set(&device, false).or_else(|error| if is_gone(&device) { Ok(()) } else { Err(error) });
     let results: Vec<_> = devices.into_iter().rev().map(unlock).collect();
     results.into_iter().collect()
 }
 
 /// Reads the disk itself, not the page cache.
-fn digest(disk: &str, range: ByteRange) -> io::Result<[u8; 32]> {
+fn digest(disk: &DevicePath, range: ByteRange) -> io::Result<[u8; 32]> {
     let file = File::open(disk)?;
     kernel::flush_buffers(&file)?;
     let mut bytes = vec![0; usize::try_from(range.length).map_err(io::Error::other)?];
@@ -101,13 +102,13 @@ fn digest(disk: &str, range: ByteRange) -> io::Result<[u8; 32]> {
     Ok(Sha256::digest(&bytes).into())
 }
 
-fn set(device: &str, read_only: bool) -> Result<()> {
+fn set(device: &DevicePath, read_only: bool) -> Result<()> {
     let what = || format!("make {device} {}", if read_only { "read-only" } else { "writable" });
     let file = File::open(device).context(Phase::Storage, what)?;
     kernel::set_read_only(&file, read_only).context(Phase::Storage, what)
 }
 
-fn is_gone(device: &str) -> bool {
+fn is_gone(device: &DevicePath) -> bool {
     !Path::new(device).exists()
 }
 
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn a_disk_that_was_unplugged_is_no_trouble_and_one_that_refuses_is() {
         let locks = |devices: &[&str]| Locks {
-            devices: devices.iter().map(|device| (*device).to_owned()).collect(),
+            devices: devices.iter().map(|device| (*device).into()).collect(),
             ..Locks::default()
         };
         locks(&["/dev/no-such-disk"]).unlock().unwrap();
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_not_there_cannot_be_locked() {
-        let error = Locks::default().lock("/dev/no-such-disk").unwrap_err().to_string();
+        let error = Locks::default().lock(&"/dev/no-such-disk".into()).unwrap_err().to_string();
         assert!(error.starts_with("make /dev/no-such-disk read-only: "), "{error}");
     }
 }

@@ -67,7 +67,7 @@ fn candidates(inventory: &Inventory) -> Vec<(DevicePath, String)> {
     topology::units(inventory).filter_map(candidate).collect()
 }
 
-fn mounted(device: &str, kind: &str, point: &Path) -> io::Result<()> {
+fn mounted(device: &DevicePath, kind: &str, point: &Path) -> io::Result<()> {
     let (fstype, data) = how(kind).ok_or(io::ErrorKind::Unsupported)?;
     let flags = MountFlags::RDONLY | MountFlags::NOATIME | mount::INERT;
     Mount::builder().fstype(fstype).flags(flags).data(data).mount(device, point).map(drop)

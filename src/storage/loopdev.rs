@@ -1,6 +1,7 @@
 //! A loop device over a sparse file, for tests; gone when dropped.
 
 use crate::command::Command;
+use crate::device::DevicePath;
 use crate::plan::{DiskIdentity, NewPartition, PartitionTable};
 use std::path::Path;
 use tempfile::NamedTempFile;
@@ -8,7 +9,7 @@ use uuid::Uuid;
 
 pub struct LoopDevice {
     file: NamedTempFile,
-    device: String,
+    device: DevicePath,
 }
 
 impl LoopDevice {
@@ -21,7 +22,7 @@ impl LoopDevice {
         let file = NamedTempFile::new_in(dir).unwrap();
         file.as_file().set_len(size_bytes).unwrap();
         let losetup = Command::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
-        let device = losetup.arg(file.path()).run().unwrap().stdout.trim().to_owned();
+        let device: DevicePath = losetup.arg(file.path()).run().unwrap().stdout.trim().into();
         // The kernel keeps this flag when a loop device is detached.
         super::kernel::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
         LoopDevice { file, device }
@@ -34,17 +35,17 @@ impl LoopDevice {
             let before = disk.identity();
             let file = NamedTempFile::new().unwrap();
             file.as_file().set_len(size_bytes).unwrap();
-            Command::new("losetup").args(["--detach", &disk.device]).run().unwrap();
+            Command::new("losetup").arg("--detach").arg(&disk.device).run().unwrap();
             // Another test may be faster to take the name.
             if Command::new("losetup").arg(&disk.device).arg(file.path()).run().is_ok() {
                 disk.file = file;
                 return (before, disk);
             }
-            disk.device.clear();
+            disk.device = DevicePath::default();
         }
     }
 
-    pub fn path(&self) -> &str {
+    pub fn path(&self) -> &DevicePath {
         &self.device
     }
 
@@ -57,8 +58,8 @@ impl LoopDevice {
     }
 
     /// Device of partition `number`.
-    pub fn partition(&self, number: u32) -> String {
-        crate::layout::partition_device(&self.device, number)
+    pub fn partition(&self, number: u32) -> DevicePath {
+        self.device.partition(number)
     }
 
     /// A table with these partitions: number, first and last LBA.
@@ -89,6 +90,6 @@ impl Drop for LoopDevice {
                 let _ = super::kernel::delete_partition(&disk, partition.number);
             }
         }
-        let _ = Command::new("losetup").args(["--detach", &self.device]).run();
+        let _ = Command::new("losetup").arg("--detach").arg(&self.device).run();
     }
 }

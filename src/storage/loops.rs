@@ -1,5 +1,6 @@
 //! Loop devices over a file, with sectors of any size. The kernel removes them when nobody has them open any more.
 
+use crate::device::DevicePath;
 use nix::errno::Errno;
 use std::fs::{self, File};
 use std::io;
@@ -36,7 +37,7 @@ mod ioctl {
 pub struct LoopDevice {
     pub file: File,
     /// `/dev/loop0`.
-    pub path: String,
+    pub path: DevicePath,
 }
 
 impl LoopDevice {
@@ -49,7 +50,7 @@ impl LoopDevice {
         loop {
             // SAFETY: LOOP_CTL_GET_FREE takes no argument.
             let number = unsafe { ioctl::get_free(control.as_raw_fd()) }?;
-            let path = format!("/dev/loop{number}");
+            let path = DevicePath::from(format!("/dev/loop{number}"));
             let file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&file, backing, sector_bytes) {
                 // Somebody else was faster.

@@ -4,6 +4,7 @@
 
 use super::{busy, release, wipe};
 use crate::command::Command;
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::{LvmType, Size};
 use crate::plan::{CreateGroup, CreateVolume};
@@ -38,7 +39,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
     // Removes the signatures that LVM would ask about, and those at the end, which it does not look for.
-    devices.iter().try_for_each(|device| wipe::wipe_ends(device)).context(Phase::Storage, what)?;
+    devices.iter().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
     lvm("vgcreate", devices, group_args(group)).context(Phase::Storage, what)?;
     let found = report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
     // LVM sorts them.
@@ -70,7 +71,7 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
-pub fn activate(name: &str, volumes: &[String], devices: &[String]) -> Result<()> {
+pub fn activate(name: &str, volumes: &[String], devices: &[DevicePath]) -> Result<()> {
     let args = ["--activate", "y", "--activationmode", "degraded"].map(str::to_owned);
     let paths = volumes.iter().map(|volume| format!("{name}/{volume}"));
     let activated = lvm("lvchange", devices, args.into_iter().chain(paths));
@@ -81,10 +82,11 @@ pub fn activate(name: &str, volumes: &[String], devices: &[String]) -> Result<()
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
-pub fn deactivate(name: &str, devices: &[String]) -> Result<()> {
+pub fn deactivate(name: &str, devices: &[DevicePath]) -> Result<()> {
     lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
         let volumes = fs::read_dir(format!("/dev/{name}")).into_iter().flatten().flatten();
-        let users: Vec<_> = volumes.flat_map(|volume| busy::device_users(&volume.path().to_string_lossy())).collect();
+        let users: Vec<_> =
+            volumes.flat_map(|volume| busy::device_users(&volume.path().to_string_lossy().as_ref().into())).collect();
         let what = format!("deactivate volume group {name}{}", busy::in_words(&users));
         Error::with_source(Phase::Storage, what, error)
     })
@@ -92,7 +94,7 @@ pub fn deactivate(name: &str, devices: &[String]) -> Result<()> {
 
 fn group_args(group: &CreateGroup) -> Vec<String> {
     let tags = group.tags.iter().flat_map(|tag| ["--addtag".to_owned(), tag.clone()]);
-    tags.chain([group.name.clone()]).chain(group.devices.iter().cloned()).collect()
+    tags.chain([group.name.clone()]).chain(group.devices.iter().map(DevicePath::to_string)).collect()
 }
 
 fn volume_args(volume: &CreateVolume) -> Vec<String> {
@@ -116,9 +118,9 @@ fn volume_args(volume: &CreateVolume) -> Vec<String> {
 }
 
 /// Runs an LVM command that sees these devices only, and answers every question with yes.
-fn lvm(command: &str, devices: &[String], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
+fn lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
     let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
-    let seen = devices.iter().flat_map(|device| ["--devices", device]);
+    let seen = devices.iter().flat_map(|device| ["--devices", device.as_str()]);
     let run = Command::new("lvm").args([command, "--yes", "--config", CONFIG]).args(seen).args(args);
     // libdevmapper waits for udev on its own account.
     let run = run.env("DM_DISABLE_UDEV", "1").deadline(DEADLINE).run();
@@ -126,7 +128,7 @@ fn lvm(command: &str, devices: &[String], args: impl IntoIterator<Item = impl As
 }
 
 /// The fields of one group or volume; sizes in bytes. LVM writes a line for each segment; equal ones count once.
-fn report(command: &str, devices: &[String], name: &str, fields: &[&str]) -> Result<Vec<String>> {
+fn report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str]) -> Result<Vec<String>> {
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
     let output = lvm(command, devices, args)?;
@@ -158,13 +160,13 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
         Size::Mib(mib) => (mib.get() << 20).next_multiple_of(unit),
     };
     let planned = [volume.kind.name().to_owned(), stripes.to_string(), planned.to_string(), extent.to_string()];
-    compare(&volume.device, &planned, found)
+    compare(volume.device.as_str(), &planned, found)
 }
 
 /// Keeps volumes from synchronising their copies. Volumes without copies refuse the message, and that is no error.
 pub fn hold_back(name: &str, volumes: &[String]) {
     for volume in volumes {
-        if let Err(error) = freeze(&format!("/dev/{name}/{volume}")) {
+        if let Err(error) = freeze(&format!("/dev/{name}/{volume}").into()) {
             tracing::debug!("{error}");
         }
     }
@@ -172,7 +174,7 @@ pub fn hold_back(name: &str, volumes: &[String]) {
 
 /// Keeps the kernel from synchronising the copies while the image is written. The synchronisation begins with the next
 /// activation. LVM's own way, `--nosync`, would never make the copies equal.
-fn freeze(device: &str) -> Result<()> {
+fn freeze(device: &DevicePath) -> Result<()> {
     let name = release::mapping_name(device)?;
     let message = Command::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();
     message.map(drop).context(Phase::Storage, || format!("hold back the synchronisation of {device}"))

@@ -36,7 +36,7 @@ mod tests {
         device.read_exact_at(&mut found, 4096).unwrap();
         assert_eq!(&found, b"content");
         drop(device);
-        let backing = format!("/sys/block/{}/loop/backing_file", path.trim_start_matches("/dev/"));
+        let backing = format!("/sys/block/{}/loop/backing_file", path.kernel_name());
         let gone = || if fs::metadata(&backing).is_ok() { Err(Errno::EBUSY) } else { Ok(()) };
         kernel::patiently(Errno::EBUSY, gone).unwrap();
     }

@@ -2,6 +2,7 @@
 
 use super::kmsg::KernelLog;
 use super::{busy, kernel};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::jail::{self, Way};
 use crate::layout::Format;
@@ -73,7 +74,7 @@ impl Mounts {
             return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
         }
         let (flags, data) = kernel_options(options);
-        self.mount_at(device, path, format.name(), flags | more, &data)
+        self.mount_at(device.as_str(), path, format.name(), flags | more, &data)
     }
 
     /// Mounts anything at `path` in the target, which becomes a directory if it is missing.
@@ -193,7 +194,7 @@ pub fn unmount(point: &Path) -> Result<()> {
 ///
 /// # Errors
 /// Something could not be written.
-pub fn flush_disk(device: &str) -> Result<()> {
+pub fn flush_disk(device: &DevicePath) -> Result<()> {
     let what = || format!("flush {device}");
     let disk = File::open(device).context(Phase::Storage, what)?;
     disk.sync_all().context(Phase::Storage, what)?;
@@ -333,7 +334,7 @@ pub(super) mod tests {
         assert_eq!(busy::mounts_below(mounts.root()), Vec::<PathBuf>::new());
         for disk in [&root_disk, &var_disk] {
             flush_disk(disk.path()).unwrap();
-            crate::command::Command::new("fsck.ext4").args(["-fn", disk.path()]).run().unwrap();
+            crate::command::Command::new("fsck.ext4").args(["-fn", disk.path().as_str()]).run().unwrap();
         }
     }
 
@@ -360,7 +361,7 @@ pub(super) mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = Mounts::new(dir.path());
         let blank = MountFilesystem {
-            device: disk.path().into(),
+            device: disk.path().clone(),
             path: "/".into(),
             format: Format::Ext4,
             options: vec![],

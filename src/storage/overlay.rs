@@ -3,6 +3,7 @@
 
 use super::{kernel, memory, release};
 use crate::command::Command;
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::inventory::OVERLAY;
 use std::fs::{self, File};
@@ -22,7 +23,7 @@ pub fn room_bytes() -> u64 {
 ///
 /// # Errors
 /// Something holds the device, or the kernel has no loop devices or no snapshots.
-pub fn put(device: &str, memory_bytes: u64) -> Result<String> {
+pub fn put(device: &DevicePath, memory_bytes: u64) -> Result<DevicePath> {
     let what = || format!("put a snapshot in memory over {device}");
     let sysfs = kernel::sysfs(device)?;
     let name = format!("{OVERLAY}{}", sysfs.file_name().unwrap_or_default().to_string_lossy());
@@ -35,14 +36,14 @@ pub fn put(device: &str, memory_bytes: u64) -> Result<String> {
     create.env("DM_DISABLE_UDEV", "1").run().context(Phase::Storage, what)?;
     // From now on the overlay holds the memory open.
     drop(changes);
-    Ok(format!("/dev/mapper/{name}"))
+    Ok(format!("/dev/mapper/{name}").into())
 }
 
 /// Takes an overlay away, with all that was written to it.
 ///
 /// # Errors
 /// It is in use (and by whom).
-pub fn remove(overlay: &str) -> Result<()> {
+pub fn remove(overlay: &DevicePath) -> Result<()> {
     release::remove_mapping(overlay)
 }
 
@@ -58,8 +59,8 @@ pub enum Filled {
 ///
 /// # Errors
 /// It is not there.
-pub fn filled(overlay: &str) -> Result<Filled> {
-    let status = Command::new("dmsetup").args(["status", overlay]).env("DM_DISABLE_UDEV", "1").run();
+pub fn filled(overlay: &DevicePath) -> Result<Filled> {
+    let status = Command::new("dmsetup").arg("status").arg(overlay).env("DM_DISABLE_UDEV", "1").run();
     let status = status.context(Phase::Storage, || format!("ask {overlay} how full it is"))?.stdout;
     parse(&status).ok_or_else(|| Error::new(Phase::Storage, format!("{overlay} says how full it is as {status:?}")))
 }

@@ -2,6 +2,7 @@
 
 use super::{busy, kernel, wipe};
 use crate::command::{Command, CommandError};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::RaidLevel;
 use crate::plan::{CreateArray, Member};
@@ -69,10 +70,10 @@ fn require_planned(found: &Found, array: &CreateArray) -> Result<()> {
 ///
 /// # Errors
 /// mdadm's own words, for example that a member is in use.
-pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
+pub fn assemble(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -> Result<()> {
     let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
-    let args = ["--assemble", device, "--run", &format!("--uuid={}", text(uuid))].map(str::to_owned);
-    mdadm(args.into_iter().chain(members.iter().cloned()).collect()).context(Phase::Storage, what)?;
+    let args = ["--assemble", device.as_str(), "--run", &format!("--uuid={}", text(uuid))].map(str::to_owned);
+    mdadm(args.into_iter().chain(members.iter().map(DevicePath::to_string)).collect()).context(Phase::Storage, what)?;
     freeze(device)?;
     let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;
     if found.uuid != Some(uuid) {
@@ -86,9 +87,9 @@ pub fn assemble(device: &str, uuid: Uuid, members: &[String]) -> Result<()> {
 ///
 /// # Errors
 /// It is not there, or stays in use (and by whom).
-pub fn stop(device: &str) -> Result<()> {
+pub fn stop(device: &DevicePath) -> Result<()> {
     let sysfs = kernel::sysfs(device).context(Phase::Storage, || format!("stop {device}"))?;
-    mdadm(vec!["--stop".to_owned(), device.to_owned()]).map_err(|error| {
+    mdadm(vec!["--stop".to_owned(), device.to_string()]).map_err(|error| {
         let users = busy::in_words(&busy::device_users(device));
         Error::with_source(Phase::Storage, format!("stop {device}{users}"), error)
     })?;
@@ -109,7 +110,7 @@ fn remove_links(array: &OsStr) -> Result<()> {
 fn argv(array: &CreateArray) -> Vec<String> {
     let active = array.devices.len().saturating_sub(array.spares as usize);
     // `--run` answers every question with yes. The home host "any" is the one that every host takes for its own.
-    let mut args = ["--create", &array.device, "--run", "--homehost=any"].map(str::to_owned).to_vec();
+    let mut args = ["--create", array.device.as_str(), "--run", "--homehost=any"].map(str::to_owned).to_vec();
     args.push(format!("--metadata={}", array.metadata));
     args.push(format!("--level={}", array.level.number()));
     args.push(format!("--raid-devices={active}"));
@@ -132,10 +133,10 @@ fn argv(array: &CreateArray) -> Vec<String> {
 }
 
 /// `/dev/md/root` is called root, `/dev/md1` is called 1: from these udev's rules make the same path again.
-fn name(device: &str) -> &str {
-    let last = device.rsplit('/').next().unwrap_or(device);
+fn name(device: &DevicePath) -> &str {
+    let last = device.as_str().rsplit('/').next().unwrap_or(device.as_str());
     match last.strip_prefix("md") {
-        Some(number) if device == format!("/dev/{last}") && number.parse::<u32>().is_ok() => number,
+        Some(number) if *device == format!("/dev/{last}") && number.parse::<u32>().is_ok() => number,
         _ => last,
     }
 }
@@ -154,7 +155,7 @@ fn mdadm(args: Vec<String>) -> Result<String, CommandError> {
 
 /// Keeps the kernel from synchronising while the image is written. It starts when the array is assembled the next time;
 /// what is written meanwhile goes to all members.
-fn freeze(device: &str) -> Result<()> {
+fn freeze(device: &DevicePath) -> Result<()> {
     let file = kernel::sysfs(device)?.join("md/sync_action");
     // Not fs::write(), which would ask sysfs to make a file that is not there.
     match File::options().write(true).open(&file).and_then(|mut file| file.write_all(b"frozen")) {
@@ -172,12 +173,12 @@ struct Found {
     metadata: String,
     uuid: Option<Uuid>,
     /// Members and spares.
-    devices: BTreeSet<String>,
+    devices: BTreeSet<DevicePath>,
 }
 
 impl Found {
-    fn read(device: &str) -> Result<Found, CommandError> {
-        Ok(Found::parse(&mdadm(vec!["--detail".to_owned(), "--export".to_owned(), device.to_owned()])?))
+    fn read(device: &DevicePath) -> Result<Found, CommandError> {
+        Ok(Found::parse(&mdadm(vec!["--detail".to_owned(), "--export".to_owned(), device.to_string()])?))
     }
 
     fn parse(export: &str) -> Found {
@@ -189,7 +190,7 @@ impl Found {
                 "MD_DEVICES" => found.raid_devices = value,
                 "MD_METADATA" => found.metadata = value,
                 "MD_UUID" => found.uuid = Uuid::try_parse(&value.replace(':', "")).ok(),
-                _ if key.starts_with("MD_DEVICE_") && key.ends_with("_DEV") => drop(found.devices.insert(value)),
+                _ if key.starts_with("MD_DEVICE_") && key.ends_with("_DEV") => drop(found.devices.insert(value.into())),
                 _ => {}
             }
         }
@@ -208,7 +209,7 @@ impl Found {
             ("members", active.to_string(), self.raid_devices.clone()),
             ("metadata", array.metadata.clone(), self.metadata.clone()),
             ("UUID", text(array.uuid), self.uuid.map(text).unwrap_or_default()),
-            ("devices", list(resolved(array.there())), list(resolved(self.devices.iter().map(String::as_str)))),
+            ("devices", list(resolved(array.there())), list(resolved(self.devices.iter()))),
         ];
         let differ = sides.into_iter().filter(|(_, planned, found)| planned != found);
         differ.map(|(what, planned, found)| format!("{what}: planned {planned}, found {found}")).collect()
@@ -216,6 +217,6 @@ impl Found {
 }
 
 /// Links followed: `/dev/md/inner` is `/dev/md126`.
-fn resolved<'a>(devices: impl Iterator<Item = &'a str>) -> BTreeSet<PathBuf> {
-    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.into())).collect()
+fn resolved<'a>(devices: impl Iterator<Item = &'a DevicePath>) -> BTreeSet<PathBuf> {
+    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.as_str().into())).collect()
 }

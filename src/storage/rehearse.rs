@@ -5,6 +5,7 @@ use super::kmsg::KernelLog;
 use super::mount::Mounts;
 use super::overlay::{self, Filled};
 use super::{btrfs, journal, lvm, raid, release};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
 use crate::plan::{ActivateGroup, AssembleArray, MountFilesystem, Rehearsal, Restore};
@@ -66,7 +67,7 @@ fn words_of(log: KernelLog, said: &str) -> String {
 #[derive(Default)]
 struct Stage {
     /// Device to the overlay that takes its place.
-    overlays: BTreeMap<String, String>,
+    overlays: BTreeMap<DevicePath, DevicePath>,
     /// For the changes of each.
     room_bytes: u64,
     /// Oldest first.
@@ -74,14 +75,14 @@ struct Stage {
 }
 
 enum Running {
-    Array(String),
+    Array(DevicePath),
     /// Name and devices.
-    Group(String, Vec<String>),
+    Group(String, Vec<DevicePath>),
 }
 
 impl Stage {
-    fn set(&mut self, over: &[String]) -> Result<()> {
-        over.iter().try_for_each(|device| release::release_above(device))?;
+    fn set(&mut self, over: &[DevicePath]) -> Result<()> {
+        over.iter().try_for_each(release::release_above)?;
         for device in over {
             let overlay = overlay::put(device, self.room_bytes)?;
             self.overlays.insert(device.clone(), overlay);
@@ -135,18 +136,18 @@ impl Stage {
         mount_alone(&substituted).context(Phase::Storage, what)
     }
 
-    fn over(&self, device: &str) -> String {
-        self.overlays.get(device).map_or(device, String::as_str).to_owned()
+    fn over(&self, device: &DevicePath) -> DevicePath {
+        self.overlays.get(device).unwrap_or(device).clone()
     }
 
-    fn all_over(&self, devices: &[String]) -> Vec<String> {
+    fn all_over(&self, devices: &[DevicePath]) -> Vec<DevicePath> {
         devices.iter().map(|device| self.over(device)).collect()
     }
 
     /// `logdev=/dev/sdc1` with the overlay of that.
     fn option(&self, option: &str) -> String {
         let one = |option: &str| match option.split_once('=') {
-            Some((name, device)) => format!("{name}={}", self.over(device.trim())),
+            Some((name, device)) => format!("{name}={}", self.over(&device.trim().into())),
             None => option.to_owned(),
         };
         option.split(',').map(one).collect::<Vec<_>>().join(",")
@@ -157,8 +158,8 @@ impl Stage {
         filled.map(|filled| if let Filled::Bytes(bytes) = filled { bytes } else { self.room_bytes }).sum()
     }
 
-    fn overfull(&self) -> Option<String> {
-        let is_over = |overlay: &String| overlay::filled(overlay).is_ok_and(|filled| filled == Filled::Over);
+    fn overfull(&self) -> Option<DevicePath> {
+        let is_over = |overlay: &DevicePath| overlay::filled(overlay).is_ok_and(|filled| filled == Filled::Over);
         self.overlays.iter().find(|(_, overlay)| is_over(overlay)).map(|(device, _)| device.clone())
     }
 

@@ -35,10 +35,9 @@ pub fn release(holder: &Holder) -> Result<()> {
 ///
 /// # Errors
 /// One of them stays in use (and by whom).
-pub fn release_above(device: &str) -> Result<()> {
-    let device = DevicePath::from(device);
+pub fn release_above(device: &DevicePath) -> Result<()> {
     let holders = walk::farthest_first(device.clone(), holders);
-    for holder in holders.iter().filter(|holder| **holder != device) {
+    for holder in holders.iter().filter(|holder| *holder != device) {
         let name = holder.kernel_name();
         match name {
             // It is gone already, with another device that it lay on.
@@ -62,7 +61,7 @@ fn holders(device: &DevicePath) -> Vec<DevicePath> {
 ///
 /// # Errors
 /// All that is left, by name.
-pub fn assert_free(disks: &[String]) -> Result<()> {
+pub fn assert_free(disks: &[DevicePath]) -> Result<()> {
     let mut left = Vec::new();
     for disk in disks {
         let holders = busy::device_holders(disk);
@@ -83,20 +82,20 @@ pub fn assert_free(disks: &[String]) -> Result<()> {
 ///
 /// # Errors
 /// It is not there, or no device of the device mapper.
-pub(super) fn mapping_name(device: &str) -> Result<String> {
+pub(super) fn mapping_name(device: &DevicePath) -> Result<String> {
     let name = fs::read_to_string(kernel::sysfs(device)?.join("dm/name"));
     Ok(name.context(Phase::Storage, || format!("{device} is not of the device mapper"))?.trim().to_owned())
 }
 
-fn swap_off(device: &str) -> Result<()> {
+fn swap_off(device: &DevicePath) -> Result<()> {
     let what = || format!("stop swapping to {device}");
-    let path = CString::new(device).context(Phase::Storage, what)?;
+    let path = CString::new(device.as_str()).context(Phase::Storage, what)?;
     // SAFETY: swapoff(2) reads one string, which lives until it returns.
     Errno::result(unsafe { nix::libc::swapoff(path.as_ptr()) }).map(drop).context(Phase::Storage, what)
 }
 
 /// Not `lvm vgchange`: this also works for half a group, and for two groups of one name.
-pub(super) fn remove_mapping(device: &str) -> Result<()> {
+pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
     let name = mapping_name(device)?;
     // `--retry` gives somebody who only has a look 5 s to let go.
     let remove = Command::new("dmsetup").args(["remove", "--retry", "--noudevsync", &name]);
@@ -124,7 +123,7 @@ fn volume_link(mapping: &str) -> Option<PathBuf> {
 }
 
 /// Admin-guide/bcache.rst: `stop` of the device lets the backing disk go, `stop` of the set lets the caching disks go.
-fn stop_bcache(device: &str, sysfs: &Path) -> Result<()> {
+fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
     let what = || format!("stop {device}");
     let set = fs::canonicalize(sysfs.join("bcache/cache"));
     fs::write(sysfs.join("bcache/stop"), "1").context(Phase::Storage, what)?;

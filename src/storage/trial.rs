@@ -6,6 +6,7 @@ use super::mount::Mounts;
 use super::scratch::Scratch;
 use super::{filesystem, raid};
 use crate::command::{CommandError, End};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::Format;
 use crate::plan::{CreateArray, MakeFilesystem, Member, MountFilesystem, TryArray, TryFilesystem};
@@ -62,7 +63,7 @@ fn array_of(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
         members.push(member);
         scratches.push(scratch);
     }
-    let device = format!("/dev/md/trial-{}", std::process::id());
+    let device = format!("/dev/md/trial-{}", std::process::id()).into();
     match raid::try_out(&CreateArray { device, devices, ..make.clone() }) {
         Err(_) if scratches.iter().any(Scratch::is_full) => {
             let mib = MEMBER_MEMORY_BYTES >> 20;
@@ -89,7 +90,7 @@ fn with_memory(trial: &TryFilesystem, memory_bytes: u64) -> Result<Option<String
 fn of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Option<String>> {
     if trial.make.format == Format::Tmpfs {
         let scratch = Scratch::new(0, memory_bytes)?;
-        return mount(trial, &scratch, "tmpfs").map(|()| None);
+        return mount(trial, &scratch, &"tmpfs".into()).map(|()| None);
     }
     let MakeFilesystem { device, format, .. } = &trial.make;
     if let Tried::Whole = once(trial, size_bytes, memory_bytes)? {
@@ -119,7 +120,7 @@ fn once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Tri
     let four_k = (trial.sector_bytes != 512).then(|| scratch.attach(trial.sector_bytes)).transpose()?;
     let path = match &four_k {
         Some(device) => device.path.clone(),
-        None => scratch.file().to_string_lossy().into_owned(),
+        None => scratch.file().to_string_lossy().as_ref().into(),
     };
     let make = MakeFilesystem { device: path, ..trial.make.clone() };
     let what = || format!("{format} for {device} was tried in memory, and cannot be made so");
@@ -142,11 +143,11 @@ fn is_late(error: &CommandError) -> bool {
     matches!(error.end, End::Deadline(_))
 }
 
-fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &str) -> Result<()> {
+fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &DevicePath) -> Result<()> {
     let Some(options) = &trial.mount else { return Ok(()) };
     let MakeFilesystem { device, format, .. } = &trial.make;
     let mut mounts = Mounts::new(scratch.mount_point());
-    let (device_now, path, options) = (from.to_owned(), "/".to_owned(), options.clone());
+    let (device_now, path, options) = (from.clone(), "/".to_owned(), options.clone());
     let said = options.join(",");
     let mounted =
         mounts.mount(&MountFilesystem { device: device_now, path, format: *format, options, others: Vec::new() });

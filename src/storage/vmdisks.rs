@@ -2,37 +2,38 @@
 
 use super::{gpt, kernel, wipe};
 use crate::command::Command;
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::plan::{NewPartition, PartitionTable};
 use std::fs;
 use std::path::Path;
 use uuid::Uuid;
 
-pub struct Disks(Vec<String>);
+pub struct Disks(Vec<DevicePath>);
 
 impl Disks {
     /// These, by kernel name: `vda vdb`.
     pub fn take(names: &str) -> Disks {
         assert_test_machine();
         free();
-        let disks: Vec<String> = names.split(' ').map(|name| format!("/dev/{name}")).collect();
+        let disks: Vec<DevicePath> = names.split(' ').map(|name| format!("/dev/{name}").into()).collect();
         for disk in &disks {
             blank(disk).unwrap();
         }
         Disks(disks)
     }
 
-    pub fn all(&self) -> &[String] {
+    pub fn all(&self) -> &[DevicePath] {
         &self.0
     }
 
     /// Partition 1, 2… of all disks, each of so many MiB: `[number - 1][disk]`.
-    pub fn partition(&self, sizes_mib: &[u64]) -> Vec<Vec<String>> {
+    pub fn partition(&self, sizes_mib: &[u64]) -> Vec<Vec<DevicePath>> {
         for disk in &self.0 {
             gpt::write(&table(disk, sizes_mib)).unwrap();
         }
         let numbers = 1..=u32::try_from(sizes_mib.len()).unwrap();
-        let devices = |number| self.0.iter().map(|disk| crate::layout::partition_device(disk, number)).collect();
+        let devices = |number| self.0.iter().map(|disk| disk.partition(number)).collect();
         numbers.map(devices).collect()
     }
 }
@@ -53,14 +54,14 @@ impl Drop for Disks {
     }
 }
 
-fn blank(disk: &str) -> Result<()> {
+fn blank(disk: &DevicePath) -> Result<()> {
     let file = wipe::open_exclusive(disk)?;
     wipe::forget_partitions(&file, disk)?;
     let zeroed = kernel::size_bytes(&file).and_then(|size| kernel::zero_out(&file, 0, size));
     zeroed.context(Phase::Storage, || format!("zero {disk}"))
 }
 
-fn table(disk: &str, sizes_mib: &[u64]) -> PartitionTable {
+fn table(disk: &DevicePath, sizes_mib: &[u64]) -> PartitionTable {
     let file = fs::File::open(disk).unwrap();
     let (identity, sector_bytes) = (super::identify::read(&file, disk).unwrap(), kernel::sector_bytes(&file).unwrap());
     let mib = (1 << 20) / u64::from(sector_bytes);
@@ -70,7 +71,7 @@ fn table(disk: &str, sizes_mib: &[u64]) -> PartitionTable {
         next += size * mib;
         NewPartition {
             number,
-            device: crate::layout::partition_device(disk, number),
+            device: disk.partition(number),
             first_lba,
             last_lba: next - 1,
             kind: crate::layout::PartitionKind::Linux.guid(),

@@ -2,6 +2,7 @@
 
 use super::erase::zero;
 use super::{busy, kernel};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::ByteRange;
 use nix::errno::Errno;
@@ -18,7 +19,7 @@ const BOOT_CODE_BYTES: usize = 440;
 ///
 /// # Errors
 /// The device is in use (and by whom), cannot be written, or gives back something else than zeros (and where).
-pub fn wipe_ends(device: &str) -> Result<()> {
+pub fn wipe_ends(device: &DevicePath) -> Result<()> {
     let file = open_exclusive(device)?;
     let size = kernel::size_bytes(&file).context(Phase::Storage, || format!("ask {device} for its size"))?;
     let length = END_BYTES.min(size);
@@ -30,7 +31,7 @@ pub fn wipe_ends(device: &str) -> Result<()> {
 ///
 /// # Errors
 /// The disk is in use or cannot be written.
-pub fn wipe_boot_code(device: &str) -> Result<()> {
+pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
     let disk = open_exclusive(device)?;
     disk.write_all_at(&[0; BOOT_CODE_BYTES], 0)
         .and_then(|()| disk.sync_data())
@@ -42,7 +43,7 @@ pub fn wipe_boot_code(device: &str) -> Result<()> {
 ///
 /// # Errors
 /// It is not there or in use.
-pub fn open_exclusive(device: &str) -> Result<File> {
+pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     let open = || {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device);
         opened.map_err(|error| kernel::errno(&error))
@@ -54,7 +55,7 @@ pub fn open_exclusive(device: &str) -> Result<File> {
 }
 
 /// The kernel's idea of the old partitions goes first: their nodes and caches must not outlive them.
-pub(super) fn forget_partitions(disk: &File, device: &str) -> Result<()> {
+pub(super) fn forget_partitions(disk: &File, device: &DevicePath) -> Result<()> {
     for partition in kernel::partitions(device)? {
         let delete = || kernel::delete_partition(disk, partition.number);
         kernel::patiently(Errno::EBUSY, delete).map_err(|error| {
@@ -91,7 +92,7 @@ mod tests {
     #[ignore = "needs root and loop devices"]
     fn loop_a_disk_in_use_is_refused_and_its_user_named() {
         let disk = LoopDevice::new(16 * MIB, 512);
-        crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+        crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
         let point = tempfile::tempdir().unwrap();
         let mount = sys_mount::Mount::builder()
             .fstype("ext4")
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn something_that_is_not_there_is_an_error() {
-        let error = wipe_ends("/dev/no-such-disk").unwrap_err().to_string();
+        let error = wipe_ends(&"/dev/no-such-disk".into()).unwrap_err().to_string();
         assert!(error.starts_with("open /dev/no-such-disk for writing: ENOENT: No such file"), "{error}");
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unk
 /// What each member says, and the members that say nothing, each with the reason.
 fn examined(
     devices: &[&DevicePath],
-    examine: &impl Fn(&str) -> Result<String, String>,
+    examine: &impl Fn(&DevicePath) -> Result<String, String>,
 ) -> (Vec<(DevicePath, Superblock)>, Vec<Unknown>) {
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
     for device in devices {
@@ -68,8 +68,8 @@ fn examined(
     (found, unknown)
 }
 
-fn mdadm_examine(device: &str) -> Result<String, String> {
-    let output = Command::new("mdadm").args(["--examine", device]).deadline(DEADLINE).run();
+fn mdadm_examine(device: &DevicePath) -> Result<String, String> {
+    let output = Command::new("mdadm").arg("--examine").arg(device).deadline(DEADLINE).run();
     output.map(|output| output.stdout).map_err(|error| error.to_string())
 }
 

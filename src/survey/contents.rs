@@ -4,7 +4,7 @@ use super::blank::is_blank;
 use super::holders::Users;
 use super::signatures::{Area, FoundPartition, FoundSignature, FoundTable, Probe};
 use super::{Roots, attribute, names, units};
-use crate::device::{DevicePath, KernelName, partition_device};
+use crate::device::{DevicePath, KernelName};
 use crate::error::Result;
 use crate::inventory::{Partition, Signature, Table, Use};
 use std::io;
@@ -124,7 +124,7 @@ fn table(
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
         let known = kernel.iter().position(|partition| partition.is(&found)).map(|index| kernel.swap_remove(index));
-        let device = DevicePath::from(partition_device(target.device, found.number));
+        let device = target.device.partition(found.number);
         let own = known.as_ref().map(|partition| node(roots, &partition.name));
         let uses = known.map(|partition| partition.uses).unwrap_or_default();
         let inside = inside(target, &found, own, uses.is_empty(), roots);
@@ -175,7 +175,7 @@ fn inside(
 }
 
 /// The signatures, and a doubt where they could not be read or one is damaged.
-fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Vec<String>) -> Vec<Signature> {
+fn checked(device: &DevicePath, found: io::Result<Vec<FoundSignature>>, doubts: &mut Vec<String>) -> Vec<Signature> {
     let found = found.unwrap_or_else(|error| {
         doubts.push(format!("{device}: {error}"));
         Vec::new()
@@ -187,7 +187,7 @@ fn checked(device: &str, found: io::Result<Vec<FoundSignature>>, doubts: &mut Ve
 
 /// The device node of a kernel name.
 pub(super) fn node(roots: &Roots, name: &KernelName) -> PathBuf {
-    roots.dev.join(name.path().trim_start_matches("/dev/"))
+    roots.dev.join(name.path().as_str().trim_start_matches("/dev/"))
 }
 
 #[cfg(all(test, feature = "agent"))]

@@ -72,7 +72,7 @@ fn unlisted(
     let physical = report.report.iter().flat_map(|row| &row.pv);
     let listed: BTreeSet<u64> = physical.filter_map(|physical| number(&physical.pv_name)).collect();
     let is_listed = |device: &DevicePath| {
-        number(&inventory.kernel_name(device).path()).is_some_and(|number| listed.contains(&number))
+        number(inventory.kernel_name(device).path().as_str()).is_some_and(|number| listed.contains(&number))
     };
     let is_part = |device: &DevicePath| {
         let name = inventory.kernel_name(device);
@@ -220,7 +220,7 @@ fn report_of(lvm: Command) -> Result<Report, String> {
 fn groups(
     report: Report,
     active: &impl Fn(&str, &str) -> Option<KernelName>,
-    path: &impl Fn(&str) -> DevicePath,
+    path: &impl Fn(&str) -> Option<DevicePath>,
     whole: &impl Fn(&Row, &str) -> (usize, usize),
 ) -> Vec<VolumeGroup> {
     let mut groups: Vec<VolumeGroup> = Vec::new();
@@ -337,14 +337,14 @@ fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     }
 }
 
-/// lvm may name a device by any of its paths; this is the inventory's path. Empty for a device that is missing
+/// lvm may name a device by any of its paths; this is the inventory's path. None for a device that is missing
 /// (`[unknown]`).
-fn known_path(roots: &Roots, inventory: &Inventory, path: &str) -> DevicePath {
-    let Some(node) = path.strip_prefix("/dev/") else { return DevicePath::default() };
+fn known_path(roots: &Roots, inventory: &Inventory, path: &str) -> Option<DevicePath> {
+    let node = path.strip_prefix("/dev/")?;
     let number = std::fs::metadata(roots.dev.join(node)).map(|node| number_text(node.rdev())).unwrap_or_default();
     let name = link_name(&roots.sys.join("dev/block").join(number));
     let stacked = inventory.stacked.iter().find(|stacked| stacked.name == name.as_str());
-    stacked.map_or_else(|| path.into(), |stacked| stacked.device.clone())
+    Some(stacked.map_or_else(|| path.into(), |stacked| stacked.device.clone()))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::mounts::{self, Mount};
 use super::{Roots, attribute, names, number_text, proc_text};
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::inventory::Use;
 use std::io::ErrorKind;
@@ -28,8 +29,8 @@ impl Named {
         Named { path, number: node.map(|node| number_text(node.rdev())) }
     }
 
-    fn is(&self, device: &str, number: &str) -> bool {
-        self.path == device || self.number.as_deref().is_some_and(|known| known == number)
+    fn is(&self, device: &DevicePath, number: &str) -> bool {
+        *device == self.path || self.number.as_deref().is_some_and(|known| known == number)
     }
 }
 
@@ -61,7 +62,7 @@ impl Users {
     }
 
     /// The uses of the disk or partition with that directory in sysfs and that path in `/dev`.
-    pub(super) fn of(&self, dir: &Path, device: &str) -> Result<Vec<Use>> {
+    pub(super) fn of(&self, dir: &Path, device: &DevicePath) -> Result<Vec<Use>> {
         let number = attribute(&dir.join("dev"));
         let mut uses = Vec::new();
         for Mounted { mount, source } in &self.mounts {
@@ -114,7 +115,7 @@ Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
         let users = Users::parse(MOUNTINFO, SWAPS, &tree.path("dev"));
         let uses = |name: &str, number: &str| {
             tree.write(&format!("sys/{name}/dev"), format!("{number}\n"));
-            users.of(&tree.path(&format!("sys/{name}")), &format!("/dev/{name}")).unwrap()
+            users.of(&tree.path(&format!("sys/{name}")), &format!("/dev/{name}").into()).unwrap()
         };
         let mounted = |path: &str| Use::Mounted(path.to_owned());
         assert_eq!(uses("sda2", "8:2"), [mounted("/"), mounted("/mnt/with space")]);

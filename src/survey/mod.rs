@@ -105,11 +105,11 @@ pub fn read_at(roots: &Roots, depth: Depth) -> Result<Inventory> {
 ///
 /// # Errors
 /// It cannot be read, or only in part.
-pub fn table(device: &str, sector_bytes: u32, size_bytes: u64) -> Result<Option<Table>> {
+pub fn table(device: &DevicePath, sector_bytes: u32, size_bytes: u64) -> Result<Option<Table>> {
     let roots = Roots::default();
     let what = || format!("look at what is on {device}");
     let node = std::fs::canonicalize(device).context(Phase::Inventory, what)?;
-    let (name, device) = (DevicePath::from(node.to_string_lossy().as_ref()).kernel_name(), DevicePath::from(device));
+    let (name, device) = (DevicePath::from(node.to_string_lossy().as_ref()).kernel_name(), device.clone());
     let target = contents::Target { name: &name, device: &device, sector_bytes, size_bytes };
     let contents = contents::read(&target, &roots, &holders::Users::read(&roots)?)?;
     match contents.unreadable {

@@ -2,6 +2,7 @@
 //!
 //! With the machine's own `/dev` it could write to every disk, and lift every lock.
 
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::storage::kernel;
 use crate::storage::mount::Mounts;
@@ -39,7 +40,7 @@ const DM_CONTROL: &str = "/dev/mapper/control";
 ///
 /// # Errors
 /// A device is not there, or the kernel refuses.
-pub fn mount(special: &mut Mounts, devices: &[String]) -> Result<()> {
+pub fn mount(special: &mut Mounts, devices: &[DevicePath]) -> Result<()> {
     let allowed = allowed(devices)?;
     special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;
     let dev = special.root().join("dev");
@@ -50,10 +51,10 @@ pub fn mount(special: &mut Mounts, devices: &[String]) -> Result<()> {
 }
 
 /// Numbers of these devices and of their partitions.
-fn allowed(devices: &[String]) -> Result<BTreeSet<u64>> {
+fn allowed(devices: &[DevicePath]) -> Result<BTreeSet<u64>> {
     let mut allowed = BTreeSet::new();
     for device in devices {
-        let partitions = kernel::partitions(device)?.into_iter().map(|partition| partition.name.path().to_string());
+        let partitions = kernel::partitions(device)?.into_iter().map(|partition| partition.name.path());
         for path in std::iter::once(device.clone()).chain(partitions) {
             allowed.insert(fs::metadata(&path).context(Phase::Target, || format!("look at {path}"))?.rdev());
         }
@@ -134,7 +135,7 @@ mod tests {
         fs::create_dir(&dev).unwrap();
         let number = |path: &str| fs::metadata(path).unwrap().rdev();
         for (name, path) in [("sda", disk.path()), ("sda2", &disk.partition(2)), ("sdb", other.path())] {
-            node(&ours.join(name), SFlag::S_IFBLK, number(path), 0o600).unwrap();
+            node(&ours.join(name), SFlag::S_IFBLK, number(path.as_str()), 0o600).unwrap();
         }
         for (name, to) in [("disk/by-uuid/a", "../../sda2"), ("disk/by-uuid/b", "../../sdb"), ("dangling", "sdz")] {
             symlink(to, ours.join(name)).unwrap();
@@ -143,7 +144,7 @@ mod tests {
         let there = |name: &str| dev.join(name).symlink_metadata().is_ok();
         assert_eq!(["sda", "sda2", "sdb", "dangling"].map(there), [true, true, false, false]);
         assert_eq!(["disk/by-uuid/a", "disk/by-uuid/b"].map(there), [true, false]);
-        assert_eq!(number(dev.join("disk/by-uuid/a").to_str().unwrap()), number(&disk.partition(2)));
+        assert_eq!(number(dev.join("disk/by-uuid/a").to_str().unwrap()), number(disk.partition(2).as_str()));
         assert!(PSEUDO.iter().all(|(name, ..)| there(name)) && LINKS.iter().all(|(name, _)| there(name)));
         let null = fs::metadata(dev.join("null")).unwrap();
         assert_eq!((null.rdev(), null.permissions().mode() & 0o777), (makedev(1, 3), 0o666));

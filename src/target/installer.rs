@@ -2,6 +2,7 @@
 
 use super::{Root, devices};
 use crate::command::{Command, CommandError};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::storage::busy;
 use crate::storage::mount::{self, Mounts};
@@ -27,7 +28,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// # Errors
 /// The image has no installer, it fails (its last lines are in the error) or does not end in time, or what it left
 /// behind cannot be cleaned up.
-pub fn run(root: &Root, devices: &[String], deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+pub fn run(root: &Root, devices: &[DevicePath], deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
     let Some(installer) = find(root) else {
         let what = format!("the image has no installer: neither {} is in it", INSTALLERS.join(" nor "));
         return Err(Error::new(Phase::Target, what));
@@ -54,7 +55,7 @@ fn find(root: &Root) -> Option<&'static str> {
     INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
-fn mount_special(special: &mut Mounts, devices: &[String], say: &dyn Fn(&str)) -> Result<()> {
+fn mount_special(special: &mut Mounts, devices: &[DevicePath], say: &dyn Fn(&str)) -> Result<()> {
     let none = MountFlags::empty();
     special.mount_at("proc", "/proc", "proc", none, "")?;
     special.mount_at("sysfs", "/sys", "sysfs", none, "")?;

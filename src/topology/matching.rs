@@ -4,7 +4,7 @@ use super::find;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Array, Inventory, VolumeGroup};
 use crate::layout::tree::{Graph, Item};
-use crate::layout::{self, Layout, partition_device};
+use crate::layout::{self, Layout};
 use std::collections::BTreeSet;
 
 pub struct Match<'a> {
@@ -52,7 +52,7 @@ impl<'a> Match<'a> {
         match self.graph.nodes[node].item {
             // What a raw image brings has no node of its own.
             Item::Disk(disk) => match disk.image_partition(device) {
-                Some(number) => Some(partition_device(self.disk_of(disk)?, number).into()),
+                Some(number) => Some(self.disk_of(disk)?.partition(number)),
                 None => self.node_now(node),
             },
             _ => self.node_now(node),
@@ -65,7 +65,7 @@ impl<'a> Match<'a> {
             Item::Disk(disk) => return self.disk_of(disk).cloned(),
             Item::Partition(partition) => {
                 let disk = self.node_now(*below.first()?)?;
-                return Some(partition_device(&disk, partition.number).into());
+                return Some(disk.partition(partition.number));
             }
             Item::Array(_) => {
                 let arrays = arrays_on(self.inventory, &self.all_now(below));
@@ -103,7 +103,7 @@ pub fn arrays_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'
 
 /// Groups with one of these devices as a physical volume, active or not.
 pub fn groups_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a VolumeGroup> {
-    let is = |group: &&VolumeGroup| group.physical.iter().any(|physical| devices.contains(&physical.device));
+    let is = |group: &&VolumeGroup| group.devices().any(|device| devices.contains(device));
     inventory.groups.iter().filter(is).collect()
 }
 
@@ -135,7 +135,7 @@ mod tests {
             ..Default::default()
         };
         let member = inventory::ArrayMember { device: "/dev/nvme0n1p2".into(), ..Default::default() };
-        let physical = inventory::PhysicalVolume { device: "/dev/md127".into(), ..Default::default() };
+        let physical = inventory::PhysicalVolume { device: Some("/dev/md127".into()), ..Default::default() };
         let volume =
             inventory::LogicalVolume { name: "srv".to_owned(), running: Some("dm-0".into()), ..Default::default() };
         let mut inventory = Inventory {
@@ -162,7 +162,7 @@ mod tests {
             ("/dev/nvme0n1p1", None),
             ("tmpfs", None),
         ] {
-            assert_eq!(now(&inventory, device).as_deref(), expected, "{device}");
+            assert_eq!(now(&inventory, device).as_ref().map(DevicePath::as_str), expected, "{device}");
         }
         let meant = Match::new(&layout, &inventory);
         assert_eq!(meant.root_disks(), ["sdb".into()].into());

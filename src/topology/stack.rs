@@ -134,7 +134,7 @@ impl<'a> Stack<'a> {
         let mut volumes = groups.flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
         match volumes.find(|(_, volume)| volume.running.as_ref() == Some(&device.name)) {
             Some((group, volume)) => Some(format!("{}/{}", group.name, volume.name)),
-            None => mapping_name(device.device.strip_prefix("/dev/mapper/")?),
+            None => mapping_name(device.device.as_str().strip_prefix("/dev/mapper/")?),
         }
     }
 

@@ -53,15 +53,16 @@ fn what_hides_the_kernel_is_mounted_parents_first() {
 
 const FORMATS: [Format; 3] = [Format::Ext4, Format::Xfs, Format::Btrfs];
 
-fn make(device: &str, format: Format) {
+fn make(device: &DevicePath, format: Format) {
     let uuid = uuid::Uuid::new_v4().to_string();
-    let make = MakeFilesystem { device: device.into(), format, label: None, uuid: uuid.clone(), createoptions: vec![] };
+    let make =
+        MakeFilesystem { device: device.clone(), format, label: None, uuid: uuid.clone(), createoptions: vec![] };
     filesystem::make(&make).unwrap();
     fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
 }
 
-fn plain(device: &str, format: Format) -> MountFilesystem {
-    MountFilesystem { device: device.into(), path: "/".into(), format, options: vec![], others: vec![] }
+fn plain(device: &DevicePath, format: Format) -> MountFilesystem {
+    MountFilesystem { device: device.clone(), path: "/".into(), format, options: vec![], others: vec![] }
 }
 
 /// An inventory with these whole disks and what is on them.
@@ -100,7 +101,7 @@ fn loop_looking_at_a_filesystem_that_was_cut_off_changes_nothing() {
 
         let before = fs::read(cut.image()).unwrap();
         let mut mounts = Mounts::new(dir.path());
-        mount(&mut mounts, cut.path(), "/", &of_disks(&[(cut.path(), format)])).unwrap();
+        mount(&mut mounts, cut.path(), "/", &of_disks(&[(cut.path().as_str(), format)])).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("file")).unwrap(), "content", "{format}");
         assert!(fs::write(dir.path().join("file"), "x").is_err(), "{format}");
         mounts.finish().unwrap();
@@ -117,12 +118,15 @@ fn loop_what_is_no_filesystem_is_not_mounted() {
     let mut mounts = Mounts::new(dir.path());
     for (inventory, expected) in [
         (of_disks(&[]), "libblkid sees nothing"),
-        (of_disks(&[(disk.path(), Format::Ext4), (disk.path(), Format::Xfs)]), "libblkid sees ext4 and xfs"),
-        (of_disks(&[(disk.path(), Format::Swap)]), "libblkid sees swap"),
-        (of_disks(&[(disk.path(), Format::Ext4)]), "Invalid argument"),
+        (
+            of_disks(&[(disk.path().as_str(), Format::Ext4), (disk.path().as_str(), Format::Xfs)]),
+            "libblkid sees ext4 and xfs",
+        ),
+        (of_disks(&[(disk.path().as_str(), Format::Swap)]), "libblkid sees swap"),
+        (of_disks(&[(disk.path().as_str(), Format::Ext4)]), "Invalid argument"),
     ] {
         let error = mount(&mut mounts, disk.path(), "/", &inventory).unwrap_err().to_string();
-        assert!(error.contains(expected) && error.contains(disk.path()), "{error}");
+        assert!(error.contains(expected) && error.contains(disk.path().as_str()), "{error}");
     }
 }
 
@@ -151,9 +155,10 @@ fn installed(fstab: &str, in_boot: &[&str]) -> (LoopDevice, Inventory) {
         signatures: vec![Signature { kind: "ext4".into(), label: label.into(), ..Signature::default() }],
         ..Partition::default()
     };
-    let table = Table { partitions: vec![part(1, &boot, "boot"), part(2, &root, "root")], ..Table::default() };
-    let found = Disk { device: disk.path().into(), table: Some(table), ..Disk::default() };
-    let filesystems = vec![marked(&root, "m-1", "a-1")];
+    let table =
+        Table { partitions: vec![part(1, boot.as_str(), "boot"), part(2, root.as_str(), "root")], ..Table::default() };
+    let found = Disk { device: disk.path().clone(), table: Some(table), ..Disk::default() };
+    let filesystems = vec![marked(root.as_str(), "m-1", "a-1")];
     (disk, Inventory { disks: vec![found], filesystems, ..Inventory::default() })
 }
 
@@ -202,7 +207,7 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     let mut mounts = Mounts::new(dir.path());
     for (device, path) in [("/dev/vg00/root", "/"), ("/dev/md/boot", "/boot")] {
         ran(&format!("mkfs.ext4 -q {device}"));
-        mounts.mount(&MountFilesystem { path: path.into(), ..plain(device, Format::Ext4) }).unwrap();
+        mounts.mount(&MountFilesystem { path: path.into(), ..plain(&device.into(), Format::Ext4) }).unwrap();
     }
     let tree = Root::open(dir.path()).unwrap();
     let marker = Marker { machine: "m-1".into(), allocation: "a-1".into(), ..Marker::default() };

@@ -43,7 +43,7 @@ pub(super) fn face(graph: &Graph, node: usize) -> Face {
 
 fn name(graph: &Graph, node: usize) -> String {
     let Item::Filesystem(filesystem) = graph.nodes[node].item else {
-        return words::short(&graph.nodes[node].name).to_owned();
+        return words::short(graph.nodes[node].name.as_str()).to_owned();
     };
     match words::mount_point(filesystem) {
         nowhere if nowhere.is_empty() => "not mounted".to_owned(),

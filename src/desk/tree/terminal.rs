@@ -121,7 +121,7 @@ impl Painter<'_> {
         Row {
             lines: lines.to_owned(),
             lines_below: lines_below.to_owned(),
-            name: plain(&name(&self.graph.nodes[node].name, item, disk)),
+            name: plain(&name(self.graph.nodes[node].name.as_str(), item, disk)),
             cells: [words::node_size(item), kind, becomes, mounted].map(|cell| plain(&cell)),
             details: details.iter().map(|detail| plain(detail)).collect(),
         }
@@ -152,7 +152,7 @@ impl Painter<'_> {
     }
 
     fn becomes_part_of(&self, node: usize, above: usize) -> Option<String> {
-        let name = words::short(&self.graph.nodes[above].name);
+        let name = words::short(self.graph.nodes[above].name.as_str());
         let elsewhere = if self.drawn[above] { ", above" } else { "" };
         match self.graph.nodes[above].item {
             Item::Array(_) if self.graph.is_spare(above, node) => Some(format!("spare of {name}{elsewhere}")),

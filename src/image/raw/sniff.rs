@@ -1,8 +1,8 @@
 //! What the first MiB of an image says: is it a disk, and one that fits onto this one?
 
 use super::{Disk, unique};
+use crate::device::DevicePath;
 use crate::gpt::{PROTECTIVE, SECTORS_BYTES, claimed_end};
-use crate::layout::partition_device;
 use crate::storage::fit;
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ pub struct Expected {
     /// Number of the one that grows.
     pub grow: Option<u32>,
     /// UUIDs that are on other disks, in lower case, and the device that has each.
-    pub taken: BTreeMap<String, String>,
+    pub taken: BTreeMap<String, DevicePath>,
 }
 
 /// How much tells a disk from a tree of files: the first two sectors, however large they are.
@@ -50,7 +50,7 @@ pub(super) fn is_disk_image(head: &[u8]) -> bool {
 pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     let name = &disk.name;
     if is_tar(head) {
-        return Err(refused(tar_for_disk(name)));
+        return Err(refused(tar_for_disk(name.as_str())));
     }
     let sector = u64::from(disk.sector_bytes);
     if let Some(end) = claimed_end(head, sector) {
@@ -102,7 +102,7 @@ fn has_partitions(there: &[u32], disk: &Disk, expected: &Expected, unseen: impl 
     match expected.partitions.iter().find(|number| !there.contains(number) && !unseen(**number)) {
         Some(number) => {
             let there: Vec<String> = there.iter().map(u32::to_string).collect();
-            let (device, there) = (partition_device(&disk.name, *number), there.join(", "));
+            let (device, there) = (disk.name.partition(*number), there.join(", "));
             Err(refused(format!(
                 "the layout has a filesystem on {device}, and the image no partition {number}: it has {there}"
             )))

@@ -1,6 +1,7 @@
 //! The disk that takes a raw image, past the page cache.
 
 use super::write::{BUFFER_BYTES, ZEROS_BYTES};
+use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::storage::kernel;
 use nix::errno::Errno;
@@ -20,7 +21,7 @@ const FILE_SECTOR_BYTES: u32 = 512;
 /// What an image must fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    pub name: String,
+    pub name: DevicePath,
     pub size_bytes: u64,
     pub sector_bytes: u32,
 }
@@ -38,7 +39,7 @@ impl Target {
     ///
     /// # Errors
     /// It is not there, in use, neither disk nor file, or a file that is not whole sectors long.
-    pub fn open(path: &str) -> Result<Target> {
+    pub fn open(path: &DevicePath) -> Result<Target> {
         let what = || format!("open {path} for a raw image");
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
@@ -47,7 +48,7 @@ impl Target {
             let file = open(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
             let size_bytes = kernel::size_bytes(&file).context(Phase::Image, || format!("size of {path}"))?;
             let sector_bytes = kernel::sector_bytes(&file).context(Phase::Image, || format!("sectors of {path}"))?;
-            return Ok(Target::new(file, Disk { name: path.to_owned(), size_bytes, sector_bytes }));
+            return Ok(Target::new(file, Disk { name: path.clone(), size_bytes, sector_bytes }));
         }
         let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);
         if !metadata.is_file() || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
@@ -56,7 +57,7 @@ impl Target {
         }
         // Some filesystems have no direct I/O, or want larger sectors than ours.
         let file = open(path, 0).context(Phase::Image, what)?;
-        Ok(Target::new(file, Disk { name: path.to_owned(), size_bytes, sector_bytes }))
+        Ok(Target::new(file, Disk { name: path.clone(), size_bytes, sector_bytes }))
     }
 
     /// What is written.
@@ -129,7 +130,7 @@ impl Target {
     }
 }
 
-fn open(path: &str, flags: i32) -> io::Result<File> {
+fn open(path: &DevicePath, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 

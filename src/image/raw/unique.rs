@@ -2,8 +2,8 @@
 //! to the same names, and what is mounted by UUID may be found there.
 
 use super::sniff::refused;
+use crate::device::DevicePath;
 use crate::inventory::Table;
-use crate::layout::partition_device;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -11,13 +11,13 @@ use std::io;
 ///
 /// # Errors
 /// All of them, with both devices.
-pub fn check(table: &Table, disk: &str, taken: &BTreeMap<String, String>) -> io::Result<()> {
-    let mut brought: Vec<(String, String)> = Vec::new();
-    brought.extend(table.guid.map(|guid| (disk.to_owned(), guid.to_string())));
+pub fn check(table: &Table, disk: &DevicePath, taken: &BTreeMap<String, DevicePath>) -> io::Result<()> {
+    let mut brought: Vec<(DevicePath, String)> = Vec::new();
+    brought.extend(table.guid.map(|guid| (disk.clone(), guid.to_string())));
     for partition in &table.partitions {
         let guid = partition.guid.iter().map(ToString::to_string);
         let uuids = guid.chain(partition.signatures.iter().map(|signature| signature.uuid.to_lowercase()));
-        brought.extend(uuids.map(|uuid| (partition_device(disk, partition.number), uuid)));
+        brought.extend(uuids.map(|uuid| (disk.partition(partition.number), uuid)));
     }
     let twice = brought.iter().filter_map(|(device, uuid)| {
         let other = taken.get(uuid)?;

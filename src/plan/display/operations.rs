@@ -1,6 +1,7 @@
 //! The operations of a stage as lines; the same thing done to many devices is one line.
 
 use super::short;
+use crate::device::DevicePath;
 use crate::inventory::EraseMethod;
 use crate::layout::Size;
 use crate::plan::sectors::MIB;
@@ -12,7 +13,7 @@ use crate::text::seconds;
 use std::collections::BTreeMap;
 
 /// Bytes by device path, as far as they are known.
-type Sizes = BTreeMap<String, u64>;
+type Sizes = BTreeMap<DevicePath, u64>;
 
 /// One text for each operation or each run of like ones.
 pub fn lines(operations: &[Operation], sizes: &Sizes) -> Vec<String> {
@@ -143,7 +144,7 @@ fn make_filesystem(make: &MakeFilesystem) -> String {
 }
 
 /// `  19498 MiB`: what a device will have at least. The UUID of what is made is not said: on a desk it is not known yet.
-fn size(sizes: &Sizes, device: &str) -> String {
+fn size(sizes: &Sizes, device: &DevicePath) -> String {
     sizes.get(device).map(|bytes| format!("  {} MiB", bytes / MIB)).unwrap_or_default()
 }
 
@@ -184,7 +185,7 @@ fn prove_kept(kept: &[Kept]) -> Said {
 
 fn burn_disk(burn: &BurnDisk) -> Said {
     let BurnDisk { name, device, grow, filesystems, .. } = burn;
-    let number = |number: &u32| short(&crate::layout::partition_device(device, *number)).to_owned();
+    let number = |number: &u32| short(&device.partition(*number)).to_owned();
     let grow = grow.as_ref().map(|grow| format!(", grow {}", number(grow))).unwrap_or_default();
     let brought = filesystems.iter().map(|is| {
         let label = is.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
@@ -207,12 +208,12 @@ fn burn(name: &str, hidden: &[String], merged: &[String]) -> Said {
 
 fn release(holder: &Holder) -> (Option<&str>, Said) {
     // One line each, in the order in which it is done.
-    let alone = |verb: &str, device: &str| (None, Said::after(format!("{verb} {}", short(device))));
+    let alone = |verb: &str, device: &DevicePath| (None, Said::after(format!("{verb} {}", short(device))));
     match holder {
         Holder::Swap { device } => alone("swap off", device),
         Holder::Array { device } => alone("stop", device),
         Holder::Mapping { device } => alone("remove", device),
-        Holder::Volume { name, .. } => alone("deactivate", name),
+        Holder::Volume { name, .. } => (None, Said::after(format!("deactivate {}", short(name)))),
         Holder::Bcache { device } => alone("stop", device),
     }
 }
@@ -294,6 +295,6 @@ fn kind(guid: uuid::Uuid) -> String {
     known.map(|kind| kind.code().to_owned()).unwrap_or_else(|| guid.to_string())
 }
 
-fn listed(devices: &[String]) -> String {
-    devices.iter().map(|device| short(device)).collect::<Vec<_>>().join(", ")
+fn listed(devices: &[DevicePath]) -> String {
+    devices.iter().map(short).collect::<Vec<_>>().join(", ")
 }

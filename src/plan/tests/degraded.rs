@@ -37,15 +37,15 @@ pub(super) fn unplug(inventory: &mut Inventory, name: &str) {
         }
         inventory.arrays.retain(|array| !array.members.is_empty());
         for group in &mut inventory.groups {
-            let lost = group.physical.iter_mut().filter(|physical| physical.device == device);
-            if lost.map(|physical| physical.device = "".into()).count() > 0 {
+            let lost = group.physical.iter_mut().filter(|physical| physical.device.as_ref() == Some(&device));
+            if lost.map(|physical| physical.device = None).count() > 0 {
                 for volume in &mut group.volumes {
                     volume.health = if volume.kind == "raid1" { Health::Degraded } else { Health::Lost };
                     stopped.extend(volume.running.take_if(|_| volume.health == Health::Lost));
                 }
             }
         }
-        inventory.groups.retain(|group| group.physical.iter().any(|physical| !physical.device.is_empty()));
+        inventory.groups.retain(|group| group.devices().next().is_some());
         for stacked in &mut inventory.stacked {
             stacked.below.retain(|below| *below != name);
         }
@@ -273,7 +273,7 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
     assert!(plan.warnings.iter().any(|warning| warning == said), "{:#?}", plan.warnings);
     let activate = Operation::Device(OnDevice::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),
-        devices: vec!["/dev/sdc".to_owned()],
+        devices: vec!["/dev/sdc".into()],
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
     }));
     assert!(operations(&plan, StageName::StorageMountKept).contains(&activate));

@@ -245,8 +245,8 @@ fn stop(machine: &mut Inventory, stopped: &[bool]) {
         machine.arrays.iter_mut().for_each(|array| drop(array.running.take_if(|running| running == name)));
         // Nobody sees what lies on an array that does not run.
         let held = machine.groups.iter_mut().flat_map(|group| &mut group.physical);
-        held.filter(|held| held.device == name.path()).for_each(|held| held.device = "".into());
-        machine.groups.retain(|group| group.physical.iter().any(|physical| !physical.device.is_empty()));
+        held.for_each(|held| drop(held.device.take_if(|device| *device == name.path())));
+        machine.groups.retain(|group| group.devices().next().is_some());
         let volumes = machine.groups.iter_mut().flat_map(|group| &mut group.volumes);
         volumes.for_each(|volume| drop(volume.running.take_if(|running| running == name)));
     }

@@ -2,22 +2,23 @@
 //! until it has an answer here.
 
 use super::*;
+use crate::device::DevicePath;
 use std::collections::BTreeMap;
 
 /// An operation may do several of these.
 #[derive(Default)]
 pub(super) struct Effect<'a> {
     /// Devices that lose what is on them, or may: only what is made anew may be among them.
-    pub destroyed: Vec<&'a str>,
+    pub destroyed: Vec<&'a DevicePath>,
     /// Devices that are written from now on, and keep what is on them.
-    pub written: Vec<&'a str>,
+    pub written: Vec<&'a DevicePath>,
     /// Devices that are there from now on, and what each lies on.
-    pub brought: Vec<(String, Vec<&'a str>)>,
+    pub brought: Vec<(DevicePath, Vec<&'a DevicePath>)>,
     pub mounted: Option<&'a MountFilesystem>,
 }
 
 /// Every device that the plan makes or puts together, and what it lies on.
-pub(super) type Brought<'a> = BTreeMap<String, Vec<&'a str>>;
+pub(super) type Brought<'a> = BTreeMap<DevicePath, Vec<&'a DevicePath>>;
 
 pub(super) fn brought(plan: &Plan) -> Brought<'_> {
     plan.stages.iter().flat_map(|stage| &stage.operations).flat_map(|operation| effect(operation).brought).collect()
@@ -30,19 +31,19 @@ pub(super) fn effect(operation: &Operation) -> Effect<'_> {
     }
 }
 
-fn destroying<'a>(devices: impl IntoIterator<Item = &'a String>) -> Effect<'a> {
+fn destroying<'a>(devices: impl IntoIterator<Item = &'a DevicePath>) -> Effect<'a> {
     Effect { destroyed: all(devices), ..Effect::default() }
 }
 
-fn all<'a>(devices: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
-    devices.into_iter().map(String::as_str).collect()
+fn all<'a>(devices: impl IntoIterator<Item = &'a DevicePath>) -> Vec<&'a DevicePath> {
+    devices.into_iter().collect()
 }
 
 fn on_device(operation: &OnDevice) -> Effect<'_> {
     match operation {
         OnDevice::WipeDisk(wipe) => destroying([&wipe.device]),
         OnDevice::WriteTable(table) => {
-            let partitions = table.partitions.iter().map(|new| (new.device.clone(), vec![table.device.as_str()]));
+            let partitions = table.partitions.iter().map(|new| (new.device.clone(), vec![&table.device]));
             Effect { brought: partitions.collect(), ..destroying([&table.device]) }
         }
         OnDevice::CreateArray(array) => Effect {
@@ -59,7 +60,7 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
             Effect { written: all(members), brought: vec![(device.clone(), all(members))], ..Effect::default() }
         }
         OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
-            let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}"), all(devices)));
+            let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}").into(), all(devices)));
             Effect { written: all(devices), brought: volumes.collect(), ..Effect::default() }
         }
         // What is taken down at the end was written since it was made or assembled. What is taken down before was only looked at.
@@ -76,7 +77,7 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
 fn of_run(operation: &OfRun) -> Effect<'_> {
     match operation {
         OfRun::BurnDisk(burn) => {
-            let partitions = burn.filesystems.iter().map(|is| (is.device.clone(), vec![burn.device.as_str()]));
+            let partitions = burn.filesystems.iter().map(|is| (is.device.clone(), vec![&burn.device]));
             Effect { brought: partitions.collect(), ..destroying([&burn.device]) }
         }
         // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
@@ -85,7 +86,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         OfRun::GrowFilesystem(mount) => destroying([&mount.device]),
         OfRun::Mount(mount) => {
             let is_read_only = mount.options.iter().any(|option| option == "ro");
-            let written = if is_read_only { Vec::new() } else { vec![mount.device.as_str()] };
+            let written = if is_read_only { Vec::new() } else { vec![&mount.device] };
             Effect { written, mounted: Some(mount), ..Effect::default() }
         }
         OfRun::MountReadOnly(mount) => Effect { mounted: Some(mount), ..Effect::default() },

@@ -3,6 +3,7 @@
 use super::effect::{Brought, Effect, brought, effect};
 use super::stacks::{installed as stacked, layout as stacked_layout};
 use super::*;
+use crate::device::DevicePath;
 use std::collections::BTreeMap;
 
 /// Each place of a stage's operations is in its extents, nothing else of a kept disk is, and nothing of a foreign one.
@@ -10,7 +11,7 @@ pub(super) fn assert_just_what_is_written(plan: &Plan, inventory: &Inventory) {
     let names: Vec<StageName> = plan.extents.iter().flat_map(|extents| extents.stages.clone()).collect();
     assert_eq!(names, plan.stages.iter().map(|stage| stage.name).collect::<Vec<_>>());
     let brought = brought(plan);
-    let mut places: BTreeMap<String, Vec<ByteRange>> = BTreeMap::new();
+    let mut places: BTreeMap<DevicePath, Vec<ByteRange>> = BTreeMap::new();
     for (index, stage) in plan.stages.iter().enumerate() {
         let extents = plan.extents.iter().find(|extents| extents.stages.contains(&stage.name)).unwrap();
         if index < plan.point_of_no_return || stage.name.leaves().complete() {
@@ -74,13 +75,13 @@ fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
 }
 
 /// Devices that an operation writes.
-fn written(operation: &Operation) -> Vec<&str> {
+fn written(operation: &Operation) -> Vec<&DevicePath> {
     let Effect { destroyed, written, .. } = effect(operation);
     [destroyed, written].concat()
 }
 
 /// Where a device of the plan lies on disks, made or kept.
-fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &str) -> Vec<(String, ByteRange)> {
+fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePath) -> Vec<(DevicePath, ByteRange)> {
     if let Some(place) = place(plan, device) {
         return vec![place];
     }
@@ -90,23 +91,23 @@ fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &str) -> 
     let parts = inventory.disks.iter().flat_map(|disk| {
         disk.table.iter().flat_map(move |table| table.partitions.iter().map(move |part| (disk, part)))
     });
-    let part = parts.into_iter().find(|(_, part)| part.device == device);
+    let part = parts.into_iter().find(|(_, part)| part.device == *device);
     match part {
         Some((disk, part)) => {
-            vec![(disk.device.to_string(), ByteRange { start: part.start_bytes, length: part.size_bytes })]
+            vec![(disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes })]
         }
         None => {
-            let disk = inventory.disk(device).unwrap_or_else(|| panic!("{device} is nowhere"));
-            vec![(disk.device.to_string(), ByteRange { start: 0, length: disk.size_bytes })]
+            let disk = inventory.disk(device.as_str()).unwrap_or_else(|| panic!("{device} is nowhere"));
+            vec![(disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes })]
         }
     }
 }
 
 /// The place of a new partition.
-fn place(plan: &Plan, device: &str) -> Option<(String, ByteRange)> {
+fn place(plan: &Plan, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
     plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
         let Operation::Device(OnDevice::WriteTable(table)) = operation else { return None };
-        let part = table.partitions.iter().find(|part| part.device == device)?;
+        let part = table.partitions.iter().find(|part| part.device == *device)?;
         let sector = u64::from(table.sector_bytes);
         let length = (part.last_lba + 1 - part.first_lba) * sector;
         Some((table.device.clone(), ByteRange { start: part.first_lba * sector, length }))

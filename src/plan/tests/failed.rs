@@ -27,7 +27,7 @@ fn a_kept_filesystem_that_cannot_be_mounted_is_refused() {
     let mut inventory = stacks::installed();
     let volume = inventory.groups[0].volumes[0].running.clone().unwrap();
     let volume = inventory.stacked.iter().find(|stacked| stacked.name == volume).unwrap().device.clone();
-    inventory.failed.push(unmountable(&volume));
+    inventory.failed.push(unmountable(volume.as_str()));
     let reasons = reasons(make(&stacks::layout(), &inventory, Mode::Reinstall));
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert!(reasons[0].starts_with("filesystems[0]: /dev/vg00/varlib is to be kept with xfs"), "{reasons:?}");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::allocation::{Allocation, Machine};
+use crate::device::DevicePath;
 use crate::inventory::Stacked;
 use std::collections::BTreeMap;
 
@@ -28,14 +29,14 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     assert_eq!(verdicts(&plan), [Verdict::Wipe, Verdict::Wipe, Verdict::NotOurs]);
     let expected = |number, path: &str, format, label: &str| ExpectedFilesystem {
         number,
-        device: format!("/dev/sda{number}"),
+        device: format!("/dev/sda{number}").into(),
         path: path.to_owned(),
         format,
         label: Some(label.to_owned()),
     };
     let burn = BurnDisk {
         name: subject().image,
-        device: "/dev/sda".to_owned(),
+        device: "/dev/sda".into(),
         identity: DiskIdentity::of(&machine().disks[0]),
         size_bytes: machine().disks[0].size_bytes,
         sector_bytes: 512,
@@ -52,7 +53,7 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     assert_eq!(operations(&plan, StageName::TargetFstab), [Operation::Run(OfRun::ExtendFstab(plan.fstab.clone()))]);
     assert_eq!(
         operations(&plan, StageName::TargetInstaller),
-        [Operation::Run(OfRun::AdaptImage { devices: ["/dev/sda", "/dev/sdb"].map(str::to_owned).into() })]
+        [Operation::Run(OfRun::AdaptImage { devices: ["/dev/sda", "/dev/sdb"].map(DevicePath::from).into() })]
     );
     assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
 }
@@ -123,7 +124,7 @@ fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
     let both = [&of_kept[..], &of_others].concat();
     for (mode, expected) in [(Mode::Reinstall, both), (Mode::Install, of_others.to_vec())] {
         let plan = make(&raw(), &installed, mode).unwrap();
-        let expected = expected.into_iter().map(|(uuid, device)| (uuid, device.to_owned()));
+        let expected = expected.into_iter().map(|(uuid, device)| (uuid, DevicePath::from(device)));
         let reach = operations(&plan, StageName::ImageReach);
         let [Operation::Run(OfRun::ReachImage { onto: Some(burn), .. })] = reach.as_slice() else { panic!("{plan}") };
         assert_eq!(burn.taken, expected.collect());

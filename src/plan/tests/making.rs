@@ -168,7 +168,7 @@ fn swapped(inventory: &Inventory, change: fn(&mut inventory::Disk)) -> Inventory
         let mut disk = disk.clone();
         (disk.name, disk.device) = (name.into(), format!("/dev/{name}").into());
         for part in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            part.device = partition_device(&disk.device, part.number).into();
+            part.device = disk.device.partition(part.number);
         }
         disk
     };

@@ -2,7 +2,7 @@
 
 use super::identity::{claim, marked, reinstall};
 use super::*;
-use crate::device::KernelName;
+use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Failed, Part, Role, Tried};
 
 const ID: &str = "7d2f1c1e-0000-4000-8000-000000000001";
@@ -142,8 +142,9 @@ fn a_group_and_an_array_that_miss_a_member_are_such_things() {
     let (level, members) = ("raid1".to_owned(), vec![member("/dev/sdb1")]);
     array.arrays.push(inventory::Array { level, raid_devices: 2, members, ..Default::default() });
     let mut group = installed();
-    let physical = |device: &str| inventory::PhysicalVolume { device: device.into(), ..Default::default() };
-    let (name, physical) = ("data".to_owned(), vec![physical("/dev/sdb1"), physical("")]);
+    let physical =
+        |device: Option<&str>| inventory::PhysicalVolume { device: device.map(DevicePath::from), ..Default::default() };
+    let (name, physical) = ("data".to_owned(), vec![physical(Some("/dev/sdb1")), physical(None)]);
     group.groups.push(inventory::VolumeGroup { name, physical, ..Default::default() });
     for (mut inventory, words) in [(array, "and misses members"), (group, "and misses physical volumes")] {
         let said = |inventory: &Inventory| match reinstall(&layout(), inventory, claim()) {

@@ -6,16 +6,21 @@ use super::effect::{Brought, brought, effect};
 use super::identity::{claim, marker, reinstall};
 use super::judged::Judged;
 use super::*;
+use crate::device::DevicePath;
 use crate::topology::Stack;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// The disks at the bottom of every device that the plan makes or names.
-fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &str) -> BTreeSet<&'a str> {
+fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &DevicePath) -> BTreeSet<&'a str> {
     if let Some(below) = brought.get(device) {
         return below.iter().flat_map(|device| bottoms(plan, brought, device)).collect();
     }
-    plan.disks.iter().filter(|disk| device.starts_with(disk.device.as_str())).map(|disk| disk.name.as_str()).collect()
+    plan.disks
+        .iter()
+        .filter(|disk| device.as_str().starts_with(disk.device.as_str()))
+        .map(|disk| disk.name.as_str())
+        .collect()
 }
 
 fn is_made(verdict: Verdict) -> bool {
@@ -45,7 +50,7 @@ fn assert_sound(plan: &Plan, inventory: &Inventory) {
         }
     }
     for disk in plan.disks.iter().filter(|disk| disk.verdict == Verdict::Make) {
-        let found = inventory.disk(&disk.device).unwrap();
+        let found = inventory.disk(disk.device.as_str()).unwrap();
         let partitions = found.table.iter().flat_map(|table| &table.partitions);
         assert!(found.blank || (found.table.is_some() && partitions.into_iter().all(|part| part.blank)), "{disk:?}");
     }
@@ -56,10 +61,10 @@ fn assert_sound(plan: &Plan, inventory: &Inventory) {
 fn assert_on_device(operation: &OnDevice, inventory: &Inventory, verdict: impl Fn(&str) -> Verdict) {
     match operation {
         OnDevice::WipeDisk(wipe) => assert_wipe(wipe, inventory),
-        OnDevice::WriteTable(table) => assert_table(table, inventory.disk(&table.device).unwrap()),
+        OnDevice::WriteTable(table) => assert_table(table, inventory.disk(table.device.as_str()).unwrap()),
         OnDevice::Release(holder) => assert_release(holder, inventory, verdict),
         OnDevice::AssertFree { disks } => {
-            let is_made = |disk: &String| is_made(verdict(&inventory.disk(disk).unwrap().name));
+            let is_made = |disk: &DevicePath| is_made(verdict(&inventory.disk(disk.as_str()).unwrap().name));
             assert!(disks.iter().all(is_made), "{operation:?}");
         }
         OnDevice::TakeDown { .. }
@@ -77,9 +82,9 @@ fn assert_on_device(operation: &OnDevice, inventory: &Inventory, verdict: impl F
 }
 
 fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str) -> Verdict) {
-    let verdict = |device: &str| verdict(&inventory.disk(device).unwrap().name);
+    let verdict = |device: &DevicePath| verdict(&inventory.disk(device.as_str()).unwrap().name);
     match operation {
-        OfRun::BurnDisk(burn) => assert_burn(burn, inventory.disk(&burn.device).unwrap()),
+        OfRun::BurnDisk(burn) => assert_burn(burn, inventory.disk(burn.device.as_str()).unwrap()),
         OfRun::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
         OfRun::UnlockDisk { device, .. } => assert_eq!(verdict(device), Verdict::Keep, "{operation:?}"),
         OfRun::ReachImage { .. }
@@ -117,9 +122,9 @@ fn later(layout: &Layout, inventory: &Inventory, claim: Option<Claim>) -> Result
     super::super::make(layout, inventory, request, &mut counting_from(1000))
 }
 
-fn is_blank(inventory: &Inventory, device: &str) -> bool {
+fn is_blank(inventory: &Inventory, device: &DevicePath) -> bool {
     let partitions = inventory.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions);
-    partitions.into_iter().any(|part| part.device == device && part.blank)
+    partitions.into_iter().any(|part| part.device == *device && part.blank)
 }
 
 /// What runs on kept disks alone stays, and on foreign ones what was running before.
@@ -140,7 +145,7 @@ fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str)
 }
 
 fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
-    let size_bytes = inventory.disk(&wipe.device).unwrap().size_bytes;
+    let size_bytes = inventory.disk(wipe.device.as_str()).unwrap().size_bytes;
     assert!(wipe.zero.iter().all(|range| range.start + range.length <= size_bytes));
     assert!(wipe.zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));
 }
@@ -164,7 +169,7 @@ fn assert_table(table: &PartitionTable, disk: &inventory::Disk) {
 fn assert_burn(burn: &BurnDisk, disk: &inventory::Disk) {
     assert_eq!((burn.size_bytes, burn.sector_bytes), (disk.size_bytes, disk.sector_bytes));
     assert!(!burn.filesystems.is_empty());
-    assert!(burn.filesystems.iter().all(|is| is.device == partition_device(&disk.device, is.number)), "{burn:?}");
+    assert!(burn.filesystems.iter().all(|is| is.device == disk.device.partition(is.number)), "{burn:?}");
     let is_listed = |number: u32| burn.filesystems.iter().any(|is| is.number == number);
     assert!(burn.grow.is_none_or(is_listed), "{burn:?}");
 }
@@ -187,8 +192,9 @@ fn untouched(inventory: &Inventory, plan: &Plan) -> (Vec<inventory::Disk>, Vec<i
     let disks = inventory.disks.iter().filter(|disk| stays(&disk.name)).cloned();
     let stack = Stack::new(inventory);
     let on_kept = |group: &&inventory::VolumeGroup| {
-        let devices = group.physical.iter().map(|physical| stack.name(&physical.device));
-        devices.flat_map(|device| stack.disks(&device)).all(|disk| stays(&disk))
+        let disks = |device: &DevicePath| stack.disks(&stack.name(device));
+        let stays = |device: &DevicePath| disks(device).iter().all(|disk| stays(disk));
+        group.physical.iter().all(|physical| physical.device.as_ref().is_some_and(stays))
     };
     (disks.collect(), inventory.groups.iter().filter(on_kept).cloned().collect())
 }

@@ -2,6 +2,7 @@
 
 use super::stacks::{five, installed, layout, operations};
 use super::*;
+use crate::device::DevicePath;
 use crate::inventory::{MemberRole, PhysicalVolume, Stacked, StackedKind};
 
 /// What runs on sda1 and the foreign sdf.
@@ -48,7 +49,7 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     let said = "TAKES sda1 OUT OF md9, whose other members on sdf are not ours and stay as they are";
     assert!(plan.warnings[0].starts_with(said), "{plan}");
     assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".into()][..]));
-    let holder = Holder::Array { device: "/dev/md9".to_owned() };
+    let holder = Holder::Array { device: "/dev/md9".into() };
     assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(OnDevice::Release(holder)));
 
     let reasons = reasons(make(&layout(), &inventory, Mode::Reinstall));
@@ -117,7 +118,7 @@ fn what_is_kept_must_not_be_in_use() {
     ];
     for (usage, expected) in cases {
         let mut inventory = installed();
-        let varlib = inventory.stacked.iter_mut().find(|stacked| stacked.device.ends_with("varlib")).unwrap();
+        let varlib = inventory.stacked.iter_mut().find(|stacked| stacked.device.as_str().ends_with("varlib")).unwrap();
         varlib.uses.push(usage);
         assert_eq!(reasons(make(&layout(), &inventory, Mode::Reinstall)), [expected]);
     }
@@ -136,11 +137,11 @@ fn swap_and_unknown_mappings_are_taken_down_topmost_first() {
         ..Stacked::default()
     });
     let plan = make(&layout(), &inventory, Mode::Install).unwrap();
-    let mapping = "/dev/mapper/mpatha".to_owned();
+    let mapping = DevicePath::from("/dev/mapper/mpatha");
     let expected = [
         Operation::Device(OnDevice::Release(Holder::Swap { device: mapping.clone() })),
         Operation::Device(OnDevice::Release(Holder::Mapping { device: mapping })),
-        Operation::Device(OnDevice::Release(Holder::Array { device: "/dev/md9".to_owned() })),
+        Operation::Device(OnDevice::Release(Holder::Array { device: "/dev/md9".into() })),
     ];
     assert_eq!(operations(&plan, StageName::StorageRelease)[..3], expected);
 }
@@ -163,7 +164,7 @@ fn a_name_that_another_keeps_is_refused() {
     );
 
     let mut inventory = five();
-    let physical = vec![PhysicalVolume { device: "/dev/sdf".into(), ..PhysicalVolume::default() }];
+    let physical = vec![PhysicalVolume { device: Some("/dev/sdf".into()), ..PhysicalVolume::default() }];
     let twin = inventory::VolumeGroup { name: "vg00".to_owned(), physical, ..inventory::VolumeGroup::default() };
     inventory.groups.push(twin);
     assert_eq!(

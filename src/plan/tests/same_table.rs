@@ -26,7 +26,7 @@ fn moved(inventory: &mut Inventory, from: usize, to: usize) {
         (disk.name, disk.device) = (name, device);
         let whole = disk.device.clone();
         for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            partition.device = partition_device(&whole, partition.number).into();
+            partition.device = whole.partition(partition.number);
         }
     }
 }
@@ -40,7 +40,7 @@ fn cloned(inventory: &mut Inventory, from: usize, to: usize) {
     let device = inventory.disks[to].device.clone();
     let mut table = inventory.disks[from].table.clone().unwrap();
     for partition in &mut table.partitions {
-        partition.device = partition_device(&device, partition.number).into();
+        partition.device = device.partition(partition.number);
         (partition.signatures, partition.blank) = (Vec::new(), true);
     }
     inventory.disks[to].table = Some(table);

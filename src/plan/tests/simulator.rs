@@ -138,22 +138,22 @@ impl Machine {
         self.forget(&[gone.device]);
     }
 
-    fn assert_free(&mut self, device: &str) {
+    fn assert_free(&mut self, device: &DevicePath) {
         let disk = self.disk(device);
         assert!(disk.uses.is_empty(), "{device}: {:?}", disk.uses);
         let partitions = disk.table.iter().flat_map(|table| &table.partitions);
         let names: Vec<DevicePath> = partitions.map(|partition| partition.device.clone()).collect();
         assert!(names.iter().all(|partition| self.uses(partition).is_empty()), "partitions of {device}");
-        let on = |below: &KernelName| device == below.path().as_str() || names.contains(&below.path());
+        let on = |below: &KernelName| *device == below.path() || names.contains(&below.path());
         assert!(!self.0.stacked.iter().any(|stacked| stacked.below.iter().any(on)), "{device}");
     }
 
-    fn wipe(&mut self, device: &str) {
+    fn wipe(&mut self, device: &DevicePath) {
         self.assert_free(device);
         let disk = self.disk(device);
         let partitions = disk.table.take().into_iter().flat_map(|table| table.partitions);
         let mut gone: Vec<DevicePath> = partitions.map(|partition| partition.device).collect();
-        gone.push(device.into());
+        gone.push(device.clone());
         disk.signatures.clear();
         disk.unreadable = None;
         self.forget(&gone);
@@ -166,10 +166,13 @@ impl Machine {
         }
         self.0.arrays.retain(|array| !array.members.is_empty());
         for group in &mut self.0.groups {
-            let lost = group.physical.iter_mut().filter(|physical| gone.contains(&physical.device));
-            lost.for_each(|physical| physical.device = DevicePath::default());
+            let lost = group
+                .physical
+                .iter_mut()
+                .filter(|physical| physical.device.as_ref().is_some_and(|device| gone.contains(device)));
+            lost.for_each(|physical| physical.device = None);
         }
-        self.0.groups.retain(|group| group.physical.iter().any(|physical| !physical.device.is_empty()));
+        self.0.groups.retain(|group| group.devices().next().is_some());
     }
 
     fn write_table(&mut self, table: &PartitionTable) {
@@ -177,7 +180,7 @@ impl Machine {
         let (blank, sector) = (disk.blank, u64::from(table.sector_bytes));
         let partitions = table.partitions.iter().map(|new| Partition {
             number: new.number,
-            device: new.device.as_str().into(),
+            device: new.device.clone(),
             start_bytes: new.first_lba * sector,
             size_bytes: (new.last_lba + 1 - new.first_lba) * sector,
             kind: new.kind.to_string(),
@@ -201,7 +204,7 @@ impl Machine {
         let size_bytes = (100 * MIB).min((disk.size_bytes - 2 * MIB) / burn.filesystems.len() as u64);
         let partitions = burn.filesystems.iter().map(|is| Partition {
             number: is.number,
-            device: is.device.as_str().into(),
+            device: is.device.clone(),
             size_bytes,
             signatures: vec![Signature {
                 kind: is.format.name().to_owned(),
@@ -229,9 +232,9 @@ impl Machine {
             role: if index < active { MemberRole::Active(index as u32) } else { MemberRole::Spare },
         });
         let members: Vec<ArrayMember> = members.collect();
-        let name = match array.device.strip_prefix("/dev/md/") {
+        let name = match array.device.as_str().strip_prefix("/dev/md/") {
             Some(_) => self.free_name((0..128).rev().map(|number| format!("md{number}"))),
-            None => DevicePath::from(array.device.as_str()).kernel_name(),
+            None => array.device.kernel_name(),
         };
         assert!(!self.0.stacked.iter().any(|stacked| stacked.name == name), "{name} runs already");
         let sizes: Vec<u64> = members.iter().map(|member| self.size(&member.device)).collect();
@@ -250,7 +253,7 @@ impl Machine {
         });
         self.0.arrays.push(Array {
             uuid: array.uuid,
-            name: array.device.rsplit('/').next().unwrap().trim_start_matches("md").to_owned(),
+            name: array.device.as_str().rsplit('/').next().unwrap().trim_start_matches("md").to_owned(),
             level: array.level.to_string(),
             metadata: array.metadata.clone(),
             raid_devices: active as u32,
@@ -262,13 +265,16 @@ impl Machine {
 
     fn create_group(&mut self, group: &CreateGroup) {
         assert!(!self.0.groups.iter().any(|is| is.name == group.name), "{} is there already", group.name);
-        let physical = group.devices.iter().map(|device| self.now(device));
-        let physical: Vec<PhysicalVolume> = physical
-            .map(|device| PhysicalVolume { size_bytes: self.size(&device), device, uuid: String::new() })
-            .collect();
-        for device in &physical {
-            self.claim(&device.device, "LVM2_member");
+        let devices: Vec<DevicePath> = group.devices.iter().map(|device| self.now(device)).collect();
+        for device in &devices {
+            self.claim(device, "LVM2_member");
         }
+        let physical = devices.into_iter().map(|device| PhysicalVolume {
+            size_bytes: self.size(&device),
+            device: Some(device),
+            uuid: String::new(),
+        });
+        let physical = physical.collect();
         let (name, tags) = (group.name.clone(), group.tags.clone());
         self.0.groups.push(VolumeGroup { name, extent_bytes: 4 * MIB, tags, physical, ..VolumeGroup::default() });
     }
@@ -327,7 +333,7 @@ impl Machine {
         }
     }
 
-    fn claim(&mut self, device: &str, kind: &str) {
+    fn claim(&mut self, device: &DevicePath, kind: &str) {
         let signatures = self.signatures(device);
         assert!(signatures.is_empty(), "{device} has {signatures:?}");
         signatures.push(Signature { kind: kind.to_owned(), usage: "raid".to_owned(), ..Signature::default() });
@@ -335,42 +341,44 @@ impl Machine {
     }
 
     /// The device that the inventory shows for a path of the plan.
-    fn now(&self, device: &str) -> DevicePath {
-        let array =
-            |array: &&Array| device == format!("/dev/md/{}", array.name) || device == format!("/dev/md{}", array.name);
+    fn now(&self, device: &DevicePath) -> DevicePath {
+        let array = |array: &&Array| {
+            *device == format!("/dev/md/{}", array.name) || *device == format!("/dev/md{}", array.name)
+        };
         let running = self.0.arrays.iter().rev().find(array).and_then(|array| array.running.clone());
-        let volume = device.strip_prefix("/dev/").and_then(|path| path.split_once('/')).and_then(|(group, name)| {
-            let group = self.0.groups.iter().find(|is| is.name == group)?;
-            group.volumes.iter().find(|volume| volume.name == name)?.running.clone()
-        });
+        let volume =
+            device.as_str().strip_prefix("/dev/").and_then(|path| path.split_once('/')).and_then(|(group, name)| {
+                let group = self.0.groups.iter().find(|is| is.name == group)?;
+                group.volumes.iter().find(|volume| volume.name == name)?.running.clone()
+            });
         match volume.or(running) {
             Some(name) => self.0.stacked.iter().find(|stacked| stacked.name == name).unwrap().device.clone(),
-            None => device.into(),
+            None => device.clone(),
         }
     }
 
-    fn disk(&mut self, device: &str) -> &mut Disk {
-        self.0.disks.iter_mut().find(|disk| disk.device == device).unwrap()
+    fn disk(&mut self, device: &DevicePath) -> &mut Disk {
+        self.0.disks.iter_mut().find(|disk| disk.device == *device).unwrap()
     }
 
-    fn uses(&mut self, device: &str) -> &mut Vec<Use> {
+    fn uses(&mut self, device: &DevicePath) -> &mut Vec<Use> {
         self.unit(device).1
     }
 
-    fn signatures(&mut self, device: &str) -> &mut Vec<Signature> {
+    fn signatures(&mut self, device: &DevicePath) -> &mut Vec<Signature> {
         self.unit(device).0
     }
 
     /// A disk or partition is not blank any more.
-    fn written(&mut self, device: &str) {
+    fn written(&mut self, device: &DevicePath) {
         for disk in &mut self.0.disks {
-            disk.blank &= disk.device != device;
+            disk.blank &= disk.device != *device;
             let partitions = disk.table.iter_mut().flat_map(|table| &mut table.partitions);
-            partitions.for_each(|part| part.blank &= part.device != device);
+            partitions.for_each(|part| part.blank &= part.device != *device);
         }
     }
 
-    fn unit(&mut self, device: &str) -> (&mut Vec<Signature>, &mut Vec<Use>) {
+    fn unit(&mut self, device: &DevicePath) -> (&mut Vec<Signature>, &mut Vec<Use>) {
         let device = self.now(device);
         let disks = self.0.disks.iter_mut();
         let disks = disks.map(|disk| (&disk.device, &disk.name, &mut disk.table, &mut disk.signatures, &mut disk.uses));
@@ -388,7 +396,7 @@ impl Machine {
         panic!("{device} does not exist")
     }
 
-    fn size(&self, device: &str) -> u64 {
+    fn size(&self, device: &DevicePath) -> u64 {
         let disks = self.0.disks.iter().map(|disk| (&disk.device, disk.size_bytes));
         let stacked = self.0.stacked.iter().map(|stacked| (&stacked.device, stacked.size_bytes));
         let partitions = self.0.disks.iter().flat_map(|disk| &disk.table).flat_map(|table| &table.partitions);
@@ -398,5 +406,5 @@ impl Machine {
 }
 
 fn is_part(disk: &Disk, partition: &Partition) -> bool {
-    partition.device == crate::layout::partition_device(&disk.device, partition.number)
+    partition.device == disk.device.partition(partition.number)
 }

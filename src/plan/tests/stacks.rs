@@ -1,6 +1,7 @@
 //! Arrays, groups and volumes: made, kept, released.
 
 use super::*;
+use crate::device::DevicePath;
 use crate::inventory::{LogicalVolume as FoundVolume, PhysicalVolume};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
@@ -113,9 +114,9 @@ fn a_reinstall_keeps_array_group_and_volumes() {
     let plan = make(&layout(), &before, Mode::Reinstall).unwrap();
     assert_printed("reinstall-stacked", &plan);
     let uuid = before.arrays[2].uuid;
-    let members = ["/dev/sdc", "/dev/sdd", "/dev/sde"].map(str::to_owned).to_vec();
+    let members = ["/dev/sdc", "/dev/sdd", "/dev/sde"].map(DevicePath::from).to_vec();
     let kept = operations(&plan, StageName::StorageMountKept);
-    let assemble = AssembleArray { device: "/dev/md/data".to_owned(), uuid, members: members.clone() };
+    let assemble = AssembleArray { device: "/dev/md/data".into(), uuid, members: members.clone() };
     let expected = [OnDevice::TakeDown { devices: members }, OnDevice::AssembleArray(assemble)];
     assert_eq!(kept[3..5], expected.map(Operation::Device));
     let after = after(&plan, before.clone());
@@ -178,7 +179,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "another physical volume",
             |inventory| {
-                let more = PhysicalVolume { device: "/dev/sdf".into(), ..PhysicalVolume::default() };
+                let more = PhysicalVolume { device: Some("/dev/sdf".into()), ..PhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
             "volumegroups[0]: vg:vg00 is to be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",
@@ -254,7 +255,7 @@ fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
     let activate = Operation::Device(OnDevice::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),
-        devices: vec!["/dev/md/data".to_owned()],
+        devices: vec!["/dev/md/data".into()],
         volumes: vec!["varlib".to_owned(), "srv".to_owned()],
     }));
     assert!(operations(&plan, StageName::StorageMountKept).contains(&activate), "{plan}");

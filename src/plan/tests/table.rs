@@ -74,6 +74,6 @@ fn a_reinstall_keeps_what_it_was_told_to_keep() {
     let entry = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
     assert_eq!(entry.source, format!("UUID={srv}"));
     let kept = plan.stages.iter().find(|stage| stage.name == StageName::StorageMountKept).unwrap();
-    assert_eq!(kept.operations[0], Operation::Run(OfRun::UnlockDisk { device: "/dev/sdb".to_owned(), others: vec![] }));
+    assert_eq!(kept.operations[0], Operation::Run(OfRun::UnlockDisk { device: "/dev/sdb".into(), others: vec![] }));
     assert_eq!(after(&plan, before.clone()).disks[1], before.disks[1]);
 }

@@ -47,7 +47,7 @@ fn a_member_that_is_absent_stays_missing_in_the_trial() {
     degraded::unplug(&mut after, "sdb");
     let plan = make(&layout, &after, Mode::Reinstall).unwrap();
     let [Operation::Device(OnDevice::TryArray(trial))] = trials(&plan)[..] else { panic!("{plan}") };
-    assert_eq!(trial.make.devices, [Member::Device("/dev/sda2".to_owned()), Member::Missing]);
+    assert_eq!(trial.make.devices, [Member::Device("/dev/sda2".into()), Member::Missing]);
     assert_eq!(serde_json::to_value(&trial.make).unwrap()["devices"], serde_json::json!(["/dev/sda2", "missing"]));
     assert!(trial.member_bytes[0] > 0 && trial.member_bytes[1] == 0, "{:?}", trial.member_bytes);
 }
@@ -102,7 +102,7 @@ fn where_a_size_cannot_be_said_several_are_tried() {
 fn an_array_on_one_of_unknown_size_is_tried_with_members_of_several() {
     let devices = ["/dev/md1", "missing", "/dev/sdc", "/dev/md2"];
     let made = CreateArray {
-        device: "/dev/md/top".to_owned(),
+        device: "/dev/md/top".into(),
         level: RaidLevel::Raid6,
         metadata: "1.2".to_owned(),
         uuid: uuid::Uuid::nil(),

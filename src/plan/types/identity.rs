@@ -1,5 +1,6 @@
 //! Which disk an operation means.
 
+use crate::device::DevicePath;
 use crate::empty;
 use crate::inventory::Disk;
 use serde::{Serialize, Serializer};
@@ -8,7 +9,7 @@ use std::num::NonZeroU64;
 /// What tells a disk from another of its kind. What is not known is not compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DiskIdentity {
-    pub device: String,
+    pub device: DevicePath,
     pub size_bytes: u64,
     #[serde(with = "crate::empty")]
     pub serial: Option<String>,
@@ -26,7 +27,7 @@ fn or_zero<S: Serializer>(number: &Option<NonZeroU64>, serializer: S) -> Result<
 impl DiskIdentity {
     pub fn of(disk: &Disk) -> DiskIdentity {
         DiskIdentity {
-            device: disk.device.to_string(),
+            device: disk.device.clone(),
             size_bytes: disk.size_bytes,
             serial: empty::some(disk.serial.clone()),
             wwn: empty::some(disk.wwn.clone()),

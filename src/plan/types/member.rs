@@ -1,18 +1,19 @@
 //! The places of an array that is made.
 
 use super::CreateArray;
+use crate::device::DevicePath;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Member {
-    Device(String),
+    Device(DevicePath),
     /// The device is not there. The array is made without it.
     Missing,
 }
 
 impl Member {
-    pub fn device(&self) -> Option<&str> {
+    pub fn device(&self) -> Option<&DevicePath> {
         match self {
             Member::Device(device) => Some(device),
             Member::Missing => None,
@@ -23,7 +24,7 @@ impl Member {
 /// As mdadm takes it.
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.device().unwrap_or("missing"))
+        f.pad(self.device().map_or("missing", DevicePath::as_str))
     }
 }
 
@@ -35,7 +36,7 @@ impl Serialize for Member {
 
 impl CreateArray {
     /// Its members that are there, spares among them.
-    pub fn there(&self) -> impl Iterator<Item = &str> {
+    pub fn there(&self) -> impl Iterator<Item = &DevicePath> {
         self.devices.iter().filter_map(Member::device)
     }
 
@@ -49,7 +50,7 @@ impl CreateArray {
 impl Member {
     /// Of words as mdadm takes them.
     pub fn list(words: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<Member> {
-        let member = |word: &str| if word == "missing" { Member::Missing } else { Member::Device(word.to_owned()) };
+        let member = |word: &str| if word == "missing" { Member::Missing } else { Member::Device(word.into()) };
         words.into_iter().map(|word| member(word.as_ref())).collect()
     }
 }

@@ -8,6 +8,7 @@ use super::{
     MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
+use crate::device::DevicePath;
 use crate::marker::{MarkedDisk, Marker};
 use serde::Serialize;
 use uuid::Uuid;
@@ -28,7 +29,7 @@ pub enum OnDevice {
     Release(Holder),
     /// Look again at who holds these disks and their partitions, and fail if anybody does.
     AssertFree {
-        disks: Vec<String>,
+        disks: Vec<DevicePath>,
     },
     WipeDisk(WipeDisk),
     WriteTable(PartitionTable),
@@ -37,7 +38,7 @@ pub enum OnDevice {
     CreateVolume(CreateVolume),
     /// Take down every array and mapping on these devices. They were assembled only to look inside.
     TakeDown {
-        devices: Vec<String>,
+        devices: Vec<DevicePath>,
     },
     AssembleArray(AssembleArray),
     ActivateGroup(ActivateGroup),
@@ -50,27 +51,27 @@ pub enum OnDevice {
     /// Deactivate a volume group that this plan made or activated, so that the arrays under it can be stopped.
     DeactivateGroup {
         name: String,
-        devices: Vec<String>,
+        devices: Vec<DevicePath>,
     },
     /// Stop an array, so that its superblocks say that it is clean.
     StopArray {
-        device: String,
+        device: DevicePath,
     },
 }
 
 /// Assemble a kept array under the layout's name, writable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssembleArray {
-    pub device: String,
+    pub device: DevicePath,
     pub uuid: Uuid,
-    pub members: Vec<String>,
+    pub members: Vec<DevicePath>,
 }
 
 /// Activate these volumes of a kept group, writable. Others of the group stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ActivateGroup {
     pub name: String,
-    pub devices: Vec<String>,
+    pub devices: Vec<DevicePath>,
     pub volumes: Vec<String>,
 }
 
@@ -113,13 +114,13 @@ pub enum OfRun {
     IdentifyDisk(DiskIdentity),
     /// Set the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
     LockDisk {
-        device: String,
+        device: DevicePath,
         /// What nobody may write while the plan runs. It is read now, and compared by `ProveKept`.
         untouched: Vec<ByteRange>,
     },
     /// Make a kept disk writable again: nothing destructive comes after this.
     UnlockDisk {
-        device: String,
+        device: DevicePath,
         /// Numbers of the partitions that stay read-only, because the layout does not list them.
         others: Vec<u32>,
     },
@@ -163,12 +164,12 @@ pub enum OfRun {
     },
     /// `/install-go` or `/install.sh` in a chroot, with the nodes of these devices and of their partitions.
     RunInstaller {
-        devices: Vec<String>,
+        devices: Vec<DevicePath>,
     },
     /// Run the installer if the image has one. If not, make `/etc/metal/boot-info.yaml` from the files of its boot
     /// loader.
     AdaptImage {
-        devices: Vec<String>,
+        devices: Vec<DevicePath>,
     },
     /// `/etc/fstab`, in mount order.
     WriteFstab(Vec<FstabEntry>),
@@ -184,7 +185,7 @@ pub enum OfRun {
     Unmount,
     /// Make the disks write their caches out, and make every locked disk writable again.
     FlushDisks {
-        disks: Vec<String>,
+        disks: Vec<DevicePath>,
     },
     Report(Closing),
     Kexec,

@@ -19,7 +19,7 @@ fn table() -> Table {
 
 fn expected(number: u32, format: Format, label: Option<&str>) -> ExpectedFilesystem {
     let (device, path) = (format!("/dev/sda{number}"), "/".to_owned());
-    ExpectedFilesystem { number, device, path, format, label: label.map(str::to_owned) }
+    ExpectedFilesystem { number, device: device.into(), path, format, label: label.map(str::to_owned) }
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn what_the_image_brings_is_what_the_layout_says() {
         (2, Format::Ext4, Some("root"), "uuid-ext4"),
         (1, Format::Vfat, Some("ESP"), "uuid-vfat"),
     ] {
-        assert_eq!(brought("/dev/sda", &expected(number, format, label), &table()).unwrap(), uuid);
+        assert_eq!(brought(&"/dev/sda".into(), &expected(number, format, label), &table()).unwrap(), uuid);
     }
     let there = r#"there are /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
     for (number, format, label, says) in [
@@ -44,9 +44,9 @@ fn what_the_image_brings_is_what_the_layout_says() {
         (3, Format::Ext4, None, "the image has /dev/sda3 without a filesystem"),
         (4, Format::Ext4, None, "the image has /dev/sda4 ext4 and swap"),
     ] {
-        let error = brought("/dev/sda", &expected(number, format, label), &table()).unwrap_err();
+        let error = brought(&"/dev/sda".into(), &expected(number, format, label), &table()).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(error.phase, Phase::Image);
     }
-    assert!(brought("/dev/sda", &expected(1, Format::Ext4, None), &Table::default()).is_err());
+    assert!(brought(&"/dev/sda".into(), &expected(1, Format::Ext4, None), &Table::default()).is_err());
 }

@@ -71,10 +71,10 @@ fn hash(disks: &[&str]) -> String {
 
 /// Cuts a disk to partitions of that size, so that hashing takes seconds and not minutes.
 fn cut(disk: &str, size_mib: u64, count: u64) {
-    let path = disk.to_owned();
+    let path = DevicePath::from(disk);
     let partition = |number: u64| crate::plan::NewPartition {
         number: number as u32 + 1,
-        device: crate::layout::partition_device(&path, number as u32 + 1),
+        device: path.partition(number as u32 + 1),
         first_lba: (1 + number * size_mib) * 2048,
         last_lba: (1 + (number + 1) * size_mib) * 2048 - 1,
         kind: crate::layout::PartitionKind::Linux.guid(),
@@ -97,11 +97,11 @@ fn cut(disk: &str, size_mib: u64, count: u64) {
 fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     stop_all();
     let before = hash(parts);
-    let names: Vec<String> = disks.iter().map(|disk| (*disk).to_owned()).collect();
+    let names: Vec<DevicePath> = disks.iter().map(|disk| (*disk).into()).collect();
     let mut assembled = assemble(&names).unwrap();
     let mut inventory = survey::read(Depth::Deep).unwrap();
     assembled.mark(&mut inventory);
-    let writable = || disks.iter().all(|disk| !is_read_only(disk).unwrap());
+    let writable = || names.iter().all(|disk| !is_read_only(disk).unwrap());
     assert!(!writable());
     assembled.unlock().unwrap();
     assert!(writable());
@@ -143,7 +143,7 @@ fn parts() {
         cut(disk, 32, 4);
     }
     for part in PARTS {
-        crate::storage::wipe::wipe_ends(part).unwrap();
+        crate::storage::wipe::wipe_ends(&part.into()).unwrap();
     }
 }
 
@@ -241,12 +241,11 @@ fn vm_assembling_arrays_that_the_kernel_writes_to_at_every_start_changes_nothing
     }
     assert_eq!(inventory.filesystems.len(), 2, "{:?}", inventory.filesystems);
     // What was put up to look is taken down to assemble for real.
-    let names: Vec<String> = DISKS.iter().map(|disk| (*disk).to_owned()).collect();
-    assemble(&names).unwrap().unlock().unwrap();
+    assemble(&DISKS.map(DevicePath::from)).unwrap().unlock().unwrap();
     let array = array(&inventory, "parity");
-    let members: Vec<String> = array.members.iter().map(|member| member.device.to_string()).collect();
+    let members: Vec<DevicePath> = array.members.iter().map(|member| member.device.clone()).collect();
     members.iter().for_each(|member| crate::storage::release::release_above(member).unwrap());
-    crate::storage::raid::assemble("/dev/md/parity", array.uuid, &members).unwrap();
+    crate::storage::raid::assemble(&"/dev/md/parity".into(), array.uuid, &members).unwrap();
     let below: Vec<KernelName> =
         survey::read(Depth::Deep).unwrap().stacked.into_iter().flat_map(|it| it.below).collect();
     assert!(below.iter().any(|name| name == "vda1"), "{below:?}");
@@ -291,7 +290,7 @@ fn vm_assembled_are_arrays_groups_and_what_lies_on_them() {
     assert_eq!(root.below, [above.running.clone().unwrap()]);
     assert_eq!(inside(&inventory, array(&inventory, "onvolumes")), ["ext4"]);
     let group = &inventory.groups[0];
-    let mut devices: Vec<&str> = group.physical.iter().map(|physical| physical.device.as_str()).collect();
+    let mut devices: Vec<&str> = group.devices().map(DevicePath::as_str).collect();
     devices.sort_unstable();
     assert_eq!(devices, [&*format!("/dev/{}", above.running.clone().unwrap()), "/dev/vda3"]);
     assert!(group.volumes.iter().all(|volume| volume.running.is_some()), "{group:?}");
@@ -357,7 +356,7 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
     assert!(notes[0].contains("volume group half") && notes[0].contains("partial"), "{notes:?}");
     let names: Vec<&str> = inventory.groups.iter().map(|group| group.name.as_str()).collect();
     assert_eq!(names, ["half", "twin", "twin"]);
-    let devices: Vec<&str> = inventory.groups[0].physical.iter().map(|physical| physical.device.as_str()).collect();
+    let devices: Vec<&str> = inventory.groups[0].devices().map(DevicePath::as_str).collect();
     assert_eq!(devices, ["/dev/vda2", ""]);
     for device in ["/dev/mapper/twin-a", "/dev/mapper/twin-b", "/dev/mapper/half-here"] {
         assert!(seen(&inventory, device).assembled);
@@ -370,7 +369,7 @@ fn told(inventory: &Inventory) -> (String, Health) {
     let [filesystem] = &inventory.filesystems[..] else { panic!("{:?}", inventory.filesystems) };
     assert_eq!(filesystem.device, "/dev/mapper/vg00-sa--fe");
     let volume = inventory.groups[0].volumes.iter().find(|volume| volume.name == "sa-fe").unwrap();
-    let shown = seen(inventory, &filesystem.device);
+    let shown = seen(inventory, filesystem.device.as_str());
     assert_eq!((volume.running.as_ref(), shown.kind, shown.assembled), (Some(&shown.name), StackedKind::Volume, true));
     (filesystem.marker.as_ref().unwrap().image.clone(), volume.health)
 }
@@ -452,7 +451,7 @@ fn vm_assembled_only_is_not_what_ran_before() {
     ran("lvm vgcreate -y vg01 /dev/nvme0n1 /dev/nvme1n1");
     ran("lvm lvcreate -y -n swap -L 64m vg01");
     ran("mkswap /dev/vg01/swap");
-    let mut assembled = assemble(&["/dev/nvme0n1".to_owned()]).unwrap();
+    let mut assembled = assemble(&["/dev/nvme0n1".into()]).unwrap();
     assembled.unlock().unwrap();
     tried("swapon /dev/dm-0 || swapon /dev/vg01/swap");
     let mut assembled = assemble(&[]).unwrap();

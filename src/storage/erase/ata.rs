@@ -5,6 +5,7 @@
 
 use super::{Deadline, Failure};
 use crate::command::Command;
+use crate::device::DevicePath;
 use crate::error::{Error, Phase};
 use crate::inventory::EraseMethod;
 use crate::survey::ata::{self, Security};
@@ -24,7 +25,7 @@ trait AtaDisk {
     fn hdparm(&self, option: &str, patience: Duration) -> Result<(), String>;
 }
 
-struct RealDisk<'a>(&'a str);
+struct RealDisk<'a>(&'a DevicePath);
 
 impl AtaDisk for RealDisk<'_> {
     fn security(&self) -> Result<Security, String> {
@@ -32,7 +33,7 @@ impl AtaDisk for RealDisk<'_> {
     }
 
     fn hdparm(&self, option: &str, patience: Duration) -> Result<(), String> {
-        let command = Command::new("hdparm").args(["--user-master", "u", option, PASSWORD, self.0]);
+        let command = Command::new("hdparm").args(["--user-master", "u", option, PASSWORD]).arg(self.0);
         command.deadline(patience).run().map(drop).map_err(|error| error.to_string())
     }
 }
@@ -42,11 +43,16 @@ impl AtaDisk for RealDisk<'_> {
 /// # Errors
 /// The disk does not offer it now, refuses, or would not be ready in time. [`Failure::Final`] when it is left with the
 /// password.
-pub(super) fn erase(device: &str, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
+pub(super) fn erase(device: &DevicePath, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
     erase_disk(&RealDisk(device), device, method, deadline)
 }
 
-fn erase_disk(disk: &dyn AtaDisk, device: &str, method: EraseMethod, deadline: Deadline) -> Result<String, Failure> {
+fn erase_disk(
+    disk: &dyn AtaDisk,
+    device: &DevicePath,
+    method: EraseMethod,
+    deadline: Deadline,
+) -> Result<String, Failure> {
     let before = disk.security()?;
     if !before.methods().contains(&method) {
         let why = before.obstacle().unwrap_or("the disk does not have it");
@@ -72,7 +78,7 @@ fn erase_disk(disk: &dyn AtaDisk, device: &str, method: EraseMethod, deadline: D
     Ok(format!("the disk reports the {}security erase done", if enhanced { "enhanced " } else { "" }))
 }
 
-fn clear(disk: &dyn AtaDisk, device: &str) -> Result<(), Failure> {
+fn clear(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), Failure> {
     // Refused by a disk that is not locked.
     let unlocked = disk.hdparm("--security-unlock", SHORT);
     let disabled = disk.hdparm("--security-disable", SHORT);
@@ -118,7 +124,7 @@ mod tests {
 
         fn erase(&self, method: EraseMethod) -> Result<String, String> {
             let deadline = Deadline::after(Duration::from_secs(3600));
-            erase_disk(self, "/dev/sda", method, deadline).map_err(|failure| match failure {
+            erase_disk(self, &"/dev/sda".into(), method, deadline).map_err(|failure| match failure {
                 Failure::Next(why) => why,
                 Failure::Final(error) => format!("final: {error}"),
             })

@@ -8,6 +8,7 @@ mod tests;
 pub(super) mod zero;
 
 use super::{identify, kernel, wipe};
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::Erased;
 use crate::inventory::EraseMethod;
@@ -60,7 +61,7 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
         proof = if proof.is_empty() { places } else { format!("{proof}; {places}") };
     }
     let (serial, _) = survey::serial_and_wwn(&kernel::sysfs(&disk.device)?);
-    Ok(Erased { device: disk.device.clone(), serial, method, proof, seconds: began.elapsed().as_secs_f64() })
+    Ok(Erased { device: disk.device.to_string(), serial, method, proof, seconds: began.elapsed().as_secs_f64() })
 }
 
 /// Why a method did not erase the disk.
@@ -108,7 +109,7 @@ struct Outcome {
 
 /// A disk that is ours alone.
 struct Target<'a> {
-    device: &'a str,
+    device: &'a DevicePath,
     plan: &'a WipeDisk,
     file: File,
     size: u64,

@@ -1,6 +1,7 @@
 //! Disks that are erased: loop devices on any machine; NVMe, virtio and SATA in one of their own.
 
 use super::*;
+use crate::device::DevicePath;
 use crate::plan::ByteRange;
 use crate::storage::loopdev::LoopDevice;
 use crate::survey::Depth;
@@ -13,13 +14,13 @@ fn ends(size: u64) -> Vec<ByteRange> {
     vec![ByteRange { start: 0, length: MIB }, ByteRange { start: size - MIB, length: MIB }]
 }
 
-fn plan(device: &str, methods: &[EraseMethod], strict: bool, zero: Vec<ByteRange>) -> WipeDisk {
+fn plan(device: &DevicePath, methods: &[EraseMethod], strict: bool, zero: Vec<ByteRange>) -> WipeDisk {
     let identity = identify::read(&std::fs::File::open(device).unwrap(), device).unwrap();
-    WipeDisk { device: device.to_owned(), identity, methods: methods.to_vec(), strict, budget_seconds: 120, zero }
+    WipeDisk { device: device.clone(), identity, methods: methods.to_vec(), strict, budget_seconds: 120, zero }
 }
 
 /// Every MiB of the device begins and ends with text, and so does every place that is compared.
-fn fill(device: &str) -> u64 {
+fn fill(device: &DevicePath) -> u64 {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(device).unwrap();
     let size = kernel::size_bytes(&file).unwrap();
     let text: Vec<u8> = (0..4096u32).map(|index| (index % 251 + 1) as u8).collect();
@@ -35,7 +36,7 @@ fn fill(device: &str) -> u64 {
 }
 
 /// How many MiB of the device have something else than zeros where [`fill`] wrote, read past the page cache.
-fn written(device: &str) -> usize {
+fn written(device: &DevicePath) -> usize {
     let file = File::open(device).unwrap();
     let size = kernel::size_bytes(&file).unwrap();
     kernel::flush_buffers(&file).unwrap();
@@ -127,7 +128,7 @@ fn loop_a_discard_that_reads_back_zero_is_enough() {
     let disk = LoopDevice::new(96 * MIB, 512);
     let size = fill(disk.path());
     let erased = wipe(&plan(disk.path(), &[NvmeFormat, AtaErase, Discard, WriteZeroes], true, ends(size))).unwrap();
-    assert_eq!((erased.device.as_str(), erased.method), (disk.path(), Discard));
+    assert_eq!((erased.device.as_str(), erased.method), (disk.path().as_str(), Discard));
     let proof = "64 samples of 1 MiB, both ends among them, read back as zero; \
                  2.10 MB in 2 places where signatures live read back as zero";
     assert_eq!(erased.proof, proof);
@@ -225,15 +226,15 @@ fn loop_disks_are_erased_side_by_side() {
 }
 
 /// What the inventory says of this disk.
-fn offered(device: &str) -> Vec<EraseMethod> {
-    survey::read(Depth::Deep).unwrap().disk(device).unwrap().erase.clone()
+fn offered(device: &DevicePath) -> Vec<EraseMethod> {
+    survey::read(Depth::Deep).unwrap().disk(device.as_str()).unwrap().erase.clone()
 }
 
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_formats_an_nvme_disk() {
     crate::storage::vmdisks::assert_test_machine();
-    let device = "/dev/nvme0n1";
+    let device = &DevicePath::from("/dev/nvme0n1");
     let size = fill(device);
     let methods = offered(device);
     assert!(methods.contains(&NvmeFormat), "{methods:?}");
@@ -251,7 +252,7 @@ fn vm_erase_formats_an_nvme_disk() {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
     crate::storage::vmdisks::assert_test_machine();
-    let device = "/dev/nvme1n1";
+    let device = &DevicePath::from("/dev/nvme1n1");
     let size = fill(device);
     let offered = offered(device);
     let missing: Vec<EraseMethod> = [NvmeSanitizeCrypto, NvmeSanitizeBlock, NvmeFormatCrypto]
@@ -268,7 +269,7 @@ fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
     crate::storage::vmdisks::assert_test_machine();
-    let device = "/dev/vda";
+    let device = &DevicePath::from("/dev/vda");
     assert_eq!(offered(device), [Discard]);
     for method in [Discard, WriteZeroes] {
         let size = fill(device);
@@ -283,7 +284,7 @@ fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {
     crate::storage::vmdisks::assert_test_machine();
-    let device = "/dev/sda";
+    let device = &DevicePath::from("/dev/sda");
     let size = fill(device);
     assert_eq!(offered(device), [Discard]);
     let methods = [AtaEnhancedErase, AtaErase, Discard];

@@ -1,6 +1,7 @@
 //! Zeros: over ranges, over a whole disk, and by discarding it. The kernel lets the disk do the work where it can.
 
 use super::Deadline;
+use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::ByteRange;
 use crate::storage::kernel;
@@ -27,7 +28,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// # Errors
 /// A range is beyond the end (and nothing was written), the device cannot be written, or it gives back something else
 /// (and where).
-pub fn ranges(file: &File, device: &str, size: u64, ranges: &[ByteRange]) -> Result<()> {
+pub fn ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check(device, size, ranges)?;
     let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
         for &ByteRange { start, length } in ranges {
@@ -63,7 +64,7 @@ fn left_over(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u64>> {
 ///
 /// # Errors
 /// One is beyond its end.
-pub(super) fn check(device: &str, size: u64, ranges: &[ByteRange]) -> Result<()> {
+pub(super) fn check(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
             let (start, length) = (range.start, range.length);
@@ -86,7 +87,7 @@ pub(super) fn discard(file: &File, size: u64, deadline: Deadline) -> Result<(), 
 ///
 /// # Errors
 /// The disk cannot, or not in time: in words.
-pub(super) fn write_zeroes(file: &File, device: &str, size: u64, deadline: Deadline) -> Result<(), String> {
+pub(super) fn write_zeroes(file: &File, device: &DevicePath, size: u64, deadline: Deadline) -> Result<(), String> {
     let began = Instant::now();
     let mut told = began;
     in_chunks(size, ZERO_CHUNK_BYTES, deadline, |start, length| {

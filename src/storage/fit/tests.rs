@@ -190,7 +190,7 @@ fn an_mbr_stays_as_it_is() {
 /// An image from a smaller disk lies at the start of a larger one.
 fn disk(mib: u64, sector: u32, script: &str) -> LoopDevice {
     let (small, large) = (LoopDevice::new(16 * MIB, sector), LoopDevice::new(mib * MIB, sector));
-    sfdisk(small.path(), script);
+    sfdisk(small.path().as_str(), script);
     let image = fs::read(small.path()).unwrap();
     File::options().write(true).open(large.path()).unwrap().write_all_at(&image, 0).unwrap();
     large
@@ -203,9 +203,9 @@ fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
     for (sector, script) in [(512, GPT), (4096, large)] {
         let disk = disk(64, sector, script);
         fit(disk.path(), None).unwrap();
-        Command::new("mkfs.ext4").args(["-q", &disk.partition(5)]).run().unwrap();
+        Command::new("mkfs.ext4").args(["-q", disk.partition(5).as_str()]).run().unwrap();
         let table = fit(disk.path(), Some(5)).unwrap().unwrap();
-        let check = Command::new("sgdisk").args(["-v", disk.path()]).run().unwrap().stdout;
+        let check = Command::new("sgdisk").args(["-v", disk.path().as_str()]).run().unwrap().stdout;
         assert!(check.contains("No problems found"), "{check}");
         let root = &table.partitions[1];
         assert_eq!((root.number, root.device.as_str()), (5, disk.partition(5).as_str()));

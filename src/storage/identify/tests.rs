@@ -65,7 +65,7 @@ fn a_disk_that_is_gone_is_refused() {
 #[ignore = "needs root and loop devices"]
 fn loop_another_size_is_another_disk() {
     let device = LoopDevice::new(16 << 20, 512);
-    let plan = DiskIdentity { device: device.path().into(), ..disk("", "", 16 << 20) };
+    let plan = DiskIdentity { device: device.path().clone(), ..disk("", "", 16 << 20) };
     identify(&plan).unwrap();
     let error = identify(&DiskIdentity { size_bytes: 17 << 20, ..plan.clone() }).unwrap_err().to_string();
     let expected = "is not the disk that the plan was made for: 17825792 bytes are now 16777216; nothing was written";
@@ -79,7 +79,7 @@ fn loop_another_size_is_another_disk() {
 fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     let (identity, disk) = LoopDevice::exchanged(16 << 20);
     let device = disk.path().to_owned();
-    assert_eq!((identity.device.as_str(), identity.size_bytes), (disk.path(), 16 << 20));
+    assert_eq!((&identity.device, identity.size_bytes), (disk.path(), 16 << 20));
     assert_ne!(identity.diskseq, None);
     let writable = File::options().write(true).open(disk.path()).unwrap();
     writable.write_all_at(&[0xaa; 4096], 0).unwrap();
@@ -121,10 +121,10 @@ fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
     held.prove_below(&ours.partition(1)).unwrap();
     for device in [other.path(), &other.partition(1)] {
         let error = held.prove_below(device).unwrap_err().to_string();
-        let name = other.path().trim_start_matches("/dev/");
+        let name = other.path().kernel_name();
         assert_eq!(error, format!("{device} lies on {name}, which is no disk of the plan by now; it was left alone"));
     }
-    assert!(held.prove_below("/dev/no-such-disk").is_err());
+    assert!(held.prove_below(&"/dev/no-such-disk".into()).is_err());
 }
 
 /// A loop device that is open goes only when it is closed: nobody else gets its name.
@@ -135,10 +135,10 @@ fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
     let mut held = Held::default();
     held.hold(&disk.identity()).unwrap();
     let losetup = |args: &[&str]| crate::command::Command::new("losetup").args(args).run();
-    losetup(&["--detach", disk.path()]).unwrap();
+    losetup(&["--detach", disk.path().as_str()]).unwrap();
     let other = tempfile::NamedTempFile::new().unwrap();
     other.as_file().set_len(16 << 20).unwrap();
-    losetup(&[disk.path(), other.path().to_str().unwrap()]).unwrap_err();
+    losetup(&[disk.path().as_str(), other.path().to_str().unwrap()]).unwrap_err();
     held.prove_below(disk.path()).unwrap();
     // In this order: the name is another test's as soon as nobody holds it.
     drop(disk);

@@ -27,10 +27,10 @@ fn disk(device: &str, kinds: &[&str], uses: Vec<Use>) -> Disk {
 }
 
 /// What cannot be mounted is in the inventory too.
-fn looked(device: &str, kind: &str) -> (Vec<Filesystem>, Vec<String>) {
-    let mut inventory = Inventory { disks: vec![disk(device, &[kind], vec![])], ..Inventory::default() };
+fn looked(device: &DevicePath, kind: &str) -> (Vec<Filesystem>, Vec<String>) {
+    let mut inventory = Inventory { disks: vec![disk(device.as_str(), &[kind], vec![])], ..Inventory::default() };
     let notes = look(&mut inventory).unwrap();
-    let failure = inventory.failure(&Tried::Filesystem(device.into()));
+    let failure = inventory.failure(&Tried::Filesystem(device.clone()));
     let note = failure.map(|why| format!("{kind} on {device} cannot be looked into: {why}"));
     assert_eq!(note, notes.first().cloned());
     (inventory.filesystems, notes)
@@ -127,7 +127,7 @@ fn only_drivers_of_filesystems_that_a_layout_can_have_read_what_somebody_left() 
 }
 
 /// Makes `kind` on `device` and looks at the options with which it is mounted for a look.
-fn mounted_inertly(device: &str, kind: &str, make: &str) {
+fn mounted_inertly(device: &DevicePath, kind: &str, make: &str) {
     ran(&format!("{make} {device}"));
     let point = Point::make().unwrap();
     mounted(device, kind, &point.0).unwrap();
@@ -179,7 +179,7 @@ fn loop_looking_into_a_filesystem_that_was_cut_off_changes_nothing() {
         let (found, notes) = unchanged(&disk, kind);
         assert_eq!(notes, Vec::<String>::new(), "{make}");
         assert_eq!(found.len(), 1, "{make}");
-        assert_eq!((found[0].device.as_str(), found[0].marker.as_ref()), (disk.path(), Some(&marker())), "{make}");
+        assert_eq!((&found[0].device, found[0].marker.as_ref()), (disk.path(), Some(&marker())), "{make}");
         assert!(found[0].used_bytes > 0 && found[0].used_bytes < found[0].size_bytes, "{found:?}");
         assert!(found[0].size_bytes > 100 * MIB && found[0].size_bytes <= 300 * MIB, "{found:?}");
     }
@@ -192,7 +192,7 @@ fn loop_journals_of_the_copies_are_really_dirty() {
     assert!(ran(&format!("dumpe2fs -h {}", disk.image().display())).contains("needs_recovery"));
     let disk = cut_off("mkfs.xfs -q -f", None);
     let line = "xfs_repair -n \"$1\" 2>&1 | grep 'valuable metadata changes in a log'";
-    Command::new("sh").args(["-c", line, "sh", disk.path()]).run().unwrap();
+    Command::new("sh").args(["-c", line, "sh", disk.path().as_str()]).run().unwrap();
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn loop_what_a_cut_inside_mkfs_leaves_cannot_be_mounted_and_can_be_made_again() 
         ("mkfs.xfs -q -f", Format::Xfs, 0, true),
     ] {
         let disk = cut_inside(make, superblock, is_written);
-        let seen = Command::new("blkid").args(["-p", disk.path()]).run().is_ok();
+        let seen = Command::new("blkid").args(["-p", disk.path().as_str()]).run().is_ok();
         assert_eq!(seen, is_written, "{format}");
         let (found, notes) = unchanged(&disk, format.name());
         assert_eq!((found.len(), notes.len()), (0, 1), "{format}");

@@ -6,24 +6,25 @@ use crate::storage::{filesystem, kernel, raid};
 use crate::survey::{self, Depth};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 mod others;
 
-fn words(text: &str) -> Vec<String> {
-    text.split_whitespace().map(str::to_owned).collect()
+fn words<T: for<'a> From<&'a str>>(text: &str) -> Vec<T> {
+    text.split_whitespace().map(T::from).collect()
 }
 
-fn group(name: &str, devices: &[String], tags: &str) -> CreateGroup {
+fn group(name: &str, devices: &[DevicePath], tags: &str) -> CreateGroup {
     CreateGroup { name: name.to_owned(), devices: devices.to_vec(), tags: words(tags) }
 }
 
-fn volume(path: &str, physical: &[String], size_mib: u64, kind: LvmType) -> CreateVolume {
+fn volume(path: &str, physical: &[DevicePath], size_mib: u64, kind: LvmType) -> CreateVolume {
     let (group, name) = path.split_once('/').unwrap();
     let (name, group) = (name.to_owned(), group.to_owned());
     CreateVolume {
         name,
         group,
-        device: format!("/dev/{path}"),
+        device: format!("/dev/{path}").into(),
         physical: physical.to_vec(),
         size: size_mib.into(),
         kind,
@@ -77,13 +78,13 @@ fn what_is_read_back_is_compared_with_both_sides() {
     assert!(compare_volume(&volume("vg00/root", &two, 100, LvmType::Linear), &[]).is_err());
 }
 
-fn put(device: &str, offset: u64, bytes: &[u8]) {
+fn put(device: impl AsRef<Path>, offset: u64, bytes: &[u8]) {
     let file = File::options().write(true).open(device).unwrap();
     file.write_all_at(bytes, offset).unwrap();
     file.sync_all().unwrap();
 }
 
-fn get(device: &str, offset: u64, length: usize) -> Vec<u8> {
+fn get(device: impl AsRef<Path>, offset: u64, length: usize) -> Vec<u8> {
     let file = File::open(device).unwrap();
     kernel::flush_buffers(&file).unwrap();
     let mut bytes = vec![0; length];
@@ -92,7 +93,7 @@ fn get(device: &str, offset: u64, length: usize) -> Vec<u8> {
 }
 
 fn status(device: &str) -> String {
-    let name = release::mapping_name(device).unwrap();
+    let name = release::mapping_name(&device.into()).unwrap();
     Command::new("dmsetup").args(["status", &name]).run().unwrap().stdout
 }
 
@@ -175,11 +176,11 @@ fn vm_lvm_nothing_asks_and_nothing_stops_it() {
         ("an ISO 9660", &|disk| put(disk, 0x8001, b"CD001")),
         ("a LUKS header", &|disk| put(disk, 0, b"LUKS\xba\xbe\0\x01")),
         ("a physical volume of another group", &|disk| {
-            create_group(&group("other", &[disk.to_owned()], "")).unwrap();
+            create_group(&group("other", &[disk.into()], "")).unwrap();
         }),
     ];
     for (what, signature) in old {
-        all.iter().for_each(|disk| signature(disk));
+        all.iter().for_each(|disk| signature(disk.as_str()));
         create_group(&group("vg00", all, "")).unwrap_or_else(|error| panic!("{what}: {error}"));
     }
     for metadata in ["0.90", "1.0", "1.1", "1.2"] {
@@ -217,7 +218,7 @@ fn vm_lvm_groups_of_the_same_name_elsewhere_do_not_matter() {
     let disks = Disks::take("vda vdb vdc");
     let [first, second, third] = disks.all() else { unreachable!() };
     for disk in [first, second] {
-        create_group(&group("vg00", std::slice::from_ref(disk), disk.rsplit('/').next().unwrap())).unwrap();
+        create_group(&group("vg00", std::slice::from_ref(disk), &disk.kernel_name())).unwrap();
     }
     let ours = std::slice::from_ref(third);
     create_group(&group("vg00", ours, "ours")).unwrap();
@@ -228,7 +229,7 @@ fn vm_lvm_groups_of_the_same_name_elsewhere_do_not_matter() {
     deactivate("vg00", ours).unwrap();
     for disk in [first, second] {
         let found = report("vgs", std::slice::from_ref(disk), "vg00", &["vg_tags", "lv_count"]).unwrap();
-        assert_eq!(found, [disk.rsplit('/').next().unwrap(), "0"]);
+        assert_eq!(found, [&disk.kernel_name(), "0"]);
     }
 }
 
@@ -269,11 +270,11 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
         );
         mounts.finish().unwrap();
         deactivate("vg-0", &ours).unwrap();
-        raid::stop("/dev/md/pv").unwrap();
-        raid::assemble("/dev/md/pv", array.uuid, &partitions[0]).unwrap();
+        raid::stop(&"/dev/md/pv".into()).unwrap();
+        raid::assemble(&"/dev/md/pv".into(), array.uuid, &partitions[0]).unwrap();
         activate("vg-0", &words("root"), &ours).unwrap();
         deactivate("vg-0", &ours).unwrap();
-        raid::stop("/dev/md/pv").unwrap();
+        raid::stop(&"/dev/md/pv".into()).unwrap();
     }
     assert_free(disks.all()).unwrap();
 }
@@ -306,7 +307,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     for gone in 0..2 {
         let saved = get(&all[gone], 0, 2 << 20);
         wipe::wipe_ends(&all[gone]).unwrap();
-        let left: Vec<String> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
+        let left: Vec<DevicePath> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
         // Somebody has looked before.
         let mut assembled = crate::storage::assemble::assemble(&left).unwrap();
         assembled.unlock().unwrap();
@@ -335,7 +336,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
         deactivate("vg-0", all).unwrap();
     }
     activate("vg-0", &words("safe"), all).unwrap();
-    lvm("lvcreate", all, words("--type linear --size 100m --name only vg-0 /dev/vdb")).unwrap();
+    lvm("lvcreate", all, words::<String>("--type linear --size 100m --name only vg-0 /dev/vdb")).unwrap();
     deactivate("vg-0", all).unwrap();
     wipe::wipe_ends(&all[1]).unwrap();
     let left = [all[0].clone(), all[2].clone()];
@@ -369,16 +370,16 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
         [("vg00/safe", LvmType::Raid1), ("vg00/fast", LvmType::Striped), ("vg00/plain", LvmType::Linear)]
     {
         create_volume(&volume(name, &physical, 64, kind)).unwrap();
-        put(&format!("/dev/{name}"), 8 << 20, &[7; 4096]);
+        put(format!("/dev/{name}"), 8 << 20, &[7; 4096]);
     }
     let above = uuid::Uuid::new_v4();
     let make =
         format!("--create /dev/md/above --run --homehost=any --level=1 --raid-devices=2 --uuid={}", above.simple());
-    let make = Command::new("mdadm").args(words(&make)).args(["/dev/vg00/plain", "missing"]);
+    let make = Command::new("mdadm").args(words::<String>(&make)).args(["/dev/vg00/plain", "missing"]);
     make.env("MDADM_NO_UDEV", "1").run().unwrap();
-    raid::stop("/dev/md/above").unwrap();
+    raid::stop(&"/dev/md/above".into()).unwrap();
     deactivate("vg00", &physical).unwrap();
-    raid::stop("/dev/md/below").unwrap();
+    raid::stop(&"/dev/md/below".into()).unwrap();
 
     let mut looked = crate::storage::assemble::assemble(all).unwrap();
     looked.unlock().unwrap();
@@ -386,15 +387,15 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
     assert!(found.arrays.iter().filter(|array| [uuid, above].contains(&array.uuid)).all(|it| it.running.is_some()));
     assert!(found.groups[0].volumes.iter().all(|volume| volume.running.is_some()), "{:?}", found.groups);
     all.iter().for_each(|disk| crate::storage::release::release_above(disk).unwrap());
-    raid::assemble("/dev/md/below", uuid, &all[..2]).unwrap();
+    raid::assemble(&"/dev/md/below".into(), uuid, &all[..2]).unwrap();
     activate("vg00", &words("safe fast plain"), &physical).unwrap();
-    raid::assemble("/dev/md/above", above, &words("/dev/vg00/plain")).unwrap();
+    raid::assemble(&"/dev/md/above".into(), above, &words("/dev/vg00/plain")).unwrap();
     for name in ["safe", "fast"] {
-        assert_eq!(get(&format!("/dev/vg00/{name}"), 8 << 20, 4096), [7; 4096], "{name}");
-        put(&format!("/dev/vg00/{name}"), 8 << 20, &[9; 4096]);
+        assert_eq!(get(format!("/dev/vg00/{name}"), 8 << 20, 4096), [7; 4096], "{name}");
+        put(format!("/dev/vg00/{name}"), 8 << 20, &[9; 4096]);
     }
-    raid::stop("/dev/md/above").unwrap();
+    raid::stop(&"/dev/md/above".into()).unwrap();
     deactivate("vg00", &physical).unwrap();
-    raid::stop("/dev/md/below").unwrap();
+    raid::stop(&"/dev/md/below".into()).unwrap();
     assert_free(all).unwrap();
 }

@@ -6,6 +6,7 @@ use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel};
 use crate::survey::{self, Depth};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 const UUID: Uuid = Uuid::from_u128(0x0d5c1a2e_7f6b_4c3d_9e8f_a1b2c3d4e5f6);
 
@@ -13,12 +14,12 @@ fn array(
     device: &str,
     level: RaidLevel,
     metadata: &str,
-    devices: &[String],
+    devices: &[DevicePath],
     spares: u32,
     options: &str,
 ) -> CreateArray {
     CreateArray {
-        device: device.to_owned(),
+        device: device.into(),
         level,
         metadata: metadata.to_owned(),
         uuid: UUID,
@@ -28,8 +29,8 @@ fn array(
     }
 }
 
-fn words(text: &str) -> Vec<String> {
-    text.split_whitespace().map(str::to_owned).collect()
+fn words<T: for<'a> From<&'a str>>(text: &str) -> Vec<T> {
+    text.split_whitespace().map(T::from).collect()
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn names_that_udev_turns_into_the_same_path_again() {
         ("/dev/md/md0", "md0"),
         ("/dev/mdata", "mdata"),
     ] {
-        assert_eq!(name(device), expected, "{device}");
+        assert_eq!(name(&device.into()), expected, "{device}");
     }
 }
 
@@ -113,11 +114,11 @@ fn what_is_read_back_is_compared_with_both_sides() {
             "UUID: planned 00000000:00000000:00000000:00000000, found 0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6",
         ),
         (
-            CreateArray { devices: Member::list(words("/dev/sda1 missing")), ..good.clone() },
+            CreateArray { devices: Member::list(words::<String>("/dev/sda1 missing")), ..good.clone() },
             "devices: planned /dev/sda1, found /dev/sda1 /dev/sdb1",
         ),
         (
-            CreateArray { devices: Member::list(words("/dev/sda1 /dev/sdc1")), ..good.clone() },
+            CreateArray { devices: Member::list(words::<String>("/dev/sda1 /dev/sdc1")), ..good.clone() },
             "devices: planned /dev/sda1 /dev/sdc1, found /dev/sda1 /dev/sdb1",
         ),
     ];
@@ -127,18 +128,18 @@ fn what_is_read_back_is_compared_with_both_sides() {
     assert_eq!(Found::parse("").differences(&good).len(), 5);
 }
 
-fn sync_action(device: &str) -> String {
+fn sync_action(device: &DevicePath) -> String {
     let file = kernel::sysfs(device).unwrap().join("md/sync_action");
     fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-fn write_ones(device: &str, offset: u64, length: usize) {
+fn write_ones(device: impl AsRef<Path>, offset: u64, length: usize) {
     let file = File::options().write(true).open(device).unwrap();
     file.write_all_at(&vec![1; length], offset).unwrap();
     file.sync_all().unwrap();
 }
 
-fn read(device: &str, offset: u64, length: usize) -> Vec<u8> {
+fn read(device: impl AsRef<Path>, offset: u64, length: usize) -> Vec<u8> {
     let file = File::open(device).unwrap();
     kernel::flush_buffers(&file).unwrap();
     let mut bytes = vec![0; length];
@@ -148,7 +149,7 @@ fn read(device: &str, offset: u64, length: usize) -> Vec<u8> {
 
 /// Creates it over devices full of ones, writes, stops, assembles it under another name, and reads.
 fn lives(array: &CreateArray) {
-    let devices: Vec<String> = array.there().map(str::to_owned).collect();
+    let devices: Vec<DevicePath> = array.there().cloned().collect();
     for device in &devices {
         write_ones(device, 0, 4 << 20);
     }
@@ -167,7 +168,7 @@ fn lives(array: &CreateArray) {
     assert!(gone, "{device} stays behind");
     assert_free(&devices).unwrap();
 
-    assemble("/dev/md/other", array.uuid, &devices).unwrap();
+    assemble(&"/dev/md/other".into(), array.uuid, &devices).unwrap();
     assert_eq!(read("/dev/md/other", 8 << 20, 1 << 20), vec![1; 1 << 20], "{array:?}");
     write_ones("/dev/md/other", 0, 4096);
     // It runs already, read-only and under another name: somebody had a look.
@@ -242,7 +243,7 @@ fn vm_raid_of_arrays_and_filesystem_on_it() {
         assert!(error.contains(&format!("is mounted at {}", dir.path().display())), "{error}");
         mounts.finish().unwrap();
     }
-    let error = stop("/dev/md/left").unwrap_err().to_string();
+    let error = stop(&"/dev/md/left".into()).unwrap_err().to_string();
     assert!(error.starts_with("stop /dev/md/left, used by: md"), "{error}");
     stop(&outer.device).unwrap();
     inner.iter().for_each(|array| stop(&array.device).unwrap());
@@ -257,29 +258,29 @@ fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
     let mirror = array("/dev/md/root", RaidLevel::Raid1, "1.2", &all[..2], 0, "");
     create(&mirror).unwrap();
     write_ones("/dev/md/root", 4 << 20, 4096);
-    stop("/dev/md/root").unwrap();
+    stop(&"/dev/md/root".into()).unwrap();
     for member in &all[..2] {
-        assemble("/dev/md/root", UUID, std::slice::from_ref(member)).unwrap();
+        assemble(&"/dev/md/root".into(), UUID, std::slice::from_ref(member)).unwrap();
         assert_eq!(read("/dev/md/root", 4 << 20, 4096), vec![1; 4096]);
-        stop("/dev/md/root").unwrap();
+        stop(&"/dev/md/root".into()).unwrap();
         wipe::wipe_ends(&all[2]).unwrap();
     }
     create(&array("/dev/md/data", RaidLevel::Raid0, "1.2", all, 0, "")).unwrap();
-    stop("/dev/md/data").unwrap();
-    let error = assemble("/dev/md/data", UUID, &all[..2]).unwrap_err().to_string();
+    stop(&"/dev/md/data".into()).unwrap();
+    let error = assemble(&"/dev/md/data".into(), UUID, &all[..2]).unwrap_err().to_string();
     assert!(
         error.starts_with("assemble /dev/md/data (0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6) of /dev/vda /dev/vdb: "),
         "{error}"
     );
-    let error = assemble("/dev/md/data", Uuid::nil(), all).unwrap_err().to_string();
+    let error = assemble(&"/dev/md/data".into(), Uuid::nil(), all).unwrap_err().to_string();
     assert!(error.contains("mdadm --assemble /dev/md/data"), "{error}");
 }
 
 /// What the inventory says of an array's members.
-fn roles(uuid: Uuid) -> Vec<(String, crate::inventory::MemberRole)> {
+fn roles(uuid: Uuid) -> Vec<(DevicePath, crate::inventory::MemberRole)> {
     let inventory = survey::read(Depth::Deep).unwrap();
     let array = inventory.arrays.into_iter().find(|array| array.uuid == uuid).unwrap();
-    array.members.into_iter().map(|member| (member.device.to_string(), member.role)).collect()
+    array.members.into_iter().map(|member| (member.device, member.role)).collect()
 }
 
 #[test]
@@ -303,11 +304,11 @@ fn vm_raid_is_made_with_a_member_missing() {
             create(&array).unwrap_or_else(|error| panic!("{members}: {error}"));
             assert_eq!(read("/dev/md/half", 0, 1 << 20), vec![0; 1 << 20], "{members}");
             write_ones("/dev/md/half", 4 << 20, 4096);
-            stop("/dev/md/half").unwrap();
-            let there: Vec<String> = array.there().map(str::to_owned).collect();
-            assemble("/dev/md/half", uuid, &there).unwrap();
+            stop(&"/dev/md/half".into()).unwrap();
+            let there: Vec<DevicePath> = array.there().cloned().collect();
+            assemble(&"/dev/md/half".into(), uuid, &there).unwrap();
             assert_eq!(read("/dev/md/half", 4 << 20, 4096), vec![1; 4096], "{members}");
-            stop("/dev/md/half").unwrap();
+            stop(&"/dev/md/half".into()).unwrap();
             let roles = roles(uuid);
             assert_eq!(roles.len(), there.len());
             for (device, role) in roles {
@@ -332,23 +333,23 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
         let root = array("/dev/md/root", RaidLevel::Raid1, metadata, all, 0, "");
         create(&CreateArray { uuid, ..root }).unwrap();
         write_ones("/dev/md/root", 4 << 20, 4096);
-        stop("/dev/md/root").unwrap();
-        let expected = [("/dev/vda".to_owned(), Active(0)), ("/dev/vdb".to_owned(), Active(1))];
+        stop(&"/dev/md/root".into()).unwrap();
+        let expected = [("/dev/vda".into(), Active(0)), ("/dev/vdb".into(), Active(1))];
         assert_eq!(roles(uuid), expected, "{metadata}");
 
-        assemble("/dev/md/root", uuid, &all[..1]).unwrap();
+        assemble(&"/dev/md/root".into(), uuid, &all[..1]).unwrap();
         write_ones("/dev/md/root", 8 << 20, 4096);
-        stop("/dev/md/root").unwrap();
+        stop(&"/dev/md/root".into()).unwrap();
         assert_eq!(roles(uuid)[1].1, Faulty, "{metadata}");
         // Both are there: what was written last is what one reads.
-        assemble("/dev/md/root", uuid, all).unwrap();
+        assemble(&"/dev/md/root".into(), uuid, all).unwrap();
         assert_eq!(read("/dev/md/root", 8 << 20, 4096), vec![1; 4096], "{metadata}");
-        stop("/dev/md/root").unwrap();
+        stop(&"/dev/md/root".into()).unwrap();
         assert_eq!((roles(uuid)[0].1, roles(uuid)[1].1), (Active(0), Faulty), "{metadata}");
 
-        assemble("/dev/md/root", uuid, &all[1..]).unwrap();
+        assemble(&"/dev/md/root".into(), uuid, &all[1..]).unwrap();
         write_ones("/dev/md/root", 12 << 20, 4096);
-        stop("/dev/md/root").unwrap();
+        stop(&"/dev/md/root".into()).unwrap();
         assert_eq!(
             (roles(uuid)[0].1, roles(uuid)[1].1),
             (Faulty, Faulty),
@@ -372,13 +373,13 @@ fn vm_raid_refuses_members_in_use_and_bad_options_with_the_tools_words() {
     let again = CreateArray { device: "/dev/md/again".into(), ..mirror.clone() };
     let error = create(&again).unwrap_err().to_string();
     assert!(error.contains("open /dev/vda for writing, used by: vda is held by md"), "{error}");
-    stop("/dev/md/root").unwrap();
+    stop(&"/dev/md/root".into()).unwrap();
     create(&again).unwrap();
-    stop("/dev/md/again").unwrap();
+    stop(&"/dev/md/again".into()).unwrap();
 
     let bad = array("/dev/md/bad", RaidLevel::Raid1, "1.2", &all[..2], 0, "--no-such-option");
     let error = create(&bad).unwrap_err().to_string();
     assert!(error.starts_with("create raid1 /dev/md/bad of /dev/vda /dev/vdb: `mdadm --create /dev/md/bad"), "{error}");
     assert!(error.contains("unrecognized option"), "{error}");
-    assert!(stop("/dev/md/no-such").unwrap_err().to_string().starts_with("stop /dev/md/no-such: "));
+    assert!(stop(&"/dev/md/no-such".into()).unwrap_err().to_string().starts_with("stop /dev/md/no-such: "));
 }

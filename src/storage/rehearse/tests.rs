@@ -21,23 +21,23 @@ fn ran(line: &str) -> String {
 }
 
 /// As far as the partitions of these tests reach, and the end: all of it takes long under emulation.
-fn digest(devices: &[String]) -> String {
+fn digest(devices: &[DevicePath]) -> String {
     devices.iter().for_each(|device| kernel::flush_buffers(&File::open(device).unwrap()).unwrap());
-    let one = |device: &String| format!("head -c 560M {device} | md5sum; tail -c 1M {device} | md5sum");
+    let one = |device: &DevicePath| format!("head -c 560M {device} | md5sum; tail -c 1M {device} | md5sum");
     let all = devices.iter().map(one).collect::<Vec<_>>().join("; ");
     Command::new("sh").args(["-c", &all]).run().unwrap().stdout
 }
 
-fn mounting(device: &str, format: Format, options: &[&str]) -> MountFilesystem {
+fn mounting(device: &DevicePath, format: Format, options: &[&str]) -> MountFilesystem {
     let options = options.iter().map(|option| (*option).to_owned()).collect();
-    MountFilesystem { device: device.to_owned(), path: "/srv".to_owned(), format, options, others: vec![] }
+    MountFilesystem { device: device.clone(), path: "/srv".to_owned(), format, options, others: vec![] }
 }
 
-fn rehearsal(over: &[&str], operations: Vec<Restore>) -> Rehearsal {
-    Rehearsal { over: over.iter().map(|device| (*device).to_owned()).collect(), operations }
+fn rehearsal(over: &[&DevicePath], operations: Vec<Restore>) -> Rehearsal {
+    Rehearsal { over: over.iter().map(|device| (*device).clone()).collect(), operations }
 }
 
-fn only(device: &str, format: Format, options: &[&str]) -> Rehearsal {
+fn only(device: &DevicePath, format: Format, options: &[&str]) -> Rehearsal {
     rehearsal(&[device], vec![Restore::Mount(mounting(device, format, options))])
 }
 
@@ -63,7 +63,7 @@ fn unchanged(disks: &Disks, rehearse: impl FnOnce() -> Result<Rehearsed>) -> Res
 }
 
 /// Writes files and pulls the plug: what was synchronised is in the journal only.
-fn cut_off(device: &str, make: &str, format: Format) {
+fn cut_off(device: &DevicePath, make: &str, format: Format) {
     let copy = Path::new("/tmp/cut-off");
     ran(&format!("{make} {device}"));
     let mut mounts = Mounts::new(POINT);
@@ -85,7 +85,7 @@ fn cut_off(device: &str, make: &str, format: Format) {
     fs::remove_file(copy).unwrap();
 }
 
-fn mirror(device: &str, devices: &[String], metadata: &str) -> CreateArray {
+fn mirror(device: &DevicePath, devices: &[DevicePath], metadata: &str) -> CreateArray {
     CreateArray {
         device: device.to_owned(),
         level: RaidLevel::Raid1,
@@ -102,13 +102,13 @@ fn mirror(device: &str, devices: &[String], metadata: &str) -> CreateArray {
 fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
     let disks = Disks::take("vda vdb");
     let parts = disks.partition(&[64, 340, 140]);
-    let array = mirror("/dev/md/data", &parts[0], "1.2");
+    let array = mirror(&"/dev/md/data".into(), &parts[0], "1.2");
     raid::create(&array).unwrap();
-    cut_off("/dev/md/data", "mkfs.ext4 -q -F", Format::Ext4);
-    raid::stop("/dev/md/data").unwrap();
+    cut_off(&"/dev/md/data".into(), "mkfs.ext4 -q -F", Format::Ext4);
+    raid::stop(&"/dev/md/data".into()).unwrap();
     ran(&format!("lvm vgcreate -y vg00 {} {}", parts[1][0], parts[1][1]));
     ran("lvm lvcreate -y -n srv -L 320m vg00");
-    cut_off("/dev/vg00/srv", "mkfs.xfs -q -f", Format::Xfs);
+    cut_off(&"/dev/vg00/srv".into(), "mkfs.xfs -q -f", Format::Xfs);
     ran("lvm vgchange -an vg00");
     cut_off(&parts[2][0], "mkfs.btrfs -q -f", Format::Btrfs);
     let all = disks.all().to_vec();
@@ -122,11 +122,11 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
     let (name, volumes) = ("vg00".to_owned(), vec!["srv".to_owned()]);
     let activate = Restore::ActivateGroup(ActivateGroup { name, devices: parts[1].clone(), volumes: volumes.clone() });
     let mounts = [
-        mounting("/dev/md/data", Format::Ext4, &["noatime"]),
-        mounting("/dev/vg00/srv", Format::Xfs, &[]),
+        mounting(&"/dev/md/data".into(), Format::Ext4, &["noatime"]),
+        mounting(&"/dev/vg00/srv".into(), Format::Xfs, &[]),
         mounting(&parts[2][0], Format::Btrfs, &["compress=zstd"]),
     ];
-    let over: Vec<&str> = parts[..2].iter().flatten().chain(&parts[2][..1]).map(String::as_str).collect();
+    let over: Vec<&DevicePath> = parts[..2].iter().flatten().chain(&parts[2][..1]).collect();
     let operations = [assemble, activate].into_iter().chain(mounts.iter().cloned().map(Restore::Mount)).collect();
     let rehearsal = rehearsal(&over, operations);
     let Rehearsed { filesystems, memory_bytes } = unchanged(&disks, || rehearse(&rehearsal)).unwrap();
@@ -142,15 +142,15 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
         mounted.finish().unwrap();
     }
     lvm::deactivate("vg00", &parts[1]).unwrap();
-    raid::stop("/dev/md/data").unwrap();
+    raid::stop(&"/dev/md/data".into()).unwrap();
 }
 
 #[test]
 #[ignore = "needs LVM: scripts/test vm runs it in a machine"]
 fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_words() {
     let disks = Disks::take("vda");
-    let parts: Vec<String> = disks.partition(&[340]).concat();
-    let part = parts[0].as_str();
+    let parts: Vec<DevicePath> = disks.partition(&[340]).concat();
+    let part = &parts[0];
     let file = || fs::OpenOptions::new().read(true).write(true).open(part).unwrap();
     let refused = |rehearsal: &Rehearsal, words: &[&str]| {
         let error = unchanged(&disks, || rehearse(rehearsal)).unwrap_err();
@@ -201,7 +201,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
     ran("lvm vgexport vg00");
     let activate = Restore::ActivateGroup(ActivateGroup {
         name: "vg00".into(),
-        devices: vec![part.into()],
+        devices: vec![part.clone()],
         volumes: vec!["srv".into()],
     });
     refused(&rehearsal(&[part], vec![activate]), &["exported"]);
@@ -211,7 +211,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
 #[ignore = "needs the device mapper: scripts/test vm runs it in a machine"]
 fn vm_rehearsed_changes_that_do_not_fit_into_memory_are_said() {
     let disks = Disks::take("vda");
-    let parts: Vec<String> = disks.partition(&[64]).concat();
+    let parts: Vec<DevicePath> = disks.partition(&[64]).concat();
     cut_off(&parts[0], "mkfs.ext4 -q -F", Format::Ext4);
     let rehearsal = only(&parts[0], Format::Ext4, &[]);
     let error = unchanged(&disks, || rehearse_within(&rehearsal, 64 << 10)).unwrap_err();

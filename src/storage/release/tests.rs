@@ -24,7 +24,7 @@ fn bcache_is_told_to_stop_and_waited_for() {
     fs::create_dir_all(device.join("bcache")).unwrap();
     fs::create_dir(&set).unwrap();
     std::os::unix::fs::symlink(&set, device.join("bcache/cache")).unwrap();
-    let error = stop_bcache("/dev/bcache0", &device).unwrap_err().to_string();
+    let error = stop_bcache(&"/dev/bcache0".into(), &device).unwrap_err().to_string();
     assert!(error.starts_with("/dev/bcache0 was told to stop and is still there"), "{error}");
     assert_eq!(fs::read_to_string(device.join("bcache/stop")).unwrap(), "1");
     assert_eq!(fs::read_to_string(set.join("stop")).unwrap(), "1");
@@ -32,7 +32,7 @@ fn bcache_is_told_to_stop_and_waited_for() {
 
 #[test]
 fn what_is_not_there_is_an_error() {
-    let device = || "/dev/no-such".to_owned();
+    let device = || DevicePath::from("/dev/no-such");
     for holder in
         [Holder::Swap { device: device() }, Holder::Mapping { device: device() }, Holder::Bcache { device: device() }]
     {
@@ -43,14 +43,14 @@ fn what_is_not_there_is_an_error() {
     assert!(assert_free(&[]).is_ok());
 }
 
-fn group(name: &str, devices: &[String]) -> CreateGroup {
+fn group(name: &str, devices: &[DevicePath]) -> CreateGroup {
     CreateGroup { name: name.into(), devices: devices.to_vec(), tags: vec![] }
 }
 
-fn volume(name: &str, group: &str, physical: &[String], kind: LvmType) -> CreateVolume {
+fn volume(name: &str, group: &str, physical: &[DevicePath], kind: LvmType) -> CreateVolume {
     let (name, group) = (name.to_owned(), group.to_owned());
     CreateVolume {
-        device: format!("/dev/{group}/{name}"),
+        device: format!("/dev/{group}/{name}").into(),
         name,
         group,
         physical: physical.to_vec(),
@@ -59,8 +59,8 @@ fn volume(name: &str, group: &str, physical: &[String], kind: LvmType) -> Create
     }
 }
 
-fn mapping(device: &str) -> Holder {
-    Holder::Mapping { device: device.into() }
+fn mapping(device: &DevicePath) -> Holder {
+    Holder::Mapping { device: device.clone() }
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn vm_release_takes_a_deep_tree_down_and_proves_it() {
     let disks = Disks::take("vda vdb");
     for round in 0..2 {
         let partitions = disks.partition(&[300, 100]);
-        let (device, devices) = ("/dev/md/pv".to_owned(), Member::list(&partitions[0]));
+        let (device, devices) = ("/dev/md/pv".into(), Member::list(&partitions[0]));
         let (level, uuid) = (RaidLevel::Raid1, uuid::Uuid::new_v4());
         let array =
             CreateArray { device, level, metadata: "1.2".into(), uuid, devices, spares: 0, createoptions: vec![] };
@@ -89,20 +89,20 @@ fn vm_release_takes_a_deep_tree_down_and_proves_it() {
         for part in ["/dev/vda: vda1 is held by md", "vda2 is active swap; ", "/dev/vdb: vdb1 is held by md"] {
             assert!(error.contains(part), "round {round}: {part}: {error}");
         }
-        let error = release(&mapping("/dev/mapper/vg00-root")).unwrap_err().to_string();
+        let error = release(&mapping(&"/dev/mapper/vg00-root".into())).unwrap_err().to_string();
         assert!(
             error.contains("remove /dev/mapper/vg00-root (vg00-root), used by: dm-0 is held by dm-1 (secret)"),
             "{error}"
         );
         let md = fs::canonicalize("/dev/md/pv").unwrap();
-        let array = Holder::Array { device: md.to_str().unwrap().to_owned() };
+        let array = Holder::Array { device: md.to_str().unwrap().into() };
         let error = release(&array).unwrap_err().to_string();
         let (md, name) = (md.display(), md.file_name().unwrap().to_string_lossy());
         assert!(error.starts_with(&format!("stop {md}, used by: {name} is held by dm-0 (vg00-root)")), "{error}");
 
         release(&Holder::Swap { device: swap.clone() }).unwrap();
-        release(&mapping("/dev/mapper/secret")).unwrap();
-        release(&mapping("/dev/dm-0")).unwrap();
+        release(&mapping(&"/dev/mapper/secret".into())).unwrap();
+        release(&mapping(&"/dev/dm-0".into())).unwrap();
         assert!(!Path::new("/dev/vg00").exists());
         release(&array).unwrap();
         assert!(fs::symlink_metadata("/dev/md/pv").is_err());
@@ -119,7 +119,7 @@ fn vm_release_takes_a_mirrored_volume_apart_deepest_first() {
     let error = assert_free(disks.all()).unwrap_err().to_string();
     assert!(error.contains("vda is held by dm-") && error.contains("(vg00-safe_rimage_0)"), "{error}");
     for part in ["safe", "safe_rimage_0", "safe_rmeta_0", "safe_rimage_1", "safe_rmeta_1"] {
-        release(&mapping(&format!("/dev/mapper/vg00-{part}"))).unwrap();
+        release(&mapping(&format!("/dev/mapper/vg00-{part}").into())).unwrap();
     }
     assert_free(disks.all()).unwrap();
     // The name can be used again, whatever is left in /dev.
@@ -132,7 +132,7 @@ fn vm_release_takes_a_mirrored_volume_apart_deepest_first() {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_release_finds_what_only_the_kernel_knows() {
     let disks = Disks::take("vda vdb");
-    let args: Vec<&str> = ["-q", "-f"].into_iter().chain(disks.all().iter().map(String::as_str)).collect();
+    let args: Vec<&str> = ["-q", "-f"].into_iter().chain(disks.all().iter().map(DevicePath::as_str)).collect();
     Command::new("mkfs.btrfs").args(args).run().unwrap();
     let control = fs::File::options().read(true).write(true).open("/dev/btrfs-control");
     let dir = tempfile::tempdir().unwrap();

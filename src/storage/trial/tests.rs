@@ -10,7 +10,7 @@ fn trial(format: Format, options: &str, mount: Option<&str>) -> TryFilesystem {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let uuid = if format == Format::Vfat { "1A2B-3C4D" } else { UUID };
     let make = MakeFilesystem {
-        device: "/dev/sdx2".to_owned(),
+        device: "/dev/sdx2".into(),
         format,
         label: Some("data".to_owned()),
         uuid: uuid.to_owned(),
@@ -140,7 +140,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
         TryArray {
             member_bytes: devices.iter().map(size).collect(),
             make: CreateArray {
-                device: "/dev/md/data".to_owned(),
+                device: "/dev/md/data".into(),
                 level,
                 metadata: metadata.to_owned(),
                 uuid: uuid::Uuid::from_u128(7),

@@ -61,7 +61,7 @@ fn arrays_that_the_kernel_writes_to_at_every_start_are_known() {
     let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap().replace("Feature Map : 0x0", "Feature Map : 0x400");
     let (found, _) = examined(&[&"/dev/vdc".into(), &"/dev/vdd".into()], &|device| {
-        if device == "/dev/vdc" { Ok(text.clone()) } else { Ok(text.replace("0x400", "0x0")) }
+        if *device == "/dev/vdc" { Ok(text.clone()) } else { Ok(text.replace("0x400", "0x0")) }
     });
     assert!(grouped(found)[0].writes_at_start);
 }
@@ -111,7 +111,7 @@ fn texts_without_an_array_are_none() {
 fn members_that_cannot_be_read_are_named_and_the_others_are_known() {
     let path = format!("{}/testdata/tools/mdadm-examine-1.0-active", env!("CARGO_MANIFEST_DIR"));
     let good = std::fs::read_to_string(path).unwrap();
-    let examine = |device: &str| match device {
+    let examine = |device: &DevicePath| match device.as_str() {
         "/dev/sda1" | "/dev/sdd1" => Ok(good.clone()),
         "/dev/sdb1" => Err("`mdadm` exited with 1, saying: No md superblock".to_owned()),
         _ => Ok("/dev/sdc1:\n   MBR Magic : aa55\n\n".to_owned()),

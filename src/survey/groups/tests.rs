@@ -39,12 +39,9 @@ fn recorded_groups() {
     ];
     assert_eq!(volumes, expected);
     // One of two is missing.
-    let missing = PhysicalVolume {
-        device: DevicePath::default(),
-        uuid: "9lvuKY-aeYf-fXNs-Ptih-vaX1-yks4-g8BbLj".into(),
-        size_bytes: 60 * mib,
-    };
-    assert_eq!((groups[1].physical[0].device.as_str(), &groups[1].physical[1]), ("/dev/vdc", &missing));
+    let missing =
+        PhysicalVolume { device: None, uuid: "9lvuKY-aeYf-fXNs-Ptih-vaX1-yks4-g8BbLj".into(), size_bytes: 60 * mib };
+    assert_eq!((&groups[1].physical[0].device, &groups[1].physical[1]), (&Some("/dev/vdc".into()), &missing));
     assert_eq!(groups[3].tags, ["t1", "t2"]);
     assert_ne!(groups[2].uuid, groups[3].uuid);
 }
@@ -77,9 +74,9 @@ fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
     let array = Stacked { name: "md127".into(), device: "/dev/md127".into(), ..Stacked::default() };
     let inventory = Inventory { stacked: vec![array], ..Inventory::default() };
     let path = |path| known_path(&tree.roots(), &inventory, path);
-    assert_eq!(path("/dev/md/root"), "/dev/md127");
-    assert_eq!(path("/dev/sda1"), "/dev/sda1");
-    assert_eq!(path("[unknown]"), "");
+    assert_eq!(path("/dev/md/root"), Some("/dev/md127".into()));
+    assert_eq!(path("/dev/sda1"), Some("/dev/sda1".into()));
+    assert_eq!(path("[unknown]"), None);
 }
 
 #[test]
@@ -160,7 +157,7 @@ fn a_report_of_thousands_of_volumes_is_read() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let report = report_of(Command::new("cat").arg(file.path())).unwrap();
-    assert_eq!(groups(report, &|_, _| None, &|path| path.into(), &|_, _| (0, 0))[0].volumes.len(), 6000);
+    assert_eq!(groups(report, &|_, _| None, &|path| Some(path.into()), &|_, _| (0, 0))[0].volumes.len(), 6000);
     let error = |command: Command| report_of(command).unwrap_err();
     assert!(
         error(Command::new("sh").args(["-c", "echo bad disk >&2; exit 5"]))
@@ -174,7 +171,7 @@ fn a_report_of_thousands_of_volumes_is_read() {
 fn machines_without_groups_and_strange_reports() {
     let none = |text: &str| {
         let report: Report = serde_json::from_str(text).unwrap();
-        groups(report, &|_, _| None, &|path| path.into(), &|_, _| (0, 0)).is_empty()
+        groups(report, &|_, _| None, &|path| Some(path.into()), &|_, _| (0, 0)).is_empty()
     };
     assert!(none("{}") && none("{\"report\":[]}") && none("{\"report\":[{\"vg\":[]},{\"pv\":[]}]}"));
 }
@@ -213,7 +210,7 @@ fn health_by_what_is_missing() {
         let group = serde_json::json!([{"vg_uuid": "g", "vg_name": "g", "vg_extent_size": "1", "vg_tags": ""}]);
         let report = serde_json::json!({"report": [{"vg": group, "lv": volumes, "seg": segments}]});
         let report = serde_json::from_value(report).unwrap();
-        groups(report, &|_, _| None, &|path| path.into(), &|_, _| (2, 2)).remove(0).volumes[0].health
+        groups(report, &|_, _| None, &|path| Some(path.into()), &|_, _| (2, 2)).remove(0).volumes[0].health
     };
     for (kind, status, missing, expected) in [
         ("linear", "", 0, Health::Whole),

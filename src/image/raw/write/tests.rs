@@ -34,7 +34,7 @@ fn file(bytes: usize) -> NamedTempFile {
 }
 
 fn open(file: &NamedTempFile) -> Target {
-    Target::open(file.path().to_str().unwrap()).unwrap()
+    Target::open(&file.path().to_str().unwrap().into()).unwrap()
 }
 
 /// An image with an MBR that has one partition up to its end.
@@ -246,7 +246,7 @@ fn what_is_no_disk_is_not_opened() {
         (directory.path(), "neither a disk nor"),
         (std::path::Path::new("/dev/no-such-disk"), "No such file"),
     ] {
-        let error = Target::open(path.to_str().unwrap()).err().unwrap().to_string();
+        let error = Target::open(&path.to_str().unwrap().into()).err().unwrap().to_string();
         assert!(error.starts_with(&format!("open {} for a raw image: ", path.display())), "{error}");
         assert!(error.contains(says), "{error}");
     }
@@ -421,7 +421,7 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
     assert!(found[..MIB].iter().all(|byte| *byte == 0));
     assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);
 
-    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path()]).run().unwrap();
+    crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let point = tempfile::tempdir().unwrap();
     let mount = sys_mount::Mount::builder()
         .fstype("ext4")

@@ -169,7 +169,7 @@ fn new_filesystem(kind: &str, options: &[&str], disk: &str, path: &Path) {
 #[ignore = "needs root and loop devices"]
 fn loop_a_hard_link_becomes_a_copy_where_a_file_can_have_no_more_names() {
     let disk = LoopDevice::new(64 << 20, 512);
-    let ext4 = |path: &Path| new_filesystem("ext4", &["-q", "-F"], disk.path(), path);
+    let ext4 = |path: &Path| new_filesystem("ext4", &["-q", "-F"], disk.path().as_str(), path);
     // 65,000 names and no more.
     let first = Tar::new().file("srv/a", b"content");
     let tar = (1..65_000).fold(first, |tar, number| tar.hard_link(&format!("srv/d/{number}"), "srv/a"));
@@ -185,7 +185,7 @@ fn loop_a_hard_link_becomes_a_copy_where_a_file_can_have_no_more_names() {
 #[ignore = "needs a kernel of its own: scripts/test vm runs it in a machine"]
 fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
     let disks = Disks::take("vda");
-    let fat = |path: &Path| new_filesystem("vfat", &[], &disks.all()[0], path);
+    let fat = |path: &Path| new_filesystem("vfat", &[], disks.all()[0].as_str(), path);
     let tar = Tar::new().file("srv/a", b"content").hard_link("srv/b", "srv/a").hard_link("srv/b", "srv/a");
     let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());
     assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));

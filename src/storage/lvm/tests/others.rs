@@ -5,7 +5,7 @@ use super::*;
 /// What runs of the group.
 fn mapped(group: &str) -> Vec<String> {
     let names = Command::new("dmsetup").args(["info", "-c", "--noheadings", "-o", "name"]).run().unwrap().stdout;
-    words(&names).into_iter().filter(|name| name.starts_with(&format!("{group}-"))).collect()
+    words::<String>(&names).into_iter().filter(|name| name.starts_with(&format!("{group}-"))).collect()
 }
 
 /// A group with volumes of ours and of others; a merge of one of theirs is due, and one of ours has been snapshot.
@@ -16,7 +16,7 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
     let disks = Disks::take("vda vdb vdc");
     let all = disks.all();
     create_group(&group("vg00", all, "")).unwrap();
-    let make = |line: &str| drop(lvm("lvcreate", all, words(line)).unwrap());
+    let make = |line: &str| drop(lvm("lvcreate", all, words::<String>(line)).unwrap());
     make("--type linear --size 100m --name ours vg00 /dev/vda");
     make("--type linear --size 64m --name both vg00 /dev/vda");
     make("--type raid1 --mirrors 1 --size 100m --name theirs vg00 /dev/vdb /dev/vdc");
@@ -29,7 +29,7 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
     put("/dev/vg00/origin", 8 << 20, &[8; 4096]);
     // Not begun while the origin is open, but with its next activation.
     let open = File::open("/dev/vg00/origin").unwrap();
-    lvm("lvconvert", all, words("--merge vg00/back")).unwrap();
+    lvm("lvconvert", all, words::<String>("--merge vg00/back")).unwrap();
     drop(open);
     deactivate("vg00", all).unwrap();
     let others = [all[1].as_str(), all[2].as_str()];

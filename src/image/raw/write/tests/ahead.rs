@@ -9,7 +9,7 @@ fn arriving(server: &Server) -> Incoming {
 }
 
 fn sda(sector_bytes: u32) -> Disk {
-    Disk { name: "/dev/sda".to_owned(), size_bytes: 8 * MIB as u64, sector_bytes }
+    Disk { name: "/dev/sda".into(), size_bytes: 8 * MIB as u64, sector_bytes }
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
     let uuid = |byte: u8| Uuid::from_bytes([byte; 16]).to_string();
     let taken = |taken: &[(u8, &str)]| Expected {
         partitions: vec![1],
-        taken: taken.iter().map(|(byte, device)| (uuid(*byte), (*device).to_owned())).collect(),
+        taken: taken.iter().map(|(byte, device)| (uuid(*byte), (*device).into())).collect(),
         ..Expected::default()
     };
     let other = taken(&[(0xf7, "/dev/sdb"), (0x22, "/dev/sdc9"), (0x21, "/dev/sdd")]);
@@ -134,7 +134,8 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
     };
     let partitions = vec![partition(1, &["1A2B-3C4D"]), partition(2, &["", "e5-f6"])];
     let table = Table { partitions, ..Table::default() };
-    let check = |uuid: &str| unique::check(&table, "/dev/nvme0n1", &[(uuid.to_owned(), "/dev/sdb1".to_owned())].into());
+    let check =
+        |uuid: &str| unique::check(&table, &"/dev/nvme0n1".into(), &[(uuid.to_owned(), "/dev/sdb1".into())].into());
     for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
         let error = check(uuid).unwrap_err().to_string();
         assert!(error.contains(&format!("{uuid} of {device} is that of /dev/sdb1; detach that disk")), "{error}");
