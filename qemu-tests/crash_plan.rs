@@ -233,7 +233,8 @@ impl Bounds {
     /// By what the agent announced at its point of no return.
     pub fn new(record: &Record, layout: &Layout) -> Bounds {
         let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
-        let wiped: Vec<String> = wiped.map(|disk| disk.device.trim_start_matches("/dev/").to_owned()).collect();
+        let wiped: Vec<String> =
+            wiped.map(|disk| disk.device.as_str().trim_start_matches("/dev/").to_owned()).collect();
         let groups = record.announced["extents"].as_array().into_iter().flatten();
         let disks: Vec<&Value> = groups.flat_map(|group| group["disks"].as_array().into_iter().flatten()).collect();
         let open = record.disks.iter().map(|name| {

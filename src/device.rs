@@ -131,13 +131,26 @@ impl DevicePath {
 
     /// Where the kernel shows partition `number` of this disk.
     pub fn partition(&self, number: u32) -> DevicePath {
-        DevicePath(partition_device(&self.0, number))
+        DevicePath(partition(&self.0, number))
     }
 }
 
-/// Device path of partition `number` of `disk`, as the kernel names it: names that end in a digit get a `p`
+impl LayoutPath {
+    /// What the layout calls partition `number` of this disk.
+    pub fn partition(&self, number: u32) -> LayoutPath {
+        LayoutPath(partition(&self.0, number))
+    }
+
+    /// The device of this very name: that of an array or a volume is where the layout says. Where a disk is, the match of `topology`
+    /// tells.
+    pub fn as_device(&self) -> DevicePath {
+        DevicePath(self.0.clone())
+    }
+}
+
+/// Path of partition `number` of `disk`, as the kernel names it: names that end in a digit get a `p`
 /// (`disk_name()` in block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
-pub fn partition_device(disk: &str, number: u32) -> String {
+fn partition(disk: &str, number: u32) -> String {
     if disk.starts_with("/dev/disk/by-") {
         format!("{disk}-part{number}")
     } else if disk.ends_with(|c: char| c.is_ascii_digit()) {

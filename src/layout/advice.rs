@@ -3,7 +3,8 @@
 
 use super::hints::doubts;
 use super::tree::Graph;
-use super::{Disk, Filesystem, Format, Layout, PartitionKind, Size, partition_device};
+use super::{Disk, Filesystem, Format, Layout, PartitionKind, Size};
+use crate::device::LayoutPath;
 use crate::problem::Problem;
 
 /// 64 TiB: no disk is so large yet.
@@ -31,14 +32,15 @@ impl Layout {
         }
         let graph = Graph::of(self);
         // Are some of these devices' disks wiped by a reinstall, and others not?
-        let wipes = |devices: &[String]| {
-            let below = graph.below(devices.iter().map(String::as_str));
+        let wipes = |devices: &[LayoutPath]| {
+            let below = graph.below(devices);
             let wiped = |wanted: bool| below.disks.iter().any(|disk| self.disks[*disk].wipeonreinstall == wanted);
             (wiped(true), wiped(false))
         };
-        let arrays = self.raid.iter().enumerate().map(|(index, raid)| ("raid", index, &raid.arrayname, &raid.devices));
+        let arrays =
+            self.raid.iter().enumerate().map(|(index, raid)| ("raid", index, raid.arrayname.as_str(), &raid.devices));
         let groups = self.volumegroups.iter().enumerate();
-        let groups = groups.map(|(index, group)| ("volumegroups", index, &group.name, &group.devices));
+        let groups = groups.map(|(index, group)| ("volumegroups", index, group.name.as_str(), &group.devices));
         for (list, index, name, devices) in arrays.chain(groups) {
             if wipes(devices) == (true, true) {
                 let message =
@@ -66,7 +68,7 @@ impl Layout {
             return said.push(Problem::new("filesystems", message));
         };
         let parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
-        let part = parts.into_iter().find(|(disk, part)| partition_device(&disk.device, part.number) == esp.device);
+        let part = parts.into_iter().find(|(disk, part)| disk.device.partition(part.number) == esp.device);
         if let Some((_, part)) = part.filter(|(_, part)| part.kind != Some(PartitionKind::Boot)) {
             let found = part.kind.unwrap_or(PartitionKind::Linux).code();
             let message = format!(
@@ -84,11 +86,11 @@ impl Layout {
     }
 
     fn advise_sizes(&self, said: &mut Vec<Problem>) {
-        let mounts = |device: &str, paths: &[&str]| {
-            let mut on = self.filesystems.iter().filter(|filesystem| filesystem.device == device);
+        let mounts = |device: &LayoutPath, paths: &[&str]| {
+            let mut on = self.filesystems.iter().filter(|filesystem| filesystem.device == *device);
             on.any(|filesystem| filesystem.path.as_deref().is_some_and(|path| paths.contains(&path)))
         };
-        let mut advise = |place: String, device: &str, size: Size| {
+        let mut advise = |place: String, device: &LayoutPath, size: Size| {
             let Some(size_mib) = size.mib() else { return };
             let is_esp = mounts(device, &["/boot/efi", "/efi"]);
             let unit = match size_mib {
@@ -112,7 +114,7 @@ impl Layout {
         for (index, disk) in self.disks.iter().enumerate() {
             for (number, part) in disk.partitions.iter().enumerate() {
                 let place = format!("disks[{index}].partitions[{number}].size");
-                advise(place, &partition_device(&disk.device, part.number), part.size);
+                advise(place, &disk.device.partition(part.number), part.size);
             }
         }
         for (index, volume) in self.logicalvolumes.iter().enumerate() {
@@ -139,7 +141,7 @@ impl Layout {
 }
 
 fn doubt_of_name(disk: &Disk) -> Option<String> {
-    let name = disk.device.strip_prefix("/dev/")?;
+    let name = disk.device.as_str().strip_prefix("/dev/")?;
     if !disk.hints.is_empty() || ["disk/by-id/", "disk/by-path/"].iter().any(|start| name.starts_with(start)) {
         return None;
     }
@@ -148,7 +150,7 @@ fn doubt_of_name(disk: &Disk) -> Option<String> {
         false if name.starts_with("disk/by-") => {
             "no inventory has links of this kind: name the disk by /dev/disk/by-id or /dev/disk/by-path".to_owned()
         }
-        false => match likely_disk(&disk.device) {
+        false => match likely_disk(disk.device.as_str()) {
             Some(likely) => format!("the kernel calls no disk {}; did you mean {likely}?", disk.device),
             None => format!("the kernel calls no disk {}, so no machine has it", disk.device),
         },

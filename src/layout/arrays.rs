@@ -73,12 +73,13 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::LayoutPath;
     use crate::layout::RaidLevel;
 
     fn array(options: &[&str]) -> Raid {
         Raid {
-            arrayname: "/dev/md0".to_owned(),
-            devices: vec![String::new(); 4],
+            arrayname: "/dev/md0".into(),
+            devices: vec![LayoutPath::default(); 4],
             level: RaidLevel::Raid1,
             createoptions: options.iter().map(|word| word.to_string()).collect(),
             spares: 0,

@@ -1,6 +1,7 @@
 //! What a device of the layout lies on, down to the disks.
 
 use super::tree::Graph;
+use crate::device::LayoutPath;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ pub struct Below {
 
 impl Graph<'_> {
     /// Everything below these devices; of what the layout does not bring about nothing is known.
-    pub fn below<'b>(&self, devices: impl IntoIterator<Item = &'b str>) -> Below {
+    pub fn below<'b>(&self, devices: impl IntoIterator<Item = &'b LayoutPath>) -> Below {
         let beneath = self.beneath(devices.into_iter().filter_map(|device| self.device(device)));
         let of = |list: &Range<usize>| {
             let nodes = beneath.iter().filter(|node| list.contains(node));
@@ -26,13 +27,13 @@ impl Graph<'_> {
     /// Everything below `/`.
     pub fn below_root(&self) -> Below {
         let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
-        self.below(root.map(|root| root.device.as_str()))
+        self.below(root.map(|root| &root.device))
     }
 }
 
 impl super::LogicalVolume {
     /// What the rest of the layout calls it.
-    pub fn device(&self) -> String {
-        format!("/dev/{}/{}", self.volumegroup, self.name)
+    pub fn device(&self) -> LayoutPath {
+        format!("/dev/{}/{}", self.volumegroup, self.name).into()
     }
 }

@@ -75,7 +75,7 @@ fn mapping(yaml: &mut String, indent: &str, name: &str, map: &BTreeMap<String, S
 
 fn disk(yaml: &mut String, disk: &Disk) {
     let wipe = disk.wipeonreinstall.to_string();
-    let mut lines = vec![("device", scalar(&disk.device)), ("wipeonreinstall", wipe)];
+    let mut lines = vec![("device", scalar(disk.device.as_str())), ("wipeonreinstall", wipe)];
     if disk.image {
         lines.push(("image", disk.image.to_string()));
     }
@@ -101,7 +101,7 @@ fn in_one_line(partition: &Partition) -> String {
 
 fn raid(yaml: &mut String, raid: &Raid) {
     let mut lines = vec![
-        ("arrayname", scalar(&raid.arrayname)),
+        ("arrayname", scalar(raid.arrayname.as_str())),
         ("level", quoted(raid.level.number())),
         ("devices", list(&raid.devices)),
     ];
@@ -131,7 +131,7 @@ fn volume(yaml: &mut String, volume: &LogicalVolume) {
 fn filesystem(yaml: &mut String, filesystem: &Filesystem) {
     let mut lines = Lines::new();
     lines.extend(filesystem.path.as_ref().map(|path| ("path", scalar(path))));
-    lines.push(("device", scalar(&filesystem.device)));
+    lines.push(("device", scalar(filesystem.device.as_str())));
     lines.push(("format", scalar(filesystem.format.name())));
     lines.extend(filesystem.label.as_ref().map(|label| ("label", scalar(label))));
     push_list(&mut lines, "createoptions", &filesystem.createoptions);
@@ -151,8 +151,8 @@ fn push_list(lines: &mut Lines, name: &'static str, words: &[String]) {
     }
 }
 
-fn list(words: &[String]) -> String {
-    format!("[{}]", words.iter().map(|word| scalar(word)).collect::<Vec<_>>().join(", "))
+fn list(words: &[impl AsRef<str>]) -> String {
+    format!("[{}]", words.iter().map(|word| scalar(word.as_ref())).collect::<Vec<_>>().join(", "))
 }
 
 /// Without quotes what is text to every YAML reader, 1.1 included, wherever it stands.

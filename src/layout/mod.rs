@@ -22,7 +22,6 @@ mod types;
 mod validate;
 mod words;
 
-pub use crate::device::partition_device;
 pub use advice::likely_disk;
 pub use below::Below;
 pub use canonical::{canonical_yaml, digest};

@@ -3,6 +3,7 @@
 mod random;
 
 use super::*;
+use crate::device::LayoutPath;
 use crate::problem::{Problem, lines};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -226,9 +227,10 @@ fn partitions_are_named_as_the_kernel_names_them() {
     for disk in
         ["/dev/sda", "/dev/nvme0n1", "/dev/mmcblk0", "/dev/nbd0", "/dev/loop7", "/dev/vda", "/dev/disk/by-id/wwn-0x5"]
     {
-        let device = partition_device(disk, 1);
-        let text =
-            layout_with("", "", ", size: 0").replace("/dev/sda1", &device).replace("/dev/sda\n", &format!("{disk}\n"));
+        let device = LayoutPath::from(disk).partition(1);
+        let text = layout_with("", "", ", size: 0")
+            .replace("/dev/sda1", device.as_str())
+            .replace("/dev/sda\n", &format!("{disk}\n"));
         assert!(read_yaml(&text).is_ok(), "{text}");
     }
 }
@@ -250,8 +252,8 @@ fn rules_do_not_rely_on_the_reader() {
     layout.filesystems[0].createoptions = vec!["-F 32".to_owned()];
     layout.constraints.images.insert("debian".to_owned(), ">=10".to_owned());
     layout.raid.push(Raid {
-        arrayname: "/dev/md0".to_owned(),
-        devices: vec!["/dev/sdb".to_owned()],
+        arrayname: "/dev/md0".into(),
+        devices: vec!["/dev/sdb".into()],
         level: RaidLevel::Raid6,
         createoptions: Vec::new(),
         spares: 0,

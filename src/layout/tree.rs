@@ -6,7 +6,7 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use super::{Disk, Filesystem, Layout, LogicalVolume, Partition, Raid, VolumeGroup, partition_device};
+use super::{Disk, Filesystem, Layout, LogicalVolume, Partition, Raid, VolumeGroup};
 use crate::device::LayoutPath;
 use crate::topology::graph;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl<'a> Graph<'a> {
         let mut graph = Graph { layout, inner, disks: 0..0, arrays: 0..0, groups: 0..0 };
         graph.disks();
         graph.arrays = graph.all(&layout.raid, |graph, raid| {
-            graph.inner.provide(raid.arrayname.as_str().into(), Item::Array(raid));
+            graph.inner.provide(raid.arrayname.clone(), Item::Array(raid));
         });
         graph.groups = graph.all(&layout.volumegroups, |graph, group| {
             graph.inner.add(group.name.as_str().into(), Item::Group(group));
@@ -72,7 +72,7 @@ impl<'a> Graph<'a> {
     pub fn is_spare(&self, array: usize, member: usize) -> bool {
         let Item::Array(raid) = self.nodes[array].item else { return false };
         let active = raid.devices.len().saturating_sub(raid.spares as usize);
-        let is_active = raid.devices[..active].iter().any(|device| self.nodes[member].name == device.as_str());
+        let is_active = raid.devices[..active].iter().any(|device| self.nodes[member].name == *device);
         !is_active && self.nodes[array].below.contains(&member)
     }
 
@@ -85,16 +85,16 @@ impl<'a> Graph<'a> {
     }
 
     /// Is an array or a group made of this device?
-    pub fn is_member(&self, device: &str) -> bool {
+    pub fn is_member(&self, device: &LayoutPath) -> bool {
         let above = self.device(device).into_iter().flat_map(|node| &self.nodes[node].above);
         above.into_iter().any(|above| matches!(self.nodes[*above].item, Item::Array(_) | Item::Group(_)))
     }
 
     /// The node of a device that the layout brings about.
-    pub fn device(&self, device: &str) -> Option<usize> {
+    pub fn device(&self, device: &LayoutPath) -> Option<usize> {
         // What a raw image brings is known by its filesystems only, and lies on the disk.
         let of_image = || self.layout.disks.iter().position(|disk| disk.image_partition(device).is_some());
-        self.find(&device.into()).or_else(of_image)
+        self.find(device).or_else(of_image)
     }
 
     /// Adds a node for each of a list.
@@ -106,12 +106,12 @@ impl<'a> Graph<'a> {
 
     fn disks(&mut self) {
         self.disks = self.all(&self.layout.disks, |graph, disk| {
-            graph.inner.provide(disk.device.as_str().into(), Item::Disk(disk));
+            graph.inner.provide(disk.device.clone(), Item::Disk(disk));
         });
         for (disk, node) in self.layout.disks.iter().zip(self.disks.clone()) {
             for partition in &disk.partitions {
-                let device = partition_device(&disk.device, partition.number);
-                let partition = self.inner.provide(device.into(), Item::Partition(partition));
+                let device = disk.device.partition(partition.number);
+                let partition = self.inner.provide(device, Item::Partition(partition));
                 self.inner.link(node, partition);
             }
         }
@@ -119,11 +119,11 @@ impl<'a> Graph<'a> {
 
     fn volumes(&mut self) {
         for volume in &self.layout.logicalvolumes {
-            let node = self.inner.provide(volume.device().into(), Item::Volume(volume));
+            let node = self.inner.provide(volume.device(), Item::Volume(volume));
             let known = self.layout.volumegroups.iter().position(|group| group.name == volume.volumegroup);
             let group = match known {
                 Some(index) => self.groups.start + index,
-                None => self.missing(&format!("group {}", volume.volumegroup)),
+                None => self.missing(&format!("group {}", volume.volumegroup).into()),
             };
             self.inner.link(group, node);
         }
@@ -140,17 +140,17 @@ impl<'a> Graph<'a> {
     }
 
     /// Puts a node on a device.
-    fn put(&mut self, upper: usize, device: &str) {
+    fn put(&mut self, upper: usize, device: &LayoutPath) {
         let lower = match self.device(device) {
             Some(lower) if !self.beneath([lower]).contains(&upper) => lower,
             // An array on itself: to a person that device is not there when it is needed.
-            Some(_) => self.inner.add(device.into(), Item::Missing),
+            Some(_) => self.inner.add(device.clone(), Item::Missing),
             None => self.missing(device),
         };
         self.inner.link(lower, upper);
     }
 
-    fn missing(&mut self, name: &str) -> usize {
-        self.find(&name.into()).unwrap_or_else(|| self.inner.provide(name.into(), Item::Missing))
+    fn missing(&mut self, name: &LayoutPath) -> usize {
+        self.find(name).unwrap_or_else(|| self.inner.provide(name.clone(), Item::Missing))
     }
 }

@@ -4,7 +4,7 @@
 //! [`super::read_yaml`] and [`super::read_json`], which know the other spellings in use.
 
 use super::size::Size;
-use crate::device::partition_device;
+use crate::device::LayoutPath;
 use crate::marker::Promise;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -54,7 +54,8 @@ pub struct Filesystem {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Device path as the layout spells it; `tmpfs` for a tmpfs.
-    pub device: String,
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub device: LayoutPath,
     /// What is made on the device.
     pub format: Format,
     /// Name of the filesystem, as `LABEL=` finds it.
@@ -117,7 +118,8 @@ impl OnReinstall {
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Disk {
     /// Kernel name or `/dev/disk/by-*` path; with `hints` any name, which the rest of the layout uses for it.
-    pub device: String,
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub device: LayoutPath,
     /// How to find the disk, whatever the kernel calls it today: hint to expression, as Ironic's root device hints.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hints: BTreeMap<String, String>,
@@ -137,8 +139,8 @@ impl Disk {
     }
 
     /// The number of the partition that the layout calls `device`, where a raw image may bring any.
-    pub fn image_partition(&self, device: &str) -> Option<u32> {
-        (1..=MAX_PARTITION_NUMBER).find(|number| self.image && partition_device(&self.device, *number) == device)
+    pub fn image_partition(&self, device: &LayoutPath) -> Option<u32> {
+        (1..=MAX_PARTITION_NUMBER).find(|number| self.image && self.device.partition(*number) == *device)
     }
 }
 
@@ -167,9 +169,11 @@ pub struct Partition {
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Raid {
     /// `/dev/md0`, or `/dev/md/NAME`.
-    pub arrayname: String,
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub arrayname: LayoutPath,
     /// Members and spares: disks, partitions or other arrays.
-    pub devices: Vec<String>,
+    #[cfg_attr(feature = "desk", schemars(with = "Vec<String>"))]
+    pub devices: Vec<LayoutPath>,
     /// Level, as text.
     pub level: RaidLevel,
     /// Arguments for mdadm --create, one word each.
@@ -185,7 +189,8 @@ pub struct VolumeGroup {
     /// Its volumes are `/dev/NAME/…`.
     pub name: String,
     /// What becomes physical volumes: disks, partitions or arrays.
-    pub devices: Vec<String>,
+    #[cfg_attr(feature = "desk", schemars(with = "Vec<String>"))]
+    pub devices: Vec<LayoutPath>,
     /// Tags of the group, for those who look for it.
     pub tags: Vec<String>,
 }

@@ -12,6 +12,7 @@ mod reinstall;
 mod sizes;
 
 use super::{Layout, constraints};
+use crate::device::LayoutPath;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
@@ -42,11 +43,11 @@ struct Check<'a> {
     unread: &'a [String],
     problems: Vec<Problem>,
     /// Every block device there will be.
-    provided: BTreeMap<String, Provider>,
+    provided: BTreeMap<LayoutPath, Provider>,
     /// Partitions by the names that other kinds of disk would give them, and their right names.
-    misnamed: BTreeMap<String, String>,
+    misnamed: BTreeMap<LayoutPath, LayoutPath>,
     /// Block devices that something is put on, and the place of what.
-    used: BTreeMap<String, String>,
+    used: BTreeMap<LayoutPath, String>,
 }
 
 /// Where a block device comes from.
@@ -102,20 +103,20 @@ impl Check<'_> {
     }
 
     /// Something at `place` is put on `device`: nothing else may be, and partitions neither.
-    fn occupy(&mut self, place: &str, device: &str) {
+    fn occupy(&mut self, place: &str, device: &LayoutPath) {
         if self.provided.get(device) == Some(&Provider::PartitionedDisk) {
             self.report(place, format!("device:{device} is divided into partitions: use one of them"));
         } else if let Some(first) = self.used.get(device) {
             let message = format!("device:{device} is already used by {first}");
             self.report(place, message);
         } else if self.known(place) {
-            self.used.insert(device.to_owned(), place.to_owned());
+            self.used.insert(device.clone(), place.to_owned());
         }
     }
 
     /// The same for each of the `devices` of something that is made of several; `not_provided` says what is wrong with
     /// one that nobody provides.
-    fn occupy_all(&mut self, place: &str, devices: &[String], not_provided: impl Fn(&str) -> String) {
+    fn occupy_all(&mut self, place: &str, devices: &[LayoutPath], not_provided: impl Fn(&LayoutPath) -> String) {
         if devices.is_empty() {
             self.report(&format!("{place}.devices"), "no devices are given");
         }
@@ -133,8 +134,8 @@ impl Check<'_> {
     }
 
     /// There will be `device`.
-    fn provide(&mut self, device: &str, provider: Provider) {
-        self.provided.entry(device.to_owned()).or_insert(provider);
+    fn provide(&mut self, device: LayoutPath, provider: Provider) {
+        self.provided.entry(device).or_insert(provider);
     }
 
     /// Arguments of a command, one word each.
@@ -154,7 +155,7 @@ impl Check<'_> {
     }
 
     /// What a partition that nobody provides is really called, as an addition to a message.
-    fn hint(&self, device: &str) -> String {
+    fn hint(&self, device: &LayoutPath) -> String {
         self.misnamed.get(device).map_or(String::new(), |right| format!(", did you mean {right}?"))
     }
 }

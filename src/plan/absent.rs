@@ -3,7 +3,8 @@
 
 use super::devices::{Device, Fate};
 use super::verdict::Deciding;
-use crate::layout::{self, RaidLevel, partition_device};
+use crate::device::LayoutPath;
+use crate::layout::{self, RaidLevel};
 use crate::problem::Problem;
 
 /// A disk that is not there.
@@ -25,8 +26,8 @@ impl Deciding<'_> {
     pub fn note_absent(&mut self, index: usize, disk: &layout::Disk) {
         for path in devices(disk) {
             let device = Device {
-                now: path.as_str().into(),
-                path: path.as_str().into(),
+                now: path.as_device(),
+                path: path.as_device(),
                 fate: if disk.wipeonreinstall { Fate::Wiped } else { Fate::Kept },
                 absent: Some(index),
                 blank: false,
@@ -52,7 +53,7 @@ impl Deciding<'_> {
         for (index, absent) in std::mem::take(&mut self.absent) {
             let disk = &self.layout.disks[index];
             let leaves = devices(disk).skip(usize::from(!disk.partitions.is_empty()));
-            let alone: Vec<String> = leaves.filter(|leaf| !self.graph.is_member(leaf)).collect();
+            let alone: Vec<LayoutPath> = leaves.filter(|leaf| !self.graph.is_member(leaf)).collect();
             let mut message = absent.message;
             if !alone.is_empty() || !absent.needed.is_empty() {
                 let alone = alone.iter().map(|leaf| format!("nothing else has a copy of {leaf}"));
@@ -67,8 +68,8 @@ impl Deciding<'_> {
 }
 
 /// The disk and its partitions.
-fn devices(disk: &layout::Disk) -> impl Iterator<Item = String> {
-    let partitions = disk.partitions.iter().map(|partition| partition_device(&disk.device, partition.number));
+fn devices(disk: &layout::Disk) -> impl Iterator<Item = LayoutPath> {
+    let partitions = disk.partitions.iter().map(|partition| disk.device.partition(partition.number));
     std::iter::once(disk.device.clone()).chain(partitions)
 }
 

@@ -16,7 +16,7 @@ impl<'a> Deciding<'a> {
     pub fn decide_arrays(&mut self) {
         for (index, raid) in self.layout.raid.iter().enumerate() {
             let place = format!("raid[{index}]");
-            match self.below(&place, &raid.arrayname, &raid.devices) {
+            match self.below(&place, raid.arrayname.as_str(), &raid.devices) {
                 Some(below) if below.fate == Fate::Kept => self.keep_array(&place, raid, &below),
                 Some(below) => self.make_array(&place, raid, &below),
                 None => {}
@@ -52,8 +52,8 @@ impl<'a> Deciding<'a> {
             return;
         }
         let device = Device {
-            path: raid.arrayname.as_str().into(),
-            now: raid.arrayname.as_str().into(),
+            path: raid.arrayname.as_device(),
+            now: raid.arrayname.as_device(),
             fate: below.fate,
             absent: None,
             blank: false,
@@ -65,7 +65,7 @@ impl<'a> Deciding<'a> {
         };
         self.devices.insert(raid.arrayname.clone(), device);
         let made = CreateArray {
-            device: raid.arrayname.as_str().into(),
+            device: raid.arrayname.as_device(),
             level: raid.level,
             metadata,
             uuid: (self.ids)(),
@@ -98,8 +98,8 @@ impl<'a> Deciding<'a> {
         let not_running = || format!("{} does not run, so that nothing is known of what is on it", in_words(array));
         let content = running.map(|running| running.signatures.as_slice()).ok_or_else(not_running);
         let device = Device {
-            path: raid.arrayname.as_str().into(),
-            now: running.map_or_else(|| raid.arrayname.as_str().into(), |running| running.device.clone()),
+            path: raid.arrayname.as_device(),
+            now: running.map_or_else(|| raid.arrayname.as_device(), |running| running.device.clone()),
             fate: Fate::Kept,
             absent: None,
             blank: running.is_some_and(|running| running.blank),
@@ -114,7 +114,7 @@ impl<'a> Deciding<'a> {
             |now: &DevicePath| array.members.iter().any(|is| is.device == *now && is.role == MemberRole::Faulty);
         let members =
             below.present().filter(|device| !is_faulty(&device.now)).map(|device| device.path.clone()).collect();
-        let (device, uuid) = (raid.arrayname.as_str().into(), array.uuid);
+        let (device, uuid) = (raid.arrayname.as_device(), array.uuid);
         self.decided.arrays.push(ArrayFate::Kept { device, uuid, members });
     }
 
@@ -156,7 +156,7 @@ impl<'a> Deciding<'a> {
 
     /// mdadm cannot give an array the number of another array that goes on running.
     fn refuse_taken_name(&mut self, place: &str, raid: &Raid, ours: Option<&KernelName>) {
-        let name = DevicePath::from(raid.arrayname.as_str()).kernel_name();
+        let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
         if let Some(running) = running {
             let message = format!(

@@ -193,8 +193,8 @@ mod tests {
 
     fn raid(level: RaidLevel, members: usize, spares: u32, options: &[&str]) -> Raid {
         Raid {
-            arrayname: "/dev/md0".to_owned(),
-            devices: (0..members).map(|number| format!("/dev/sd{number}")).collect(),
+            arrayname: "/dev/md0".into(),
+            devices: (0..members).map(|number| format!("/dev/sd{number}").into()).collect(),
             level,
             createoptions: options.iter().map(|option| (*option).to_owned()).collect(),
             spares,
@@ -327,7 +327,7 @@ mod tests {
             let device = "/dev/sda1".to_owned();
             let filesystem = Filesystem {
                 path: None,
-                device,
+                device: device.into(),
                 format,
                 label: None,
                 mountoptions: Vec::new(),

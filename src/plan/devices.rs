@@ -1,6 +1,6 @@
 //! The block devices that a layout speaks of, and what is or will be behind each.
 
-use crate::device::DevicePath;
+use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::Signature;
 use crate::problem::Problem;
 use std::collections::BTreeMap;
@@ -95,13 +95,13 @@ impl<'a> Below<'a> {
 
 #[derive(Default)]
 pub struct Devices<'a> {
-    devices: BTreeMap<String, Device<'a>>,
+    devices: BTreeMap<LayoutPath, Device<'a>>,
     /// Devices that were asked for and are not there.
     pub unknown: Vec<Problem>,
 }
 
 impl<'a> Devices<'a> {
-    pub fn insert(&mut self, path: String, device: Device<'a>) {
+    pub fn insert(&mut self, path: LayoutPath, device: Device<'a>) {
         self.devices.insert(path, device);
     }
 
@@ -111,7 +111,7 @@ impl<'a> Devices<'a> {
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
     }
 
-    pub fn get(&mut self, place: &str, path: &str) -> Option<Device<'a>> {
+    pub fn get(&mut self, place: &str, path: &LayoutPath) -> Option<Device<'a>> {
         let device = self.devices.get(path).cloned();
         if device.is_none() {
             self.unknown.push(Problem::new(place, format!("device:{path} is not provided by the layout")));
@@ -119,7 +119,7 @@ impl<'a> Devices<'a> {
         device
     }
 
-    pub fn get_all(&mut self, place: &str, paths: &[String]) -> Option<Vec<Device<'a>>> {
+    pub fn get_all(&mut self, place: &str, paths: &[LayoutPath]) -> Option<Vec<Device<'a>>> {
         let found: Vec<Option<Device>> = paths.iter().map(|path| self.get(place, path)).collect();
         found.into_iter().collect()
     }

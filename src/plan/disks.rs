@@ -6,9 +6,9 @@ use super::identity_words::record_in_words;
 use super::sectors::{self, Extent};
 use super::verdict::{Deciding, of_disk};
 use super::{DiskIdentity, Mode, NewPartition, PartitionTable, Verdict, display, wipe};
-use crate::device::DevicePath;
+use crate::device::{DevicePath, LayoutPath};
 use crate::inventory;
-use crate::layout::{self, Format, PartitionKind, partition_device};
+use crate::layout::{self, Format, PartitionKind};
 use crate::problem::Problem;
 use crate::steps::Erase;
 use crate::topology::{find, multipath};
@@ -75,8 +75,8 @@ impl<'a> Deciding<'a> {
     /// Does the layout want something on a disk that has nothing? A table whose partitions are all blank is nothing where
     /// arrays or groups lie on them: that is how a run leaves it that was cut while it made the disk anew.
     fn is_empty(&self, disk: &layout::Disk, found: &inventory::Disk) -> bool {
-        let mut partitions = disk.partitions.iter().map(|partition| partition_device(&disk.device, partition.number));
-        let formatted = |device: &String| {
+        let mut partitions = disk.partitions.iter().map(|partition| disk.device.partition(partition.number));
+        let formatted = |device: &LayoutPath| {
             let mut filesystems = self.layout.filesystems.iter();
             filesystems.any(|filesystem| filesystem.device == *device && filesystem.format != Format::None)
         };
@@ -120,7 +120,7 @@ impl<'a> Deciding<'a> {
         for (partition, extent) in disk.partitions.iter().zip(&extents) {
             let path = found.device.partition(partition.number);
             let device = made(found, fate, path, extent.length_bytes(found.sector_bytes));
-            self.devices.insert(partition_device(&disk.device, partition.number), device);
+            self.devices.insert(disk.device.partition(partition.number), device);
         }
         if disk.image {
             self.note_image(disk, found);
@@ -184,7 +184,7 @@ impl<'a> Deciding<'a> {
             // One that is missing was refused with its disk.
             if let Some(is) = gpt(found).iter().find(|is| is.number == partition.number) {
                 let device = kept(&is.device, is.size_bytes, is.blank, &is.signatures);
-                self.devices.insert(partition_device(&disk.device, partition.number), device);
+                self.devices.insert(disk.device.partition(partition.number), device);
             }
         }
     }

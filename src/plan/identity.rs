@@ -5,7 +5,7 @@
 use super::recorded::Known;
 use super::verdict::Deciding;
 use super::{Claim, Mode, Verdict, Waiver};
-use crate::device::{DevicePath, KernelName};
+use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::marker::{self, MarkedDisk, Marker};
 use std::collections::BTreeSet;
 
@@ -109,7 +109,7 @@ impl<'a> Deciding<'a> {
     }
 
     /// The latest record of the disk that the layout calls `device`.
-    pub fn recorded(&self, device: &str) -> Option<&'a MarkedDisk> {
+    pub fn recorded(&self, device: &LayoutPath) -> Option<&'a MarkedDisk> {
         let request = self.request;
         let claim = request.claim.as_ref();
         let begun = claim.into_iter().flat_map(|claim| &claim.begun_on);
@@ -117,7 +117,7 @@ impl<'a> Deciding<'a> {
         let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
         let found = found.filter(|marker| self.is_ours(marker));
         let mut all = begun.chain(found.chain(remembered).flat_map(|marker| &marker.disks));
-        all.find(|record| record.device == device)
+        all.find(|record| record.device == *device)
     }
 
     /// On a desk there is no claim, and every installation counts as ours.

@@ -201,8 +201,8 @@ impl<'a> Deciding<'a> {
         };
         let path = volume.device();
         let device = Device {
-            path: path.as_str().into(),
-            now: path.as_str().into(),
+            path: path.as_device(),
+            now: path.as_device(),
             fate: group.fate,
             absent: None,
             blank: false,
@@ -216,7 +216,7 @@ impl<'a> Deciding<'a> {
         self.decided.volumes.push(CreateVolume {
             name: name.clone(),
             group: volumegroup.clone(),
-            device: path.into(),
+            device: path.as_device(),
             physical: group.physical.clone(),
             size: *size,
             kind: *lvmtype,
@@ -247,8 +247,8 @@ impl<'a> Deciding<'a> {
         let running = found.running.as_ref().and_then(|name| self.stack.stacked(name));
         let not_running = || "the volume is not active, so that nothing is known of what is on it".to_owned();
         let device = Device {
-            path: path.as_str().into(),
-            now: running.map_or_else(|| path.as_str().into(), |running| running.device.clone()),
+            path: path.as_device(),
+            now: running.map_or_else(|| path.as_device(), |running| running.device.clone()),
             fate: Fate::Kept,
             absent: None,
             blank: running.is_some_and(|running| running.blank),

@@ -7,7 +7,7 @@ use super::marking::table_guid;
 use super::same::{Likeness, Shared, compare};
 use super::verdict::{Decided, Deciding};
 use super::{Request, Verdict};
-use crate::device::DevicePath;
+use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::{self, Inventory, Tried};
 use crate::marker::{Making, MarkedDisk};
 use crate::topology::Match;
@@ -26,7 +26,7 @@ pub fn recorded(meant: &Match, decided: &Decided, disks: &[MarkedDisk]) -> Vec<M
         let whole = verdict
             .filter(|is| is.verdict == Verdict::Make)
             .map(|_| Making { on: DISK.to_owned(), ..Making::default() });
-        let lies_on = |(device, _): &&(String, Making)| meant.graph.below([device.as_str()]).disks.contains(&index);
+        let lies_on = |(device, _): &&(LayoutPath, Making)| meant.graph.below([device]).disks.contains(&index);
         let parts = decided.filling.iter().filter(lies_on).map(|(_, making)| making.clone());
         MarkedDisk { making: whole.into_iter().chain(parts).collect(), ..disk.clone() }
     });
@@ -44,8 +44,8 @@ fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
 
 impl Deciding<'_> {
     /// Was an earlier attempt about to make this disk anew?
-    pub fn was_made_anew(&self, listed: &str, found: &inventory::Disk) -> bool {
-        let is_it = |record: &&MarkedDisk| record.device == listed && self.is_same(record, found);
+    pub fn was_made_anew(&self, listed: &LayoutPath, found: &inventory::Disk) -> bool {
+        let is_it = |record: &&MarkedDisk| record.device == *listed && self.is_same(record, found);
         let mut records = records(self.request).filter(is_it);
         self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_none()))
     }

@@ -18,7 +18,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
         match meant.disk(index) {
             Some(disk) => {
                 let guid = guid(listed, disk, decided);
-                Some(MarkedDisk { device: listed.device.clone(), guid, promise, ..of_disk(disk, meant.inventory) })
+                Some(MarkedDisk { device: listed.device.to_string(), guid, promise, ..of_disk(disk, meant.inventory) })
             }
             None => {
                 let known = known.clone().find(|known| known.device == listed.device)?;

@@ -4,7 +4,7 @@ use super::identity_words::{disk_in_words, is_now, record_in_words};
 use super::same::{self, Likeness, Shared};
 use super::verdict::Deciding;
 use super::{Verdict, display};
-use crate::device::KernelName;
+use crate::device::{KernelName, LayoutPath};
 use crate::inventory::{self, Inventory};
 use crate::layout;
 use crate::marker::MarkedDisk;
@@ -36,8 +36,8 @@ impl<'a> Known<'a> {
         if self.begun_on.is_empty() { self.finished } else { self.begun_on }
     }
 
-    fn of(&self, device: &str) -> Option<&'a MarkedDisk> {
-        self.disks().iter().find(|record| record.device == device)
+    fn of(&self, device: &LayoutPath) -> Option<&'a MarkedDisk> {
+        self.disks().iter().find(|record| record.device == *device)
     }
 
     fn likeness(&self, record: &MarkedDisk, disk: &inventory::Disk) -> Likeness {

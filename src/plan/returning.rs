@@ -35,9 +35,9 @@ impl<'a> Returning<'a> {
     pub fn new(meant: &Match<'a>, decided: &'a Decided, filesystems: &'a [Placed<'a>]) -> Returning<'a> {
         let layout = meant.graph.layout;
         let merged = filesystems.iter().filter(|placed| is_merged(placed));
-        let Below { disks, arrays, groups } = meant.graph.below(merged.map(|(wanted, _)| wanted.device.as_str()));
+        let Below { disks, arrays, groups } = meant.graph.below(merged.map(|(wanted, _)| &wanted.device));
         let disks = disks.into_iter().filter_map(|index| meant.disk(index));
-        let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.clone());
+        let arrays = arrays.into_iter().map(|index| layout.raid[index].arrayname.to_string());
         let groups = groups.into_iter().map(|index| layout.volumegroups[index].name.clone());
         let early = disks.map(|disk| disk.device.to_string()).chain(arrays).chain(groups).collect();
         let others = meant.inventory.disks.iter();

@@ -17,7 +17,7 @@ pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
 use super::Extents;
-use crate::device::{DevicePath, KernelName};
+use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel, Size};
 use crate::marker::Marker;
@@ -86,7 +86,7 @@ pub struct DiskPlan {
     pub verdict: Verdict,
     /// The name that the layout has for it, where that is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub listed_as: Option<String>,
+    pub listed_as: Option<LayoutPath>,
     pub found: Found,
     /// What is on it now, for a person.
     pub now: String,

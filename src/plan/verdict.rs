@@ -11,7 +11,7 @@ use super::{
     CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Found, Holder, Mode, PartitionTable, Request, Torn,
     TryArray, Verdict, WipeDisk, display,
 };
-use crate::device::{DevicePath, KernelName};
+use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Inventory};
 use crate::layout::tree::Graph;
 use crate::layout::{self, Layout};
@@ -41,7 +41,7 @@ pub struct Decided {
     /// In the order of `Layout::filesystems`.
     pub filesystems: Vec<FilesystemFate>,
     /// Filesystems that are made on kept devices: the layout's device, and what is reported about it to the control plane.
-    pub filling: Vec<(String, Making)>,
+    pub filling: Vec<(LayoutPath, Making)>,
     /// What a person must not overlook.
     pub warnings: Vec<String>,
     pub torn: Vec<Torn>,
@@ -168,7 +168,7 @@ impl<'a> Deciding<'a> {
 
     /// The verdict travels upwards. What lies on these devices is made if all of them are made, and kept if all of them are
     /// kept. A mixture is refused. `None`: the problem is noted already.
-    pub fn below(&mut self, place: &str, what: &str, devices: &[String]) -> Option<Below<'a>> {
+    pub fn below(&mut self, place: &str, what: &str, devices: &[LayoutPath]) -> Option<Below<'a>> {
         let below = self.devices.get_all(place, devices)?;
         let fates: BTreeSet<Fate> = below.iter().map(|device| device.fate).collect();
         let fate = fates.first().copied().unwrap_or(Fate::Wiped);

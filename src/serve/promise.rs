@@ -73,7 +73,7 @@ filesystems:
     /// The marker that an installation with this layout leaves.
     fn marker(layout: &Layout) -> Marker {
         let disks = layout.disks.iter().map(|listed| MarkedDisk {
-            device: listed.device.clone(),
+            device: listed.device.to_string(),
             promise: Some(listed.promise()),
             ..MarkedDisk::default()
         });

@@ -11,7 +11,7 @@ use crate::text::bytes;
 /// No disk is meant, or more than one: which disks there are, and what tells them apart.
 pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a inventory::Disk, String> {
     if wanted.hints.is_empty() {
-        return inventory.disk(&wanted.device).ok_or_else(|| missing(wanted, inventory));
+        return inventory.disk(wanted.device.as_str()).ok_or_else(|| missing(wanted, inventory));
     }
     match hints::candidates(&wanted.hints, &inventory.disks).as_slice() {
         [one] => Ok(one),
@@ -23,7 +23,7 @@ pub fn disk<'a>(wanted: &layout::Disk, inventory: &'a Inventory) -> Result<&'a i
 /// Is there no such disk at all? One that is there twice is not absent.
 pub fn is_absent(wanted: &layout::Disk, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
-        true => !inventory.disks.iter().any(|disk| disk.is(&wanted.device)),
+        true => !inventory.disks.iter().any(|disk| disk.is(wanted.device.as_str())),
         false => hints::candidates(&wanted.hints, &inventory.disks).is_empty(),
     }
 }
@@ -32,7 +32,7 @@ fn missing(wanted: &layout::Disk, inventory: &Inventory) -> String {
     let there: Vec<String> = inventory.disks.iter().map(disk_in_short).collect();
     let there =
         if there.is_empty() { "it has no disks".to_owned() } else { format!("its disks are {}", there.join(", ")) };
-    let likely = layout::likely_disk(&wanted.device).map(|likely| format!("; did you mean {likely}?"));
+    let likely = layout::likely_disk(wanted.device.as_str()).map(|likely| format!("; did you mean {likely}?"));
     format!("device:{} does not exist on given hardware: {there}{}", wanted.device, likely.unwrap_or_default())
 }
 

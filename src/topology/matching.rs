@@ -1,7 +1,7 @@
 //! Which device of a machine is which of a layout.
 
 use super::find;
-use crate::device::{DevicePath, KernelName};
+use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::{self, Array, Inventory, VolumeGroup};
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{self, Layout};
@@ -47,7 +47,7 @@ impl<'a> Match<'a> {
     }
 
     /// Where a device of the layout is now. An array or volume must run for that.
-    pub fn now(&self, device: &str) -> Option<DevicePath> {
+    pub fn now(&self, device: &LayoutPath) -> Option<DevicePath> {
         let node = self.graph.device(device)?;
         match self.graph.nodes[node].item {
             // What a raw image brings has no node of its own.
@@ -150,7 +150,7 @@ mod tests {
             }],
             ..Inventory::default()
         };
-        let now = |inventory: &Inventory, device: &str| Match::new(&layout, inventory).now(device);
+        let now = |inventory: &Inventory, device: &str| Match::new(&layout, inventory).now(&device.into());
         for (device, expected) in [
             ("os", Some("/dev/nvme0n1")),
             ("os1", Some("/dev/nvme0n1p1")),

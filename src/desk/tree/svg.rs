@@ -252,7 +252,7 @@ fn description(graph: &Graph) -> String {
         }
     }
     let mounts = graph.layout.filesystems.iter().map(|filesystem| {
-        let what = format!("{} on {}", words::content(filesystem), words::short(&filesystem.device));
+        let what = format!("{} on {}", words::content(filesystem), words::short(filesystem.device.as_str()));
         match (filesystem.format, words::mount_point(filesystem)) {
             (Format::Swap | Format::None, _) => what,
             (_, point) if point.starts_with('/') => format!("{what} at {point}"),

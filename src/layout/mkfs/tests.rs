@@ -5,7 +5,7 @@ use super::*;
 fn filesystem(format: Format, options: &str) -> Filesystem {
     Filesystem {
         path: None,
-        device: "/dev/sda1".to_owned(),
+        device: "/dev/sda1".into(),
         format,
         label: None,
         mountoptions: Vec::new(),

@@ -28,7 +28,7 @@ const KIND_NAMES: [(&str, PartitionKind); 4] = [
 pub(super) fn disk(reader: &mut Reader, node: &Node, place: &str) -> Option<Disk> {
     let fields = reader.fields(node, place, &DISK)?;
     Some(Disk {
-        device: reader.required_text(&fields, "device"),
+        device: reader.required_text(&fields, "device").into(),
         hints: hints(reader, &fields),
         partitions: reader.items(&fields, "partitions", partition),
         wipeonreinstall: reader.flag(&fields, "wipeonreinstall"),

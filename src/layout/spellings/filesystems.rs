@@ -22,7 +22,7 @@ pub(super) fn filesystem(reader: &mut Reader, node: &Node, place: &str) -> Optio
     let format = one_of(reader, &fields, "format", "format", &Format::ALL.map(|format| (format.name(), format)));
     Some(Filesystem {
         path: mount_path(reader, &fields, format),
-        device: reader.required_text(&fields, "device"),
+        device: reader.required_text(&fields, "device").into(),
         // The stand-in that allows the most; the rules look at `unread` before they rely on it.
         format: format.unwrap_or(Format::Ext4),
         label: reader.optional_text(&fields, "label"),

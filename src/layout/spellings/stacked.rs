@@ -1,9 +1,10 @@
 //! Reads what stands between disks and filesystems: arrays, volume groups, logical volumes.
 
 use super::{SIZE_MISSING, create_options, one_of, only};
+use crate::device::LayoutPath;
 use crate::layout::document::{Node, Value};
 use crate::layout::edit::New;
-use crate::layout::fields::{Field, Reader};
+use crate::layout::fields::{Field, Fields, Reader};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
 const RAID: [Field; 5] = [
@@ -27,8 +28,8 @@ pub(super) fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid
     }
     let spares = fields.get("spares").and_then(|node| reader.number(node, &fields.at("spares")));
     Some(Raid {
-        arrayname: reader.required_text(&fields, "arrayname"),
-        devices: reader.texts(&fields, "devices"),
+        arrayname: reader.required_text(&fields, "arrayname").into(),
+        devices: devices(reader, &fields),
         // The stand-in that is right with the fewest members; the rules look at `unread` before they rely on it.
         level: level.unwrap_or_default(),
         createoptions: create_options(reader, &fields),
@@ -36,11 +37,16 @@ pub(super) fn raid(reader: &mut Reader, node: &Node, place: &str) -> Option<Raid
     })
 }
 
+/// What something is made of.
+fn devices(reader: &mut Reader, fields: &Fields) -> Vec<LayoutPath> {
+    reader.texts(fields, "devices").into_iter().map(LayoutPath::from).collect()
+}
+
 pub(super) fn volume_group(reader: &mut Reader, node: &Node, place: &str) -> Option<VolumeGroup> {
     let fields = reader.fields(node, place, &VOLUME_GROUP)?;
     Some(VolumeGroup {
         name: reader.required_text(&fields, "name"),
-        devices: reader.texts(&fields, "devices"),
+        devices: devices(reader, &fields),
         tags: reader.texts(&fields, "tags"),
     })
 }

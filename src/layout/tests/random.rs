@@ -30,7 +30,7 @@ fn valid_layout() -> impl Strategy<Value = Layout> {
                     "{device}{}",
                     if device.ends_with("sd") { ["a", "b", "c"] } else { ["0", "1", "2"] }[index]
                 );
-                let disk = Disk { device, hints, partitions: Vec::new(), wipeonreinstall, image: false };
+                let disk = Disk { device: device.into(), hints, partitions: Vec::new(), wipeonreinstall, image: false };
                 push_disk(&mut layout, disk, partitions, rest);
             }
             if let Some(stack) = stack {
@@ -79,7 +79,7 @@ fn filesystem() -> impl Strategy<Value = Filesystem> {
             let createoptions = if format == Format::Vfat { Vec::new() } else { createoptions };
             Filesystem {
                 path,
-                device,
+                device: device.into(),
                 format,
                 label,
                 mountoptions,
@@ -100,7 +100,7 @@ fn push_disk(layout: &mut Layout, mut disk: Disk, partitions: Vec<(Partition, Fi
         } else if matches!(filesystem.format, Format::Xfs | Format::Btrfs) {
             partition.size = (partition.size.mib().unwrap() + 300).into();
         }
-        filesystem.device = partition_device(&disk.device, number);
+        filesystem.device = disk.device.partition(number);
         push_filesystem(layout, filesystem);
         disk.partitions.push(partition);
     }
@@ -134,18 +134,18 @@ fn stack() -> impl Strategy<Value = Stack> {
     );
     let raid = raid.prop_map(|(arrayname, level, options, spares)| {
         let spares = if level == RaidLevel::Raid0 { 0 } else { spares };
-        let devices = (0..4 + spares).map(|index| format!("/dev/nvme{index}n9")).collect();
+        let devices = (0..4 + spares).map(|index| format!("/dev/nvme{index}n9").into()).collect();
         let createoptions = options.iter().map(|word| word.to_string()).collect();
-        Raid { arrayname: arrayname.to_owned(), devices, level, createoptions, spares }
+        Raid { arrayname: arrayname.into(), devices, level, createoptions, spares }
     });
     let tags = prop::collection::btree_set("[a-z0-9+=/&#][a-z0-9+=/&#-]{0,8}", 0..3);
     let volume = (300..u64::from(u32::MAX), prop::sample::select(&LvmType::ALL[..]), filesystem());
     let volumes = prop::collection::btree_map(name(), volume, 0..4);
     (raid, "v[a-z0-9+_.-]{1,8}", tags, volumes, any::<bool>()).prop_map(|(raid, name, tags, volumes, rest)| {
-        let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".to_owned()];
+        let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".into()];
         let group = VolumeGroup { name: name.clone(), devices, tags: tags.into_iter().collect() };
         let volumes = volumes.into_iter().map(|(volume, (mib, lvmtype, mut filesystem))| {
-            filesystem.device = format!("/dev/{name}/{volume}");
+            filesystem.device = format!("/dev/{name}/{volume}").into();
             (LogicalVolume { name: volume, volumegroup: name.clone(), size: u64::into(mib), lvmtype }, filesystem)
         });
         let mut volumes: Vec<_> = volumes.collect();

@@ -1,6 +1,7 @@
 //! Layouts to draw, and what must hold for the graph of any layout at all.
 
 use super::*;
+use crate::device::LayoutPath;
 use crate::layout::{Constraints, Format, LvmType, OnReinstall, PartitionKind, RaidLevel, read_yaml};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -34,7 +35,7 @@ pub(crate) fn disk(device: &str, wipe: bool, partitions: &[(u32, &str, u64, Part
         kind: Some(*kind),
     });
     Disk {
-        device: device.to_owned(),
+        device: device.into(),
         hints: Default::default(),
         partitions: partitions.collect(),
         wipeonreinstall: wipe,
@@ -43,14 +44,14 @@ pub(crate) fn disk(device: &str, wipe: bool, partitions: &[(u32, &str, u64, Part
 }
 
 pub(crate) fn raid(name: &str, level: RaidLevel, devices: &[&str], spares: u32, options: &[&str]) -> Raid {
-    Raid { arrayname: name.to_owned(), devices: words(devices), level, createoptions: words(options), spares }
+    Raid { arrayname: name.into(), devices: paths(devices), level, createoptions: words(options), spares }
 }
 
 pub(crate) fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesystem {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Filesystem {
         path: text(path),
-        device: device.to_owned(),
+        device: device.into(),
         format,
         label: text(label),
         mountoptions: Vec::new(),
@@ -66,6 +67,10 @@ fn volume(group: &str, name: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVo
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn paths(devices: &[&str]) -> Vec<LayoutPath> {
+    devices.iter().map(|device| (*device).into()).collect()
 }
 
 /// ESP, root and data mirrored over two disks, with a swap area and data disks that a reinstall keeps.
@@ -99,10 +104,10 @@ fn mirrored_lvm() -> Layout {
             raid("/dev/md/data", RaidLevel::Raid1, &["/dev/sda3", "/dev/sdb3"], 0, &["--bitmap=internal"]),
         ],
         volumegroups: vec![
-            VolumeGroup { name: "system".to_owned(), devices: words(&["/dev/md/data"]), tags: Vec::new() },
+            VolumeGroup { name: "system".to_owned(), devices: paths(&["/dev/md/data"]), tags: Vec::new() },
             VolumeGroup {
                 name: "data".to_owned(),
-                devices: words(&["/dev/nvme0n1", "/dev/nvme1n1p1"]),
+                devices: paths(&["/dev/nvme0n1", "/dev/nvme1n1p1"]),
                 tags: words(&["csi", "keep"]),
             },
         ],
@@ -206,7 +211,7 @@ fn twelve() -> Layout {
             raid("/dev/md/efi", RaidLevel::Raid1, &["/dev/sda1", "/dev/sdb1"], 0, &[]),
             raid("/dev/md/data", RaidLevel::Raid10, &members, 1, &["--layout=n2"]),
         ],
-        volumegroups: vec![VolumeGroup { name: "vg0".to_owned(), devices: words(&["/dev/md/data"]), tags: Vec::new() }],
+        volumegroups: vec![VolumeGroup { name: "vg0".to_owned(), devices: paths(&["/dev/md/data"]), tags: Vec::new() }],
         logicalvolumes: vec![
             volume("vg0", "root", 20480, LvmType::Linear),
             volume("vg0", "var", 102_400, LvmType::Linear),
@@ -223,7 +228,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
         let known = select(vec![
             "/dev/a", "/dev/a1", "/dev/b", "/dev/b2", "/dev/md0", "/dev/md1", "/dev/md2", "/dev/g/l", "tmpfs",
         ]);
-        prop_oneof![9 => known.prop_map(str::to_owned), 1 => any::<String>()]
+        prop_oneof![9 => known.prop_map(LayoutPath::from), 1 => any::<String>().prop_map(LayoutPath::from)]
     };
     let partition =
         (0..4u32, option::of(any::<String>()), any::<u64>(), option::of(select(PartitionKind::ALL.to_vec())))

@@ -1,7 +1,8 @@
 //! Rules for disks and their partitions.
 
 use super::{Check, Provider, is_device_path};
-use crate::layout::{Disk, MAX_PARTITION_NUMBER, Partition, Size, hints, partition_device};
+use crate::device::LayoutPath;
+use crate::layout::{Disk, MAX_PARTITION_NUMBER, Partition, Size, hints};
 use std::collections::BTreeSet;
 
 /// UTF-16 units of the name in a partition entry.
@@ -15,7 +16,7 @@ pub(super) fn check(check: &mut Check, disks: &[Disk]) {
         let device = &disk.device;
         let device_place = format!("{place}.device");
         let found_by_hints = !disk.hints.is_empty() || !check.known_whole(&format!("{place}.hints"));
-        if let Some(message) = name_error(device, found_by_hints) {
+        if let Some(message) = name_error(device.as_str(), found_by_hints) {
             check.report(&device_place, message);
         } else if let Some(first) = disks[..index].iter().position(|other| other.device == *device) {
             check.report(&device_place, format!("device:{device} is already given as disks[{first}]"));
@@ -60,7 +61,7 @@ fn provide(check: &mut Check, place: &str, disk: &Disk) {
     if disk.image {
         check.provided.insert(disk.device.clone(), Provider::PartitionedDisk);
         for number in 1..=MAX_PARTITION_NUMBER {
-            check.provide(&partition_device(&disk.device, number), Provider::ImagePartition);
+            check.provide(disk.device.partition(number), Provider::ImagePartition);
             name_partition(check, &disk.device, number);
         }
     } else if disk.partitions.is_empty() {
@@ -79,15 +80,15 @@ fn provide(check: &mut Check, place: &str, disk: &Disk) {
 }
 
 /// The right name, which is noted with the wrong ones.
-fn name_partition(check: &mut Check, device: &str, number: u32) -> String {
-    let right = partition_device(device, number);
+fn name_partition(check: &mut Check, device: &LayoutPath, number: u32) -> LayoutPath {
+    let right = device.partition(number);
     for infix in ["", "p", "-part"] {
-        check.misnamed.insert(format!("{device}{infix}{number}"), right.clone());
+        check.misnamed.insert(format!("{device}{infix}{number}").into(), right.clone());
     }
     right
 }
 
-fn check_partition(check: &mut Check, place: &str, device: &str, partition: &Partition) {
+fn check_partition(check: &mut Check, place: &str, device: &LayoutPath, partition: &Partition) {
     let number = partition.number;
     if !(1..=MAX_PARTITION_NUMBER).contains(&number) {
         let message = format!("device:{device} partition number:{number} is not between 1 and {MAX_PARTITION_NUMBER}");

@@ -1,6 +1,7 @@
 //! Rules for volume groups and logical volumes.
 
 use super::{Check, Provider};
+use crate::device::LayoutPath;
 use crate::layout::{Layout, LogicalVolume, LvmType, Size, VolumeGroup};
 
 /// NAME_LEN in LVM's metadata-exported.h and DM_NAME_LEN of the kernel, without the closing NUL.
@@ -37,7 +38,7 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
 fn check_group(check: &mut Check, place: &str, group: &VolumeGroup) {
     let name = &group.name;
     let name_place = format!("{place}.name");
-    let device = format!("/dev/{name}");
+    let device = LayoutPath::from(format!("/dev/{name}"));
     if !is_lvm_name(name) || name == "." || name == ".." {
         check.report(&name_place, format!("vg:{name} is not a name that LVM takes: {NAME_RULE}"));
     } else if TAKEN.contains(&name.as_str()) || check.provided.contains_key(&device) {
@@ -71,12 +72,12 @@ fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout:
         check.report(&format!("{place}.size"), message);
     }
     check_volume_group(check, &place, volume, layout);
-    let device = format!("/dev/{volumegroup}/{name}");
+    let device = volume.device();
     if check.provided.contains_key(&device) {
         check.report(&name_place, format!("lv:{name} in vg:{volumegroup} given more than once: {device}"));
     }
-    check.provide(&device, Provider::Volume);
-    check.misnamed.insert(format!("/dev/mapper/{}", mapper_name(volume)), device);
+    check.provide(device.clone(), Provider::Volume);
+    check.misnamed.insert(format!("/dev/mapper/{}", mapper_name(volume)).into(), device);
 }
 
 fn check_volume_group(check: &mut Check, place: &str, volume: &LogicalVolume, layout: &Layout) {

@@ -19,11 +19,11 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     let mut names = BTreeSet::new();
     for (index, raid) in layout.raid.iter().enumerate() {
         let place = format!("raid[{index}]");
-        check_name(check, &place, &raid.arrayname, &mut names);
+        check_name(check, &place, raid.arrayname.as_str(), &mut names);
         check_devices(check, &place, raid, &layout.raid[index + 1..]);
         check_count(check, &place, raid);
         check_options(check, &place, raid);
-        check.provide(&raid.arrayname, Provider::Array);
+        check.provide(raid.arrayname.clone(), Provider::Array);
     }
     check_named_and_numbered(check, &layout.raid);
     check_esp(check, layout);
@@ -144,9 +144,9 @@ fn check_options(check: &mut Check, place: &str, raid: &Raid) {
 
 /// mdadm numbers arrays with names itself, from 127 down.
 fn check_named_and_numbered(check: &mut Check, arrays: &[Raid]) {
-    let named = arrays.iter().filter(|raid| matches!(read_name(&raid.arrayname), Ok(None))).count();
+    let named = arrays.iter().filter(|raid| matches!(read_name(raid.arrayname.as_str()), Ok(None))).count();
     for (index, raid) in arrays.iter().enumerate() {
-        if let Ok(Some(number)) = read_name(&raid.arrayname)
+        if let Ok(Some(number)) = read_name(raid.arrayname.as_str())
             && number <= 127
             && number as usize + named > 127
         {

@@ -38,7 +38,7 @@ fn check_merge(check: &mut Check, graph: &Graph, place: &str, filesystem: &Files
     }
     let layout = graph.layout;
     let wiped = |filesystem: &Filesystem| {
-        let below = graph.below([filesystem.device.as_str()]);
+        let below = graph.below([&filesystem.device]);
         below.disks.into_iter().map(|disk| &layout.disks[disk]).find(|disk| disk.wipeonreinstall)
     };
     if let Some(disk) = wiped(filesystem) {

@@ -3,7 +3,8 @@
 //! What is computed here is the most that a device can have: metadata of arrays takes more than is deducted.
 
 use super::Check;
-use crate::layout::{Format, Layout, LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup, partition_device};
+use crate::device::LayoutPath;
+use crate::layout::{Format, Layout, LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 use std::collections::BTreeMap;
 
 /// LVM's defaults: 1 MiB of metadata in front of each physical volume, then whole extents.
@@ -15,7 +16,7 @@ const LEAST_XFS_MIB: u64 = 300;
 const LEAST_BTRFS_MIB: u64 = 109;
 
 /// MiB by device, of those whose size does not depend on a disk.
-type Sizes = BTreeMap<String, u64>;
+type Sizes = BTreeMap<LayoutPath, u64>;
 
 pub(super) fn check(check: &mut Check, layout: &Layout) {
     let known = ["disks", "raid", "volumegroups", "logicalvolumes"].iter().all(|list| check.known_whole(list));
@@ -25,7 +26,7 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     let mut sizes = Sizes::new();
     for disk in &layout.disks {
         for partition in &disk.partitions {
-            let device = partition_device(&disk.device, partition.number);
+            let device = disk.device.partition(partition.number);
             sizes.extend(partition.size.mib().map(|mib| (device, mib)));
         }
     }
@@ -61,7 +62,7 @@ fn array_size(raid: &Raid, sizes: &Sizes) -> Option<u64> {
 }
 
 fn check_group(check: &mut Check, group: &VolumeGroup, volumes: &[LogicalVolume], sizes: &Sizes) {
-    let extents = |device: &String| Some(sizes.get(device)?.saturating_sub(METADATA_MIB) / EXTENT_MIB);
+    let extents = |device: &LayoutPath| Some(sizes.get(device)?.saturating_sub(METADATA_MIB) / EXTENT_MIB);
     let Some(extents) = group.devices.iter().map(extents).collect::<Option<Vec<u64>>>() else { return };
     if extents.is_empty() {
         return;

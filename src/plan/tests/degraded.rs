@@ -2,7 +2,7 @@
 
 use super::stacks::{five, group, installed, layout, operations, volume, whole};
 use super::*;
-use crate::device::KernelName;
+use crate::device::{KernelName, LayoutPath};
 use crate::inventory::{Health, MemberRole};
 use crate::layout::{LvmType, RaidLevel};
 use crate::plan::absent::survives;
@@ -148,7 +148,7 @@ fn a_new_table_below_an_array_is_no_content() {
     for disk in &mut layout.disks[2..] {
         disk.partitions = vec![partition(1, "data", 0, PartitionKind::LinuxRaid)];
     }
-    layout.raid[2].devices = ["/dev/sdc1", "/dev/sdd1", "/dev/sde1"].map(str::to_owned).to_vec();
+    layout.raid[2].devices = ["/dev/sdc1", "/dev/sdd1", "/dev/sde1"].map(LayoutPath::from).to_vec();
     let mut inventory = after(&make(&layout, &five(), Mode::Install).unwrap(), five());
     for name in ["sdc", "sdd", "sde"] {
         let table = inventory.disks.iter().find(|disk| disk.name == name).unwrap().table.clone();

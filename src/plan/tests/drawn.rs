@@ -2,7 +2,7 @@
 
 use super::stacks::{group, raid, volume};
 use super::*;
-use crate::device::KernelName;
+use crate::device::{KernelName, LayoutPath};
 use crate::layout::{LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel, Size};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,16 +64,16 @@ prop_compose! {
         below in prop::collection::vec(any::<prop::sample::Index>(), 30),
     ) -> Layout {
         let mut made = Layout { id: "drawn".to_owned(), ..Layout::default() };
-        let mut buckets: BTreeMap<(bool, u8), Vec<String>> = BTreeMap::new();
+        let mut buckets: BTreeMap<(bool, u8), Vec<LayoutPath>> = BTreeMap::new();
         let mut plain = Vec::new();
-        let mut brought: Vec<String> = Vec::new();
+        let mut brought: Vec<LayoutPath> = Vec::new();
         let listed: Vec<(&str, &Drawn)> =
             NAMES.into_iter().zip(&drawn).filter(|(name, drawn)| *name == "sda" || drawn.listed).collect();
         let raw = raw.map(|raw| (raw.disk.index(listed.len()), raw));
         for (index, (name, drawn)) in listed.into_iter().enumerate() {
-            let device = format!("/dev/{name}");
+            let device = LayoutPath::from(format!("/dev/{name}"));
             if let Some((_, raw)) = raw.as_ref().filter(|(taken, _)| *taken == index) {
-                brought = raw.numbers.iter().map(|number| partition_device(&device, *number)).collect();
+                brought = raw.numbers.iter().map(|number| device.partition(*number)).collect();
                 made.disks.push(Disk { device, hints: Default::default(), partitions: Vec::new(), wipeonreinstall: true, image: true });
                 continue;
             }
@@ -82,9 +82,9 @@ prop_compose! {
             let sizes = sizes.map(|(index, size)| if index + 1 < last { (*size).max(300) } else { *size });
             let partitions: Vec<Partition> =
                 sizes.enumerate().map(|(index, size)| partition(index as u32 + 1, "p", size, PartitionKind::Linux)).collect();
-            let leaves: Vec<String> = match partitions.is_empty() {
+            let leaves: Vec<LayoutPath> = match partitions.is_empty() {
                 true => vec![device.clone()],
-                false => partitions.iter().map(|partition| partition_device(&device, partition.number)).collect(),
+                false => partitions.iter().map(|partition| device.partition(partition.number)).collect(),
             };
             for (leaf, use_of) in leaves.into_iter().zip(&drawn.use_of) {
                 match use_of {
@@ -107,8 +107,8 @@ prop_compose! {
 /// Buckets 2 and 3 become arrays, 4 a group, 5 an array with a group on it.
 fn stack_up(
     made: &mut Layout,
-    buckets: BTreeMap<(bool, u8), Vec<String>>,
-    plain: &mut Vec<(bool, String)>,
+    buckets: BTreeMap<(bool, u8), Vec<LayoutPath>>,
+    plain: &mut Vec<(bool, LayoutPath)>,
     levels: &[usize],
     volumes: &[(usize, u64)],
     last_takes_all: bool,
@@ -131,11 +131,11 @@ fn stack_up(
             continue;
         }
         let name = format!("vg-{side}{use_of}");
-        made.volumegroups.push(group(&name, &physical.iter().map(String::as_str).collect::<Vec<_>>()));
+        made.volumegroups.push(group(&name, &physical.iter().map(LayoutPath::as_str).collect::<Vec<_>>()));
         for (number, (kind, size_mib)) in volumes.iter().enumerate().take(volumes_left) {
             let kind = if physical.len() < 2 { LvmType::Linear } else { LvmType::ALL[*kind] };
             let new: LogicalVolume = volume(&format!("lv{number}"), &name, *size_mib, kind);
-            plain.push((data, format!("/dev/{name}/{}", new.name)));
+            plain.push((data, new.device()));
             made.logicalvolumes.push(new);
         }
         volumes_left = volumes_left.saturating_sub(1);
@@ -145,14 +145,14 @@ fn stack_up(
     }
 }
 
-fn any_array(name: &str, devices: &[String], level: usize) -> Option<Raid> {
+fn any_array(name: &str, devices: &[LayoutPath], level: usize) -> Option<Raid> {
     let least = |level: RaidLevel| match level {
         RaidLevel::Raid5 => 3,
         RaidLevel::Raid6 => 4,
         _ => 2,
     };
     let level = Some(RaidLevel::ALL[level]).filter(|level| devices.len() >= least(*level)).unwrap_or(RaidLevel::Raid1);
-    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let devices: Vec<&str> = devices.iter().map(LayoutPath::as_str).collect();
     let spares = u32::from(devices.len() > least(level) && level != RaidLevel::Raid0);
     (devices.len() >= 2).then(|| raid(name, &devices, level, spares))
 }
@@ -160,8 +160,8 @@ fn any_array(name: &str, devices: &[String], level: usize) -> Option<Raid> {
 /// Root on what a raw image has brought, else on a system disk; the others anywhere below.
 fn put_filesystems(
     made: &mut Layout,
-    brought: &[String],
-    mut devices: Vec<(bool, String)>,
+    brought: &[LayoutPath],
+    mut devices: Vec<(bool, LayoutPath)>,
     formats: &[usize],
     below: &[prop::sample::Index],
 ) {
@@ -173,7 +173,7 @@ fn put_filesystems(
             0 => Format::Xfs,
             1..10 => Format::Ext4,
             // On an array it would be an ESP, which only some arrays can hold.
-            10..15 if !device.starts_with("/dev/md") => Format::Vfat,
+            10..15 if !device.as_str().starts_with("/dev/md") => Format::Vfat,
             // Of an image only what is mounted is listed.
             _ if index < brought.len() => Format::Vfat,
             _ => Format::Swap,
@@ -184,9 +184,9 @@ fn put_filesystems(
         };
         let format = if path == "/" { Format::Ext4 } else { format };
         if format == Format::Swap {
-            made.filesystems.push(filesystem("", device, format, ""));
+            made.filesystems.push(filesystem("", device.as_str(), format, ""));
         } else {
-            made.filesystems.push(filesystem(&path, device, format, ""));
+            made.filesystems.push(filesystem(&path, device.as_str(), format, ""));
             paths.push(path);
         }
     }

@@ -80,7 +80,7 @@ fn a_kept_array_that_does_not_start_is_refused() {
     let mut layout = stacks::layout();
     layout.volumegroups.clear();
     layout.logicalvolumes.clear();
-    layout.filesystems.retain(|filesystem| !filesystem.device.starts_with("/dev/vg00"));
+    layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vg00"));
     let mut inventory = stacks::installed();
     inventory.groups.clear();
     inventory.stacked.retain(|stacked| !stacked.name.starts_with("dm-"));

@@ -26,19 +26,19 @@ fn what_hints_find_goes_by_its_kernel_name_in_the_plan() {
     let mut inventory = five();
     inventory.disks[4].serial = "S45N".to_owned();
     let os = Disk {
-        device: "os".to_owned(),
+        device: "os".into(),
         hints: [("serial".to_owned(), "S45N".to_owned())].into(),
         partitions: vec![partition(1, "root", 0, PartitionKind::Linux)],
         wipeonreinstall: true,
         image: false,
     };
-    let filesystems = vec![filesystem("/", &partition_device("os", 1), Format::Ext4, "root")];
+    let filesystems = vec![filesystem("/", "os1", Format::Ext4, "root")];
     let mut layout = Layout { filesystems, disks: vec![os], ..Layout::default() };
     let plan = make(&layout, &inventory, Mode::Install).unwrap();
     assert!(plan.to_string().contains("sde1 at /\n"), "{plan}");
     assert_eq!(plan.disks[4].verdict, Verdict::Wipe);
     // Both names are told.
-    assert_eq!(plan.disks[4].listed_as.as_deref(), Some("os"));
+    assert_eq!(plan.disks[4].listed_as, Some("os".into()));
     assert!(plan.disks[0].listed_as.is_none() && plan.to_string().contains("\n    os in the layout\n"), "{plan}");
 
     layout.disks.push(whole("/dev/sde"));

@@ -57,16 +57,16 @@ impl Random {
 fn drawn_layout(random: &mut Random) -> Layout {
     let mut layout = layout();
     let data = layout.disks[1].clone();
-    layout.disks.push(Disk { device: "/dev/sdc".to_owned(), ..data.clone() });
+    layout.disks.push(Disk { device: "/dev/sdc".into(), ..data.clone() });
     layout.filesystems.push(filesystem("/opt", "/dev/sdc1", Format::Ext4, "srv"));
-    layout.disks.push(Disk { device: "/dev/sdd".to_owned(), wipeonreinstall: true, ..data.clone() });
+    layout.disks.push(Disk { device: "/dev/sdd".into(), wipeonreinstall: true, ..data.clone() });
     layout.filesystems.push(filesystem("/scratch", "/dev/sdd1", Format::Ext4, "srv"));
-    layout.disks.push(Disk { device: "/dev/sde".to_owned(), wipeonreinstall: true, partitions: vec![], ..data });
+    layout.disks.push(Disk { device: "/dev/sde".into(), wipeonreinstall: true, partitions: vec![], ..data });
     layout.filesystems.push(filesystem("/tmp2", "/dev/sde", Format::Xfs, "tmp"));
     if random.one_in(4) {
         // One of them is used as a whole, so that no table tells it.
         layout.disks[2].partitions.clear();
-        layout.filesystems[5].device = "/dev/sdc".to_owned();
+        layout.filesystems[5].device = "/dev/sdc".into();
     }
     layout
 }
@@ -213,7 +213,7 @@ fn seen(physical: &[Physical], marker: &Marker, random: &mut Random) -> Inventor
         let (name, device) = (format!("sd{letter}"), format!("/dev/sd{letter}"));
         let mut disk = inventory::Disk { name: name.into(), device: device.as_str().into(), ..disk.clone() };
         for partition in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
-            partition.device = partition_device(&device, partition.number).into();
+            partition.device = disk.device.partition(partition.number);
         }
         if *whose == Whose::Root && disk.table.as_ref().is_some_and(|table| table.partitions.len() == 3) {
             let marker = Some(marker.clone());

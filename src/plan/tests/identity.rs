@@ -249,9 +249,9 @@ fn a_disk_found_by_hints_may_have_any_name() {
     layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
     layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
     // As if they had been sdb and sda when the machine was installed.
-    layout.disks.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.to_owned());
+    layout.disks.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.into());
     for filesystem in &mut layout.filesystems {
-        filesystem.device = filesystem.device.replace("/dev/sda", "os").replace("/dev/sdb", "data");
+        filesystem.device = filesystem.device.as_str().replace("/dev/sda", "os").replace("/dev/sdb", "data").into();
     }
     let recorded = &mut inventory.filesystems[0].marker.as_mut().unwrap().disks;
     recorded.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.to_owned());
@@ -263,7 +263,7 @@ fn a_disk_found_by_hints_may_have_any_name() {
 fn hinted() -> (Layout, Inventory) {
     let mut layout = layout();
     layout.disks.push(Disk {
-        device: "scratch".to_owned(),
+        device: "scratch".into(),
         hints: [("rotational".to_owned(), "true".to_owned()), ("size".to_owned(), "smallest".to_owned())].into(),
         partitions: Vec::new(),
         wipeonreinstall: true,

@@ -137,7 +137,7 @@ fn what_the_disks_that_stay_are_known_by_must_not_be_in_the_image() {
 fn without_growth_and_other_disks_the_image_is_left_alone() {
     let mut layout = raw();
     layout.disks.truncate(1);
-    layout.filesystems.retain(|filesystem| filesystem.device.starts_with("/dev/sda"));
+    layout.filesystems.retain(|filesystem| filesystem.device.as_str().starts_with("/dev/sda"));
     layout.filesystems.iter_mut().for_each(|filesystem| filesystem.grow = false);
     let plan = make(&layout, &machine(), Mode::Install).unwrap();
     assert!(
@@ -152,10 +152,10 @@ fn without_growth_and_other_disks_the_image_is_left_alone() {
 #[test]
 fn partitions_are_called_what_the_disk_is_called() {
     let mut layout = raw();
-    layout.disks[0].device = "os".to_owned();
+    layout.disks[0].device = "os".into();
     layout.disks[0].hints = [("name".to_owned(), "/dev/sdc".to_owned())].into();
     for filesystem in &mut layout.filesystems {
-        filesystem.device = filesystem.device.replace("/dev/sda", "os");
+        filesystem.device = filesystem.device.as_str().replace("/dev/sda", "os").into();
     }
     let plan = make(&layout, &machine(), Mode::Install).unwrap();
     let burn = operations(&plan, StageName::ImageBurn);

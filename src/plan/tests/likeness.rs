@@ -34,7 +34,7 @@ const OTHER_VALUES: [&str; 8] = [
 fn layout_with_scratch() -> Layout {
     let mut layout = layout();
     layout.disks.push(Disk {
-        device: "/dev/sdc".to_owned(),
+        device: "/dev/sdc".into(),
         wipeonreinstall: true,
         partitions: vec![],
         ..layout.disks[1].clone()

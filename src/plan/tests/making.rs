@@ -218,7 +218,7 @@ fn a_disk_with_the_serial_number_of_the_one_that_was_being_made_is_not_made_anew
 fn a_filesystem_on_a_whole_disk_is_finished_on_that_disk_and_no_other() {
     let (mut layout, mut inventory) = (layout(), marked());
     layout.disks[1].partitions.clear();
-    layout.filesystems[0].device = "/dev/sdb".to_owned();
+    layout.filesystems[0].device = "/dev/sdb".into();
     inventory.disks[1].table = None;
     inventory.disks[1].signatures = signature("half").into_iter().collect();
     let why = "Structure needs cleaning (os error 117)".to_owned();

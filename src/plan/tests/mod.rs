@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::inventory::{self, Signature, Table, Use};
-use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind, partition_device};
+use crate::layout::{Disk, Filesystem, Format, Partition, PartitionKind};
 use crate::steps::Steps;
 use simulator::after;
 
@@ -52,7 +52,7 @@ fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesyst
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Filesystem {
         path: some(path),
-        device: device.to_owned(),
+        device: device.into(),
         format,
         label: some(label),
         mountoptions: Vec::new(),
@@ -80,7 +80,7 @@ fn layout() -> Layout {
         disks: vec![
             Disk {
                 hints: Default::default(),
-                device: "/dev/sda".to_owned(),
+                device: "/dev/sda".into(),
                 wipeonreinstall: true,
                 image: false,
                 partitions: vec![
@@ -91,7 +91,7 @@ fn layout() -> Layout {
             },
             Disk {
                 hints: Default::default(),
-                device: "/dev/sdb".to_owned(),
+                device: "/dev/sdb".into(),
                 wipeonreinstall: false,
                 image: false,
                 partitions: vec![partition(1, "srv", 0, PartitionKind::Linux)],

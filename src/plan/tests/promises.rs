@@ -107,7 +107,7 @@ fn a_marker_of_before_promises_were_recorded_promises_nothing() {
 fn a_disk_that_was_not_listed_then_is_not_wiped() {
     let mut more = layout();
     more.disks.push(Disk {
-        device: "/dev/sdc".to_owned(),
+        device: "/dev/sdc".into(),
         wipeonreinstall: true,
         partitions: vec![],
         ..more.disks[1].clone()

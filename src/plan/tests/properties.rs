@@ -321,7 +321,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         machine.disks.iter_mut().for_each(|disk| disk.vendor = vendor(&disk.name));
         let mut layout = layout;
         for disk in &mut layout.disks {
-            let name = disk.device.trim_start_matches("/dev/");
+            let name = disk.device.as_str().trim_start_matches("/dev/");
             if hinted[NAMES.iter().position(|is| *is == name).unwrap()] {
                 disk.hints.insert("vendor".to_owned(), vendor(name));
             }

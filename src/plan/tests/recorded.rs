@@ -11,7 +11,7 @@ fn recorded(name: &str) -> Inventory {
 
 fn whole(device: &str) -> Disk {
     Disk {
-        device: device.to_owned(),
+        device: device.into(),
         hints: Default::default(),
         wipeonreinstall: true,
         image: false,

@@ -106,8 +106,8 @@ fn one_disk_under_two_names_is_refused() {
     let mut inventory = machine();
     inventory.disks[0].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1".to_owned();
     let mut layout = layout();
-    layout.disks[1].device.clone_from(&inventory.disks[0].by_path);
-    layout.filesystems[0].device = partition_device(&layout.disks[1].device, 1);
+    layout.disks[1].device = inventory.disks[0].by_path.as_str().into();
+    layout.filesystems[0].device = layout.disks[1].device.partition(1);
     let reasons = reasons(make(&layout, &inventory, Mode::Install));
     assert!(reasons[0].ends_with("is /dev/sda again, which the layout lists already"), "{reasons:?}");
 }
@@ -125,8 +125,8 @@ fn a_by_path_device_is_written_under_its_kernel_name() {
     let mut inventory = machine();
     inventory.disks[1].by_path = "/dev/disk/by-path/pci-0000:00:1f.2-ata-2".to_owned();
     let mut layout = layout();
-    layout.disks[1].device.clone_from(&inventory.disks[1].by_path);
-    layout.filesystems[0].device = partition_device(&layout.disks[1].device, 1);
+    layout.disks[1].device = inventory.disks[1].by_path.as_str().into();
+    layout.filesystems[0].device = layout.disks[1].device.partition(1);
     let plan = make(&layout, &inventory, Mode::Install).unwrap();
     assert!(plan.to_string().contains("sdb1 at /srv"), "{plan}");
 }

@@ -154,8 +154,8 @@ fn a_name_that_another_keeps_is_refused() {
     inventory.stacked[0].below.remove(0);
     inventory.arrays[0].members.remove(0);
     let mut layout = layout();
-    layout.raid[1].arrayname = "/dev/md9".to_owned();
-    layout.filesystems[2].device = "/dev/md9".to_owned();
+    layout.raid[1].arrayname = "/dev/md9".into();
+    layout.filesystems[2].device = "/dev/md9".into();
     assert_eq!(
         reasons(make(&layout, &inventory, Mode::Install)),
         [

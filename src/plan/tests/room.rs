@@ -30,7 +30,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
         ),
         (
             |layout, inventory| {
-                layout.volumegroups[0].devices = vec!["/dev/sdc".to_owned(), "/dev/sdd".to_owned()];
+                layout.volumegroups[0].devices = vec!["/dev/sdc".into(), "/dev/sdd".into()];
                 layout.raid.pop();
                 inventory.disks[3].sector_bytes = 4096;
             },

@@ -7,7 +7,7 @@ use crate::inventory::Filesystem;
 /// Root on sda, data on sdb and sdc. No disk has a serial number.
 fn tables_only() -> (Layout, Inventory) {
     let (mut layout, mut machine) = (layout(), machine());
-    layout.disks.push(Disk { device: "/dev/sdc".to_owned(), ..layout.disks[1].clone() });
+    layout.disks.push(Disk { device: "/dev/sdc".into(), ..layout.disks[1].clone() });
     layout.filesystems.push(filesystem("/opt", "/dev/sdc1", Format::Ext4, "opt"));
     machine.disks[1].size_bytes = machine.disks[2].size_bytes;
     let mut inventory = after(&make(&layout, &machine, Mode::Install).unwrap(), machine);

@@ -116,9 +116,9 @@ fn members_may_be_volumes() {
 #[test]
 fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
     let mut layout = layout();
-    layout.disks[0].device = "/dev/cciss/c0d0".to_owned();
+    layout.disks[0].device = "/dev/cciss/c0d0".into();
     for filesystem in &mut layout.filesystems {
-        filesystem.device = filesystem.device.replace("/dev/sda", "/dev/cciss/c0d0p");
+        filesystem.device = filesystem.device.as_str().replace("/dev/sda", "/dev/cciss/c0d0p").into();
     }
     let text = serde_json::to_string(&installed()).unwrap().replace("\"sda\"", "\"cciss!c0d0\"");
     let text = text.replace("\"/dev/sda\"", "\"/dev/cciss/c0d0\"").replace("/dev/sda", "/dev/cciss/c0d0p");

@@ -6,12 +6,12 @@ use crate::inventory::{LogicalVolume as FoundVolume, PhysicalVolume};
 use crate::layout::{LogicalVolume, LvmType, Raid, RaidLevel, VolumeGroup};
 
 pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> Raid {
-    let devices = devices.iter().map(|device| (*device).to_owned()).collect();
-    Raid { arrayname: name.to_owned(), devices, level, createoptions: Vec::new(), spares }
+    let devices = devices.iter().map(|device| (*device).into()).collect();
+    Raid { arrayname: name.into(), devices, level, createoptions: Vec::new(), spares }
 }
 
 pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroup {
-    let devices = devices.iter().map(|device| (*device).to_owned()).collect();
+    let devices = devices.iter().map(|device| (*device).into()).collect();
     VolumeGroup { name: name.to_owned(), devices, tags: Vec::new() }
 }
 
@@ -21,7 +21,7 @@ pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -
 
 fn system(device: &str) -> Disk {
     Disk {
-        device: device.to_owned(),
+        device: device.into(),
         hints: Default::default(),
         wipeonreinstall: true,
         image: false,
@@ -34,7 +34,7 @@ fn system(device: &str) -> Disk {
 
 pub(super) fn whole(device: &str) -> Disk {
     Disk {
-        device: device.to_owned(),
+        device: device.into(),
         hints: Default::default(),
         wipeonreinstall: false,
         image: false,
@@ -266,7 +266,7 @@ fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
 fn a_kept_group_of_which_the_layout_uses_nothing_is_not_activated() {
     let mut layout = layout();
     layout.logicalvolumes.clear();
-    layout.filesystems.retain(|filesystem| !filesystem.device.starts_with("/dev/vg00/"));
+    layout.filesystems.retain(|filesystem| !filesystem.device.as_str().starts_with("/dev/vg00/"));
     let plan = make(&layout, &installed(), Mode::Reinstall).unwrap();
     let all = || plan.stages.iter().flat_map(|stage| &stage.operations);
     let group = |is: &Operation| {
