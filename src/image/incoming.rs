@@ -4,10 +4,9 @@
 mod disk;
 mod tree;
 
-use super::flow::{Arriving, Hold, Plain};
+use super::flow::{Arriving, Hold, Plain, Reader};
 use super::get::{Pace, Part, Reached, feed};
-use super::raw;
-use super::tree::Conflicts;
+use super::tree::{Conflicts, begins};
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::{BurnFigures, Hidden, Progress, Share};
 use crate::http;
@@ -79,7 +78,8 @@ impl Incoming {
 
     fn arriving(&self, part: &Part, held_in: Option<Hold>) -> Result<Arriving> {
         let feed = feed(&self.client, part, &self.pace)?;
-        Ok(Arriving::start(feed, &part.digest, self.plain, raw::require_tree, held_in))
+        let arriving = Arriving::start(feed, &part.digest, self.plain, held_in);
+        arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
     }
 
     /// Refuses a raw disk image where a tree of files is wanted, by the image's first bytes: that is known before anything is
@@ -88,18 +88,19 @@ impl Incoming {
     /// # Errors
     /// It is not what is wanted, or its beginning cannot be had.
     pub fn require_tree(&mut self) -> Result<()> {
-        self.look(raw::KIND_BYTES, &raw::require_tree)
+        self.look(&begins)
     }
 
-    fn look(&mut self, bytes: usize, check: &dyn Fn(&[u8]) -> io::Result<()>) -> Result<()> {
+    /// `check` says why the image is refused.
+    fn look(&mut self, check: &dyn Fn(&mut Reader) -> io::Result<Result<(), String>>) -> Result<()> {
         let mut start = 1;
         loop {
             let (Some(first), Some(part)) = (&mut self.first, self.reached.parts.first()) else { return Ok(()) };
-            let head = first.reader.look_ahead(bytes);
-            match (head, first.told.start_over()) {
-                (Ok(head), _) => {
-                    let refused = |why: io::Error| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
-                    return check(head).map_err(refused);
+            let checked = check(&mut first.reader);
+            match (checked, first.told.start_over()) {
+                (Ok(checked), _) => {
+                    let refused = |why: String| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
+                    return checked.map_err(refused);
                 }
                 // It changes while we look.
                 (Err(_), Some(why)) => {
