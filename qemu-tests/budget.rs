@@ -1,11 +1,12 @@
-//! How much time there is: `DROPHAMMER_UNTIL`, seconds since 1970. A case that would not end by then is not begun, and is named
-//! as not run.
+//! How much time is left: `DROPHAMMER_UNTIL` names the end, in seconds since 1970. A case that would not end by then is
+//! not begun, and is named as not run.
 
 use crate::host::patience;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// A run over the network and what follows it, on a host for which no patience is asked. It counts until one has been seen.
+/// How long a run over the network takes, with what follows it, on a host of usual speed. This counts until the first
+/// run has been measured.
 const RUN: Duration = Duration::from_secs(45);
 
 /// What the runs so far have taken.
@@ -22,7 +23,7 @@ struct Seen {
 }
 
 impl Budget {
-    /// As the environment has it; without a limit where it says nothing.
+    /// As the environment says; without a limit if it says nothing.
     pub fn from_env() -> Budget {
         let said = std::env::var("DROPHAMMER_UNTIL").ok().and_then(|said| said.parse().ok());
         let until = said.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
@@ -36,7 +37,7 @@ impl Budget {
         (needs > left).then(|| format!("not run: {} s are left, it takes about {} s", left.as_secs(), needs.as_secs()))
     }
 
-    /// A case of so many runs has taken that.
+    /// Notes how long a case of so many runs took.
     pub fn note(&self, runs: usize, time: Duration) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.runs += u32::try_from(runs).unwrap_or(u32::MAX);

@@ -1,11 +1,12 @@
-//! Disks that a system has come up beside: nothing of them is mounted, in an array, or swapped on, so nobody may have written.
+//! Disks that a running system does not use: nothing on them is mounted, in an array, or used for swap. So nobody may
+//! have written to them.
 
 use crate::facts::Facts;
 use crate::scenario::Machine;
 use std::collections::BTreeSet;
 
-/// Names of the disks that the system which tells this does not use. They are the kernel's names: the disks must be plugged
-/// in as the machine lists them.
+/// Names of the disks that this system does not use, by its own facts. They are the kernel's names, so the disks must
+/// be plugged in as the machine lists them.
 pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     let lines = |section: &str| facts.section(section).unwrap_or_default().iter();
     let mut devices = BTreeSet::new();
@@ -25,7 +26,8 @@ pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     disks.map(|disk| disk.name.as_str()).filter(|disk| !is_on(disk)).collect()
 }
 
-/// Whether it is the disk or one of its partitions: `sda` is not `sdaa`, `nvme0n1` has its partitions behind a `p`.
+/// Is this device the disk or one of its partitions? `sdaa` is not on `sda`, and `nvme0n1` has a `p` before the numbers
+/// of its partitions.
 fn is_of(device: &str, disk: &str) -> bool {
     let Some(rest) = device.strip_prefix(disk) else { return false };
     let digits = rest.strip_prefix('p').filter(|_| disk.ends_with(|c: char| c.is_ascii_digit())).unwrap_or(rest);
@@ -33,7 +35,8 @@ fn is_of(device: &str, disk: &str) -> bool {
     rest.is_empty() || (ends_well && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The group in a name of the device mapper, where `-` stands between the names and `--` for one.
+/// The group in a name of the device mapper. There `-` separates group and volume, and `--` is a dash of one of the
+/// names.
 fn group(volume: &str) -> String {
     let name = volume.replace("--", "\n");
     name.split('-').next().unwrap_or_default().replace('\n', "-")
@@ -48,7 +51,7 @@ fn volumes_of(group: String, facts: &Facts) -> Vec<String> {
     found.flatten().collect()
 }
 
-/// Partitions, volumes, arrays and swap are use; a group of which nothing is mounted is not.
+/// Partitions, volumes, arrays and swap count as use; a group without a mounted volume does not.
 pub fn self_test() {
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n\
                 /dev/mapper/csi--lvm-var--lib /var/lib ext4 rw 0 0\n--- swaps\nFilename Type\n/dev/nvme0n1p2 partition 1 0 -2\n\

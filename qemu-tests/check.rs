@@ -18,7 +18,7 @@ pub struct Seen {
     pub report: Option<Value>,
     /// Names of the events, as they came in.
     pub events: Vec<String>,
-    /// Of the boot over the network.
+    /// The console of the boot over the network.
     pub console: String,
     pub requests: Vec<String>,
     /// What the server complained about.
@@ -29,21 +29,21 @@ pub struct Seen {
     /// The same with a disk pulled, by its name.
     pub without: Vec<(String, Facts)>,
     pub inspect: Option<Facts>,
-    /// Disks that are no longer what they were before the run.
+    /// Disks that have changed during the run.
     pub changed_disks: Vec<String>,
     /// Disks that still hold the text that should be gone.
     pub traces: Vec<String>,
     /// The words with which the button was refused, none if it was not.
     pub denied: Option<String>,
-    /// Whether the server has an order left, where that counts.
+    /// Does the server have an order left? Only where that counts.
     pub order_is_open: Option<bool>,
     /// The image whose system must have come up, where that counts.
     pub image: Option<String>,
     /// The consoles of earlier boots over the network.
     pub earlier_consoles: String,
-    /// The power was cut when success was reported: what came up then came from disk.
+    /// The power was cut when success was reported, so the system that came up was booted from disk.
     pub died_reported: bool,
-    /// What was written and should not have been, by the witness.
+    /// What the witness found: writes where nobody may write.
     pub broken: Vec<String>,
     /// The disks have the kernel names that the machine lists.
     pub named_as_listed: bool,
@@ -80,7 +80,7 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
         failures.push(format!("disk {disk} still holds {text:?}"));
     }
-    // Who could not find the way back by kexec has rebooted.
+    // An agent that could not return by kexec has rebooted.
     let rebooted = expect.outcome == Outcome::OldSystem && expect.boots > 1;
     let by_disk = expect.outcome == Outcome::Local || rebooted || seen.died_reported;
     let via = if by_disk { "disk" } else { "kexec" };
@@ -115,7 +115,7 @@ fn witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
 
 fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let Some(report) = &seen.report else {
-        // Who stops because of earlier attempts has nothing new to say.
+        // An agent that stops because of earlier attempts has nothing new to say.
         if !is_silent(expect.outcome) && expect.outcome != Outcome::Stopped {
             failures.push("the server got no report".to_owned());
         }
@@ -167,8 +167,8 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
     }
 }
 
-/// Who does not install leaves every disk alone, whether the scenario says it or not. The old system writes to its own disks
-/// when it is back, so then it is about the others.
+/// A run without an installation leaves every disk alone, whether the scenario says so or not. When the old system is
+/// back it writes to its own disks, so then only the others count.
 fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
@@ -315,7 +315,7 @@ fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<String>) {
     }
 }
 
-/// What a line tells of this path, and not of one that begins with it and goes on with a blank.
+/// What a line tells of this path. A longer path that begins with this one and goes on with a blank does not count.
 fn stat_of<'a>(path: &str, line: &'a str) -> Option<&'a str> {
     let told = line.strip_prefix(path)?.strip_prefix(' ')?;
     let fields: Vec<&str> = told.splitn(6, ' ').collect();
@@ -414,7 +414,8 @@ fn what_the_witness_finds() {
     assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness does not say \"vdc\"")));
 }
 
-/// Its own disks may change, all others not; where the names of the disks have moved, only what the scenario names counts.
+/// The disks of the running system may change, all others may not. If the names of the disks have moved, only the disks
+/// that the scenario names count.
 fn beside_the_old_system(found: &dyn Fn(&str, &Seen) -> Vec<String>) {
     let words = "disk sda was written to";
     let seen = |mounts: &str, named_as_listed| Seen {

@@ -1,9 +1,9 @@
 //! The case `witness`: from the log of one reinstall over kept data, disks are rebuilt as a power cut at any moment could have left
 //! them, and judged without a machine; a few of them are booted.
 //!
-//! The states: all disks at each flush of each of them, the others at the place that they had then; and random ones, where of the
-//! writes in flight any have arrived. `DROPHAMMER_SEED` chooses others, `DROPHAMMER_STATES` says how many, and `DROPHAMMER_BOOTS` how
-//! many are booted. `DROPHAMMER_RECORD` names a folder that an earlier run has kept, whose record is judged again.
+//! The states are: all disks as they were at each flush of one of them; and random states, in which any of the writes
+//! in flight have arrived. `DROPHAMMER_SEED` chooses others, `DROPHAMMER_STATES` says how many, and `DROPHAMMER_BOOTS`
+//! how many are booted. `DROPHAMMER_RECORD` names a folder that an earlier run has kept, whose record is judged again.
 
 use crate::crash_judge::{Finding, Judge};
 use crate::crash_picks::{Pick, apply, make, phases, picks, place, sample, step};
@@ -25,7 +25,7 @@ use std::time::Instant;
 
 const RANDOM_STATES: usize = 2000;
 const BOOTS: usize = 12;
-/// So many bad states are told.
+/// This many bad states are printed.
 const TOLD: usize = 40;
 
 /// How many states there were, and how many of them were good.
@@ -163,7 +163,7 @@ fn saved(scratch: &Path, number: usize) -> PathBuf {
     scratch.join(format!("boot{}", number + 1))
 }
 
-/// Keeps the disks as files, and which of the server's folders goes with them.
+/// Keeps the disks as files, and notes which of the server's folders goes with them.
 fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
@@ -204,7 +204,8 @@ fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, fold
     verdict
 }
 
-/// The new root, as the record's agent has left it; and whether all disks are rebuilt as the machine has left them.
+/// Takes the root at the last moment of the record for the new one. Then proves that all disks are rebuilt as the
+/// machine has left them.
 fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) -> Result<()> {
     let mut disks = disks(record, folder)?;
     let last = record.moments.last().ok_or("the record has no moments")?;

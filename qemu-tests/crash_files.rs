@@ -1,5 +1,5 @@
-//! What is in a filesystem that was rebuilt: whether it is sound once its journal is replayed, and its files. By the tools of the
-//! filesystems, on copies, without a mount.
+//! What is in a rebuilt filesystem: whether it is sound after a replay of its journal, and its files. The tools of the
+//! filesystems read it, from a copy and without a mount.
 
 use crate::host::{Context, Result, bounded, tool};
 use sha2::{Digest, Sha256};
@@ -16,7 +16,7 @@ pub type Files = BTreeMap<String, String>;
 /// # Errors
 /// A tool is missing, or cannot read what it has found sound.
 pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> {
-    // What was there of an earlier state.
+    // Leftovers of an earlier state.
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).context(folder.display())?;
     let (image, to) = (view.to_string_lossy(), folder.to_string_lossy());
@@ -34,7 +34,8 @@ pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> 
     tree(folder).map(Ok)
 }
 
-/// Replays the journal, and says what is wrong then. Not `e2fsck -E journal_only`, which repairs all that it is let.
+/// Replays the journal, and says what is wrong after that. `e2fsck -E journal_only` does not do: it repairs as much as
+/// it is allowed to.
 fn check_ext4(view: &Path) -> Result<Option<String>> {
     let run = |argv: &[&str]| bounded(argv).arg(view).output().context(argv[0]);
     let replayed = run(&["debugfs", "-w", "-R", "journal_run"])?;

@@ -297,7 +297,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Of these parts of the disk.
+/// Digest of these parts of the disk.
 fn digest(disk: &Disk, ranges: &Ranges) -> Result<String> {
     let mut digest = Sha256::new();
     for (start, length) in ranges.iter() {
@@ -356,7 +356,7 @@ pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
 
 fn written_places_are_held_against_the_rules(judge: &Judge, mut disks: Vec<Disk>) {
     assert_eq!(judge.wiped(), ["vda"]);
-    // Of the writes at 0, 2048, 4096, 8192 and 16384 the first two are let, and the discard at 0.
+    // Allowed are the writes at 0 and 2048, and the discard at 0. The writes at 4096, 8192 and 16384 are not.
     let changed = |disks: &[Disk]| judge.changed(disks).expect("compared");
     for disk in &mut disks {
         disk.advance(3).expect("advanced");

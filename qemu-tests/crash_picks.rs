@@ -4,10 +4,11 @@ use crate::crash_record::{Moment, Phase, Record};
 use crate::crash_states::{self, Arrived, Disk, Lot, Undo};
 use crate::host::Result;
 
-/// A disk's own sector; and what every filesystem takes for granted to arrive whole, also on kept disks that nobody reinstalls.
+/// A disk's own sector; and the block that every filesystem expects to arrive whole, even on disks that are never
+/// reinstalled.
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
-/// With which writes in flight arrive.
+/// Probabilities that a write in flight arrives.
 const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
 
 /// One state: the moment before it, and which it is of those between this moment and the next.
@@ -21,14 +22,14 @@ pub struct Pick {
 pub enum Kind {
     /// Up to this record of this disk, which is a flush.
     Flush { disk: usize, record: usize },
-    /// What is random has this seed.
+    /// The seed of a random state.
     Random(u64),
 }
 
-/// What a state is made of: by disk, parts of writes after the last flush that all have.
+/// What a state is made of: for each disk, the parts of writes that arrived after the last flush that every state has.
 pub struct Made {
     parts: Vec<Vec<Arrived>>,
-    /// By disk, how many records of the log were there.
+    /// By disk, how many records the log had.
     targets: Vec<usize>,
 }
 
@@ -60,7 +61,7 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
     picks
 }
 
-/// Random states of as many different steps as can be.
+/// Random states in as many different steps as possible.
 pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
     let mut steps: Vec<(&str, Vec<Pick>)> = Vec::new();
     for pick in picks.iter().filter(|pick| matches!(pick.kind, Kind::Random(_))) {
@@ -84,13 +85,13 @@ pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
     chosen
 }
 
-/// The step that was seen after the state, for the console is a little late.
+/// The step that was seen after the state, because the console is a little late.
 pub fn step(record: &Record, pick: &Pick) -> String {
     let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
     next.step.clone()
 }
 
-/// Where a state is, for a person.
+/// Names the moment of a state, for a person.
 pub fn place(record: &Record, pick: &Pick) -> String {
     let Moment { step, counts, .. } = &record.moments[pick.moment];
     let what = match pick.kind {
@@ -146,7 +147,7 @@ pub fn phases(record: &Record, disks: &[Disk], made: &Made, pick: &Pick, wiped: 
     if phases.is_empty() { vec![Phase::Begun] } else { phases }
 }
 
-/// Makes the disks so; what they were before the parts arrived.
+/// Brings the disks into this state. Returns what they were before the parts arrived.
 ///
 /// # Errors
 /// A file cannot be read or written.

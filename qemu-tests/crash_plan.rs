@@ -1,8 +1,8 @@
 //! What the agent would do next with rebuilt disks: the inventory that it would make of them, the answer that the server gave at
 //! that moment, and the plan that follows from both.
 //!
-//! Disks that are wiped are probed as the agent probes them, by its own code on files in place of devices. Kept ones are proven to be
-//! as they were, so that of them the inventory from before holds; only the superblocks of their arrays are read, for they count
+//! Wiped disks are probed by the agent's own code, on files in place of devices. Kept disks are proven to be as they
+//! were, so the inventory from before holds for them. Only the superblocks of their arrays are read, because they count
 //! changes. The plan is a pure function of inventory and answer: states that look the same have the same plan.
 
 use crate::crash_record::Record;
@@ -22,19 +22,21 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use uuid::Uuid;
 
-/// Of an ext4's superblock in its filesystem (struct ext4_super_block in fs/ext4/ext4.h).
+/// Offset of the superblock in an ext4 (struct ext4_super_block in fs/ext4/ext4.h).
 const EXT4_SUPERBLOCK: u64 = 1024;
-/// Of metadata 1.2 in a member, and of its count of changes there (struct mdp_superblock_1 in linux/raid/md_p.h).
+/// Offset of metadata 1.2 in a member, and of the count of changes in it (struct mdp_superblock_1 in
+/// linux/raid/md_p.h).
 const MD_SUPERBLOCK: u64 = 4096;
 const MD_EVENTS: u64 = 200;
-/// Of PCs that boot by a BIOS: code, then the table (UEFI specification 5.2.1).
+/// A PC with a BIOS runs the code at the beginning of the first sector. After it comes the partition table (UEFI
+/// specification 5.2.1).
 const BOOT_CODE_BYTES: u64 = 440;
 
-/// What an agent may do beside a refusal.
+/// What an agent may do other than refuse.
 pub const REINSTALL: &str = "reinstall";
 pub const BOOT: &str = "boot what is there";
 
-/// Where the disks of a state are shown as devices.
+/// Where the disks of a state appear as devices.
 pub struct Look<'a> {
     base: &'a Inventory,
     roots: Roots,
@@ -78,7 +80,7 @@ impl<'a> Look<'a> {
         Ok(Look { base, roots, wiped: wiped.to_vec() })
     }
 
-    /// The inventory that the agent would make of these disks, with all assembled and looked into.
+    /// The inventory that the agent would make of these disks, after it has assembled and looked into everything.
     ///
     /// # Errors
     /// They cannot be probed.
@@ -116,7 +118,8 @@ impl<'a> Look<'a> {
     }
 }
 
-/// As the agent finds it: it has unmounted what it looked into, and has started the stack itself.
+/// As the agent finds it: everything that it looked into is unmounted again, and the agent has started all arrays and
+/// volumes itself.
 pub fn at_rest(mut found: Inventory) -> Inventory {
     let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
     for disk in &mut found.disks {
@@ -139,7 +142,8 @@ pub fn is_on(device: &str, disk: &str) -> bool {
     })
 }
 
-/// Runs debugfs on the partition; what it printed, and what it complained of. It replays no journal, as the agent's look.
+/// Runs debugfs on the partition. Returns what it printed and what it complained of. Like the agent's look, it replays
+/// no journal.
 fn debugfs(disk: &Disk, part: &Partition, request: &str) -> Result<(Vec<u8>, String)> {
     let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
     let output = bounded(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
@@ -182,7 +186,8 @@ fn has_kernel(disk: &Disk, part: &Partition) -> Result<bool> {
     Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
 }
 
-/// A member that has missed changes does not count, as mdadm has it: one behind may be that of the array's stop.
+/// A member that has missed changes does not count. As for mdadm, one change behind is allowed: it may be the array's
+/// stop.
 fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
     for array in found.arrays.iter_mut().filter(|array| array.metadata == "1.2") {
         let mut events = Vec::new();
@@ -216,7 +221,7 @@ fn request(machine: &Machine, allocation: &Allocation, layout: &Layout, found: &
     assigned::request(machine, &machine.id, &allocation, &[])
 }
 
-/// What a plan may do: to disks that are wiped anything, to others what the record's own agent was let.
+/// What a plan may do: anything to wiped disks, and to others only what the agent of the record announced.
 pub struct Bounds {
     pub wiped: Vec<String>,
     /// By disk, what a kept filesystem, array or group may change.
@@ -239,7 +244,7 @@ impl Bounds {
         Bounds { wiped, open: open.collect() }
     }
 
-    /// What the agent would do, in a word, or what of it is beyond the bounds.
+    /// What the agent would do, in a word, or what is beyond the bounds.
     pub fn judge(&self, machine: &Machine, layout: &Layout, found: &Inventory) -> std::result::Result<String, String> {
         let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
         match plan::make(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
@@ -289,7 +294,7 @@ fn targets(operation: &Operation) -> Vec<&str> {
         Operation::Device(operation) => match operation {
             OnDevice::WipeDisk(wipe) => vec![&wipe.device],
             OnDevice::WriteTable(table) => vec![&table.device],
-            OnDevice::CreateArray(array) => array.devices.iter().map(String::as_str).collect(),
+            OnDevice::CreateArray(array) => array.there().collect(),
             OnDevice::CreateGroup(group) => group.devices.iter().map(String::as_str).collect(),
             OnDevice::CreateVolume(volume) => volume.physical.iter().map(String::as_str).collect(),
             OnDevice::MakeFilesystem(make) => vec![&make.device],

@@ -103,7 +103,7 @@ impl Record {
         folder.join("run").join(format!("{LABEL}-{disk}.writes"))
     }
 
-    /// What the machine had on that disk when the record ended.
+    /// What was on that disk when the record ended.
     pub fn end(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{disk}.qcow2"))
     }
@@ -152,14 +152,13 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
     let disks: Vec<String> = chassis.disks.iter().map(|disk| disk.name.clone()).collect();
     let (state, server, proxy) = start.serve(&run)?;
     let cmdline = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?.ok_or("the server has no order")?;
-    let keeper =
-        Keeper { folder, state: &state, uuid: &chassis.uuid, cmdline: &cmdline, server: &server, proxy: &proxy };
+    let keeper = Keeper { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
     keeper.keep(Phase::Ordered)?;
     let mut vm = start.switch_on(&chassis, LABEL, Some(&cmdline))?;
     let logs: Vec<PathBuf> = disks.iter().map(|disk| Record::log(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
-        // Apart from the moments: to keep the server's folder takes longer than a step.
+        // Not part of the moments, because keeping the server's folder takes longer than a step.
         let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
         let moments = keeper.watch(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);
@@ -190,7 +189,6 @@ struct Keeper<'a> {
     folder: &'a Path,
     state: &'a Path,
     uuid: &'a str,
-    cmdline: &'a str,
     server: &'a Server,
     proxy: &'a Proxy,
 }
@@ -203,12 +201,11 @@ impl Keeper<'_> {
         if self.proxy.announced().is_empty() { Phase::Ordered } else { Phase::Begun }
     }
 
-    /// What the server answers to the agent now.
+    /// What the server has for the agent now. The operator is told it too, before the agent registers and after its report.
     fn answer(&self) -> Result<Machine> {
-        let token = self.cmdline.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
         let port = self.server.port().ok_or("drophammer serve does not say its port")?;
-        let answer = server::machine(port, self.uuid, token.ok_or("the command line has no token")?)?;
-        serde_json::from_value(answer).context("the server's answer")
+        let mut preview = server::preview(port, self.state, self.uuid)?;
+        serde_json::from_value(preview["machine"].take()).context("the server's answer")
     }
 
     /// The answer, and the server's folder as a crash of the server would leave it.

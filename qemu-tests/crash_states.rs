@@ -1,4 +1,5 @@
-//! A disk as it was at a moment, rebuilt of what it was before and the log of its writes. Pure but for the files.
+//! A disk as it was at a moment, rebuilt from its content before and the log of its writes. Only the files are not
+//! pure.
 //!
 //! What a disk may have after a power cut: everything before its last flush; of the writes since then any, those with FUA (force
 //! unit access) surely, and each whole or in part, torn at a border of 512 bytes. A discard leaves zeros.
@@ -33,7 +34,7 @@ pub struct Disk {
     pub name: String,
     pub records: Vec<Record>,
     pub file: File,
-    /// By which other programs open it.
+    /// The path by which other programs open it.
     pub path: PathBuf,
     log: File,
     base: File,
@@ -44,7 +45,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk as it was before, in memory: thousands of states are not for a medium.
+    /// The disk as it was before, in memory: thousands of states would wear a real disk out.
     ///
     /// # Errors
     /// A file cannot be read, or there is no memory.
@@ -90,7 +91,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Of two states with the same key the bytes are the same.
+    /// Two states with the same key have the same bytes.
     pub fn key(&self) -> (usize, u64) {
         (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
     }
@@ -176,12 +177,12 @@ pub fn all(disk: &Disk, from: usize, to: usize) -> Vec<Arrived> {
     (from..to).map(whole).filter(|part| part.length > 0).collect()
 }
 
-/// What becomes of writes in flight.
+/// Decides what becomes of writes in flight.
 #[derive(Debug, Clone, Copy)]
 pub struct Lot {
-    /// With which each arrives.
+    /// The probability that a write arrives.
     pub chance: f64,
-    /// At multiples of this they are torn.
+    /// Torn writes are torn at multiples of this.
     pub tear_bytes: u64,
 }
 
@@ -278,7 +279,7 @@ pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Re
     Ok(())
 }
 
-/// The first byte that is not the same in both, a hole being zeros.
+/// The first byte that differs. A hole counts as zeros.
 ///
 /// # Errors
 /// One of them cannot be read.

@@ -76,7 +76,7 @@ fn fill_pattern(path: &Path, pattern: &Pattern) -> Result<()> {
     open(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
 }
 
-/// In a file of its own, then copied to its place: not every mkfs knows an offset.
+/// Makes the filesystem in a file of its own and copies it to its place, because not every mkfs knows an offset.
 fn make_filesystem(path: &Path, mkfs: &Mkfs) -> Result<()> {
     let part = path.with_extension("part");
     let part_name = part.to_string_lossy();
@@ -124,14 +124,14 @@ pub fn kind_guid(kind: &str) -> String {
     .to_uppercase()
 }
 
-/// Whether a BIOS would run something: the area for code before the disk's signature and partition table is not empty.
+/// Would a BIOS run something? Then the area for code, before the disk's signature and partition table, is not empty.
 pub fn has_boot_code(path: &Path) -> Result<bool> {
     let mut code = [0; 440];
     File::open(path).and_then(|mut file| file.read_exact(&mut code)).context(path.display())?;
     Ok(code.iter().any(|byte| *byte != 0))
 }
 
-/// Digest of all that is not zero and where it is: a hole is the same as zeros written.
+/// Digest of all that is not zero, and of where it is. So a hole is the same as written zeros.
 pub fn fingerprint(path: &Path) -> Result<String> {
     let mut digest = Sha256::new();
     each_block(path, |offset, block| {
@@ -155,7 +155,7 @@ pub fn part_digest(path: &Path, at_mib: u64, mib: u64) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// Whether the text is anywhere on the disk, as long as no block's end cuts all of its copies.
+/// Is the text anywhere on the disk? A copy that lies across the end of a block is not found.
 pub fn holds(path: &Path, text: &str) -> Result<bool> {
     let mut found = false;
     each_block(path, |_, block| found |= block.windows(text.len()).any(|window| window == text.as_bytes()))?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What the ramdisk says when the agent has ended, and how long a report may take from there to here.
+/// What the ramdisk prints when the agent has ended. And how long a report may then take to arrive here.
 pub const GAVE_UP: &str = "the agent ended without booting the machine";
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// What the tiny OS says when the script that it was handed has ended.
@@ -30,7 +30,7 @@ pub struct Drama<'a> {
     tftp: PathBuf,
     vm: Vm,
     pending: Vec<Event>,
-    /// Their moment has come, and they are due later.
+    /// Happenings whose moment has come, and which wait until they are due.
     due: Vec<(Instant, Event)>,
     /// What the consoles showed before the machine was switched off and on.
     earlier_consoles: String,
@@ -38,7 +38,7 @@ pub struct Drama<'a> {
     repairs: Vec<(Instant, Act)>,
     /// When the agent was seen to have ended.
     gave_up: Option<Instant>,
-    /// How often the machine was switched on because it had gone off by itself, the first time included.
+    /// How often the machine was switched on: the first time, and whenever it had gone off by itself.
     boots: u32,
     /// Systems that come up in this life of the machine before the one that counts.
     others: usize,
@@ -53,7 +53,7 @@ pub struct Drama<'a> {
     began: Instant,
 }
 
-/// What happens at an answer is the wire's to do: it alone knows when the answer is through.
+/// What happens at an answer is done by the wire, because only the wire knows when the answer is through.
 pub fn traps(events: &[Event]) -> Vec<Trap> {
     let trap = |event: &Event| match &event.at {
         Moment::Request(request) if event.is_at_answer() => Some(Trap {
@@ -145,7 +145,7 @@ impl<'a> Drama<'a> {
         }
     }
 
-    /// Until the outcome shows; the facts of the system that has come up.
+    /// Waits until the outcome shows. Returns the facts of the system that has come up.
     ///
     /// # Errors
     /// Another one shows, or none in time.
@@ -195,7 +195,7 @@ impl<'a> Drama<'a> {
         Err(format!("failed in step {step}, {how} the point of no return: {message}{}", self.vm.last_lines()))
     }
 
-    /// Those of the system that counts, once it is up.
+    /// The facts of the system that counts, once it is up.
     fn facts(&mut self) -> Result<Option<Facts>> {
         let expect = &self.stage.run.expect;
         let system = self.stage.run.image.system.name();
@@ -212,7 +212,7 @@ impl<'a> Drama<'a> {
         if expect.outcome == Outcome::OldSystem && !self.has_failed() {
             return Err("a system came up and no failure was reported".to_owned());
         }
-        // For those who measure.
+        // For measurements.
         let seconds = self.began.elapsed().as_secs_f64();
         let path = self.stage.chassis.folder.join(format!("{}.seconds", self.stage.label));
         write(&path, format!("{seconds:.1}\n"))?;
@@ -223,7 +223,7 @@ impl<'a> Drama<'a> {
         self.server.said().iter().any(|line| line["report"]["success"] == false)
     }
 
-    /// Over the network, whatever it was before.
+    /// Boots over the network, whatever it did before.
     fn boot_again(&mut self, how: &str) -> Result<()> {
         (self.gave_up, self.others) = (None, 0);
         self.earlier_consoles += &self.vm.console();
@@ -308,7 +308,7 @@ impl<'a> Drama<'a> {
             Act::ServerKill => self.server.kill(),
             Act::ServerErrors => self.proxy.break_for(time),
             Act::Replug => self.vm.replug(self.stage.chassis, &event.disks)?,
-            // It is at an answer, and the wire's to tell.
+            // It happens at an answer, so the wire tells of it.
             Act::Cancel => {}
         }
         self.repairs.push((Instant::now() + time, event.act));

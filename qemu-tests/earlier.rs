@@ -8,7 +8,7 @@ use crate::machine::Chassis;
 use crate::scenario::Run;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What blkid calls them: of a filesystem or member, of a member among the others, of a table, of a partition.
+/// blkid's names for the UUIDs of a filesystem or member, of a member among the others, of a table, and of a partition.
 const UUIDS: [&str; 4] = ["UUID", "UUID_SUB", "PTUUID", "PART_ENTRY_UUID"];
 
 /// The end of a run.
@@ -18,7 +18,7 @@ pub struct Memory {
     digests: BTreeMap<Region, String>,
 }
 
-/// Whether the neutral ramdisk must look after the run of this number: it compares UUIDs, or one that follows does.
+/// Must the neutral ramdisk look at the disks after this run? Yes, if this run or a later one compares UUIDs.
 pub fn needs_look(runs: &[Run], number: usize) -> bool {
     let asks = |unchanged: &Unchanged, own: usize| own == number || unchanged.since_run == number;
     let mut wanted = unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());

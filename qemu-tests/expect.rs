@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Expect {
     #[serde(default)]
     pub outcome: Outcome,
-    /// So often may the machine boot over the network: each failure but the last is followed by one more boot.
+    /// How often the machine may boot over the network. Each failure except the last is followed by one more boot.
     #[serde(default = "once")]
     pub boots: u32,
     pub failed_step: Option<String>,
@@ -34,7 +34,7 @@ pub struct Expect {
     pub untouched_disks: Vec<String>,
     /// What is still as an earlier run has left it.
     pub unchanged: Option<Unchanged>,
-    /// Disk to a text that is nowhere on it any more.
+    /// Disk to a text that must be nowhere on it.
     #[serde(default)]
     pub no_trace_of: BTreeMap<String, String>,
     /// Lines `DEVICE METHOD` of the report: how each disk was erased.
@@ -102,8 +102,8 @@ impl Outcome {
 }
 
 impl Expect {
-    /// What counts when a run that may end in the one or the other has ended. A refusal has its words, an installation
-    /// all the rest.
+    /// What counts after a run with two allowed ends. The words of a refusal count after a refusal, and everything else
+    /// after an installation.
     pub fn settled(&self, came_up: bool) -> Expect {
         let whole = self.clone();
         match (self.outcome, came_up) {

@@ -1,4 +1,4 @@
-//! What no single field of a scenario can say: whether they fit together.
+//! Do the fields of a scenario fit together? No single field can tell.
 
 use crate::expect::Outcome;
 use crate::members;
@@ -6,7 +6,7 @@ use crate::scenario::{Act, Answer, BootFrom, Bus, Disk, Event, Machine, Run};
 use crate::served::{Digest, Image};
 
 /// # Errors
-/// What does not fit, with the line that it has: none, so the first.
+/// What does not fit. It has no line of its own, so the first line is named.
 pub fn fits(machine: &Machine, runs: &[Run]) -> Result<(), String> {
     if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
         return Err("1: the first run has nothing to reinstall".to_owned());

@@ -1,5 +1,5 @@
-//! A machine without a control plane: its file lies on the wire, which hands it out and takes the report. What the file says is
-//! what the server would say.
+//! A machine without a control plane. The wire hands its file out and takes its report. The file says what the server
+//! would say.
 
 use crate::host::{Context, Result, tool, write};
 use crate::server;

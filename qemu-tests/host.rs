@@ -27,7 +27,8 @@ pub fn bounded(argv: &[&str]) -> Command {
     command
 }
 
-/// How much slower this host may be than those for which the deadlines were made: `DROPHAMMER_PATIENCE`, a whole number.
+/// How many times slower this host may be than the hosts for which the deadlines were made: `DROPHAMMER_PATIENCE`, a
+/// whole number.
 pub fn patience() -> u64 {
     let said = std::env::var("DROPHAMMER_PATIENCE").ok();
     said.and_then(|said| said.parse().ok()).unwrap_or(1)
@@ -43,7 +44,7 @@ pub fn tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
     Err(format!("`{}` ended with {}: {words}", argv.join(" "), output.status))
 }
 
-/// Ends with the thread that starts it: no VM or server outlives a harness that was killed.
+/// The process ends with the thread that starts it, so no VM or server outlives a harness that was killed.
 pub fn child(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);

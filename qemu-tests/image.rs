@@ -110,7 +110,7 @@ fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
     Ok(key)
 }
 
-/// As an operator does it with an image that is there already.
+/// Writes the digest of an image and signs it, as an operator does with an image that is there already.
 fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     let sum = format!("{}.sha256", image.display());
     let name = image.file_name().unwrap_or_default().display();
@@ -119,7 +119,7 @@ fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     tool(&["minisign", "-S", "-s", &key, "-m", &sum], Stdio::null()).map(drop)
 }
 
-/// As an operator does it with the disk of a virtual machine: what lies there is replaced.
+/// Packs the disk of a virtual machine as an operator does. A file that lies there is replaced.
 fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
     let (image, disk) = (image.display().to_string(), format!("{}.disk", image.display()));
     tool(&["zstd", "-dqf", &image, "-o", &disk], Stdio::null())?;
@@ -130,8 +130,8 @@ fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
     fs::remove_file(&disk).context(disk)
 }
 
-/// The server adds a digest to every file of its own that it hands out in an allocation, and serves no others: so the
-/// file is there under another image's name, and the allocation's image is a URL.
+/// The server adds a digest to each of its own images that it hands out, and serves no other files. So the file lies
+/// there under the name of another image, and the allocation names its image by URL.
 fn shelve(folder: &Path, name: &str) -> Result<()> {
     describe(folder, &format!("shelf-{name}"), ("file", name), None)
 }

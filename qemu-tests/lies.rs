@@ -1,4 +1,4 @@
-//! An image server that lies on the wire: the file is as it should be, what is said of it or what comes is not.
+//! Lies about an image, told on the wire. The file is as it should be, but the answer's head or body is not.
 
 use crate::proxy::read_head;
 use crate::served::Lie;
@@ -86,7 +86,7 @@ impl<R: Read> Told<R> {
             return Ok(piece);
         }
         Ok(match count {
-            // Only what is whole has an end.
+            // Only a whole body has an end.
             0 if was_whole => {
                 self.has_body = false;
                 b"0\r\n\r\n".to_vec()

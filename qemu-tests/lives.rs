@@ -140,7 +140,7 @@ impl<'a> Start<'a> {
         Ok((state, server, proxy))
     }
 
-    /// The saved disks once more, and what is written goes elsewhere.
+    /// A machine on the saved disks. What it writes goes elsewhere.
     ///
     /// # Errors
     /// A file cannot be made.
@@ -203,7 +203,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
 }
 
-/// Until the cut, a system, or the machine's own end. `heard` is how much the server had said before.
+/// Waits for the cut, a system, or the machine's own end. `heard` is how much the server had said before.
 fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: Cut) -> Result<End> {
     let mut looked = Instant::now();
     loop {

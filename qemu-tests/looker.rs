@@ -14,7 +14,7 @@ fn cmdline() -> String {
     format!("console=ttyS0 panic=-1 {SPARED}")
 }
 
-/// What the disks hold, told by a machine that only has a copy of them: even looking replays journals.
+/// What the disks hold. The machine that tells this has only a copy of them, because even looking replays journals.
 ///
 /// # Errors
 /// The ramdisk does not come to an end.
@@ -26,7 +26,7 @@ pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect)
     until(&mut vm, |vm| vm.facts("inspect"))
 }
 
-/// What is asked for, a line each: paths may have blanks and commas, which a kernel command line has no way to say.
+/// The requests, one on each line. They are no kernel parameters, because paths may have blanks and commas.
 fn questions(inspect: &Inspect) -> [(&'static str, String); 3] {
     let files = inspect.files.keys().map(String::as_str);
     [
@@ -64,7 +64,7 @@ fn status(console: &str) -> Option<String> {
     rest.split_once('\n').map(|(code, _)| code.to_owned())
 }
 
-/// It powers off when it has said everything: looks once more after it is gone.
+/// The machine powers off when it has said everything. So its words are read once more after it is gone.
 fn until<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
     loop {
         let alive = vm.check_alive();

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often a machine is looked at that is waited for. Ten waits or so are in a scenario: each costs half of this.
+/// The pause between two looks at a machine. A scenario has about ten waits, and each costs half of this.
 pub const POLL: Duration = Duration::from_millis(50);
 
-/// What an emulated kernel need not do: wait for a timer that a busy host is late with (it panics then), test its own
-/// ciphers, walk all page tables, defend itself against processors that are not there, let readers take their time (RCU).
-/// It takes half of the seconds until `/init`.
+/// Kernel parameters for an emulated machine. The kernel does not wait for a timer that a busy host delivers late (it
+/// would panic), does not test its ciphers, does not walk all page tables, does not defend itself against processors
+/// that are not there, and gives readers (RCU) no time. This saves half of the time until `/init`.
 pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
 /// Debian's `ovmf`: the 4M build is the one that is kept current.
@@ -36,7 +36,8 @@ pub struct Chassis<'a> {
     /// As the server's file has them.
     pub uuid: String,
     pub mac: String,
-    /// What the firmware says instead, and the network cards in their order, from a run on that says so.
+    /// The UUID that the firmware tells instead, and the MACs of the network cards in their order, once a run has
+    /// changed them.
     pub shown_uuid: Option<String>,
     pub shown_macs: Vec<String>,
     /// Holds the disks, the firmware's variables and all logs.
@@ -99,7 +100,8 @@ pub enum Boot<'a> {
     Disk,
     /// The disks, with network cards; the installed system runs this script when it is up.
     DiskThen(&'a Path),
-    /// The same with this disk pulled, and on a copy: what such a boot writes would be missing on the pulled one later.
+    /// The same with this disk pulled, and on a copy: what such a boot writes would otherwise be missing later on the
+    /// pulled disk.
     DiskWithout(&'a str),
     /// Kernel and ramdisk given to QEMU. `on_copy`: nothing that is written reaches the disks.
     Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool, network: bool },
@@ -140,7 +142,7 @@ impl Vm {
             .arg(chassis.folder.join("qemu.pid"));
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-serial").arg(format!("file:{}", facts.display()));
-        // The neutral look is at the disks alone: the quicker firmware will do.
+        // The neutral look needs only the disks, so the quicker firmware will do.
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
             uefi(&mut command, chassis.folder)?;
         }
@@ -198,7 +200,7 @@ impl Vm {
         self.facts_after(0, source)
     }
 
-    /// The same of the system that came up after so many others, one out of the other.
+    /// As [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let told = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
@@ -206,7 +208,7 @@ impl Vm {
         if told > others { Facts::read(&text[place..], source) } else { None }
     }
 
-    /// Whether the machine has gone off by itself: QEMU makes an end of a reboot, `-no-reboot`.
+    /// Has the machine gone off by itself? A reboot ends QEMU too (`-no-reboot`).
     ///
     /// # Errors
     /// QEMU cannot be asked.
@@ -286,7 +288,7 @@ impl Vm {
 
     /// Takes the power away.
     pub fn end(&mut self) {
-        // Either fails only when QEMU has ended already.
+        // Both fail only if QEMU has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -368,7 +370,7 @@ fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) {
     }
 }
 
-/// Which disk is plugged in where, and which not at all.
+/// Which disk is plugged in where, and which is not plugged in.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
                 - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\

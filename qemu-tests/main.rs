@@ -178,8 +178,8 @@ fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files
 }
 
-/// A file that cannot be read as a scenario is a failure in every `cargo test`, not only where VMs run.
-/// Who names a long scenario wants it to run.
+/// A file that cannot be read as a scenario fails every `cargo test`, not only those that run VMs. A long scenario runs
+/// if the filter is its name.
 fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match reader::read(file) {

@@ -36,7 +36,7 @@ impl Monitor {
     /// # Errors
     /// QEMU is gone.
     pub fn order(&mut self, order: &Value) -> Result<()> {
-        // Said a second time it is an error that hurts nobody.
+        // Given a second time, this order is an error that hurts nobody.
         let hello = json!({"execute": "qmp_capabilities"});
         writeln!(self.orders, "{hello}{order}").and_then(|()| self.orders.flush()).context("QEMU's monitor")
     }

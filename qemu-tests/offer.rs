@@ -113,7 +113,7 @@ impl Stage<'_> {
         Ok(folder)
     }
 
-    /// Beside the scenario, else in `or`.
+    /// The path of a file: beside the scenario if it is there, else in `or`.
     fn find(&self, file: &Path, or: &Path) -> PathBuf {
         let beside = self.scenario.folder.join(file);
         if beside.exists() { beside } else { or.join(file) }
@@ -145,7 +145,7 @@ impl Stage<'_> {
     }
 }
 
-/// Also of one that the server cannot read: what is after `id:` on a line of its own.
+/// The id of a layout, even of one that the server cannot read: the text after `id:` on a line of its own.
 fn layout_id(layout: &str) -> &str {
     let id = layout.lines().find_map(|line| line.strip_prefix("id:")).unwrap_or("nameless");
     id.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\''])

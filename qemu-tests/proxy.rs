@@ -1,16 +1,17 @@
 //! The wire between machine and server: passes everything on, and breaks what the scenario wants broken.
 
-use crate::facts::matches;
+mod faults;
+
+pub use faults::Trap;
+
 use crate::fleet::Files;
 use crate::host::{Context, Result};
-use crate::lies::{self, Told};
+use crate::lies;
 use crate::registry::Registry;
 use crate::scenario::Act;
 use crate::served::Lie;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use faults::Broken;
 use serde_json::Value;
-use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
@@ -29,10 +30,10 @@ pub struct Proxy {
 #[derive(Default)]
 struct Wire {
     server: AtomicU16,
-    /// Where what is not for firmware goes to the server over TLS; 0 where all of it goes in plain text.
+    /// The server's port for TLS, for everything that is not for firmware; 0 if everything goes in plain text.
     over_tls: AtomicU16,
     process: AtomicI32,
-    /// A trap has killed the server, or nobody is to ask it, until it is said where it is.
+    /// The server was killed by a trap or must not be asked, until its place is told again.
     away: AtomicBool,
     closed: AtomicBool,
     /// How many lies were told, and how often the machine has lost its power.
@@ -44,34 +45,6 @@ struct Wire {
     announced: Mutex<Vec<Value>>,
     registry: OnceLock<Registry>,
     fleet: OnceLock<Files>,
-}
-
-#[derive(Default)]
-struct Broken {
-    errors_until: Option<Instant>,
-    cuts: VecDeque<u64>,
-    /// The last cut is for every answer.
-    cut_for_ever: bool,
-    lie: Option<Lie>,
-    traps: Vec<Trap>,
-    sprung: Vec<Trap>,
-    /// Bytes of an image after which the rest waits to be let go.
-    holds: Vec<u64>,
-    /// Those of them that an answer has come to.
-    held: Vec<u64>,
-}
-
-/// What happens when such a request is answered: the server is killed, the machine loses its power, or the operator takes
-/// the order back.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Trap {
-    /// `METHOD PATH`.
-    pub request: String,
-    /// The answer does not reach who has asked.
-    pub swallow: bool,
-    pub act: Act,
-    /// How long the server stays away.
-    pub time: Duration,
 }
 
 impl Proxy {
@@ -109,7 +82,7 @@ impl Proxy {
         self.wire.over_tls.store(port, Ordering::Relaxed);
     }
 
-    /// What is a registry's to answer goes to this one from now on.
+    /// From now on this registry answers all requests for a registry.
     pub fn set_registry(&self, registry: Registry) {
         // There is one image in a run.
         let _ = self.wire.registry.set(registry);
@@ -137,7 +110,7 @@ impl Proxy {
         (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
     }
 
-    /// The machine has lost its power: who waited for that can go.
+    /// The machine has lost its power. Connections that have waited for that can end.
     pub fn blackout(&self) {
         self.wire.blackouts.fetch_add(1, Ordering::Release);
     }
@@ -245,105 +218,11 @@ impl Wire {
         }
     }
 
-    /// Who calls a host that has just crashed is not refused, he hears nothing: iPXE, which asks once, hears it when it
-    /// is back.
+    /// A host that has just crashed does not refuse a connection, it says nothing. So the connection waits: iPXE asks
+    /// only once, and gets its answer when the server is back.
     fn wait_for_server(&self) {
         let patience = Instant::now() + Duration::from_secs(60);
         while self.away.load(Ordering::Acquire) && Instant::now() < patience {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn trap(&self, request: &str) -> Option<Trap> {
-        let mut broken = lock(&self.broken);
-        let index = broken.traps.iter().position(|trap| matches(&trap.request, request))?;
-        Some(broken.traps.remove(index))
-    }
-
-    /// The server has done its part when its answer is complete.
-    fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
-        let mut answer = Vec::new();
-        let whole = server.read_to_end(&mut answer);
-        // Before the answer is through: its reader may call again at once.
-        self.away.store(true, Ordering::Release);
-        let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
-        if trap.act == Act::ServerKill {
-            // Fails only when it is gone already.
-            let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
-        }
-        lock(&self.broken).sprung.push(trap.clone());
-        whole.and(passed)
-    }
-
-    /// The machine hears no more than it should until it is dark: a connection that ends makes it ask again.
-    fn darken(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
-        let before = self.blackouts.load(Ordering::Acquire);
-        let mut answer = Vec::new();
-        let whole = server.read_to_end(&mut answer);
-        let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
-        lock(&self.broken).sprung.push(trap.clone());
-        let patience = Instant::now() + Duration::from_secs(60);
-        while self.blackouts.load(Ordering::Acquire) == before && Instant::now() < patience {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        whole.and(passed)
-    }
-
-    /// The answer, and what is wrong with it.
-    fn tell(&self, lie: Option<Lie>, image: bool, from: &mut impl Read, client: &mut TcpStream) -> std::io::Result<()> {
-        match lie {
-            None => self.answer(from, client, image),
-            Some(lie) => {
-                let number = self.lies.fetch_add(1, Ordering::Relaxed);
-                self.answer(&mut Told::new(lie, from, image, number), client, image)
-            }
-        }
-    }
-
-    /// A cut counts as used when it has hurt: a short answer leaves it for the next one.
-    fn answer(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
-        let mut sent = 0;
-        let mut buffer = [0; 16 * 1024];
-        let most = self.most(image);
-        loop {
-            let room = most.map_or(buffer.len(), |most| buffer.len().min((most - sent) as usize));
-            let count = server.read(&mut buffer[..room])?;
-            if count == 0 {
-                return Ok(());
-            }
-            client.write_all(&buffer[..count])?;
-            sent += count as u64;
-            if image {
-                self.hold(sent);
-            }
-            let mut broken = lock(&self.broken);
-            if most.is_none() && image && broken.cuts.front().is_some_and(|cut| sent >= *cut) {
-                broken.cuts.pop_front();
-                return Ok(());
-            }
-        }
-    }
-
-    /// No answer gets any further, when the cut that is left is for ever.
-    fn most(&self, image: bool) -> Option<u64> {
-        let broken = lock(&self.broken);
-        let last = (broken.cuts.len() == 1).then(|| broken.cuts.front().copied()).flatten();
-        last.filter(|_| broken.cut_for_ever && image)
-    }
-
-    /// Returns when nothing holds an answer of this length back, or nobody has come to let it go.
-    fn hold(&self, sent: u64) {
-        let patience = Instant::now() + Duration::from_secs(60);
-        loop {
-            let mut broken = lock(&self.broken);
-            let Some(hold) = broken.holds.iter().copied().find(|hold| sent >= *hold) else { return };
-            if !broken.held.contains(&hold) {
-                broken.held.push(hold);
-            }
-            drop(broken);
-            if Instant::now() > patience {
-                return;
-            }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -374,7 +253,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Through a server of one answer: a cut, an answer whole, one that is held back, one that is swallowed, one after which nobody asks, an error.
+/// Through a server with one answer: an answer that is cut, one that is whole, one that is held back, one that is
+/// swallowed, one after which nobody asks, an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");

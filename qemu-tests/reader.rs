@@ -42,7 +42,7 @@ pub fn parse(text: &str, name: String, folder: PathBuf) -> Result<Scenario, Stri
     Ok(Scenario { name, folder, machine, runs })
 }
 
-/// What is said on top holds for every run that does not say otherwise.
+/// A field at the top of the file holds for every run that does not say otherwise.
 fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, String> {
     let mut whole = common.clone();
     whole.extend(run.iter().map(|(key, value)| (key.clone(), value.clone())));

@@ -93,7 +93,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// Who asks gets a token, with it the manifest, and with that the layers, whole or their rest.
+/// A request gets a token, with the token the manifest, and with the manifest the layers, whole or their rest.
 pub fn self_test() {
     let registry = Registry::new("1.0", vec![("application/vnd.oci.image.layer.v1.tar", b"0123456789".to_vec())]);
     let ask = |method: &str, target: &str, more: &[&str]| {

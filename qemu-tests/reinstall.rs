@@ -57,7 +57,7 @@ fn order(port: u16, state: &Path, machine: &str, image: &str, button: &Reinstall
     operate(port, state, machine, &[&["--image", image][..], &button.options()].concat())
 }
 
-/// As an operator does.
+/// Takes the order back, as an operator does.
 ///
 /// # Errors
 /// The server refuses, with the command's words.
@@ -65,7 +65,7 @@ pub fn take_back(port: u16, state: &Path, machine: &str) -> Result<()> {
     operate(port, state, machine, &["--cancel"])
 }
 
-/// As an operator does whose server has forgotten that the machine is installed.
+/// Adopts the machine, as an operator does whose server has forgotten that it is installed.
 ///
 /// # Errors
 /// The server refuses, with the command's words.

@@ -24,7 +24,7 @@ use uuid::Uuid;
 pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
     need(artifacts)?;
     let folder = work.join(&scenario.name);
-    // What an earlier failure left; usually there is nothing.
+    // Leftovers of an earlier failure; usually there are none.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).context(folder.display())?;
     let result = all_runs(scenario, artifacts, &folder);
@@ -69,7 +69,7 @@ pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) 
     let uuid = Uuid::new_v4();
     let [a, b, c, ..] = *uuid.as_bytes();
     let mac = format!("52:54:00:{a:02x}:{b:02x}:{c:02x}");
-    // The server's file is written of what the machine is at first.
+    // The server's file describes the machine as it is at first.
     let first = scenario.runs.first();
     let chassis = Chassis {
         uuid: first.and_then(|run| run.uuid.clone()).unwrap_or(uuid.to_string()),

@@ -38,7 +38,7 @@ pub struct Machine {
     pub nics: Vec<String>,
     #[serde(default)]
     pub kernel_arguments: String,
-    /// Machine and server speak TLS, but for what firmware loads.
+    /// Machine and server speak TLS, except for what firmware loads.
     #[serde(default)]
     pub tls: bool,
     /// A shell script that the neutral ramdisk runs before the first run, with all disks writable.
@@ -83,7 +83,7 @@ pub struct Disk {
     /// Write-protected.
     #[serde(default)]
     pub read_only: bool,
-    /// Not a disk but a second way to this one.
+    /// This is no disk of its own, but a second path to the disk of this name.
     pub path_of: Option<String>,
     /// The SCSI disk is a stick behind USB.
     #[serde(default)]
@@ -194,7 +194,7 @@ pub struct Run {
     pub before_agent: Option<String>,
     /// What the firmware says from this run on; the server's file keeps what it has.
     pub uuid: Option<String>,
-    /// Of the network cards, in their order, from this run on.
+    /// The MACs of the network cards, in their order, from this run on.
     #[serde(default)]
     pub macs: Vec<String>,
     /// Disks that are not plugged in during this run.
@@ -262,10 +262,10 @@ pub struct Event {
     /// So many seconds later.
     #[serde(default)]
     pub after: u64,
-    /// Of what happens at a request.
+    /// Does the answer still reach the machine? Only for what happens at a request.
     #[serde(default)]
     pub answer: Answer,
-    /// Of disks that are plugged anew.
+    /// The disks that are plugged anew.
     #[serde(default)]
     pub disks: Vec<String>,
 }

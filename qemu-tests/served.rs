@@ -11,7 +11,7 @@ pub struct Image {
     /// What it brings, and who tells the facts when it is up.
     #[serde(default)]
     pub system: System,
-    /// Beside the scenario, or among the built artifacts; the tiny OS without it.
+    /// The image's file, beside the scenario or among the built artifacts. Without it the tiny OS is served.
     pub file: Option<PathBuf>,
     /// The tar is cut after so many bytes, then compressed as if nothing had happened.
     pub cut_tar_at: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Image {
     /// `drophammer image pack` makes it anew of the raw disk image in `file`, with its manifest.
     #[serde(default)]
     pub packed: bool,
-    /// Who has signed what lies beside it.
+    /// Who has signed the files beside the image.
     pub signed: Option<Signer>,
     /// It is in a registry: the tar is its lowest layer, and these lie on it, by path what a file has in it.
     #[serde(default)]
@@ -78,10 +78,10 @@ pub enum Signer {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Digest {
-    /// Of the file as it is served.
+    /// The digest of the file as it is served.
     #[default]
     Right,
-    /// Of the file before it was damaged.
+    /// The digest of the file before it was damaged.
     Original,
     Wrong,
     None,
@@ -102,7 +102,7 @@ pub enum Lie {
     NoRange,
 }
 
-/// A member of a tar, written as it is said here however bad it is. It is one of the kinds below.
+/// A member of a tar. It is written exactly as the scenario says, however bad that is. It is one of the kinds below.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {

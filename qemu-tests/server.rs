@@ -72,7 +72,7 @@ impl Server {
 
     /// Kills it; [`Server::restart`] makes it come back.
     pub fn kill(&mut self) {
-        // Either fails only when it has ended already.
+        // Both fail only if it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -171,7 +171,8 @@ fn spawn(
     Ok(process)
 }
 
-/// The server that is started next in this folder knows nothing of what has happened. Without its token it does not mind.
+/// Makes the next server in this folder know nothing of what has happened. The token is removed too, because a server
+/// without a database does not start beside it.
 ///
 /// # Errors
 /// A file cannot be removed.
@@ -197,8 +198,8 @@ pub fn start_script(port: u16) -> Result<String> {
     }
 }
 
-/// The kernel command line with which the machine carries out what is ordered, and none when nothing is. The server
-/// counts it as an attempt.
+/// The kernel command line with which the machine carries out its order; none without an order. The server counts this
+/// as an attempt.
 ///
 /// # Errors
 /// The server has neither.
@@ -212,8 +213,8 @@ pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
     }
 }
 
-/// What iPXE is told to start: the kernel's command line, or nothing, and then it is the machine's own disk. The server
-/// counts it as an attempt where one is ordered.
+/// The kernel command line that iPXE is told to start; none if the machine is to boot its own disk. If a reinstall is
+/// ordered, the server counts this as an attempt.
 ///
 /// # Errors
 /// The server refuses.
@@ -245,7 +246,8 @@ pub fn self_test() {
     assert!(cmdline_of("#!ipxe\nshell\n").is_err());
 }
 
-/// Whether the server in this folder has an order left. Nobody is asked: to ask for the next boot is an attempt.
+/// Does the server in this folder have an order left? The database is read, because asking the server for the next boot
+/// would count as an attempt.
 ///
 /// # Errors
 /// The database cannot be read.
@@ -272,18 +274,6 @@ pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
     let Some(row) = rows.next().context(path.display())? else { return Ok(None) };
     let text: String = row.get(0).context(path.display())?;
     serde_json::from_str(&text).map(Some).context(path.display())
-}
-
-/// What the machine with this token is told of itself and its allocation.
-///
-/// # Errors
-/// The server refuses.
-pub fn machine(port: u16, id: &str, token: &str) -> Result<Value> {
-    let path = format!("/v1/machine/{id}");
-    match get_with(port, &path, &format!("Authorization: Bearer {token}\r\n"))? {
-        (200, body) => serde_json::from_str(&body).context(path),
-        (status, body) => Err(format!("GET {path}: {status} {body}")),
-    }
 }
 
 /// What the operator is told of a machine: the machine's own document, and why it has no allocation.

@@ -51,7 +51,7 @@ pub fn signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut
     }
 }
 
-/// With a disk pulled everything is mounted in its place; which device it is has another name now.
+/// With a disk pulled, everything is mounted in its place, but the devices may have other names.
 pub fn degraded(expect: &Tiny, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("mounts").unwrap_or_default();
     for mount in &expect.mounts {

@@ -128,7 +128,7 @@ fn region(line: &str) -> Result<Region> {
     Ok(Region { disk, start: number(start)?, length: number(length)?, about: field()?.to_owned() })
 }
 
-/// From where to where the overlay itself has something, of `qemu-img map --output=json`: zeros and holes are writes too.
+/// The ranges that the overlay itself has, from `qemu-img map --output=json`. Zeros and holes are writes too.
 fn written(map: &Value) -> Vec<(u64, u64)> {
     let entries = map.as_array().into_iter().flatten().filter(|entry| entry["depth"] == 0);
     let bounds = |entry: &Value| Some((entry["start"].as_u64()?, entry["start"].as_u64()? + entry["length"].as_u64()?));

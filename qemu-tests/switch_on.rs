@@ -67,7 +67,7 @@ impl Stage<'_> {
         Ok(seen)
     }
 
-    /// The operator takes the order back, past the wire: the machine asks nothing meanwhile.
+    /// Takes the order back, as the operator, and not through the wire. The machine asks nothing meanwhile.
     ///
     /// # Errors
     /// The server refuses.

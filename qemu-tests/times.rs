@@ -1,4 +1,4 @@
-//! Where the seconds of the scenarios go: what each machine has reached by when, told by its console, and what the harness
+//! Where the seconds of the scenarios go: when each machine has reached what, by its console, and how long the harness
 //! itself takes. `DROPHAMMER_TIMES=1` prints the table when all is over.
 
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It only reads: a panic there changes nothing here.
+            // The thread only reads, so its panic changes nothing here.
             let _ = thread.join();
         }
     }

@@ -116,7 +116,8 @@ fn connector() -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config.with_root_certificates(authorities).with_no_client_auth())))
 }
 
-/// In at the plain side, over TLS to another pair of ends, and out in plain text again. Who speaks no TLS gets nothing.
+/// Bytes go in at the plain side, over TLS to another pair of ends, and come out in plain text again. A client without
+/// TLS gets nothing.
 pub fn self_test() {
     use std::io::{Read, Write};
     use std::net::TcpStream;

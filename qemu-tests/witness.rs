@@ -9,7 +9,7 @@ use crate::plugs;
 use crate::scenario::Disk;
 use crate::witness_judge::{Known, Law, Sample, State};
 use crate::witness_log;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -23,14 +23,21 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Watches a machine from the moment it is switched on.
 pub struct Witness {
-    /// Those that are logged.
-    disks: Vec<(Known, PathBuf)>,
+    logs: Vec<Logged>,
     all: Vec<Known>,
     named_as_listed: bool,
     /// Nobody but the agent's ramdisk may have written.
     from_the_start: bool,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Vec<Sample>>>>,
+}
+
+/// What is written over one path of a disk.
+struct Logged {
+    /// The name of the path; the disk's own where it has no other.
+    path: String,
+    disk: Known,
+    log: PathBuf,
 }
 
 impl Witness {
@@ -44,16 +51,26 @@ impl Witness {
             Boot::DiskThen(_) => false,
             Boot::Disk | Boot::DiskWithout(_) | Boot::Direct { .. } => return Ok(None),
         };
-        let known = |disk: &Disk| Known { name: disk.name.clone(), serial: plugs::shown_serial(chassis, disk) };
         let plugged = chassis.disks.iter().filter(|disk| !chassis.absent.contains(&disk.name));
-        let logged = plugged.clone().filter(|disk| is_logged(chassis, disk));
-        let disks: Vec<_> =
-            logged.map(|disk| (known(disk), chassis.folder.join(format!("{label}-{}.writes", disk.name)))).collect();
-        for (_, log) in &disks {
+        // Nobody can write a write-protected disk.
+        let writable = plugged.clone().filter(|disk| !disk.read_only);
+        let logged = writable.map(|disk| Logged {
+            path: disk.name.clone(),
+            disk: known(chassis, disk),
+            log: chassis.folder.join(format!("{label}-{}.writes", disk.name)),
+        });
+        let logged: Vec<Logged> = logged.collect();
+        let logs: Vec<PathBuf> = logged.iter().map(|logged| logged.log.clone()).collect();
+        for log in &logs {
             write(log, "")?;
         }
+        let mut all: Vec<Known> = Vec::new();
+        for disk in plugged.map(|disk| known(chassis, disk)) {
+            if !all.contains(&disk) {
+                all.push(disk);
+            }
+        }
         let ended = Arc::new(AtomicBool::new(false));
-        let logs = disks.iter().map(|(_, log)| log.clone()).collect();
         let console = Console {
             file: File::open(console).context(console.display())?,
             rest: Vec::new(),
@@ -62,8 +79,8 @@ impl Witness {
         let stop = Arc::clone(&ended);
         let thread = std::thread::spawn(move || watch(console, logs, &stop));
         Ok(Some(Witness {
-            disks,
-            all: plugged.map(|disk| known(disk)).collect(),
+            logs: logged,
+            all,
             named_as_listed: chassis.is_as_listed(),
             from_the_start,
             ended,
@@ -71,13 +88,14 @@ impl Witness {
         }))
     }
 
-    /// Where the writes of that disk are logged.
-    pub fn log(&self, disk: &str) -> Option<&Path> {
-        self.disks.iter().find(|(known, _)| known.name == disk).map(|(_, log)| log.as_path())
+    /// Where the writes over that path are logged; a disk is a path to itself.
+    pub fn log(&self, path: &str) -> Option<&Path> {
+        self.logs.iter().find(|logged| logged.path == path).map(|logged| logged.log.as_path())
     }
 
-    /// What was written and should not have been, up to this moment; nothing further is watched. `extents` are those that the
-    /// agent has announced, if it came so far; it has `acted` if it did that or reported anything. Logs that say nothing are removed.
+    /// Ends the watch, and returns what was written so far and should not have been. `extents` are those that the agent
+    /// has announced, if it came so far; it has `acted` if it did that or reported anything. Logs that say nothing are
+    /// removed.
     ///
     /// # Errors
     /// A log cannot be read.
@@ -87,12 +105,16 @@ impl Witness {
         let samples = thread.join().map_err(|_| "the witness panicked")??;
         let law = Law::new(extents, &self.all, self.named_as_listed);
         let mut broken: Vec<String> = law.is_blind(acted, &samples).into_iter().collect();
-        for (number, (disk, log)) in self.disks.iter().enumerate() {
+        for (number, Logged { path, disk, log }) in self.logs.iter().enumerate() {
             let writes = witness_log::writes(log)?;
-            broken.extend(law.broken_by(number, disk, &writes, &samples, self.from_the_start));
+            let outside = law.broken_by(number, disk, &writes, &samples, self.from_the_start).into_iter();
+            broken.extend(outside.map(|words| match *path == disk.name {
+                true => words,
+                false => format!("{words} (over its path {path})"),
+            }));
         }
         if broken.is_empty() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
-            self.disks.iter().try_for_each(|(_, log)| std::fs::remove_file(log).context(log.display()))?;
+            self.logs.iter().try_for_each(|Logged { log, .. }| std::fs::remove_file(log).context(log.display()))?;
         }
         Ok(broken)
     }
@@ -102,15 +124,21 @@ impl Drop for Witness {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It only reads: what it has seen is wanted by nobody any more.
+            // The thread only reads, and nobody wants what it has seen any more.
             let _ = thread.join();
         }
     }
 }
 
-/// Nobody can write a write-protected disk, and two paths would need two logs for one disk.
-fn is_logged(chassis: &Chassis, disk: &Disk) -> bool {
-    !disk.read_only && !plugs::has_two_paths(chassis, disk)
+/// The disk behind a path: whatever is written over any of its paths is held against what the plan lets be written to it.
+fn known(chassis: &Chassis, disk: &Disk) -> Known {
+    let real = plugs::real(chassis, disk);
+    let paths = chassis.machine.disks.iter().filter(|other| other.path_of.as_ref() == Some(&real.name));
+    Known {
+        name: real.name.clone(),
+        serial: plugs::shown_serial(chassis, real),
+        paths: paths.map(|path| path.name.clone()).collect(),
+    }
 }
 
 /// The end of the console, as it grows.
@@ -165,9 +193,9 @@ pub fn self_test() {
     assert_eq!(seen.look().map(|state| state.step), Ok(Some("storage.lock".to_owned())));
     let samples = watch(seen, vec![log.clone()], &AtomicBool::new(true)).expect("samples");
     assert_eq!(samples.iter().map(|sample| sample.counts.clone()).collect::<Vec<_>>(), [[1]]);
-    let disk = Known { name: "sda".to_owned(), serial: "A".to_owned() };
+    let disk = Known { name: "sda".to_owned(), serial: "A".to_owned(), paths: vec![] };
     let mut witness = Witness {
-        disks: vec![(disk.clone(), log.clone())],
+        logs: vec![Logged { path: "sda".to_owned(), disk: disk.clone(), log: log.clone() }],
         all: vec![disk],
         named_as_listed: true,
         from_the_start: true,
@@ -177,5 +205,42 @@ pub fn self_test() {
     let broken = witness.testify(None, true).expect("a testimony");
     assert!(broken.len() == 1 && broken[0].contains("4096 bytes of disk sda were written at sector 0"), "{broken:?}");
     assert!(log.exists());
+    two_paths_are_one_disk(&folder);
     std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// The plan names one of the paths, by whose name and by whose number does not matter.
+fn two_paths_are_one_disk(folder: &Path) {
+    let console = folder.join("two.console");
+    for (serial, named) in [("S", "sda"), ("", "sda"), ("", "sdb")] {
+        for (path, sector, expected) in
+            [("sda", 0, ""), ("sdb", 0, ""), ("sda", 4096, "sda"), ("sdb", 4096, "over its path sdb")]
+        {
+            let disks = format!(
+                "- {{name: sda, bus: scsi, size_mib: 9, serial: '{serial}'}}\n- {{name: sdb, bus: scsi, path_of: sda}}\n"
+            );
+            let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
+            let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+            let chassis = Chassis::new(&scenario.machine, folder);
+            write(&console, "").expect("written");
+            let witness = Witness::start(&chassis, "two", &Boot::Network(folder), &console);
+            let mut witness = witness.expect("a witness").expect("a boot that is watched");
+            let log = |path: &str| witness.log(path).expect("a log").to_owned();
+            let (one, other) = (log("sda"), log("sdb"));
+            assert_ne!(one, other);
+            write(&console, "Preparing           drophammer 0.1.0\r\nInstalling          storage.wipe\r\n")
+                .expect("written");
+            witness_log::write_log(&log(path), 1, &[(sector, 8, 0)]);
+            let ranges = json!([{"start": 0, "length": 1 << 20}]);
+            let disk = json!({"device": format!("/dev/{named}"), "serial": serial, "ranges": ranges});
+            let extents = json!([{"steps": ["storage.wipe"], "disks": [disk]}]);
+            let broken = witness.testify(Some(&extents), true).expect("a testimony");
+            let is_told =
+                |words: &[String]| words.len() == 1 && words[0].contains("of disk sda ") && words[0].contains(expected);
+            assert!(
+                if expected.is_empty() { broken.is_empty() } else { is_told(&broken) },
+                "{path} {named}: {broken:?}"
+            );
+        }
+    }
 }

@@ -59,6 +59,15 @@ pub struct Sample {
 pub struct Known {
     pub name: String,
     pub serial: String,
+    /// Names of its other paths.
+    pub paths: Vec<String>,
+}
+
+impl Known {
+    fn is_called(&self, device: &Value) -> bool {
+        let mut names = std::iter::once(&self.name).chain(&self.paths);
+        names.any(|name| *device == format!("/dev/{name}"))
+    }
 }
 
 /// What the plan says about the steps: `extents` of `drophammer plan --json`.
@@ -103,7 +112,7 @@ impl<'a> Law<'a> {
         let with_serial: Vec<&Known> = self.disks.iter().filter(|known| known.serial == serial).collect();
         match with_serial.as_slice() {
             [one] if !serial.is_empty() => one.name == disk.name,
-            _ if self.named_as_listed => *device == format!("/dev/{}", disk.name),
+            _ if self.named_as_listed => disk.is_called(device),
             [] => true,
             _ => disk.serial == serial,
         }
@@ -123,8 +132,8 @@ impl<'a> Law<'a> {
         ranges
     }
 
-    /// Why its silence would mean nothing, in words: the agent has `acted`, and what shows which step ran was not seen; or all logs
-    /// are empty although a whole installation has written.
+    /// Why the witness has seen too little to judge, in words: the agent has `acted`, but no step of it was seen; or
+    /// all logs are empty although a whole installation has written.
     pub fn is_blind(&self, acted: bool, samples: &[Sample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
@@ -241,7 +250,7 @@ fn extents() -> Value {
 }
 
 fn known(name: &str, serial: &str) -> Known {
-    Known { name: name.to_owned(), serial: serial.to_owned() }
+    Known { name: name.to_owned(), serial: serial.to_owned(), paths: vec![] }
 }
 
 fn at(step: &str, count: u64) -> Sample {
@@ -282,7 +291,7 @@ fn writes_are_judged() {
     assert_eq!(judged(&[leaving, at("boot.kexec", 1)], true), 0);
     let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
     assert_eq!(judged(&[silent], true), 0);
-    // Who has failed begins no further step.
+    // An agent that has failed begins no further step.
     let mut failed = at("report.begin", 3);
     failed.after.failed = true;
     assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[at("storage.lock", 2), failed], true).len(), 1);
@@ -317,4 +326,9 @@ fn disks_are_told_apart() {
     assert_eq!(meant(&planned("/dev/sda", ""), false), ["sdc", "sdd"]);
     assert_eq!(meant(&planned("/dev/sdb", "X"), true), ["sdb"]);
     assert_eq!(meant(&planned("/dev/sdb", "X"), false).len(), 5);
+    let two_paths = [Known { paths: vec!["sdb".to_owned()], ..known("sda", "") }, known("sdc", "")];
+    let law = Law::new(None, &two_paths, true);
+    for (device, is_meant) in [("/dev/sda", true), ("/dev/sdb", true), ("/dev/sdc", false)] {
+        assert_eq!(law.means(&planned(device, ""), &two_paths[0]), is_meant, "{device}");
+    }
 }

@@ -35,7 +35,7 @@ pub fn count(path: &Path) -> Result<u64> {
     Ok(open(path)?.map_or(0, |log| log.count))
 }
 
-/// An entry with all that the log tells of it.
+/// An entry with everything that the log tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// As [`Entry::number`].

@@ -9,17 +9,23 @@ die() {
 
 # need PKG...: installs the Debian packages that are not there yet, and says so before it does.
 need() {
-	local missing=() package
-	for package; do
-		[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+	local missing=() package round
+	for round in 1 2 3; do
+		missing=()
+		for package; do
+			[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+		done
+		[ ${#missing[@]} -gt 0 ] || return 0
+		[ "$(id -u)" = 0 ] || die "these packages are needed, and only root can install them: apt-get install ${missing[*]}"
+		# A package from another release (backports) may not go with one that is installed now: apt removes it, and the next
+		# round installs the one that fits.
+		[ $round -lt 3 ] || die "apt does not install all of these together: $*; missing are ${missing[*]}"
+		say "installing with apt: ${missing[*]}"
+		export DEBIAN_FRONTEND=noninteractive
+		apt-get update -q
+		# Another apt may be at work on a machine that has just booted: wait for its lock.
+		apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"
 	done
-	[ ${#missing[@]} -gt 0 ] || return 0
-	[ "$(id -u)" = 0 ] || die "these packages are needed, and only root can install them: apt-get install ${missing[*]}"
-	say "installing with apt: ${missing[*]}"
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get update -q
-	# Another apt may be at work on a machine that has just booted: wait for its lock.
-	apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}"
 }
 
 # need_rust: a cargo that can build this package. Debian 12's own (1.63) cannot.

@@ -75,12 +75,10 @@ fn in_charge(settings: &Settings, machine: &str, inventory: &Inventory) -> Resul
 }
 
 fn machine_id(settings: &Settings, inventory: &Inventory) -> Result<String> {
-    let id = settings.machine.clone().unwrap_or_else(|| inventory.system.uuid.clone());
-    if id.is_empty() {
+    settings.machine.as_ref().or(inventory.system.uuid.as_ref()).cloned().ok_or_else(|| {
         let message = "this machine has no SMBIOS UUID; name it with drophammer.machine= on the kernel command line";
-        return Err(Error::new(Phase::Settings, message));
-    }
-    Ok(id)
+        Error::new(Phase::Settings, message)
+    })
 }
 
 struct Agent {
@@ -177,12 +175,16 @@ impl Agent {
     fn install(&self, ready: Ready) -> Failure {
         let Ready { allocation, plan, text, trust } = ready;
         let mut session = Session::new(self.reporter.clone(), self.control.clone(), trust);
-        let failure = session.run(&plan).err().unwrap_or_else(|| session::Failure {
-            stage: StageName::BootKexec,
-            leaves: StageName::BootKexec.leaves(),
-            past_point_of_no_return: true,
-            error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
-        });
+        let failure = match session.run(&plan) {
+            Err(failure) => failure,
+            Ok(facts) => session::Failure {
+                stage: StageName::BootKexec,
+                leaves: StageName::BootKexec.leaves(),
+                past_point_of_no_return: true,
+                error: Error::new(Phase::Boot, "the plan has ended, and this is still the ramdisk"),
+                done: Box::new(facts.done),
+            },
+        };
         Failure::of_the_plan(failure, allocation, text)
     }
 }

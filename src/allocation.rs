@@ -145,8 +145,8 @@ impl Allocation {
         layout::read_json(&self.filesystemlayout)
     }
 
-    /// Id of the order; empty for an install.
-    pub fn order_id(&self) -> &str {
-        self.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default()
+    /// Id of the order; none for an install.
+    pub fn order_id(&self) -> Option<&str> {
+        self.order.as_ref().map(|order| order.id.as_str()).filter(|id| !id.is_empty())
     }
 }

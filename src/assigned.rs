@@ -21,7 +21,7 @@ pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &
     let claim = Claim {
         machine: id.to_owned(),
         allocation: allocation.id.clone(),
-        order: allocation.order_id().to_owned(),
+        order: allocation.order_id().map(str::to_owned),
         installed: allocation.installed.clone(),
         succeeded: allocation.succeeded,
         former_machines: allocation.former_machines.clone(),
@@ -49,8 +49,9 @@ fn begun_on(allocation: &Allocation) -> Vec<MarkedDisk> {
 pub fn correct_begun(machine: &str, allocation: &mut Allocation, layout: &Layout, inventory: &Inventory) -> bool {
     let (machine, id) = (machine.to_owned(), allocation.id.clone());
     let former_machines = allocation.former_machines.clone();
+    let order_id = allocation.order_id().map(str::to_owned);
     let Some(order) = allocation.order.as_mut().filter(|order| order.begun) else { return false };
-    let claim = Claim { machine, former_machines, allocation: id, order: order.id.clone(), ..Claim::default() };
+    let claim = Claim { machine, former_machines, allocation: id, order: order_id, ..Claim::default() };
     let is_whole = plan::is_whole(layout, inventory, &claim);
     order.begun &= !is_whole;
     is_whole

@@ -214,8 +214,8 @@ impl Figures {
 mod tests {
     use super::*;
     use crate::facts::Share;
+    use crate::gpt::tests::crowded_image;
     use crate::image::testing::{Tar, compress};
-    use crate::storage::fit::tests::crowded_image;
 
     fn burn() -> Options {
         let (url, target) = ("http://h/i".to_owned(), PathBuf::from("/mnt"));

@@ -171,7 +171,7 @@ fn the_plan_in_the_readme_is_what_a_desk_prints() {
     let inventory = include_str!("../testdata/inventories/raid-lvm.json");
     let inventory: crate::inventory::Inventory = serde_json::from_str(inventory).unwrap();
     let subject = Subject {
-        machine: inventory.system.uuid.clone(),
+        machine: inventory.system.uuid.clone().unwrap_or_default(),
         image: "the image".to_owned(),
         url: "the image's server".to_owned(),
         ..Subject::default()

@@ -16,8 +16,8 @@ pub struct Ended {
     pub message: String,
     /// Id of the allocation; empty when it was not known yet.
     pub allocation: String,
-    /// Id of the order that a reinstall carries out; empty for an install.
-    pub order: String,
+    /// Id of the order that a reinstall carries out; none for an install.
+    pub order: Option<String>,
     /// The plan as it was printed; empty when there was none yet.
     pub plan: String,
     pub timings: Vec<StageTime>,

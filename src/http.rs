@@ -85,36 +85,26 @@ pub fn jittered(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use crate::testing::http::{Act, Server};
 
-    /// One answer to one request; returns what was asked.
-    fn answer_once() -> (String, std::thread::JoinHandle<String>) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let server = std::thread::spawn(move || {
-            let (mut socket, _) = listener.accept().unwrap();
-            let mut request = [0; 1024];
-            let got = socket.read(&mut request).unwrap();
-            socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").unwrap();
-            String::from_utf8_lossy(&request[..got]).to_lowercase()
-        });
-        (url, server)
+    fn ok() -> Server {
+        Server::start(b"ok".to_vec(), |_| Act::default())
     }
 
     #[test]
     fn the_client_says_who_it_is() {
-        let (url, server) = answer_once();
-        assert_eq!(client().unwrap().get(url).send().unwrap().text().unwrap(), "ok");
-        let request = server.join().unwrap();
-        assert!(request.contains(concat!("user-agent: drophammer/", env!("CARGO_PKG_VERSION"))), "{request}");
+        let server = ok();
+        assert_eq!(client().unwrap().get(server.url("")).send().unwrap().text().unwrap(), "ok");
+        let who = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
+        let request = &server.requests()[0];
+        assert!(request.header("user-agent").is_some_and(|agent| agent.starts_with(who)), "{request:?}");
     }
 
     #[test]
     fn http_works_without_any_ca_certificate() {
         client().unwrap();
-        let (url, server) = answer_once();
-        assert_eq!(without_roots(Client::builder()).unwrap().get(url).send().unwrap().text().unwrap(), "ok");
-        server.join().unwrap();
+        let client = without_roots(Client::builder()).unwrap();
+        assert_eq!(client.get(ok().url("")).send().unwrap().text().unwrap(), "ok");
     }
 
     #[test]

@@ -20,9 +20,12 @@ pub mod control;
 pub mod desk;
 #[cfg(test)]
 mod docs;
+mod empty;
 pub mod error;
 pub mod exit;
 pub mod facts;
+#[cfg(feature = "agent")]
+pub mod gpt;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod http;
 #[cfg(feature = "agent")]

@@ -15,15 +15,17 @@ pub struct Marker {
     /// Id of the allocation.
     pub allocation: String,
     /// Id of the order that a reinstall carried out; empty for the first installation.
-    #[serde(default)]
-    pub order: String,
+    #[serde(default, with = "crate::empty")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub order: Option<String>,
     /// Id of the image.
     pub image: String,
     /// Id of the layout.
     pub layout: String,
-    /// `sha256:HEX` of the layout in its canonical form; empty in markers of before this was recorded.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub layout_digest: String,
+    /// `sha256:HEX` of the layout in its canonical form; empty in older markers, which did not have it.
+    #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub layout_digest: Option<String>,
     /// RFC 3339, UTC.
     #[serde(default)]
     pub time: String,
@@ -52,29 +54,33 @@ pub struct MarkedDisk {
     /// `/dev/disk/by-path/…`: the place in the machine that the disk had.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_path: String,
-    /// Disk GUID of its GPT, which every table that an installation makes has anew; empty when it has none.
-    #[serde(default)]
-    pub guid: String,
-    /// The GUID that an attempt which begins has found there: it may not come to write the new one.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub guid_before: String,
-    /// What a reinstall may do to it; not known of installations of before this was recorded.
+    /// Disk GUID of its GPT; empty when it has none. Every table that an installation writes has a new one.
+    #[serde(default, with = "crate::empty")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub guid: Option<String>,
+    /// The GUID that was there when an attempt began. If that attempt was cut off, the disk may still have it.
+    #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub guid_before: Option<String>,
+    /// What a reinstall may do to it; `None` in older markers, which did not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
-    /// What an attempt that has begun was about to make on this disk, which a reinstall keeps; no finished installation has any.
+    /// What an attempt that has begun was about to make on this kept disk. The marker of a finished installation has
+    /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<Making>,
 }
 
-/// Something that is made on a disk that is kept otherwise.
+/// Something that is made on a disk whose other content is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Making {
     /// `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
     pub on: String,
-    /// Of the filesystem; empty for a disk that is made anew as a whole.
-    #[serde(default)]
-    pub uuid: String,
+    /// UUID of the filesystem; empty when the whole disk is made anew.
+    #[serde(default, with = "crate::empty")]
+    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    pub uuid: Option<String>,
 }
 
 /// What a layout promises for the data of a disk.

@@ -43,16 +43,16 @@ pub fn run(options: &Options) -> Result<Exit> {
     let server = Server::new(&options.server)?;
     let (machine, macs) = who(Path::new("/sys"), options.machine)?;
     let manner = Manner::of_this_system();
-    let shown = if machine.is_empty() { "without a UUID" } else { &machine };
+    let shown = machine.as_deref().unwrap_or("without a UUID");
     println!("machine {shown}  {}\nserver  {}", macs.join(" "), server.url());
     if options.dry_run {
         println!("{}", preview(&manner, &network_boot(&macs)));
         return Ok(Exit::Good);
     }
-    let boot = match server.ask(&machine, &macs)? {
+    let boot = match server.ask(machine.as_deref(), &macs)? {
         Answer::Boot(boot) => boot,
         Answer::Nothing { message } => {
-            eprintln!("{}", nothing_ordered(&message, &machine));
+            eprintln!("{}", nothing_ordered(&message, machine.as_deref()));
             return Ok(Exit::Refused);
         }
     };
@@ -61,12 +61,12 @@ pub fn run(options: &Options) -> Result<Exit> {
 }
 
 /// Id and network cards, those with a link first. Without an id the server goes by the MAC address.
-fn who(sys: &Path, machine: Option<Uuid>) -> Result<(String, Vec<String>)> {
+fn who(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>)> {
     let (system, mut nics) = survey::identity(sys)?;
     nics.sort_by_key(|nic: &Nic| !nic.link);
     let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
-    let id = machine.map_or(system.uuid, |id| id.to_string());
-    if id.is_empty() && macs.is_empty() {
+    let id = machine.map(|id| id.to_string()).or(system.uuid);
+    if id.is_none() && macs.is_empty() {
         let message = "this machine has neither an SMBIOS UUID nor a network card; name it with --machine";
         return Err(Error::new(Phase::Settings, message));
     }
@@ -74,8 +74,8 @@ fn who(sys: &Path, machine: Option<Uuid>) -> Result<(String, Vec<String>)> {
 }
 
 /// The words of the server, and what to do.
-fn nothing_ordered(message: &str, machine: &str) -> String {
-    let machine = if machine.is_empty() { "ID" } else { machine };
+fn nothing_ordered(message: &str, machine: Option<&str>) -> String {
+    let machine = machine.unwrap_or("ID");
     format!(
         "drophammer: {message}\nNothing was changed. Order a reinstall first: drophammer machine reinstall {machine} --image IMAGE"
     )

@@ -80,6 +80,8 @@ pub struct Failure {
     pub leaves: Leaves,
     pub past_point_of_no_return: bool,
     pub error: Error,
+    /// All that was done until then.
+    pub done: Box<Done>,
 }
 
 impl Session {
@@ -113,7 +115,8 @@ impl Session {
                 let leaves = plan.leaves(index);
                 self.leave(leaves);
                 let past_point_of_no_return = index >= plan.point_of_no_return;
-                return Err(Failure { stage: stage.name, leaves, past_point_of_no_return, error });
+                let done = Box::new(self.facts.done.clone());
+                return Err(Failure { stage: stage.name, leaves, past_point_of_no_return, error, done });
             }
         }
         Ok(self.facts.clone())
@@ -195,7 +198,7 @@ impl Session {
             OfRun::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
             OfRun::Rehearse(rehearsal) => self.rehearse(rehearsal),
             OfRun::TellPointOfNoReturn { allocation, order, disks, extents } => {
-                self.tell_point_of_no_return(allocation, order, disks, extents)
+                self.tell_point_of_no_return(allocation, order.as_deref(), disks, extents)
             }
             OfRun::Mount(filesystem) => {
                 self.undo.push(Undo::Unmount);

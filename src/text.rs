@@ -132,6 +132,11 @@ fn shown_url(url: &str) -> String {
     format!("{host}{path}{}", query.unwrap_or_default())
 }
 
+/// `1 disk`, `2 disks`.
+pub fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// Bytes as disks are sold: decimal units, three digits.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
@@ -223,6 +228,13 @@ mod tests {
         ];
         for (count, expected) in cases {
             assert_eq!(bytes(count), expected);
+        }
+    }
+
+    #[test]
+    fn a_number_and_its_noun_agree() {
+        for (count, expected) in [(0, "0 disks"), (1, "1 disk"), (2, "2 disks")] {
+            assert_eq!(counted(count, "disk", "disks"), expected);
         }
     }
 

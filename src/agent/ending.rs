@@ -36,6 +36,8 @@ pub struct Failure {
     pub plan: String,
     /// A marker of this very allocation that was found on a disk and is not believed. The report shows it to the operator.
     pub marker: Option<Marker>,
+    /// What the run has done to the disks until then.
+    pub done: Done,
 }
 
 /// How the machine goes on.
@@ -64,6 +66,7 @@ impl Failure {
             allocation: Allocation::default(),
             plan: String::new(),
             marker: None,
+            done: Done::default(),
         }
     }
 
@@ -72,7 +75,7 @@ impl Failure {
     }
 
     pub fn of_the_plan(failure: session::Failure, allocation: Allocation, plan: String) -> Failure {
-        let session::Failure { stage, leaves, past_point_of_no_return, error } = failure;
+        let session::Failure { stage, leaves, past_point_of_no_return, error, done } = failure;
         let error = match past_point_of_no_return {
             true => error,
             false if begun_before(&allocation) => Error::new(
@@ -83,7 +86,8 @@ impl Failure {
                 Error::new(error.phase, format!("{error} (before the point of no return: every disk is as it was)"))
             }
         };
-        Failure { leaves, past_point_of_no_return, allocation, plan, ..Failure::before_the_plan(stage.as_str(), error) }
+        let at_stage = Failure::before_the_plan(stage.as_str(), error);
+        Failure { leaves, past_point_of_no_return, allocation, plan, done: *done, ..at_stage }
     }
 
     /// Is every disk as it was before this run and before all earlier attempts?
@@ -155,11 +159,11 @@ impl Agent {
             outcome: failure.outcome(),
             message,
             allocation: failure.allocation.id.clone(),
-            order: failure.allocation.order_id().to_owned(),
+            order: failure.allocation.order_id().map(str::to_owned),
             plan: failure.plan.clone(),
             timings,
-            peak_rss_bytes: None,
-            done: Done::default(),
+            peak_rss_bytes: session::peak_rss_bytes(),
+            done: failure.done.clone(),
         };
         self.control.report(&ended).unwrap_or_else(|error| {
             println!("the failure could not be reported: {error}");
@@ -187,7 +191,12 @@ mod tests {
     use super::*;
     use crate::allocation::Order;
     use crate::error::Phase;
+    use crate::facts::KeptProof;
     use crate::plan::StageName;
+    use crate::report::Reporter;
+    use crate::settings::{InCharge, Settings};
+    use crate::testing::control::FakeControl;
+    use std::sync::Arc;
 
     /// A failure of a reinstall.
     fn failure(past_point_of_no_return: bool, begun: bool) -> Failure {
@@ -195,7 +204,8 @@ mod tests {
         let allocation = Allocation { reinstall: true, order, ..Allocation::default() };
         let error = Error::new(Phase::Image, "no answer");
         let leaves = if past_point_of_no_return { Leaves::HalfMade } else { Leaves::Untouched };
-        let failure = session::Failure { stage: StageName::ImageReach, leaves, past_point_of_no_return, error };
+        let (stage, done) = (StageName::ImageReach, Box::default());
+        let failure = session::Failure { stage, leaves, past_point_of_no_return, error, done };
         Failure::of_the_plan(failure, allocation, "the plan".into())
     }
 
@@ -215,6 +225,29 @@ mod tests {
             assert_eq!(failure.is_untouched(), !past && !begun, "{failure:?}");
             assert!(failure.error.to_string().contains(words), "{failure:?}");
         }
+    }
+
+    #[test]
+    fn the_report_of_a_failure_has_its_figures() {
+        let control = Arc::new(FakeControl::default());
+        let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
+        let settings = Settings { control: server, machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
+        let reporter = Reporter::new(control.clone()).into();
+        let agent = Agent { settings, machine: "m".into(), reporter, control: control.clone() };
+        let done = Done { kept: vec![KeptProof::default()], ..Done::default() };
+        let failed = session::Failure {
+            stage: StageName::ImageBurn,
+            leaves: Leaves::HalfMade,
+            past_point_of_no_return: true,
+            error: Error::new(Phase::Image, "no answer"),
+            done: Box::new(done.clone()),
+        };
+        agent.tell(&Failure::of_the_plan(failed, Allocation::default(), String::new()));
+        agent.tell(&Failure::before_the_plan("tools", Error::new(Phase::Settings, "none")));
+        let reports = control.ended.lock().unwrap();
+        let figures: Vec<_> =
+            reports.iter().map(|ended| (&ended.done, ended.peak_rss_bytes.unwrap() > 1 << 20)).collect();
+        assert_eq!(figures, [(&done, true), (&Done::default(), true)]);
     }
 
     #[test]
@@ -240,7 +273,8 @@ mod tests {
         let unknown = Failure::before_the_plan("control.register", error());
         assert_eq!((unknown.way(&Acknowledged::default()), unknown.is_untouched()), (Way::Hold, true));
         let (stage, leaves) = (StageName::ImageBurn, Leaves::HalfMade);
-        let failed = session::Failure { stage, leaves, past_point_of_no_return: true, error: error() };
+        let done = Box::default();
+        let failed = session::Failure { stage, leaves, past_point_of_no_return: true, error: error(), done };
         let failed = Failure::of_the_plan(failed, Allocation::default(), String::new());
         assert_eq!((failed.way(&Acknowledged::default()), failed.is_untouched()), (Way::Hold, false));
     }

@@ -3,7 +3,7 @@
 //! | the disks have | the file asks for | |
 //! |---|---|---|
 //! | no marker of this allocation | an installation | it is made, when all that could carry a marker was looked into |
-//! | no marker of this machine, and on disks that the layout keeps what the layout puts there | an installation | refused: the disk with the marker may have been replaced |
+//! | no marker of this machine, and something is recognised on disks that the layout keeps | an installation | refused: the disk with the marker may have been replaced |
 //! | no marker of this allocation | a reinstall | refused, as everywhere (`plan`) |
 //! | one | an installation | what is there is booted |
 //! | one | order N, the marker has none or an earlier one | the reinstall |
@@ -13,9 +13,9 @@
 
 use crate::allocation::Allocation;
 use crate::error::{Error, Phase, Result};
-use crate::inventory::{Inventory, Signature, Tried};
+use crate::inventory::{Disk, Inventory, Signature, Tried};
 use crate::layout::Layout;
-use crate::plan::{self, Claim, Mode, Request, Verdict, Waiver};
+use crate::plan::{self, Claim, DiskPlan, Mode, Request, Verdict, Waiver};
 use crate::storage::look;
 use uuid::Uuid;
 
@@ -27,7 +27,7 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-    let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(&marker.order)).max();
+    let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(marker.order.as_deref())).max();
     match (done, allocation.reinstall) {
         (None, true) => Ok(None),
         (None, false) => all_was_looked_into(inventory).map(|()| None),
@@ -36,8 +36,8 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
             Ok(None)
         }
         (Some(done), true) if number(allocation.order_id()) <= done => {
-            let message =
-                format!("order {} is not carried out: order {done} was, by the marker", allocation.order_id());
+            let order = allocation.order_id().unwrap_or("without an id");
+            let message = format!("order {order} is not carried out: order {done} was, by the marker");
             (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
             Ok(Some(message))
         }
@@ -46,8 +46,8 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
 }
 
 /// The orders of files count up. A first installation has none, and those of a server are no numbers.
-fn number(order: &str) -> u64 {
-    order.parse().unwrap_or(0)
+fn number(order: Option<&str>) -> u64 {
+    order.and_then(|order| order.parse().ok()).unwrap_or(0)
 }
 
 fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
@@ -71,35 +71,49 @@ fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
 }
 
 /// The disk with the marker may have been replaced. What the layout keeps lies on the other disks then, and an installation would
-/// erase it.
+/// erase it. Whether that is all there and as the layout says does not matter: a group may miss a member, a label may be another.
+///
+/// A layout that cannot be reinstalled keeps nothing.
 ///
 /// # Errors
-/// No disk has a marker of this machine, and a reinstall would keep disks.
+/// No disk has a marker of this machine, and a reinstall would keep disks, or would be refused for what is on them.
 pub fn nothing_is_orphaned(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<()> {
     let installs = request.claim.clone().filter(|claim| request.mode == Mode::Install && !claim.is_installed());
-    let Some(claim) = installs else { return Ok(()) };
+    let keeps = layout.disks.iter().any(|disk| disk.wipeonreinstall);
+    let Some(claim) = installs.filter(|_| keeps) else { return Ok(()) };
     let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     if markers.any(|marker| claim.is_of_this_machine(marker)) {
         return Ok(());
     }
     let claim = Some(Claim { waiver: Some(Waiver::Operator), ..claim });
     let reinstall = Request { mode: Mode::Reinstall, claim, ..request.clone() };
-    let plan = plan::make(layout, inventory, reinstall, &mut Uuid::new_v4);
-    let disks = plan.map(|plan| plan.disks).unwrap_or_default().into_iter();
-    let kept: Vec<String> = disks.filter(|disk| disk.verdict == Verdict::Keep).map(|disk| disk.device).collect();
+    let (disks, why_not) = match plan::make(layout, inventory, reinstall, &mut Uuid::new_v4) {
+        Ok(plan) => (plan.disks, None),
+        Err(refusal) => (refusal.disks, refusal.problems.into_iter().next()),
+    };
+    let holds = |disk: &DiskPlan| inventory.disks.iter().any(|is| is.name == disk.name && holds_something(is));
+    let kept = disks.into_iter().filter(|disk| disk.verdict == Verdict::Keep && holds(disk));
+    let kept: Vec<String> = kept.map(|disk| disk.device).collect();
     if kept.is_empty() {
         return Ok(());
     }
+    let (is, holds) = if kept.len() == 1 { ("is", "holds") } else { ("are", "hold") };
+    let holds = match why_not {
+        None => format!("already {holds} what it puts there"),
+        Some(problem) => format!("{holds} data (a reinstall would be refused: {problem})"),
+    };
     let message = format!(
-        "{} to be kept by this layout, and already hold what it puts there, but no disk has the marker of an installation: \
+        "{} {is} to be kept by this layout, and {holds}, but no disk has the marker of an installation: \
          was the disk with the marker replaced? To keep what is there, ask for a reinstall with \"without_marker\": true in its \
          order; where nobody needs it, erase it: wipefs -a in the rescue shell",
-        match kept.as_slice() {
-            [one] => format!("{one} is"),
-            all => format!("{} are", all.join(", ")),
-        }
+        kept.join(", ")
     );
     Err(Error::refusal(Phase::Plan, message))
+}
+
+/// Is anything recognised there? What nobody recognises is nothing here: that is how `wipefs -a` leaves a disk.
+fn holds_something(disk: &Disk) -> bool {
+    disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }
 
 /// Devices with a filesystem that could carry `/`, and a marker with it.
@@ -120,11 +134,12 @@ fn candidates(inventory: &Inventory) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
     use crate::allocation::{Machine, Order};
-    use crate::inventory::{Disk, Failed, Filesystem, Unknown};
+    use crate::inventory::{Failed, Filesystem, PhysicalVolume, Unknown, VolumeGroup};
     use crate::marker::Marker;
 
     fn marker(machine: &str, allocation: &str, order: &str) -> Inventory {
-        let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
+        let (machine, allocation, order) =
+            (machine.to_owned(), allocation.to_owned(), crate::empty::some(order.to_owned()));
         let marker = Some(Marker { machine, allocation, order, ..Marker::default() });
         let filesystems = vec![Filesystem { device: "/dev/sda".into(), marker, ..Filesystem::default() }];
         Inventory { filesystems, ..Inventory::default() }
@@ -194,23 +209,87 @@ filesystems:
         Inventory { disks: vec![disk("/dev/sda", "A"), data], ..Inventory::default() }
     }
 
+    /// The same, with a group on sdb and sdc.
+    const GROUP: &str = "
+id: group
+disks:
+  - device: /dev/sda
+    wipeonreinstall: true
+    partitions:
+      - {number: 1, label: root, size: 0, gpttype: '8300'}
+  - {device: /dev/sdb, partitions: []}
+  - {device: /dev/sdc, partitions: []}
+volumegroups:
+  - {name: data, devices: [/dev/sdb, /dev/sdc]}
+logicalvolumes:
+  - {name: srv, volumegroup: data, size: 0, lvmtype: linear}
+filesystems:
+  - {device: /dev/sda1, path: /, format: ext4, label: root}
+  - {device: /dev/data/srv, path: /srv, format: ext4, label: srv}
+";
+
+    /// A replaced sda, one half of the group on sdb, and that in the place of sdc.
+    fn half_a_group(sdc: Disk) -> Inventory {
+        let mut inventory = machine("srv");
+        inventory.disks[1].signatures = vec![Signature {
+            kind: "LVM2_member".into(),
+            usage: "raid".into(),
+            uuid: "p-1".into(),
+            ..Signature::default()
+        }];
+        let physical = [("/dev/sdb", "p-1"), ("", "p-2")].map(|(device, uuid)| PhysicalVolume {
+            device: device.into(),
+            uuid: uuid.into(),
+            size_bytes: 20 << 30,
+        });
+        let (name, uuid, physical) = ("data".into(), "g-1".into(), physical.into());
+        inventory.groups.push(VolumeGroup { name, uuid, physical, extent_bytes: 4 << 20, ..VolumeGroup::default() });
+        inventory.disks.push(Disk { name: "sdc".into(), device: "/dev/sdc".into(), serial: "C".into(), ..sdc });
+        inventory
+    }
+
     #[test]
     fn what_the_layout_keeps_is_not_erased_because_the_disk_with_the_marker_is_gone() {
-        let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
-        let judged = |inventory: &Inventory, allocation: &Allocation| {
-            let request = crate::assigned::request(&Machine::default(), "m", allocation, &[]);
-            nothing_is_orphaned(&layout, inventory, &request).map_err(|error| error.to_string())
+        let with = |change: &dyn Fn(&mut Disk)| {
+            let mut machine = machine("srv");
+            machine.disks[1].signatures.clear();
+            change(&mut machine.disks[1]);
+            machine
         };
-        let error = judged(&machine("srv"), &asked(None)).unwrap_err();
-        assert!(error.contains("/dev/sdb is to be kept by this layout") && error.contains("without_marker"), "{error}");
-        // Data of another kind, nothing at all, another life of this machine, and an order.
-        assert_eq!(judged(&machine("else"), &asked(None)), Ok(()));
-        let mut blank = machine("srv");
-        blank.disks[1].signatures.clear();
-        assert_eq!(judged(&blank, &asked(None)), Ok(()));
-        let reallocated = Inventory { filesystems: marker("m", "other", "").filesystems, ..machine("srv") };
-        assert_eq!(judged(&reallocated, &asked(None)), Ok(()));
-        assert_eq!(judged(&machine("srv"), &asked(Some("1"))), Ok(()));
+        let blank = with(&|disk| disk.blank = true);
+        let blank_sdc = || Disk { blank: true, ..with(&|_| ()).disks[1].clone() };
+        let other_life = Inventory { filesystems: marker("m", "other", "").filesystems, ..machine("srv") };
+        let (matches, differs) = (
+            "/dev/sdb is to be kept by this layout, and already holds what it puts there",
+            "/dev/sdb is to be kept by this layout, and holds data (a reinstall would be refused: ",
+        );
+        let reserved = LAYOUT.replace("  - {device: /dev/sdb, path: /srv, format: ext4, label: srv}\n", "");
+        let for_ever = LAYOUT.replace("wipeonreinstall: true", "wipeonreinstall: false");
+        for (layout, inventory, order, refused) in [
+            (LAYOUT, &machine("srv"), None, Some(matches)),
+            (LAYOUT, &machine("else"), None, Some(differs)),
+            (LAYOUT, &with(&|disk| disk.unreadable = Some("EIO".into())), None, Some(differs)),
+            // The other half went with the disk that had the marker, or is something else now.
+            (GROUP, &half_a_group(blank_sdc()), None, Some(differs)),
+            (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are to be kept")),
+            // What wipefs leaves, and a disk that is new.
+            (LAYOUT, &with(&|_| ()), None, None),
+            (LAYOUT, &blank, None, None),
+            (reserved.as_str(), &blank, None, None),
+            (for_ever.as_str(), &machine("srv"), None, None),
+            (LAYOUT, &other_life, None, None),
+            (LAYOUT, &machine("srv"), Some("1"), None),
+            (GROUP, &half_a_group(blank_sdc()), Some("1"), None),
+        ] {
+            let layout = crate::layout::read_yaml(layout).unwrap().layout;
+            let request = crate::assigned::request(&Machine::default(), "m", &asked(order), &[]);
+            let judged = nothing_is_orphaned(&layout, inventory, &request).map_err(|error| error.to_string());
+            assert_eq!(judged.is_err(), refused.is_some(), "{judged:?} {inventory:?}");
+            refused.iter().for_each(|words| {
+                let error = judged.as_ref().unwrap_err();
+                assert!(error.contains(words) && error.contains("without_marker"), "{words}: {error}");
+            });
+        }
     }
 
     #[test]

@@ -28,14 +28,14 @@ fn inventory(marker: Option<Marker>) -> Inventory {
 fn an_attempt_that_never_heard_the_answer_did_not_begin() {
     let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
     let guid = uuid::Uuid::from_u128(7).to_string();
-    let disks = vec![MarkedDisk { device: "/dev/sda".into(), guid, ..MarkedDisk::default() }];
+    let disks = vec![MarkedDisk { device: "/dev/sda".into(), guid: Some(guid), ..MarkedDisk::default() }];
     let marker =
-        Marker { machine: "m".into(), allocation: "a".into(), order: "o-1".into(), disks, ..Marker::default() };
+        Marker { machine: "m".into(), allocation: "a".into(), order: Some("o-1".into()), disks, ..Marker::default() };
     for (there, begun) in [
         (Some(marker.clone()), false),
         (None, true),
         (Some(Marker { disks: vec![], ..marker.clone() }), true),
-        (Some(Marker { order: "o-2".into(), ..marker }), true),
+        (Some(Marker { order: Some("o-2".into()), ..marker }), true),
     ] {
         let order = Some(Order { id: "o-2".into(), begun: true, ..Order::default() });
         let mut allocation = Allocation { id: "a".into(), order, reinstall: true, ..Allocation::default() };
@@ -50,7 +50,8 @@ fn an_attempt_that_never_heard_the_answer_did_not_begin() {
 fn a_file_that_lies_there_for_ever_is_carried_out_once() {
     let layout = crate::layout::read_yaml(LAYOUT).unwrap().layout;
     let marker = |order: &str| {
-        Some(Marker { machine: "m".into(), allocation: "a".into(), order: order.into(), ..Marker::default() })
+        let order = crate::empty::some(order.to_owned());
+        Some(Marker { machine: "m".into(), allocation: "a".into(), order, ..Marker::default() })
     };
     for (there, order, is_done) in [
         (None, None, false),
@@ -85,6 +86,6 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
     let agent = Agent { settings, machine: "m".into(), reporter: Reporter::new(control.clone()).into(), control };
     let failure = agent.prepare(&Inventory::default()).err().expect("a key that is none was taken");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
-    assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", "o-1"));
+    assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
     assert_eq!(failure.way(&Acknowledged::default()), Way::Back);
 }

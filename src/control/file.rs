@@ -151,7 +151,9 @@ impl FileControl {
         if allocation.id.is_empty() {
             return refused("has no allocationuuid: no marker could say that it is installed");
         }
-        if allocation.reinstall && !allocation.order_id().parse::<u64>().is_ok_and(|number| number > 0) {
+        if allocation.reinstall
+            && !allocation.order_id().is_some_and(|id| id.parse::<u64>().is_ok_and(|number| number > 0))
+        {
             return refused(
                 "says reinstall: true, which needs an order with a number as its id, so that it is carried out once: \
                  \"1\" for the first, a larger one for each that follows",
@@ -254,7 +256,7 @@ impl Control for FileControl {
     }
 
     /// Is the file still what it was? Whoever takes it away or changes it until now has prevented what it asked for.
-    fn point_of_no_return(&self, _: &str, _: &str, _: &[MarkedDisk], _: &[Extents]) -> Result<()> {
+    fn point_of_no_return(&self, _: &str, _: Option<&str>, _: &[MarkedDisk], _: &[Extents]) -> Result<()> {
         let before = self.machine()?;
         if self.look()?.as_ref() == Some(&before) {
             return Ok(());

@@ -174,11 +174,11 @@ impl Control for HttpControl {
     fn point_of_no_return(
         &self,
         allocation: &str,
-        order: &str,
+        order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
     ) -> Result<()> {
-        let (allocationuuid, order) = (allocation.to_owned(), order.to_owned());
+        let (allocationuuid, order) = (allocation.to_owned(), order.map(str::to_owned));
         let notice = PointOfNoReturn { allocationuuid, order, disks: disks.to_vec(), extents: extents.to_vec() };
         let path = self.of_machine("/point-of-no-return");
         self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
@@ -209,84 +209,66 @@ mod tests {
     use super::*;
     use crate::facts::{EventName, Failed};
     use crate::testing::control::ended;
-    use std::io::{BufRead, BufReader, Read, Write};
-    use std::net::TcpListener;
-    use std::sync::mpsc::{Receiver, channel};
+    use crate::testing::http::{Request, Server};
 
-    /// A control plane that gives these answers, one a call, and what it was asked: request line and body.
-    fn control(answers: &'static [(u16, &'static str)]) -> (HttpControl, Receiver<(String, String)>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let (sender, asked) = channel();
-        std::thread::spawn(move || {
-            for (status, answer) in answers {
-                let mut stream = BufReader::new(listener.accept().unwrap().0);
-                let mut lines = (&mut stream).lines().map(Result::unwrap).take_while(|line| !line.is_empty());
-                let request = lines.next().unwrap();
-                let length =
-                    lines.filter_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-                let mut body = vec![0; length.last().unwrap_or(0)];
-                stream.read_exact(&mut body).unwrap();
-                let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {}", answer.len());
-                write!(stream.get_mut(), "{head}\r\n\r\n{answer}").unwrap();
-                sender.send((request, String::from_utf8(body).unwrap())).unwrap();
-            }
-        });
-        (HttpControl::new(&url, "t", "m-1").unwrap(), asked)
+    /// A control plane that gives these answers, one a call.
+    fn control(answers: &[(u16, &str)]) -> (HttpControl, Server) {
+        let server = Server::script(answers);
+        (HttpControl::new(server.url("").trim_end_matches('/'), "t", "m-1").unwrap(), server)
+    }
+
+    /// What it was asked: request lines.
+    fn lines(server: &Server) -> Vec<String> {
+        server.requests().iter().map(Request::line).collect()
     }
 
     #[test]
     fn a_reinstall_begins_only_when_the_control_plane_says_so() {
         const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
-        let (control, asked) = control(const { &[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)] });
-        let begin = || control.point_of_no_return("a-1", "o-1", &[], &[]);
+        let (control, server) = control(&[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)]);
+        let begin = || control.point_of_no_return("a-1", Some("o-1"), &[], &[]);
         begin().unwrap();
         begin().unwrap();
         let error = begin().unwrap_err().to_string();
         assert!(error.starts_with("begin the reinstall: http://127.0.0.1:"), "{error}");
         assert!(error.contains("409") && error.ends_with(": order o-1 was cancelled"), "{error}");
-        let asked: Vec<_> = asked.iter().collect();
+        let asked = server.requests();
         assert_eq!(asked.len(), 4, "a refusal is not asked again");
-        for (request, body) in asked {
-            assert_eq!(request, "POST /v1/machine/m-1/point-of-no-return HTTP/1.1");
-            assert_eq!(body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
+        for request in asked {
+            assert_eq!(request.line(), "POST /v1/machine/m-1/point-of-no-return");
+            assert_eq!(request.body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
         }
     }
 
     #[test]
     fn a_token_that_is_not_taken_any_more_is_registered_again_once() {
         const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
-        let (control, asked) = control(const { &[(200, "{}"), (401, MOVED), (503, ""), (200, "{}"), (204, "")] });
+        let (control, server) = control(&[(200, "{}"), (401, MOVED), (503, ""), (200, "{}"), (204, "")]);
         control.register(&Inventory::default()).unwrap();
         assert!(!control.wait(Duration::from_secs(1)).unwrap());
-        let asked: Vec<String> = asked.iter().map(|(request, _)| request).collect();
-        let (register, wait) = ("POST /v1/machine/register HTTP/1.1", "GET /v1/machine/m-1/wait?seconds=1 HTTP/1.1");
-        assert_eq!(asked, [register, wait, register, register, wait]);
+        let (register, wait) = ("POST /v1/machine/register", "GET /v1/machine/m-1/wait?seconds=1");
+        assert_eq!(lines(&server), [register, wait, register, register, wait]);
     }
 
     #[test]
     fn an_event_that_is_not_taken_is_sent_again_after_another_registration() {
         const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
-        let answers = const { &[(200, "{}"), (401, MOVED), (200, "{}"), (200, "{}"), (401, MOVED)] };
-        let (control, asked) = control(answers);
+        let (control, server) = control(&[(200, "{}"), (401, MOVED), (200, "{}"), (200, "{}"), (401, MOVED)]);
         control.register(&Inventory::default()).unwrap();
         control.event(&said("one")).unwrap();
         assert!(control.event(&said("two")).unwrap_err().is_refusal(), "not so soon again");
-        let asked: Vec<_> = asked.iter().collect();
-        let (register, event) = ("POST /v1/machine/register HTTP/1.1", "POST /v1/machine/m-1/event HTTP/1.1");
-        assert_eq!(
-            asked.iter().map(|(request, _)| request).collect::<Vec<_>>(),
-            [register, event, register, event, event]
-        );
-        assert_eq!((asked[0].1.as_str(), asked[1].1.as_str()), (asked[2].1.as_str(), asked[3].1.as_str()));
-        assert!(asked[3].1.contains("one") && asked[4].1.contains("two"), "{asked:?}");
+        let (register, event) = ("POST /v1/machine/register", "POST /v1/machine/m-1/event");
+        assert_eq!(lines(&server), [register, event, register, event, event]);
+        let bodies: Vec<String> = server.requests().into_iter().map(|request| request.body).collect();
+        assert_eq!((&bodies[0], &bodies[1]), (&bodies[2], &bodies[3]));
+        assert!(bodies[3].contains("one") && bodies[4].contains("two"), "{bodies:?}");
     }
 
     /// An installation goes on while its events go nowhere.
     #[test]
     fn no_event_waits_for_a_server_that_is_away() {
         const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;
-        let (control, asked) = control(const { &[(401, MOVED), (503, ""), (200, "{}"), (401, MOVED), (503, "")] });
+        let (control, server) = control(&[(401, MOVED), (503, ""), (200, "{}"), (401, MOVED), (503, "")]);
         assert!(control.event(&said("one")).unwrap_err().is_refusal(), "nothing to register with");
         let error = control.event(&said("two")).unwrap_err();
         assert!(error.to_string().contains("503"), "{error}");
@@ -294,7 +276,7 @@ mod tests {
         *control.by_event.lock().unwrap() = None;
         let error = control.event(&said("three")).unwrap_err().to_string();
         assert!(error.starts_with("register: ") && error.contains("503"), "{error}");
-        assert_eq!(asked.iter().count(), 5, "each is asked once");
+        assert_eq!(server.requests().len(), 5, "each is asked once");
     }
 
     fn said(message: &str) -> Event {
@@ -305,12 +287,12 @@ mod tests {
     #[test]
     fn a_token_that_has_ended_is_a_refusal() {
         const ENDED: &str = r#"{"statuscode": 401, "message": "older than a day"}"#;
-        let (control, asked) = control(const { &[(401, ENDED), (200, "{}"), (401, ENDED), (401, ENDED)] });
+        let (control, server) = control(&[(401, ENDED), (200, "{}"), (401, ENDED), (401, ENDED)]);
         let error = control.register(&Inventory::default()).unwrap_err();
         assert!(error.is_refusal() && error.to_string().ends_with("401 Unauthorized: older than a day"), "{error}");
         control.register(&Inventory::default()).unwrap();
         assert!(control.wait(Duration::ZERO).unwrap_err().is_refusal());
-        assert_eq!(asked.iter().count(), 4);
+        assert_eq!(server.requests().len(), 4);
     }
 
     #[test]
@@ -330,7 +312,7 @@ mod tests {
     #[test]
     fn another_attempt_is_only_made_when_it_is_asked_for() {
         let answers = &[(200, r#"{"retry": true}"#), (200, r#"{"retry": false}"#), (200, "{}"), (200, "thanks")];
-        let (control, _asked) = control(answers);
+        let (control, _server) = control(answers);
         for ((_, answer), retry) in answers.iter().zip([true, false, false, false]) {
             assert_eq!(control.report(&ended()).unwrap(), Acknowledged { retry }, "{answer}");
         }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// A control plane, seen from one machine.
 pub trait Control: Send + Sync {
-    /// Tells what this machine is.
+    /// Tells the control plane what this machine is.
     ///
     /// # Errors
     /// The control plane cannot be reached within its bounded retries, or refuses.
@@ -48,16 +48,16 @@ pub trait Control: Send + Sync {
     /// It did not arrive. The caller drops it.
     fn event(&self, event: &Event) -> Result<()>;
 
-    /// Tells that the allocation or its order, by their ids, is about to destroy, and returns when the control plane still wants that. The
-    /// disks are those that the layout means now: the next attempt must not take another one for them. The extents are what each
-    /// stage may write, for a control plane that keeps a record.
+    /// Announces that this allocation or order is about to destroy data. Returns if the control plane still wants that.
+    /// `disks` are those that the layout means now, so that the next attempt takes no other disk for one of them.
+    /// `extents` say what each stage may write, for a control plane that keeps a record.
     ///
     /// # Errors
     /// As [`Control::register`]; the order is no longer in force.
     fn point_of_no_return(
         &self,
         allocation: &str,
-        order: &str,
+        order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
     ) -> Result<()>;
@@ -68,7 +68,7 @@ pub trait Control: Send + Sync {
     /// It was not acknowledged within bounded retries.
     fn report(&self, ended: &Ended) -> Result<Acknowledged>;
 
-    /// Does it remember what was installed? Where it does not, the marker on the disks is the only word for that.
+    /// Does the control plane remember what was installed? If not, only the marker on the disks tells.
     fn remembers(&self) -> bool {
         true
     }
@@ -77,7 +77,7 @@ pub trait Control: Send + Sync {
 /// The answer to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledged {
-    /// Of a failed reinstall: boot over PXE at once for another attempt.
+    /// After a failed reinstall: boot over PXE at once, for another attempt.
     #[serde(default)]
     pub retry: bool,
 }

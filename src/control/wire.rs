@@ -120,8 +120,8 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<Erased>,
     /// Id of the order that a reinstall carried out; empty for an install.
-    #[serde(default)]
-    pub order: String,
+    #[serde(default, with = "crate::empty")]
+    pub order: Option<String>,
     /// Of a failure: every disk is as it was before, and the machine goes back to what it had.
     #[serde(default)]
     pub untouched: bool,
@@ -168,7 +168,8 @@ impl Report {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointOfNoReturn {
     pub allocationuuid: String,
-    pub order: String,
+    #[serde(with = "crate::empty")]
+    pub order: Option<String>,
     /// Those that the layout means now: the next attempt must not take another one for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,

@@ -107,7 +107,7 @@ pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std
         stop_using(&mut inventory);
     }
     let subject = Subject {
-        machine: inventory.system.uuid.clone(),
+        machine: inventory.system.uuid.clone().unwrap_or_default(),
         image: "the image".to_owned(),
         url: "the image's server".to_owned(),
         ..Subject::default()
@@ -160,7 +160,7 @@ fn in_colour(said: &impl Display) -> String {
 fn waived(inventory: &Inventory) -> Claim {
     let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
     Claim {
-        machine: marker.map_or_else(|| inventory.system.uuid.clone(), |marker| marker.machine.clone()),
+        machine: marker.map(|marker| &marker.machine).or(inventory.system.uuid.as_ref()).cloned().unwrap_or_default(),
         allocation: marker.map(|marker| marker.allocation.clone()).unwrap_or_default(),
         waiver: Some(Waiver::Operator),
         ..Claim::default()

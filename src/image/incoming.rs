@@ -64,7 +64,7 @@ impl Incoming {
     /// `plain` says what is wanted: a tree of files, or a disk.
     ///
     /// # Errors
-    /// TLS cannot be set up, or the image's manifest is not of this image.
+    /// TLS cannot be set up, or the worker cannot be started.
     pub fn start(reached: Reached, plain: Plain) -> Result<Incoming> {
         Incoming::at_pace(reached, plain, Pace::default())
     }
@@ -77,7 +77,7 @@ impl Incoming {
     }
 
     fn arriving(&self, part: &Part, held_in: Option<Hold>) -> Result<Arriving> {
-        let feed = feed(&self.client, part, &self.pace)?;
+        let feed = feed(&self.client, part, &self.pace);
         let arriving = Arriving::start(feed, &part.digest, self.plain, held_in);
         arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
     }

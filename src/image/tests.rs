@@ -2,7 +2,7 @@
 
 use super::flow::{Digest, Digesting, Kind, Stages, Told};
 use super::get::{self, Manifest, Pace, Part};
-use super::testing::{Act, Server, Tar, compress, noise, pace, reader};
+use super::testing::{Tar, compress, noise, pace, reader};
 use super::tree::tests::names;
 pub(crate) use super::tree::tests::{assert_same, look};
 use super::tree::{Counter, Root, members_of, untar};
@@ -10,6 +10,7 @@ use super::{Beneath, Burned, Incoming, Plain, Reached, Source};
 use crate::error::{Phase, Result};
 use crate::facts::Hidden;
 use crate::http;
+use crate::testing::http::{Act, Server};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;

@@ -13,9 +13,9 @@ pub struct VolumeGroup {
     pub tags: Vec<String>,
     pub physical: Vec<PhysicalVolume>,
     pub volumes: Vec<LogicalVolume>,
-    /// Why LVM lets nobody here have it: it is exported, or another host's; empty for no reason.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub closed: String,
+    /// Why LVM lets nobody here have it: it is exported, or another host's.
+    #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,9 +39,9 @@ pub struct LogicalVolume {
     pub running: Option<String>,
     #[serde(default, skip_serializing_if = "Health::is_whole")]
     pub health: Health,
-    /// What its activation would do to others: `is being moved, which would go on`; empty for nothing.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub entangled: String,
+    /// What its activation would do to others: `is being moved, which would go on`.
+    #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
+    pub entangled: Option<String>,
 }
 
 /// Are all the data of a volume there?

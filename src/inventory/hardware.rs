@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 /// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System {
-    /// SMBIOS UUID, lower case; empty when the firmware gives none.
-    pub uuid: String,
+    /// SMBIOS UUID, lower case; the firmware may give none.
+    #[serde(with = "crate::empty")]
+    pub uuid: Option<String>,
     #[serde(default)]
     pub vendor: String,
     #[serde(default)]

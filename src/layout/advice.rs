@@ -2,7 +2,7 @@
 //! disks that no machine has.
 
 use super::hints::doubts;
-use super::{Disk, Filesystem, Format, Layout, PartitionKind, partition_device};
+use super::{Disk, Filesystem, Format, Layout, PartitionKind, Size, partition_device};
 use crate::problem::Problem;
 
 /// 64 TiB: no disk is so large yet.
@@ -87,10 +87,10 @@ impl Layout {
             let mut on = self.filesystems.iter().filter(|filesystem| filesystem.device == device);
             on.any(|filesystem| filesystem.path.as_deref().is_some_and(|path| paths.contains(&path)))
         };
-        let mut advise = |place: String, device: &str, size_mib: u64| {
+        let mut advise = |place: String, device: &str, size: Size| {
+            let Some(size_mib) = size.mib() else { return };
             let is_esp = mounts(device, &["/boot/efi", "/efi"]);
             let unit = match size_mib {
-                0 => return,
                 _ if size_mib >= HUGE_MIB && size_mib.is_multiple_of(1 << 20) => {
                     format!("in bytes it would be {}", size_mib >> 20)
                 }
@@ -111,11 +111,11 @@ impl Layout {
         for (index, disk) in self.disks.iter().enumerate() {
             for (number, part) in disk.partitions.iter().enumerate() {
                 let place = format!("disks[{index}].partitions[{number}].size");
-                advise(place, &partition_device(&disk.device, part.number), part.size_mib);
+                advise(place, &partition_device(&disk.device, part.number), part.size);
             }
         }
         for (index, volume) in self.logicalvolumes.iter().enumerate() {
-            advise(format!("logicalvolumes[{index}].size"), &volume.device(), volume.size_mib);
+            advise(format!("logicalvolumes[{index}].size"), &volume.device(), volume.size);
         }
     }
 

@@ -94,7 +94,7 @@ fn disk(yaml: &mut String, disk: &Disk) {
 fn in_one_line(partition: &Partition) -> String {
     let mut fields = vec![format!("number: {}", partition.number)];
     fields.extend(partition.label.as_ref().map(|label| format!("label: {}", scalar(label))));
-    fields.push(format!("size: {}", partition.size_mib));
+    fields.push(format!("size: {}", partition.size));
     fields.extend(partition.kind.map(|kind| format!("gpttype: {}", quoted(kind.code()))));
     fields.join(", ")
 }
@@ -122,7 +122,7 @@ fn volume(yaml: &mut String, volume: &LogicalVolume) {
     let lines = vec![
         ("name", scalar(&volume.name)),
         ("volumegroup", scalar(&volume.volumegroup)),
-        ("size", volume.size_mib.to_string()),
+        ("size", volume.size.to_string()),
         ("lvmtype", scalar(volume.lvmtype.name())),
     ];
     item(yaml, lines);

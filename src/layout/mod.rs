@@ -13,6 +13,7 @@ mod fuzz;
 pub mod hints;
 mod mkfs;
 pub mod set;
+mod size;
 mod spellings;
 #[cfg(test)]
 mod tests;
@@ -20,15 +21,17 @@ mod tests;
 pub mod tree;
 mod types;
 mod validate;
+mod words;
 
 pub use advice::likely_disk;
 pub use below::Below;
 pub use canonical::{canonical_yaml, digest};
 pub use constraints::{ImageId, Version};
+pub use size::Size;
 #[cfg(feature = "desk")]
 pub use spellings::{FILESYSTEM_OF_V2, LAYOUT_OF_V2};
 pub use spellings::{Parsed, read_all, read_json, read_yaml, respelt};
 pub use types::*;
 pub use validate::validate;
 
-use fields::nearest;
+use words::nearest;

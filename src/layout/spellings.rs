@@ -10,8 +10,9 @@ mod stacked;
 use super::constraints;
 use super::document::{self, Node, Value, marked};
 use super::edit::{self, Edit, New};
-use super::fields::{Field, Fields, Places, Reader, plain, quoted};
+use super::fields::{Field, Fields, Places, Reader};
 use super::validate::validate_except;
+use super::words::{plain, quoted};
 use super::{Constraints, Layout};
 use crate::problem::Problem;
 

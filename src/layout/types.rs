@@ -3,6 +3,7 @@
 //! Serialised, it is metal-api's wire format (`v1.FilesystemLayoutResponse`). Reading goes through
 //! [`super::read_yaml`] and [`super::read_json`], which know the other spellings in use.
 
+use super::size::Size;
 use crate::marker::Promise;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -153,8 +154,8 @@ pub struct Partition {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// MiB; 0 is all that is left of the disk.
-    #[serde(rename = "size")]
-    pub size_mib: u64,
+    #[cfg_attr(feature = "desk", schemars(with = "u64"))]
+    pub size: Size,
     /// Type in the partition table; `8300` where nothing is said.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
     pub kind: Option<PartitionKind>,
@@ -197,8 +198,8 @@ pub struct LogicalVolume {
     /// The group it is in.
     pub volumegroup: String,
     /// MiB; 0 is all that is left of the group.
-    #[serde(rename = "size")]
-    pub size_mib: u64,
+    #[cfg_attr(feature = "desk", schemars(with = "u64"))]
+    pub size: Size,
     /// How its data lie on the physical volumes.
     pub lvmtype: LvmType,
 }

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::http;
-use crate::image::testing::{Act, Server, noise};
+use crate::image::testing::noise;
 use crate::image::tests::{assert_same, look, make_zoo};
 use crate::image::{self, Beneath, Incoming, Keys};
+use crate::testing::http::{Act, Server};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process;

@@ -31,6 +31,7 @@ impl Deciding<'_> {
                 absent: Some(index),
                 blank: false,
                 size_bytes: None,
+                most_bytes: 0,
                 sector_bytes: 512,
                 stripe_bytes: 0,
                 content: Err("it is not there".to_owned()),

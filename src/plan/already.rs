@@ -49,8 +49,7 @@ pub struct Marked<'a> {
 /// Was the marker written by the attempt that has begun? That attempt reported the GUIDs of its new tables before it began: the
 /// marker must have them all. An image that brings its own tables leaves no such GUID; then any begun attempt will do.
 fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
-    let mut new =
-        claim.begun_on.iter().filter(|disk| !disk.guid.is_empty() && disk.guid != disk.guid_before).peekable();
+    let mut new = claim.begun_on.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before).peekable();
     if new.peek().is_none() {
         return !claim.begun_on.is_empty();
     }
@@ -58,7 +57,7 @@ fn is_of_begun(claim: &Claim, marker: &Marker) -> bool {
 }
 
 fn is_order(claim: &Claim, marker: &Marker) -> bool {
-    !claim.order.is_empty() && claim.order == marker.order
+    claim.order.is_some() && claim.order == marker.order
 }
 
 /// The plan mounts root and /boot without writing, and boots.
@@ -100,12 +99,12 @@ pub fn arrange(
             };
             Ok(Plan { extents: extents::of(&plan, inventory), ..plan })
         }
-        Err(message) => Err(Box::new(Refusal {
+        Err(why) => Err(Box::new(Refusal {
+            problems: vec![Problem::new("filesystems", cannot(&request, &why))],
             mode: request.mode,
             subject: request.subject,
             layout: layout.id.clone(),
             disks,
-            problems: vec![Problem::new("filesystems", message)],
         })),
     }
 }
@@ -116,32 +115,40 @@ fn mounts(layout: &Layout, inventory: &Inventory, marked: &Marked) -> Result<(Ve
     let mut mounts = vec![root];
     if let Some(boot) = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/boot")) {
         let Some(device) = now(layout, inventory, marked.marker, &boot.device) else {
-            return Err(cannot("/boot", &boot.device, "which is not there or does not run"));
+            return Err(format!("/boot is on {}, which is not there or does not run", boot.device));
         };
         mounts.push(look(inventory, &device, "/boot")?.0);
     }
     Ok((mounts, root_uuid))
 }
 
-fn cannot(path: &str, device: &str, why: &str) -> String {
+/// Once the control plane knows the installation, an erased disk is refused too: only an order makes it anew.
+fn cannot(request: &Request, why: &str) -> String {
+    let is_known = request.claim.as_ref().is_some_and(Claim::is_installed);
+    let anew = match request.mode {
+        Mode::Install if is_known => "order a reinstall",
+        Mode::Install | Mode::Reinstall => "erase the disk that carries /",
+    };
     format!(
-        "this allocation is installed already and is not installed again, but it cannot be booted from here: {path} is on {device}, {why}. Boot it from its disk; or, to install it anew, erase the disk that carries /"
+        "this allocation is installed already, so it is not installed again. But it cannot be booted from here: {why}. Boot it from its disk. To install it anew, {anew}"
     )
 }
 
-/// A mount that neither writes nor replays a journal, and the UUID of the filesystem.
+/// A mount that neither writes nor replays a journal, and the UUID of the filesystem; or why there is none.
 fn look(inventory: &Inventory, device: &str, path: &str) -> Result<(MountFilesystem, String), String> {
     let filesystem = match signatures(inventory, device) {
         [one] => one,
-        _ => return Err(cannot(path, device, "where there is not exactly one filesystem")),
+        [] => return Err(format!("{path} is on {device}, which has no signature of a filesystem")),
+        _ => return Err(format!("{path} is on {device}, which has several signatures at once")),
     };
     let format = Format::ALL.into_iter().find(|format| format.name() == filesystem.kind);
     let Some((format, option)) = format.and_then(|format| Some((format, without_replay(format)?))) else {
-        let why = format!("which holds {}", display::signature(filesystem));
-        return Err(cannot(path, device, &why));
+        let held = display::signature(filesystem);
+        return Err(format!("{path} is on {device}, which holds {held}, and that cannot be mounted without a write"));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
-    let mount = MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options };
+    let mount =
+        MountFilesystem { device: device.to_owned(), path: path.to_owned(), format, options, others: Vec::new() };
     Ok((mount, filesystem.uuid.clone()))
 }
 

@@ -1,12 +1,12 @@
 //! Decides the arrays: made on devices that are made, or kept when they are found as the layout says.
 
-use super::CreateArray;
 use super::absent::survives;
-use super::capacity::{array_bytes, stripe_bytes};
-use super::devices::{Below, Device, Fate};
+use super::capacity::{array_bytes, most_array_bytes, stripe_bytes};
+use super::devices::{Below, Device, Fate, Size};
 use super::sectors::MIB;
 use super::trying;
 use super::verdict::{ArrayFate, Deciding};
+use super::{CreateArray, Member};
 use crate::inventory::{self, ArrayMember, MemberRole, Signature, Tried};
 use crate::layout::Raid;
 
@@ -56,6 +56,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: false,
             size_bytes,
+            most_bytes: most_array_bytes(raid, below.present().map(|device| device.size().most())),
             sector_bytes: below.sector_bytes(),
             stripe_bytes: stripe_bytes(raid),
             content: Ok(&[]),
@@ -70,7 +71,8 @@ impl<'a> Deciding<'a> {
             spares,
             createoptions: raid.other_options(),
         };
-        self.decided.array_trials.extend(trying::array(&made, &sizes, below.sector_bytes()));
+        let members: Vec<Size> = below.present().map(Device::size).collect();
+        self.decided.array_trials.extend(trying::array(&made, &members, below.sector_bytes()));
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
@@ -100,6 +102,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: running.is_some_and(|running| running.blank),
             size_bytes: running.map(|running| running.size_bytes),
+            most_bytes: 0,
             sector_bytes: below.sector_bytes(),
             stripe_bytes: 0,
             content,
@@ -165,15 +168,15 @@ impl<'a> Deciding<'a> {
     }
 }
 
-/// The devices for mdadm, and how many of them are spares: `missing` for an absent active device, nothing for an absent spare.
-fn with_missing(raid: &Raid, below: &Below) -> (Vec<String>, u32) {
+/// The devices for mdadm, and how many of them are spares. An absent spare has no place among them.
+fn with_missing(raid: &Raid, below: &Below) -> (Vec<Member>, u32) {
     let active = raid.devices.len().saturating_sub(raid.spares as usize);
     let device = |(place, device): (usize, &Device)| match device.absent {
-        None => Some(device.path.clone()),
-        Some(_) if place < active => Some("missing".to_owned()),
+        None => Some(Member::Device(device.path.clone())),
+        Some(_) if place < active => Some(Member::Missing),
         Some(_) => None,
     };
-    let devices: Vec<String> = below.devices.iter().enumerate().filter_map(device).collect();
+    let devices: Vec<Member> = below.devices.iter().enumerate().filter_map(device).collect();
     let spares = devices.len().saturating_sub(active);
     (devices, spares as u32)
 }

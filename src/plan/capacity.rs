@@ -1,7 +1,7 @@
 //! How much room stacked devices have, before they exist. Where a tool decides by itself, this is the least it leaves.
 
 use super::sectors::MIB;
-use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel};
+use crate::layout::{Filesystem, Format, LvmType, Raid, RaidLevel, Size};
 
 /// LVM's default.
 pub const EXTENT_BYTES: u64 = 4 * MIB;
@@ -26,6 +26,19 @@ pub fn array_bytes(raid: &Raid, metadata: &str, sizes: &[Option<u64>]) -> Option
         RaidLevel::Raid10 => member.saturating_mul(active(raid)) / 2,
         _ => member.saturating_mul(data_members(raid)),
     })
+}
+
+/// An array of these members is not larger, whatever its create options are.
+pub fn most_array_bytes(raid: &Raid, most_of_members: impl Iterator<Item = u64>) -> u64 {
+    let members: Vec<u64> = most_of_members.collect();
+    let least = members.iter().copied().min().unwrap_or_default();
+    match raid.level {
+        // It uses all of unequal members.
+        RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+        // Its layout says how many copies there are.
+        RaidLevel::Raid10 => least.saturating_mul(active(raid)),
+        _ => least.saturating_mul(data_members(raid)),
+    }
 }
 
 /// What one member contributes. Metadata 1.1 and 1.2 leave room in front for a reshape: a 1024th of the member, at most
@@ -81,22 +94,31 @@ pub struct NoRoom {
     pub existing_mib: u64,
 }
 
+/// Bytes of a volume that says its size, in a group of so many physical volumes of which nobody knows how large they are.
+pub fn asked_for(kind: LvmType, size: Size, physical: usize) -> Option<u64> {
+    let unit = match kind {
+        LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
+        LvmType::Striped => EXTENT_BYTES.saturating_mul(physical as u64),
+    };
+    size.mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
+}
+
 /// Takes a volume's extents out of `free`, the free extents of each physical volume; returns its bytes.
 ///
 /// # Errors
 /// There are not enough, or not where the type needs them.
-pub fn allocate(kind: LvmType, size_mib: u64, free: &mut [u64]) -> Result<u64, NoRoom> {
-    let wanted = size_mib.div_ceil(EXTENT_BYTES / MIB);
+pub fn allocate(kind: LvmType, size: Size, free: &mut [u64]) -> Result<u64, NoRoom> {
+    let wanted = size.mib().map(|mib| mib.div_ceil(EXTENT_BYTES / MIB));
     match kind {
         LvmType::Linear => {
-            let extents = if size_mib == 0 { free.iter().sum() } else { wanted };
+            let extents = wanted.unwrap_or_else(|| free.iter().sum());
             take_linear(extents.max(1), free)?;
             Ok(extents * EXTENT_BYTES)
         }
         LvmType::Striped => {
             let stripes = free.len() as u64;
             let room = free.iter().copied().min().unwrap_or_default();
-            let each = if size_mib == 0 { room.max(1) } else { wanted.div_ceil(stripes.max(1)) };
+            let each = wanted.map_or(room.max(1), |wanted| wanted.div_ceil(stripes.max(1)));
             enough(each.saturating_mul(stripes), room.saturating_mul(stripes))?;
             free.iter_mut().for_each(|free| *free -= each);
             Ok(each * stripes * EXTENT_BYTES)
@@ -106,7 +128,7 @@ pub fn allocate(kind: LvmType, size_mib: u64, free: &mut [u64]) -> Result<u64, N
             order.truncate(2);
             let room = if order.len() < 2 { 0 } else { order.iter().map(|&at| free[at]).min().unwrap_or_default() };
             // One extent of each leg is metadata.
-            let leg = if size_mib == 0 { room.max(2) } else { wanted.saturating_add(1) };
+            let leg = wanted.map_or(room.max(2), |wanted| wanted.saturating_add(1));
             enough(leg.saturating_mul(2), room.saturating_mul(2))?;
             order.iter().for_each(|&at| free[at] -= leg);
             Ok((leg - 1) * EXTENT_BYTES)
@@ -221,6 +243,39 @@ mod tests {
     }
 
     #[test]
+    fn no_option_makes_an_array_larger_than_this() {
+        for (level, spares, expected) in [
+            (RaidLevel::Raid0, 0, 7),
+            (RaidLevel::Raid1, 0, 1),
+            (RaidLevel::Raid5, 1, 2),
+            (RaidLevel::Raid6, 0, 2),
+            (RaidLevel::Raid10, 0, 4),
+        ] {
+            let array = raid(level, 4, spares, &["--size=max", "--layout=n2"]);
+            let members = [GIB, 2 * GIB, 2 * GIB, 2 * GIB];
+            assert_eq!(most_array_bytes(&array, members.into_iter()) / GIB, expected, "{level}");
+        }
+        let all = raid(RaidLevel::Raid0, 2, 0, &[]);
+        assert_eq!(most_array_bytes(&all, [u64::MAX; 2].into_iter()), u64::MAX);
+    }
+
+    #[test]
+    fn a_volume_has_the_size_that_it_asks_for_in_whole_extents() {
+        for (kind, size_mib, expected_mib) in [
+            (LvmType::Linear, 0, None),
+            (LvmType::Linear, 401, Some(404)),
+            (LvmType::Raid1, 400, Some(400)),
+            (LvmType::Striped, 401, Some(408)),
+        ] {
+            assert_eq!(
+                asked_for(kind, Size::from(size_mib), 3),
+                expected_mib.map(|mib: u64| mib * MIB),
+                "{kind} {size_mib}"
+            );
+        }
+    }
+
+    #[test]
     fn physical_volumes_lose_their_metadata_and_the_rest_of_an_extent() {
         let cases = [(GIB, 0, 255), (MIB, 0, 0), (5 * MIB, 0, 1), (5 * MIB - 1, 0, 0), (8 * MIB, 4 * MIB, 1)];
         for (size, stripe, expected) in cases {
@@ -251,7 +306,7 @@ mod tests {
         ];
         for (kind, size_mib, free, expected, left) in cases {
             let mut extents = free.to_vec();
-            let found = allocate(kind, size_mib, &mut extents).map(|bytes| bytes / MIB);
+            let found = allocate(kind, Size::from(size_mib), &mut extents).map(|bytes| bytes / MIB);
             assert_eq!((found, extents.as_slice()), (expected, left), "{kind} {size_mib} {free:?}");
         }
     }

@@ -29,11 +29,33 @@ pub struct Device<'a> {
     pub blank: bool,
     /// At least; `None` when that cannot be said.
     pub size_bytes: Option<u64>,
+    /// At most, where the size cannot be said.
+    pub most_bytes: u64,
     pub sector_bytes: u32,
     /// What LVM aligns to; 0 when nothing special.
     pub stripe_bytes: u64,
     /// What is on a kept device, or why that is not known.
     pub content: Result<&'a [Signature], String>,
+}
+
+/// How large a device is, as far as that can be said before it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    Known(u64),
+    AtMost(u64),
+}
+
+impl Size {
+    pub fn most(self) -> u64 {
+        let (Size::Known(bytes) | Size::AtMost(bytes)) = self;
+        bytes
+    }
+}
+
+impl Device<'_> {
+    pub fn size(&self) -> Size {
+        self.size_bytes.map_or(Size::AtMost(self.most_bytes), Size::Known)
+    }
 }
 
 /// Devices that something lies on, with one fate.

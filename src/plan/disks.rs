@@ -170,6 +170,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank,
             size_bytes: Some(size_bytes),
+            most_bytes: size_bytes,
             sector_bytes: found.sector_bytes,
             stripe_bytes: 0,
             content: Ok(content),
@@ -197,6 +198,7 @@ fn made<'a>(disk: &inventory::Disk, fate: Fate, path: String, size_bytes: u64) -
         absent: None,
         blank: false,
         size_bytes: Some(size_bytes),
+        most_bytes: size_bytes,
         sector_bytes: disk.sector_bytes,
         stripe_bytes: 0,
         content: Ok(&[]),
@@ -256,8 +258,8 @@ fn keep_partition(
         return Some(format!("{device} is to be kept, but {} has no partition {}", disk.device, wanted.number));
     };
     let found_mib = found.size_bytes / sectors::MIB;
-    if wanted.size_mib != 0 && wanted.size_mib != found_mib {
-        return Some(format!("{device} is to be kept with {} MiB, but has {found_mib} MiB", wanted.size_mib));
+    if let Some(mib) = wanted.size.mib().filter(|mib| *mib != found_mib) {
+        return Some(format!("{device} is to be kept with {mib} MiB, but has {found_mib} MiB"));
     }
     let kind = wanted.kind?;
     let is_kind = found.kind.eq_ignore_ascii_case(&kind.guid().to_string());

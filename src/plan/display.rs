@@ -13,7 +13,7 @@ use disks::disks;
 use super::{Mode, Plan, Refusal, Subject, Summary};
 use crate::inventory::{self, Partition, Signature};
 use crate::marker::Marker;
-use crate::text::bytes;
+use crate::text::{bytes, counted};
 use std::fmt;
 
 /// What is said of a device that shows nothing known, and is not proven blank: it may be somebody's data all the same.
@@ -76,7 +76,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let disks = |names: &[String]| format!("{} {}", names.len(), if names.len() == 1 { "disk" } else { "disks" });
+        let disks = |names: &[String]| counted(names.len(), "disk", "disks");
         let lost = match (self.wiped.is_empty(), self.lost_bytes) {
             (true, _) => String::new(),
             (false, 0) => " (nothing is lost)".to_owned(),
@@ -108,7 +108,7 @@ fn title(f: &mut fmt::Formatter<'_>, subject: &Subject, mode: Mode, layout: &str
 }
 
 fn already(f: &mut fmt::Formatter<'_>, marker: &Marker) -> fmt::Result {
-    let order = if marker.order.is_empty() { String::new() } else { format!(", order {}", marker.order) };
+    let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
     writeln!(f, "Allocation {}{order} is installed here already, with {}{time}.", marker.allocation, marker.image)?;
     writeln!(f, "Nothing is written. What is installed is booted.\n")

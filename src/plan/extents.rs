@@ -11,7 +11,6 @@
 
 use super::{ActivateGroup, AssembleArray, ByteRange, OfRun, OnDevice, Operation, Plan, Stage, StageName, Verdict};
 use crate::inventory::Inventory;
-use crate::layout::Format;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -76,7 +75,7 @@ impl Ground<'_> {
 
     /// What is made anew lies on disks that are open already.
     fn open_kept(&self, stage: &Stage, open: &mut Open) {
-        for device in stage.operations.iter().flat_map(|operation| self.written(operation)) {
+        for device in stage.operations.iter().flat_map(Ground::written) {
             for (disk, range) in self.ranges(&device) {
                 open.entry(disk).or_default().push(range);
             }
@@ -84,7 +83,7 @@ impl Ground<'_> {
     }
 
     /// Devices that an operation begins to write, beyond the disks that are made.
-    fn written(&self, operation: &Operation) -> Vec<String> {
+    fn written(operation: &Operation) -> Vec<String> {
         match operation {
             Operation::Device(OnDevice::AssembleArray(array)) => array.members.clone(),
             Operation::Device(OnDevice::ActivateGroup(group)) => group.devices.clone(),
@@ -104,9 +103,7 @@ impl Ground<'_> {
                 | OnDevice::StopArray { .. },
             ) => Vec::new(),
             Operation::Run(OfRun::Mount(mount)) if !mount.is_read_only() => {
-                let named = mount.named_devices().map(str::to_owned);
-                let parts = if mount.format == Format::Btrfs { self.parts_of_btrfs(&mount.path) } else { Vec::new() };
-                std::iter::once(mount.device.clone()).chain(named).chain(parts).collect()
+                mount.devices().map(str::to_owned).collect()
             }
             Operation::Run(
                 OfRun::ReachImage { .. }
@@ -134,16 +131,6 @@ impl Ground<'_> {
                 | OfRun::Kexec,
             ) => Vec::new(),
         }
-    }
-
-    /// A btrfs on several devices is mounted by one of them, and is known by the UUID that all of them have.
-    fn parts_of_btrfs(&self, path: &str) -> Vec<String> {
-        let line = self.plan.fstab.iter().find(|entry| entry.path == path);
-        let Some(uuid) = line.and_then(|entry| entry.source.strip_prefix("UUID=")) else { return Vec::new() };
-        let signatures = self.inventory.all_signatures();
-        let parts = signatures
-            .filter(|(_, found)| found.iter().any(|found| found.kind == Format::Btrfs.name() && found.uuid == uuid));
-        parts.map(|(device, _)| device.to_owned()).collect()
     }
 
     /// Where a device lies that was there before: a disk, a partition, or what a stage has put together of kept ones.

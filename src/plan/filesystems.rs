@@ -4,9 +4,10 @@ use super::Waiver;
 use super::capacity::least_mib;
 use super::devices::{Device, Fate};
 use super::display;
+use super::placed::{FilesystemFate, New};
 use super::returning::mountable;
 use super::sectors::MIB;
-use super::verdict::{Deciding, FilesystemFate};
+use super::verdict::Deciding;
 use crate::inventory::Tried;
 use crate::layout::{Filesystem, Format};
 use uuid::Uuid;
@@ -16,15 +17,7 @@ impl Deciding<'_> {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
             if filesystem.format == Format::Tmpfs {
-                self.decided.filesystems.push(FilesystemFate {
-                    device: "tmpfs".to_owned(),
-                    uuid: String::new(),
-                    keep: false,
-                    fill: false,
-                    image_partition: None,
-                    size_bytes: None,
-                    sector_bytes: 512,
-                });
+                self.decided.filesystems.push(FilesystemFate::Tmpfs);
             } else if let Some(device) = self.devices.get(&place, &filesystem.device) {
                 self.decide_filesystem(&place, filesystem, &device);
             }
@@ -36,10 +29,10 @@ impl Deciding<'_> {
         if device.absent.is_some() {
             return;
         }
-        let image_partition = self.layout.disks.iter().find_map(|disk| disk.image_partition(&filesystem.device));
-        if image_partition.is_some() {
-            let fate = FilesystemFate::new(device, String::new());
-            return self.decided.filesystems.push(FilesystemFate { image_partition, ..fate });
+        let in_image = self.layout.disks.iter().find_map(|disk| disk.image_partition(&filesystem.device));
+        if let Some(number) = in_image {
+            let device = device.path.clone();
+            return self.decided.filesystems.push(FilesystemFate::InImage { device, number });
         }
         let keep = device.fate == Fate::Kept;
         let is_filled = keep && filesystem.format != Format::None;
@@ -47,32 +40,56 @@ impl Deciding<'_> {
         let fill = is_filled && (device.blank || cut_off.is_some());
         // A blank disk is to be kept as well, from now on.
         let refused = device.fate != Fate::Wiped && is_root(filesystem);
-        let fate = match refused || keep && !fill {
-            true => keep_filesystem(filesystem, device),
-            false => too_small(filesystem, device).map_or_else(
-                // The same UUID again: what is cut off once more is known by it still.
-                || Ok(cut_off.clone().unwrap_or_else(|| filesystem_uuid(filesystem.format, (self.ids)()))),
-                Err,
-            ),
+        let fate = if refused || keep && !fill {
+            keep_filesystem(filesystem, device)
+        } else {
+            too_small(filesystem, device)
+                .map_or_else(|| Ok(self.new_filesystem(filesystem, device, cut_off, fill)), Err)
         };
         match fate {
-            Ok(uuid) => {
-                if fill {
-                    let said = match cut_off.is_some() && !device.blank {
-                        true => "an earlier attempt was cut off while it made it: the filesystem is made again",
-                        false => "there is nothing on it: the filesystem is made",
-                    };
-                    self.warn(format!("{}, but {said}", wish(filesystem, device)));
-                    let making = self.making(device, &uuid).map(|making| (filesystem.device.clone(), making));
-                    self.decided.filling.extend(making);
+            Ok(fate) => {
+                match &fate {
+                    FilesystemFate::Filled(new) => {
+                        self.say_filled(filesystem, device, &new.uuid);
+                        self.decide_return(place, filesystem, device, true);
+                    }
+                    FilesystemFate::Kept { .. } => self.decide_return(place, filesystem, device, false),
+                    FilesystemFate::Made(_)
+                    | FilesystemFate::InImage { .. }
+                    | FilesystemFate::Tmpfs
+                    | FilesystemFate::Unformatted { .. } => {}
                 }
-                if keep {
-                    self.decide_return(place, filesystem, device, fill);
-                }
-                self.decided.filesystems.push(FilesystemFate { keep, fill, ..FilesystemFate::new(device, uuid) });
+                self.decided.filesystems.push(fate);
             }
             Err(message) => self.refuse(place, message),
         }
+    }
+
+    fn new_filesystem(
+        &mut self,
+        filesystem: &Filesystem,
+        device: &Device,
+        cut_off: Option<String>,
+        fill: bool,
+    ) -> FilesystemFate {
+        // The same UUID again: what is cut off once more is known by it still.
+        let uuid = cut_off.or_else(|| filesystem_uuid(filesystem.format, (self.ids)()));
+        let (device, size, sector_bytes) = (device.path.clone(), device.size(), device.sector_bytes);
+        match uuid {
+            None => FilesystemFate::Unformatted { device, is_kept: false },
+            Some(uuid) if fill => FilesystemFate::Filled(New { device, uuid, size, sector_bytes }),
+            Some(uuid) => FilesystemFate::Made(New { device, uuid, size, sector_bytes }),
+        }
+    }
+
+    fn say_filled(&mut self, filesystem: &Filesystem, device: &Device, uuid: &str) {
+        let said = match device.blank {
+            true => "there is nothing on it: the filesystem is made",
+            false => "an earlier attempt was cut off while it made it: the filesystem is made again",
+        };
+        self.warn(format!("{}, but {said}", wish(filesystem, device)));
+        let making = self.making(device, uuid).map(|making| (filesystem.device.clone(), making));
+        self.decided.filling.extend(making);
     }
 }
 
@@ -119,22 +136,12 @@ fn names_more(option: &str) -> bool {
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))
 }
 
-impl FilesystemFate {
-    fn new(device: &Device, uuid: String) -> FilesystemFate {
-        FilesystemFate {
-            device: device.path.clone(),
-            uuid,
-            keep: false,
-            fill: false,
-            image_partition: None,
-            size_bytes: device.size_bytes,
-            sector_bytes: device.sector_bytes,
-        }
-    }
-}
-
 fn is_root(filesystem: &Filesystem) -> bool {
     filesystem.path.as_deref() == Some("/")
+}
+
+fn has_a_line_in_fstab(filesystem: &Filesystem) -> bool {
+    filesystem.format == Format::Swap || mountable(filesystem).is_some()
 }
 
 fn wish(wanted: &Filesystem, device: &Device) -> String {
@@ -151,14 +158,14 @@ fn too_small(filesystem: &Filesystem, device: &Device) -> Option<String> {
     ))
 }
 
-/// The UUID of the filesystem that is there, when it is the one that the layout means.
-fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<String, String> {
+/// Keeps the filesystem that is there, when it is the one that the layout means.
+fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
         let message = "holds /, where the new image goes, and cannot be kept: say wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
     }
     if wanted.format == Format::None {
-        return Ok(String::new());
+        return Ok(FilesystemFate::Unformatted { device: device.path.clone(), is_kept: true });
     }
     let wish = wish(wanted, device);
     match device.content.as_ref().map_err(|why| format!("{wish}, but {why}"))? {
@@ -170,7 +177,13 @@ fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<String, Strin
         [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
             Err(format!("{wish}, but there is {}", display::signature(one)))
         }
-        [one] => Ok(one.uuid.clone()),
+        [one] if one.uuid.is_empty() && has_a_line_in_fstab(wanted) => Err(format!(
+            "{wish}, but it has no UUID, by which /etc/fstab names it: give it one in the installed system"
+        )),
+        [one] => {
+            let uuid = (!one.uuid.is_empty()).then(|| one.uuid.clone());
+            Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })
+        }
         several => {
             let there: Vec<String> = several.iter().map(display::signature).collect();
             Err(format!("{wish}, but there are several signatures at once: {}", there.join(" and ")))
@@ -178,14 +191,14 @@ fn keep_filesystem(wanted: &Filesystem, device: &Device) -> Result<String, Strin
     }
 }
 
-/// vfat has a 32-bit volume id, written as blkid does.
-fn filesystem_uuid(format: Format, id: Uuid) -> String {
+/// vfat has a 32-bit volume id, written as blkid does. `None`: no filesystem is made.
+fn filesystem_uuid(format: Format, id: Uuid) -> Option<String> {
     match format {
-        Format::None => String::new(),
+        Format::None | Format::Tmpfs => None,
         Format::Vfat => {
             let bytes = id.as_bytes();
-            format!("{:02X}{:02X}-{:02X}{:02X}", bytes[0], bytes[1], bytes[2], bytes[3])
+            Some(format!("{:02X}{:02X}-{:02X}{:02X}", bytes[0], bytes[1], bytes[2], bytes[3]))
         }
-        _ => id.to_string(),
+        Format::Ext3 | Format::Ext4 | Format::Xfs | Format::Btrfs | Format::Swap => Some(id.to_string()),
     }
 }

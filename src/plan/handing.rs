@@ -21,7 +21,7 @@ fn raw(operation: &Operation) -> Option<&BurnDisk> {
 
 pub fn announce(request: &Request, disks: Vec<MarkedDisk>) -> OfRun {
     let allocation = &request.assigned.allocation;
-    let (order, allocation) = (allocation.order_id().to_owned(), allocation.id.clone());
+    let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
     OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new() }
 }
 
@@ -67,6 +67,6 @@ pub fn closing(request: &Request, already: Option<&Marker>) -> OfRun {
         Some(marker) => format!("{} is installed already; nothing was written", marker.image),
         None => format!("{} is installed", request.subject.image),
     };
-    let (order, allocation) = (allocation.order_id().to_owned(), allocation.id.clone());
+    let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
     OfRun::Report(Closing { allocation, order, message, already: already.cloned() })
 }

@@ -1,5 +1,6 @@
-//! Which installation is on these disks? A reinstall renews what its marker proves to be its own, and an installation is made
-//! where there was none. Whether the disks are the ones that it was made on is in `recorded`.
+//! Which installation is on these disks? A reinstall renews only the installation that a marker proves to be its own. A
+//! first installation is made only where there is none. Whether the disks are still the same ones is decided in
+//! `recorded`.
 
 use super::recorded::Known;
 use super::verdict::Deciding;
@@ -23,13 +24,13 @@ impl<'a> Deciding<'a> {
         }
     }
 
-    /// An installation erases. It is for an allocation that was never installed, on disks that are nobody else's, and goes on
-    /// with those that it has begun on.
+    /// An installation erases. So the allocation must never have been installed, and the disks must be nobody else's.
+    /// If an earlier attempt has begun, the disks must be the ones that it has begun on.
     fn decide_first(&mut self) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked();
-        // One with this allocation's marker that is believed was not asked: it is booted (`already`).
+        // A marker that is believed never comes here: `already` boots that installation.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
@@ -64,7 +65,7 @@ impl<'a> Deciding<'a> {
         self.compare_disks(&Known::new(self.inventory, finished, begun_on, proven));
     }
 
-    /// The control plane hands out an installation, and knows that there is one.
+    /// The control plane orders an installation, although it knows that the allocation is installed.
     fn refuse_installed(&mut self, claim: &Claim, marked: &[Marked]) {
         let message = format!(
             "allocation {} is installed on this machine, by the word of the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, the kept ones too. Put the disk with the installation back; or order a reinstall, with --without-marker where that disk was replaced; or, to give up all data of the machine, give the allocation a new id",
@@ -75,7 +76,7 @@ impl<'a> Deciding<'a> {
         self.refuse("disks", message);
     }
 
-    /// The disk says that it has this very installation, and the control plane does not: one of the two is wrong.
+    /// The disk says that it has this installation, and the control plane does not know of it. One of them is wrong.
     fn refuse_unbelieved(&mut self, claim: &Claim, found: &Marked) {
         let disks: Vec<&str> = found.disks.iter().map(String::as_str).collect();
         let message = format!(
@@ -107,7 +108,7 @@ impl<'a> Deciding<'a> {
         below.iter().filter_map(|index| self.found.get(index)).map(|disk| disk.name.clone()).collect()
     }
 
-    /// What is recorded of the disk that the layout calls so, by the latest word.
+    /// The latest record of the disk that the layout calls `device`.
     pub fn recorded(&self, device: &str) -> Option<&'a MarkedDisk> {
         let request = self.request;
         let claim = request.claim.as_ref();
@@ -119,7 +120,7 @@ impl<'a> Deciding<'a> {
         all.find(|record| record.device == device)
     }
 
-    /// On a desk any installation will do.
+    /// On a desk there is no claim, and every installation counts as ours.
     fn is_ours(&self, marker: &Marker) -> bool {
         self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
     }

@@ -13,15 +13,15 @@ pub fn is_now(listed: &layout::Disk, found: &inventory::Disk) -> String {
 }
 
 pub fn disk_in_words(disk: &inventory::Disk) -> String {
-    in_words(&disk.serial, &disk.wwn, &table_guid(disk), disk.size_bytes)
+    in_words(&disk.serial, &disk.wwn, table_guid(disk).as_deref(), disk.size_bytes)
 }
 
 pub fn record_in_words(record: &MarkedDisk) -> String {
-    in_words(&record.serial, &record.wwn, &record.guid, record.size_bytes)
+    in_words(&record.serial, &record.wwn, record.guid.as_deref(), record.size_bytes)
 }
 
-fn in_words(serial: &str, wwn: &str, guid: &str, size_bytes: u64) -> String {
-    let names = [("serial", serial), ("wwn", wwn), ("GPT", guid)];
+fn in_words(serial: &str, wwn: &str, guid: Option<&str>, size_bytes: u64) -> String {
+    let names = [("serial", serial), ("wwn", wwn), ("GPT", guid.unwrap_or_default())];
     let name =
         names.iter().find(|(_, name)| !name.is_empty()).map(|(kind, name)| format!("the disk with {kind} {name}"));
     let name = name.unwrap_or_else(|| "a disk without serial number and GPT".to_owned());

@@ -1,8 +1,9 @@
 //! How the image gets to its place: a tar into filesystems that are mounted, a raw image onto a disk whose filesystems are
 //! mounted then.
 
+use super::placed::Placed;
 use super::returning::Returning;
-use super::stages::{Placed, made};
+use super::stages::made;
 use super::verdict::Decided;
 use super::{BurnDisk, DiskIdentity, ExpectedFilesystem, FstabEntry, OfRun, Operation, StageName, Subject, staying};
 use crate::inventory::Inventory;
@@ -38,19 +39,19 @@ impl Way {
                 fstab: vec![Operation::Run(OfRun::WriteFstab(fstab.to_vec()))],
             };
         };
-        let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).map(|(_, is)| is);
+        let growing = filesystems.iter().find(|(wanted, _)| wanted.grow).and_then(|(_, is)| is.in_image());
         let burn = BurnDisk {
             name,
             device: disk.device.clone(),
             identity: DiskIdentity::of(disk),
             size_bytes: disk.size_bytes,
             sector_bytes: disk.sector_bytes,
-            grow: growing.and_then(|is| is.image_partition),
+            grow: growing.map(|(_, number)| number),
             filesystems: filesystems.iter().filter_map(expected).collect(),
             taken: staying::uuids(inventory, &decided.disks),
         };
         let grows = |operation: &Operation| match operation {
-            Operation::Run(OfRun::Mount(mount)) if growing.is_some_and(|is| is.device == mount.device) => {
+            Operation::Run(OfRun::Mount(mount)) if growing.is_some_and(|(device, _)| device == mount.device) => {
                 Some(Operation::Run(OfRun::GrowFilesystem(mount.clone())))
             }
             _ => None,
@@ -66,9 +67,10 @@ impl Way {
 }
 
 fn expected((wanted, is): &Placed) -> Option<ExpectedFilesystem> {
+    let (device, number) = is.in_image()?;
     Some(ExpectedFilesystem {
-        number: is.image_partition?,
-        device: is.device.clone(),
+        number,
+        device: device.to_owned(),
         path: wanted.path.clone().unwrap_or_default(),
         format: wanted.format,
         label: wanted.label.clone(),

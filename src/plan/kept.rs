@@ -6,7 +6,7 @@ use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{Kept, KeptObject, LiesOn, Verdict};
 use crate::facts::KeptProof;
 use crate::inventory::{self, Inventory, Signature};
-use crate::layout::{Format, Layout};
+use crate::layout::Layout;
 use std::collections::BTreeMap;
 
 type Identity = BTreeMap<String, String>;
@@ -21,7 +21,7 @@ pub fn expected(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Ve
             _ => None,
         });
         let device = named.or_else(|| array.running.as_ref().map(|name| format!("/dev/{name}")));
-        KeptObject::Array { uuid: array.uuid, device: device.unwrap_or_default() }
+        KeptObject::Array { uuid: array.uuid, device }
     });
     let groups = keeping.groups();
     let groups = groups.map(|group| KeptObject::Group { uuid: group.uuid.clone(), name: group.name.clone() });
@@ -63,11 +63,11 @@ impl std::fmt::Display for KeptObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             KeptObject::Disk(name) => write!(f, "disk /dev/{}", name.replace('!', "/")),
-            KeptObject::Array { device, uuid } if device.is_empty() => write!(f, "array {uuid}"),
-            KeptObject::Array { device, .. } => write!(f, "array {device}"),
+            KeptObject::Array { device: None, uuid } => write!(f, "array {uuid}"),
+            KeptObject::Array { device: Some(device), .. } => write!(f, "array {device}"),
             KeptObject::Group { name, .. } => write!(f, "volume group {name}"),
-            KeptObject::Filesystem { device, path, .. } if path.is_empty() => write!(f, "filesystem on {device}"),
-            KeptObject::Filesystem { path, .. } => write!(f, "filesystem at {path}"),
+            KeptObject::Filesystem { device, path: None, .. } => write!(f, "filesystem on {device}"),
+            KeptObject::Filesystem { path: Some(path), .. } => write!(f, "filesystem at {path}"),
         }
     }
 }
@@ -227,19 +227,18 @@ impl<'a> Keeping<'a> {
 
     /// The layout's, and what others have made in partitions that the layout does not speak of.
     fn filesystems(&self, layout: &Layout) -> Vec<KeptObject> {
-        let ours = layout.filesystems.iter().zip(&self.decided.filesystems);
-        let ours = ours.filter(|(wanted, is)| is.keep && !is.fill && wanted.format != Format::None);
-        let ours = ours.map(|(wanted, is)| KeptObject::Filesystem {
-            device: is.device.clone(),
-            path: wanted.path.clone().filter(|path| path.starts_with('/')).unwrap_or_default(),
-            on: self.lies_on(&is.device),
+        let ours = layout.filesystems.iter().zip(&self.decided.filesystems).filter(|(_, is)| is.is_kept());
+        let ours = ours.filter_map(|(wanted, is)| {
+            let device = is.device()?;
+            let path = wanted.path.clone().filter(|path| path.starts_with('/'));
+            Some(KeptObject::Filesystem { device: device.to_owned(), path, on: self.lies_on(device) })
         });
         let parts = self.disks().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let used = parts.filter(|part| part.signatures.iter().any(|is| is.usage == "filesystem"));
-        let taken = |device: &str| self.decided.filesystems.iter().any(|is| is.device == device);
+        let taken = |device: &str| self.decided.filesystems.iter().any(|is| is.device() == Some(device));
         let theirs = used.filter(|part| !taken(&part.device)).map(|part| KeptObject::Filesystem {
             device: part.device.clone(),
-            path: String::new(),
+            path: None,
             on: LiesOn::Device(part.device.clone()),
         });
         ours.chain(theirs).collect()

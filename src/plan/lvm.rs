@@ -6,7 +6,7 @@ use super::sectors::MIB;
 use super::verdict::{Deciding, GroupFate};
 use super::{CreateGroup, CreateVolume, Verdict, display};
 use crate::inventory::{self, Health};
-use crate::layout::{LogicalVolume, LvmType, VolumeGroup};
+use crate::layout::{LogicalVolume, LvmType, Size, VolumeGroup};
 
 /// A group whose volumes are to be decided.
 pub struct Group<'a> {
@@ -14,6 +14,8 @@ pub struct Group<'a> {
     physical: Vec<String>,
     /// Free extents of each; `None` when a size is not known.
     free: Option<Vec<u64>>,
+    /// All of them together are not larger.
+    most_bytes: u64,
     sector_bytes: u32,
     fate: Fate,
     /// The group that is kept.
@@ -85,8 +87,9 @@ impl<'a> Deciding<'a> {
         let (physical, free) = (below.paths(), free.into_iter().collect());
         let (name, devices, tags) = (group.name.clone(), physical.clone(), group.tags.clone());
         self.decided.groups.push(GroupFate::Made(CreateGroup { name, devices, tags }));
-        let sector_bytes = below.sector_bytes();
-        self.groups.insert(&group.name, Group { physical, free, sector_bytes, fate: below.fate, kept: None });
+        let most_bytes = below.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.size().most()));
+        let (sector_bytes, fate) = (below.sector_bytes(), below.fate);
+        self.groups.insert(&group.name, Group { physical, free, most_bytes, sector_bytes, fate, kept: None });
     }
 
     fn keep_group(&mut self, place: &str, group: &'a VolumeGroup, below: &Below) {
@@ -117,8 +120,8 @@ impl<'a> Deciding<'a> {
             );
             return self.refuse(place, message);
         }
-        if !kept.closed.is_empty() {
-            return self.refuse(place, format!("vg:{} is to be kept, but {}", group.name, kept.closed));
+        if let Some(why) = &kept.closed {
+            return self.refuse(place, format!("vg:{} is to be kept, but {why}", group.name));
         }
         if !self.is_complete(place, group, below, kept) {
             return;
@@ -129,7 +132,8 @@ impl<'a> Deciding<'a> {
         self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices: physical.clone(), volumes });
         let sector_bytes = below.sector_bytes();
         let fate = below.fate;
-        self.groups.insert(&group.name, Group { physical, free: None, sector_bytes, fate, kept: Some(kept) });
+        let group_of_ours = Group { physical, free: None, most_bytes: 0, sector_bytes, fate, kept: Some(kept) };
+        self.groups.insert(&group.name, group_of_ours);
     }
 
     /// Are all data of the group there, also of volumes that the layout does not know?
@@ -162,7 +166,7 @@ impl<'a> Deciding<'a> {
     pub fn decide_volumes(&mut self) {
         let mut order: Vec<usize> = (0..self.layout.logicalvolumes.len()).collect();
         // What takes all that is left comes last.
-        order.sort_by_key(|&index| self.layout.logicalvolumes[index].size_mib == 0);
+        order.sort_by_key(|&index| self.layout.logicalvolumes[index].size == Size::Rest);
         for index in order {
             let volume = &self.layout.logicalvolumes[index];
             let place = format!("logicalvolumes[{index}]");
@@ -177,10 +181,11 @@ impl<'a> Deciding<'a> {
     }
 
     fn make_volume(&mut self, place: &str, volume: &LogicalVolume, group: &mut Group<'a>) {
-        let LogicalVolume { name, volumegroup, size_mib, lvmtype } = volume;
-        let allocate = |free: &mut Vec<u64>| capacity::allocate(*lvmtype, *size_mib, free);
+        let LogicalVolume { name, volumegroup, size, lvmtype } = volume;
+        let allocate = |free: &mut Vec<u64>| capacity::allocate(*lvmtype, *size, free);
         let size_bytes = match group.free.as_mut().map(allocate).transpose() {
-            Ok(size_bytes) => size_bytes,
+            Ok(Some(size_bytes)) => Some(size_bytes),
+            Ok(None) => capacity::asked_for(*lvmtype, *size, group.physical.len()),
             Err(NoRoom { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",
@@ -201,6 +206,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: false,
             size_bytes,
+            most_bytes: if *lvmtype == LvmType::Raid1 { group.most_bytes / 2 } else { group.most_bytes },
             sector_bytes: group.sector_bytes,
             stripe_bytes: 0,
             content: Ok(&[]),
@@ -211,7 +217,7 @@ impl<'a> Deciding<'a> {
             group: volumegroup.clone(),
             device: path,
             physical: group.physical.clone(),
-            size_mib: *size_mib,
+            size: *size,
             kind: *lvmtype,
         });
     }
@@ -226,15 +232,15 @@ impl<'a> Deciding<'a> {
         let path = volume_path(volume);
         let found = kept.volumes.iter().find(|found| found.name == volume.name);
         let Some(found) = found.filter(|found| is_same_volume(volume, found, group, kept)) else {
-            let size = if volume.size_mib == 0 { String::new() } else { format!(" {} MiB", volume.size_mib) };
+            let size = volume.size.mib().map(|mib| format!(" {mib} MiB")).unwrap_or_default();
             let there = match found {
                 Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
                 None => format!("is missing: {}", in_words(kept)),
             };
             return self.refuse(place, format!("{path} is to be kept as {}{size}, but {there}", volume.lvmtype));
         };
-        if !found.entangled.is_empty() {
-            let message = format!("{path} is to be kept, but it {}: end that in the installed system", found.entangled);
+        if let Some(how) = &found.entangled {
+            let message = format!("{path} is to be kept, but it {how}: end that in the installed system");
             return self.refuse(place, message);
         }
         let running = found.running.as_deref().and_then(|name| self.stack.stacked(name));
@@ -246,6 +252,7 @@ impl<'a> Deciding<'a> {
             absent: None,
             blank: running.is_some_and(|running| running.blank),
             size_bytes: Some(found.size_bytes),
+            most_bytes: found.size_bytes,
             sector_bytes: group.sector_bytes,
             stripe_bytes: 0,
             content: running.map(|running| running.signatures.as_slice()).ok_or_else(not_running),
@@ -277,8 +284,8 @@ fn is_same_volume(
         LvmType::Striped => extent.saturating_mul(group.physical.len() as u64),
         _ => extent,
     };
-    let size = volume.size_mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
-    found.kind == volume.lvmtype.name() && (volume.size_mib == 0 || found.size_bytes == size)
+    let is_of = |mib: u64| found.size_bytes == mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
+    found.kind == volume.lvmtype.name() && volume.size.mib().is_none_or(is_of)
 }
 
 fn physical_devices(group: &inventory::VolumeGroup) -> impl Iterator<Item = &str> {

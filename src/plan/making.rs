@@ -1,5 +1,6 @@
-//! What an attempt is about to make on disks that are kept otherwise. The control plane has it before the first write, and the next
-//! attempt finishes what a cut has left: a mkfs that was cut leaves data of no known kind, or what cannot be mounted.
+//! What an attempt is about to make on kept disks. The control plane is told before the first write, so that the next
+//! attempt can finish what a power cut has left unfinished: a mkfs that was cut off leaves data of no known kind, or a
+//! filesystem that cannot be mounted.
 
 use super::devices::Device;
 use super::marking::table_guid;
@@ -10,7 +11,7 @@ use crate::inventory::{self, Inventory, Tried};
 use crate::layout::Layout;
 use crate::marker::{Making, MarkedDisk};
 
-/// [`Making::on`] of a disk that is made anew, and of a filesystem on all of a disk.
+/// [`Making::on`] of a disk that is made anew, and of a filesystem that takes a whole disk.
 const DISK: &str = "disk";
 
 /// What the control plane is told of the disks right before the point of no return.
@@ -33,7 +34,7 @@ pub fn recorded(layout: &Layout, decided: &Decided, inventory: &Inventory, disks
 
 /// Was an attempt about to make a whole disk?
 pub fn was_making_disks(request: &Request) -> bool {
-    records(request).any(|record| record.making.iter().any(|making| making.on == DISK && making.uuid.is_empty()))
+    records(request).any(|record| record.making.iter().any(|making| making.on == DISK && making.uuid.is_none()))
 }
 
 fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
@@ -41,51 +42,48 @@ fn records(request: &Request) -> impl Iterator<Item = &MarkedDisk> {
 }
 
 impl Deciding<'_> {
-    /// Is that a disk which an earlier attempt was about to make anew?
+    /// Was an earlier attempt about to make this disk anew?
     pub fn was_made_anew(&self, listed: &str, found: &inventory::Disk) -> bool {
         let is_it = |record: &&MarkedDisk| record.device == listed && self.is_same(record, found);
         let mut records = records(self.request).filter(is_it);
-        self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_empty()))
+        self.remake && records.any(|record| record.making.iter().any(|is| is.on == DISK && is.uuid.is_none()))
     }
 
     /// What [`Making`] says of a filesystem that is made on a kept device.
     pub fn making(&self, device: &Device, uuid: &str) -> Option<Making> {
-        Some(Making { on: on(self.inventory, &device.now)?, uuid: uuid.to_owned() })
+        Some(Making { on: on(self.inventory, &device.now)?, uuid: Some(uuid.to_owned()) })
     }
 
-    /// UUID of the filesystem that an earlier attempt was about to make there, where a cut has left it unfinished. One that can be
-    /// mounted is whole, and may hold data by now.
+    /// UUID of the filesystem that an earlier attempt was about to make there, if it was left unfinished. A filesystem
+    /// that can be mounted is whole, and may hold data by now.
     pub fn was_cut_off(&self, device: &Device) -> Option<String> {
         let on = on(self.inventory, &device.now)?;
         let is_it = |record: &&MarkedDisk| {
             on != DISK || self.inventory.disk(&device.now).is_some_and(|disk| self.is_same(record, disk))
         };
-        let mut makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
-        let making = makings.find(|making| making.on == on && !making.uuid.is_empty())?;
+        let makings = records(self.request).filter(is_it).flat_map(|record| &record.making);
+        let uuid = makings.filter(|making| making.on == on).find_map(|making| making.uuid.as_ref())?;
         let is_cut_off = match device.content.as_deref().ok()? {
             [] => true,
-            [one] => {
-                one.uuid == making.uuid && self.inventory.failure(&Tried::Filesystem(device.now.clone())).is_some()
-            }
+            [one] => one.uuid == *uuid && self.inventory.failure(&Tried::Filesystem(device.now.clone())).is_some(),
             _ => false,
         };
-        is_cut_off.then(|| making.uuid.clone())
+        is_cut_off.then(|| uuid.clone())
     }
 
-    /// Is that the recorded disk, and has it no table but the one that it had or was about to get? It is made anew with all that
-    /// is on it, so it is not enough that nothing tells it from others, or that it looks the same: somebody may have put another
-    /// one in its place.
+    /// Is this the recorded disk, with no table, its old table, or the one that it was about to get? The whole disk is
+    /// made anew, so an identifier must prove it. To look the same is not enough: somebody may have put another disk in
+    /// its place.
     fn is_same(&self, record: &MarkedDisk, disk: &inventory::Disk) -> bool {
         let recorded = self.request.claim.as_ref().map(|claim| claim.begun_on.as_slice()).unwrap_or_default();
-        let guids = [record.guid.as_str(), record.guid_before.as_str()];
-        let guid = table_guid(disk);
-        let is_ours = disk.table.is_none() || !guid.is_empty() && guids.contains(&guid.as_str());
+        let guids: Vec<&str> = [&record.guid, &record.guid_before].into_iter().flatten().map(String::as_str).collect();
+        let is_ours = disk.table.is_none() || table_guid(disk).is_some_and(|guid| guids.contains(&guid.as_str()));
         is_ours && compare(record, &guids, disk, &Shared::new(self.inventory, recorded)) == Likeness::Equal
     }
 }
 
-/// A block device by what nobody else has: the GUID of a partition, the UUID of an array or group. A GUID that two partitions
-/// have, since one is a copy, says nothing.
+/// Names a block device by something unique: the GUID of a partition, the UUID of an array or a group. A GUID that two
+/// partitions share is no name.
 fn on(inventory: &Inventory, device: &str) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == device) {
         return Some(DISK.to_owned());

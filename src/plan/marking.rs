@@ -20,7 +20,7 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided
             }
             Err(_) => {
                 let known = known.clone().find(|known| known.device == listed.device)?;
-                Some(MarkedDisk { promise, guid_before: String::new(), making: Vec::new(), ..known.clone() })
+                Some(MarkedDisk { promise, guid_before: None, making: Vec::new(), ..known.clone() })
             }
         }
     });
@@ -30,7 +30,7 @@ pub fn marker(layout: &Layout, inventory: &Inventory, request: &Request, decided
         order: claim.order.clone(),
         image: request.subject.image.clone(),
         layout: layout.id.clone(),
-        layout_digest: layout::digest(layout),
+        layout_digest: Some(layout::digest(layout)),
         time: String::new(),
         disks: disks.collect(),
     })
@@ -41,9 +41,9 @@ pub fn begun_on(layout: &Layout, inventory: &Inventory, marker: Option<&Marker>)
     let disks = marker.into_iter().flat_map(|marker| &marker.disks);
     let before = |device: &str| {
         let listed = layout.disks.iter().find(|listed| listed.device == device)?;
-        Some(table_guid(find::disk(listed, inventory).ok()?))
+        table_guid(find::disk(listed, inventory).ok()?)
     };
-    disks.map(|disk| MarkedDisk { guid_before: before(&disk.device).unwrap_or_default(), ..disk.clone() }).collect()
+    disks.map(|disk| MarkedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
 
 /// All that tells the disk from others, its table apart. What another disk of the machine has as well tells nothing, also when
@@ -66,13 +66,13 @@ fn of_disk(disk: &inventory::Disk, inventory: &Inventory) -> MarkedDisk {
 
 /// That of the new table, else that of the one which stays. A raw image brings one that nobody knows yet, and that its copies
 /// share.
-fn guid(listed: &layout::Disk, disk: &inventory::Disk, decided: &Decided) -> String {
+fn guid(listed: &layout::Disk, disk: &inventory::Disk, decided: &Decided) -> Option<String> {
     let new = decided.tables.iter().find(|table| table.device == disk.device).map(|table| table.guid.to_string());
     let loses_its_own = listed.image || decided.wipes.iter().any(|wipe| wipe.device == disk.device);
-    new.unwrap_or_else(|| if loses_its_own { String::new() } else { table_guid(disk) })
+    new.or_else(|| if loses_its_own { None } else { table_guid(disk) })
 }
 
-/// Of its GPT; empty when it has none.
-pub fn table_guid(disk: &inventory::Disk) -> String {
-    disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default()
+/// Of its GPT.
+pub fn table_guid(disk: &inventory::Disk) -> Option<String> {
+    disk.table.as_ref()?.guid.map(|guid| guid.to_string())
 }

@@ -21,6 +21,7 @@ mod making;
 mod marking;
 mod missing;
 mod multipath;
+mod placed;
 mod promise;
 mod reaching;
 mod recorded;

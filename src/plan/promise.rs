@@ -11,8 +11,8 @@ impl Deciding<'_> {
         let Some(marker) = finished else { return };
         let layout = self.layout;
         let digest = layout::digest(layout);
-        let then = in_words(&marker.layout, &marker.layout_digest);
-        let now = in_words(&layout.id, &digest);
+        let then = in_words(&marker.layout, marker.layout_digest.as_deref());
+        let now = in_words(&layout.id, Some(&digest));
         let may_change = self.request.claim.as_ref().is_some_and(|claim| claim.change_promise);
         let mut changes = false;
         for (index, listed) in layout.disks.iter().enumerate() {
@@ -35,13 +35,13 @@ impl Deciding<'_> {
                 ),
             }
         }
-        if !changes && !marker.layout_digest.is_empty() && marker.layout_digest != digest {
+        if !changes && marker.layout_digest.as_ref().is_some_and(|then| *then != digest) {
             self.warn(format!("the {now} is not the one that the machine was installed with, {then}"));
         }
     }
 }
 
-fn in_words(id: &str, digest: &str) -> String {
-    let digest = if digest.is_empty() { String::new() } else { format!(" ({digest})") };
+fn in_words(id: &str, digest: Option<&str>) -> String {
+    let digest = digest.map(|digest| format!(" ({digest})")).unwrap_or_default();
     format!("layout {id}{digest}")
 }

@@ -42,9 +42,9 @@ impl<'a> Known<'a> {
     fn likeness(&self, record: &MarkedDisk, disk: &inventory::Disk) -> Likeness {
         // An attempt may have been cut off before or after it wrote its table: both GUIDs count.
         let finished = self.finished.iter().filter(|finished| finished.device == record.device);
-        let finished = finished.map(|finished| finished.guid.as_str());
-        let guids: Vec<&str> =
-            [record.guid.as_str(), record.guid_before.as_str()].into_iter().chain(finished).collect();
+        let finished = finished.map(|finished| &finished.guid);
+        let guids = [&record.guid, &record.guid_before].into_iter().chain(finished).flatten();
+        let guids: Vec<&str> = guids.map(String::as_str).collect();
         same::compare(record, &guids, disk, &self.shared)
     }
 
@@ -58,7 +58,7 @@ impl Deciding<'_> {
     /// |---|---|
     /// | the recorded one | accepted, whatever the kernel calls it |
     /// | the recorded one, to be kept, and it reads blank | refused, unless given up |
-    /// | not proven to be it, and one of both was recorded or is found elsewhere | refused: names or hints point elsewhere |
+    /// | not proven to be it, and one of both was recorded or is found elsewhere | refused: names or hints no longer point to the same disks |
     /// | not proven to be it, kept | accepted if the rest of the plan accepts what is on it; a contradiction is a warning |
     /// | not proven to be it, blank or with the marker | accepted as a replacement; a contradiction is a warning |
     /// | not proven to be it, to be wiped, not blank | refused, unless given up, or taken for the disk of an attempt that was cut off |
@@ -169,7 +169,7 @@ impl Deciding<'_> {
         }
     }
 
-    /// Why names or hints point elsewhere: the recorded disk has another name now, or this disk was recorded under another name.
+    /// Why names or hints point to other disks now: the recorded disk has another name, or this disk was recorded under another name.
     fn elsewhere(
         &self,
         listed: &layout::Disk,
@@ -191,17 +191,21 @@ impl Deciding<'_> {
             Some(found) => format!("{} now", is_now(listed, found)),
             None => format!("{} is not there now", record.device),
         };
-        let then = then.map(|record| format!(" (then {})", record.device)).unwrap_or_default();
-        let now = now.map(|disk| format!(" (now {})", disk.device)).unwrap_or_default();
+        let then = then.map(|record| format!("that disk was {}, and ", record.device)).unwrap_or_default();
+        let now = now.map(|disk| format!(" That one is {} now.", disk.device)).unwrap_or_default();
         let remedy = match listed.hints.is_empty() {
             true => {
-                "the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back"
+                "The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back"
             }
             false => {
-                "the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added"
+                "The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added"
             }
         };
-        Some(format!("{is}{then}, and was {}{now} when the machine was installed: {remedy}", record_in_words(record)))
+        Some(format!(
+            "{is}. When the machine was installed, {then}{} was {}.{now} {remedy}",
+            record.device,
+            record_in_words(record)
+        ))
     }
 
     /// Repairing a mirror may copy its table with the GUID, so that two disks match one record, and nobody can tell which is the

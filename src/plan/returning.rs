@@ -1,8 +1,9 @@
 //! How what is kept comes back: before the image if the image's files are merged into it, otherwise after the image.
 
-use super::stages::{Placed, new_filesystem};
+use super::placed::{FilesystemFate, Placed};
+use super::stages::new_filesystem;
 use super::untouched::foreign_partitions;
-use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
+use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
     ActivateGroup, AssembleArray, DiskPlan, MountFilesystem, OfRun, OnDevice, Operation, Rehearsal, Restore, Verdict,
     find,
@@ -19,6 +20,7 @@ enum When {
 }
 
 pub struct Returning<'a> {
+    inventory: &'a Inventory,
     decided: &'a Decided,
     filesystems: &'a [Placed<'a>],
     /// Paths of the disks and arrays, and names of the groups, on which merged filesystems lie.
@@ -30,7 +32,7 @@ pub struct Returning<'a> {
 impl<'a> Returning<'a> {
     pub fn new(
         layout: &Layout,
-        inventory: &Inventory,
+        inventory: &'a Inventory,
         decided: &'a Decided,
         filesystems: &'a [Placed<'a>],
     ) -> Returning<'a> {
@@ -42,7 +44,7 @@ impl<'a> Returning<'a> {
         let early = disks.map(|disk| disk.device.clone()).chain(arrays).chain(groups).collect();
         let others = inventory.disks.iter();
         let others = others.map(|disk| (disk.device.clone(), foreign_partitions(layout, inventory, disk))).collect();
-        Returning { decided, filesystems, early, others }
+        Returning { inventory, decided, filesystems, early, others }
     }
 
     pub fn before_the_image(&self) -> Vec<Operation> {
@@ -55,29 +57,44 @@ impl<'a> Returning<'a> {
 
     /// Everything that comes back, tried on the disks as they are now. The mounts have the layout's own options, because the
     /// installed system must mount with them too. Filesystems that are still to be made are not mounted.
-    pub fn rehearsal(&self, inventory: &Inventory) -> Option<Rehearsal> {
-        let mounted = self.filesystems.iter().filter(|(_, is)| is.keep && !is.fill);
+    pub fn rehearsal(&self) -> Option<Rehearsal> {
+        let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
             let options = placed.0.mountoptions.clone();
-            mount(placed).map(|mount| MountFilesystem { options, ..mount })
+            self.mount(placed).map(|mount| MountFilesystem { options, ..mount })
         });
         let operations: Vec<Restore> = self.stacked(|_| true).chain(mounts.map(Restore::Mount)).collect();
-        let over = bottom(&operations).into_iter().chain(self.parts_of_btrfs(inventory)).collect::<BTreeSet<String>>();
-        (!operations.is_empty()).then(|| Rehearsal { over: over.into_iter().collect(), operations })
+        let over = bottom(&operations).into_iter().collect();
+        (!operations.is_empty()).then_some(Rehearsal { over, operations })
     }
 
-    /// Disks and partitions with a superblock of a kept btrfs that is mounted, also those that the layout does not name.
-    fn parts_of_btrfs(&self, inventory: &Inventory) -> Vec<String> {
-        let kept = self.filesystems.iter().filter(|(wanted, is)| wanted.format == Format::Btrfs && is.keep && !is.fill);
-        let uuids: BTreeSet<&str> =
-            kept.filter(|(wanted, _)| mountable(wanted).is_some()).map(|(_, is)| is.uuid.as_str()).collect();
+    /// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
+    fn mount(&self, placed: &Placed) -> Option<MountFilesystem> {
+        let (filesystem, is) = placed;
+        Some(MountFilesystem {
+            device: is.device()?.to_owned(),
+            path: mountable(filesystem)?.to_owned(),
+            format: filesystem.format,
+            options: options(filesystem, is),
+            others: self.other_parts(placed),
+        })
+    }
+
+    /// Disks and partitions with a superblock of this kept btrfs, beside its device.
+    fn other_parts(&self, (wanted, is): &Placed) -> Vec<String> {
+        let FilesystemFate::Kept { device: own, uuid: Some(uuid) } = is else { return Vec::new() };
+        if wanted.format != Format::Btrfs {
+            return Vec::new();
+        }
         let is_part = |signatures: &[Signature]| {
-            signatures.iter().any(|found| found.kind == Format::Btrfs.name() && uuids.contains(found.uuid.as_str()))
+            signatures.iter().any(|found| found.kind == Format::Btrfs.name() && found.uuid == *uuid)
         };
-        let whole = inventory.disks.iter().map(|disk| (&disk.device, &disk.signatures));
-        let parts = inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+        let disks = self.inventory.disks.iter();
+        let whole = disks.clone().map(|disk| (&disk.device, &disk.signatures));
+        let parts = disks.flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
         let all = whole.chain(parts.map(|part| (&part.device, &part.signatures)));
-        all.filter(|(_, signatures)| is_part(signatures)).map(|(device, _)| device.clone()).collect()
+        let parts = all.filter(|(device, signatures)| *device != own && is_part(signatures));
+        parts.map(|(device, _)| device.clone()).collect()
     }
 
     /// Restores kept arrays first, then the groups that may lie on them.
@@ -111,12 +128,13 @@ impl<'a> Returning<'a> {
 
     /// Mount points, `/` apart, of filesystems that are made anew and mounted before the image.
     pub fn fresh(&self) -> Vec<String> {
-        let made = self.filesystems.iter().filter(|(_, is)| !is.keep).filter_map(mount).map(|mount| mount.path);
+        let made = self.filesystems.iter().filter(|(_, is)| is.made().is_some());
+        let made = made.filter_map(|placed| self.mount(placed)).map(|mount| mount.path);
         made.filter(|path| path != "/" && self.when_mounted(path) == When::BeforeTheImage).collect()
     }
 
     fn kept_paths(&self, is: impl Fn(&Placed) -> bool) -> Vec<String> {
-        let kept = self.filesystems.iter().filter(|placed| placed.1.keep && is(placed));
+        let kept = self.filesystems.iter().filter(|placed| placed.1.comes_back() && is(placed));
         kept.filter_map(|(wanted, _)| mountable(wanted)).map(str::to_owned).collect()
     }
 
@@ -126,9 +144,11 @@ impl<'a> Returning<'a> {
         // Arrays and groups on these devices may run read-only and under other names: they were assembled to look inside.
         let devices: Vec<String> = bottom(&stacked).into_iter().collect();
         let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
-        let fills = self.filesystems.iter().filter(|placed| placed.1.fill && self.when_filled(placed) == when);
-        let fills = fills.map(new_filesystem).map(OnDevice::MakeFilesystem).map(Operation::Device);
-        let mounts = self.filesystems.iter().filter_map(mount).filter(|mount| self.when_mounted(&mount.path) == when);
+        let fills = self.filesystems.iter().filter(|placed| self.when_filled(placed) == when);
+        let fills = fills.filter_map(|(wanted, is)| Some(new_filesystem(wanted, is.filled()?)));
+        let fills = fills.map(OnDevice::MakeFilesystem).map(Operation::Device);
+        let mounts = self.filesystems.iter().filter_map(|placed| self.mount(placed));
+        let mounts = mounts.filter(|mount| self.when_mounted(&mount.path) == when);
         let mounts = mounts.map(OfRun::Mount).map(Operation::Run);
         let operations: Vec<Operation> =
             down.into_iter().chain(stacked.into_iter().map(Operation::from)).chain(fills).chain(mounts).collect();
@@ -169,8 +189,7 @@ fn bottom(operations: &[Restore]) -> BTreeSet<String> {
                 brought.extend(volumes.iter().map(|volume| format!("/dev/{name}/{volume}")));
             }
             Restore::Mount(mount) => {
-                taken.insert(mount.device.clone());
-                taken.extend(mount.named_devices().map(str::to_owned));
+                taken.extend(mount.devices().map(str::to_owned));
             }
         }
     }
@@ -183,10 +202,11 @@ impl MountFilesystem {
         self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// Devices that the mount options name beside the filesystem's own device.
-    pub fn named_devices(&self) -> impl Iterator<Item = &str> {
+    /// All devices that the kernel writes: the filesystem's own, those that its mount options name, and its others.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
-        values.filter(|value| value.starts_with("/dev/"))
+        let named = values.filter(|value| value.starts_with("/dev/"));
+        std::iter::once(self.device.as_str()).chain(named).chain(self.others.iter().map(String::as_str))
     }
 
     /// Do the options say `ro`? The last of `ro` and `rw` counts.
@@ -196,7 +216,7 @@ impl MountFilesystem {
 }
 
 fn is_merged((wanted, is): &Placed) -> bool {
-    is.keep && wanted.reinstall == OnReinstall::Merge
+    is.comes_back() && wanted.reinstall == OnReinstall::Merge
 }
 
 pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
@@ -204,30 +224,24 @@ pub fn mountable(filesystem: &Filesystem) -> Option<&str> {
     (!matches!(filesystem.format, Format::Swap | Format::None)).then_some(path)
 }
 
-/// How the filesystem is mounted for the image. A tmpfs is not: it would hide the image's files, and has only a line in fstab.
-fn mount((filesystem, is): &Placed) -> Option<MountFilesystem> {
-    if filesystem.format == Format::Tmpfs {
-        return None;
-    }
-    Some(MountFilesystem {
-        device: is.device.clone(),
-        path: mountable(filesystem)?.to_owned(),
-        format: filesystem.format,
-        options: options(filesystem, is),
-    })
-}
-
 /// The layout's mount options, with two exceptions. A filesystem that is made is mounted without `ro`, because the image is
 /// written to it. A kept filesystem with `ro` does not replay its journal either.
 fn options(filesystem: &Filesystem, is: &FilesystemFate) -> Vec<String> {
-    let own = || filesystem.mountoptions.iter();
-    match (is.keep, filesystem.is_read_only()) {
-        (false, true) => filesystem.options().filter(|option| *option != "ro").map(str::to_owned).collect(),
-        (true, true) if !is.fill => {
+    if !filesystem.is_read_only() {
+        return filesystem.mountoptions.clone();
+    }
+    match is {
+        FilesystemFate::Kept { .. } => {
             let more = without_replay(filesystem.format).filter(|option| !option.is_empty()).map(str::to_owned);
-            own().cloned().chain(more).collect()
+            filesystem.mountoptions.iter().cloned().chain(more).collect()
         }
-        _ => own().cloned().collect(),
+        FilesystemFate::Filled(_) => filesystem.mountoptions.clone(),
+        FilesystemFate::Made(_)
+        | FilesystemFate::InImage { .. }
+        | FilesystemFate::Tmpfs
+        | FilesystemFate::Unformatted { .. } => {
+            filesystem.options().filter(|option| *option != "ro").map(str::to_owned).collect()
+        }
     }
 }
 

@@ -1,22 +1,22 @@
-//! Is that the recorded disk? All that is known of both is compared as a whole.
+//! Is this the recorded disk? Everything that is known of both is compared.
 
 use super::marking::table_guid;
 use crate::inventory::{Disk, Inventory};
 use crate::marker::MarkedDisk;
 use std::collections::BTreeSet;
 
-/// What the comparison of a record with a disk tells.
+/// Result of the comparison of a record with a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Likeness {
-    /// An identifier of both is the same, and nothing speaks against it.
+    /// They share an identifier, and nothing contradicts.
     Equal,
-    /// Something that is known of both differs: the disk is another one, or not what it was.
+    /// Something differs that is known of both: the disk is another one, or it has changed.
     Contradicting,
-    /// Nothing that identifies a disk is known of both.
+    /// No identifier is known of both.
     TooLittle,
 }
 
-/// Identifiers that two present disks have, or two recorded ones: they identify nothing.
+/// Identifiers that two present disks share, or two recorded ones. They identify nothing.
 #[derive(Debug, Default)]
 pub struct Shared<'a> {
     serials: BTreeSet<&'a str>,
@@ -31,31 +31,31 @@ impl<'a> Shared<'a> {
         serials.extend(twice(recorded.iter().map(|record| record.serial.as_str())));
         let mut wwns = twice(disks.iter().map(|disk| disk.wwn.as_str()));
         wwns.extend(twice(recorded.iter().map(|record| record.wwn.as_str())));
-        let mut guids = twice(disks.iter().map(table_guid));
-        guids.extend(twice(recorded.iter().map(|record| record.guid.clone())));
+        let mut guids = twice(disks.iter().filter_map(table_guid));
+        guids.extend(twice(recorded.iter().filter_map(|record| record.guid.clone())));
         Shared { serials, wwns, guids }
     }
 }
 
-/// Those that come more than once.
+/// Those that occur more than once.
 fn twice<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     all.filter(|one| !seen.insert(one.clone())).collect()
 }
 
-/// `guids` are all that the table of the recorded disk may have: that of the finished installation, and those of an attempt that
-/// was cut off.
+/// `guids` are all GUIDs that the table of the recorded disk may have: the one of the finished installation, and those
+/// of an attempt that was cut off.
 ///
-/// A disk without a table says nothing by that, since it may have been wiped. Nor does another place in the machine: disks are
-/// moved. A model is told with more or fewer characters by one kernel than by another.
+/// A missing table contradicts nothing, because the disk may have been wiped. Another place in the machine contradicts
+/// nothing, because disks are moved. Of the model only the beginning is compared, because some kernels cut it off
+/// earlier than others.
 pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared) -> Likeness {
-    let guid = table_guid(disk);
-    let guids: Vec<&str> = guids.iter().copied().filter(|guid| !guid.is_empty()).collect();
-    let same_guid = (!guid.is_empty() && !guids.is_empty()).then(|| guids.contains(&guid.as_str()));
+    let guid = table_guid(disk).filter(|_| !guids.is_empty());
+    let same_guid = guid.as_deref().map(|guid| guids.contains(&guid));
     let identifiers = [
         (same_text(&record.serial, &disk.serial), shared.serials.contains(disk.serial.as_str())),
         (same_text(&record.wwn, &disk.wwn), shared.wwns.contains(disk.wwn.as_str())),
-        (same_guid, shared.guids.contains(&guid)),
+        (same_guid, guid.is_some_and(|guid| shared.guids.contains(&guid))),
     ];
     if identifiers.iter().any(|(same, _)| *same == Some(false)) || !has_its_shape(record, disk) {
         return Likeness::Contradicting;
@@ -66,8 +66,8 @@ pub fn compare(record: &MarkedDisk, guids: &[&str], disk: &Disk, shared: &Shared
     }
 }
 
-/// May that be the recorded disk, by its serial number and WWN, or by its table where these do not tell? It is asked to find out
-/// where a disk has gone: then what differs besides is no reason to overlook it.
+/// Can this be the recorded disk? Serial number and WWN must not differ, and one of them or the GUID of the table must
+/// be the same. This is how a disk that has moved is found, so other differences do not count.
 pub fn may_be(record: &MarkedDisk, disk: &Disk, shared: &Shared) -> bool {
     let pairs = [
         (same_text(&record.serial, &disk.serial), shared.serials.contains(disk.serial.as_str())),
@@ -76,12 +76,12 @@ pub fn may_be(record: &MarkedDisk, disk: &Disk, shared: &Shared) -> bool {
     if pairs.iter().any(|(same, _)| *same == Some(false)) {
         return false;
     }
-    let guid = table_guid(disk);
     let is_named = pairs.iter().any(|(same, is_shared)| *same == Some(true) && !is_shared);
-    is_named || (!guid.is_empty() && record.guid == guid && !shared.guids.contains(&guid))
+    let has_its_table = |guid: String| !shared.guids.contains(&guid) && record.guid == Some(guid);
+    is_named || table_guid(disk).is_some_and(has_its_table)
 }
 
-/// Does it look like the recorded disk, in the very place that this one had? That identifies no disk, but it is all there is
+/// Does the disk look like the recorded one, and is it in the same place? That proves little, but it is all there is
 /// where disks have no identifiers.
 pub fn looks_like(record: &MarkedDisk, disk: &Disk) -> bool {
     let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
@@ -89,7 +89,7 @@ pub fn looks_like(record: &MarkedDisk, disk: &Disk) -> bool {
     in_its_place && of_its_size && record.model == disk.model
 }
 
-/// `None` where one of both is not known.
+/// `None` if one of them is not known.
 fn same_text(recorded: &str, found: &str) -> Option<bool> {
     (!recorded.is_empty() && !found.is_empty()).then_some(recorded == found)
 }
@@ -106,7 +106,7 @@ pub fn record_in_full(record: &MarkedDisk) -> String {
     in_full(
         &record.serial,
         &record.wwn,
-        &record.guid,
+        record.guid.as_deref(),
         record.size_bytes,
         record.sector_bytes,
         &record.model,
@@ -116,14 +116,26 @@ pub fn record_in_full(record: &MarkedDisk) -> String {
 
 pub fn disk_in_full(disk: &Disk) -> String {
     let guid = table_guid(disk);
-    in_full(&disk.serial, &disk.wwn, &guid, disk.size_bytes, disk.sector_bytes, &disk.model, &disk.by_path)
+    in_full(&disk.serial, &disk.wwn, guid.as_deref(), disk.size_bytes, disk.sector_bytes, &disk.model, &disk.by_path)
 }
 
-fn in_full(serial: &str, wwn: &str, guid: &str, size: u64, sector_bytes: u32, model: &str, by_path: &str) -> String {
+fn in_full(
+    serial: &str,
+    wwn: &str,
+    guid: Option<&str>,
+    size: u64,
+    sector_bytes: u32,
+    model: &str,
+    by_path: &str,
+) -> String {
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
     let sectors = if sector_bytes == 0 { String::new() } else { format!(" with sectors of {sector_bytes}") };
-    let mut all =
-        format!("serial {}, wwn {}, GPT {}, {size} bytes{sectors}", or_none(serial), or_none(wwn), or_none(guid));
+    let mut all = format!(
+        "serial {}, wwn {}, GPT {}, {size} bytes{sectors}",
+        or_none(serial),
+        or_none(wwn),
+        guid.unwrap_or("none")
+    );
     for (what, text) in [("model", model), ("at", by_path)] {
         if !text.is_empty() {
             all += &format!(", {what} {text}");

@@ -1,6 +1,6 @@
 //! Where partitions lie: MiB of the layout to sectors of the disk.
 
-use crate::layout;
+use crate::layout::{self, Size};
 use crate::plan::ByteRange;
 
 pub const MIB: u64 = 1 << 20;
@@ -41,14 +41,14 @@ pub struct TooSmall {
 /// of `partitions`.
 ///
 /// # Errors
-/// The disk is too small for them and both partition tables, or nothing is left for the partition of size 0.
+/// The disk is too small for them and both partition tables, or nothing is left for the partition that takes the rest.
 pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u32) -> Result<Vec<Extent>, TooSmall> {
     let sector = u64::from(sector_bytes);
     let backup_bytes = GPT_ENTRIES_BYTES + sector;
     // The end is aligned too: a filesystem on a 512e disk should not end in the middle of a physical sector.
     let end_mib = size_bytes.saturating_sub(backup_bytes) / MIB;
     let too_small = || {
-        let wanted = partitions.iter().map(|partition| partition.size_mib.max(1));
+        let wanted = partitions.iter().map(|partition| partition.size.mib().unwrap_or(1));
         let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
         // One MiB in front for the primary table, one behind for the backup.
         TooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
@@ -59,9 +59,9 @@ pub fn place(partitions: &[layout::Partition], size_bytes: u64, sector_bytes: u3
     let mut extents = vec![Extent { first_lba: 0, last_lba: 0 }; partitions.len()];
     let mut next_mib = 1;
     for index in order {
-        let size_mib = match partitions[index].size_mib {
-            0 => end_mib.saturating_sub(next_mib),
-            mib => mib,
+        let size_mib = match partitions[index].size {
+            Size::Rest => end_mib.saturating_sub(next_mib),
+            Size::Mib(mib) => mib.get(),
         };
         let end = next_mib.checked_add(size_mib).filter(|&end| end <= end_mib && size_mib > 0).ok_or_else(too_small)?;
         extents[index] = Extent { first_lba: next_mib * MIB / sector, last_lba: end * MIB / sector - 1 };
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn partition(number: u32, size_mib: u64) -> layout::Partition {
-        layout::Partition { number, label: None, size_mib, kind: None }
+        layout::Partition { number, label: None, size: size_mib.into(), kind: None }
     }
 
     #[test]

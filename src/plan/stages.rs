@@ -1,14 +1,17 @@
 //! Puts what was decided into the order of the run.
 
+use super::placed::{FilesystemFate, New, Placed};
 use super::returning::{Returning, mountable};
-use super::verdict::{ArrayFate, Decided, FilesystemFate, GroupFate};
+use super::stack::Stack;
+use super::verdict::{ArrayFate, Decided, GroupFate};
 use super::{
-    DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Request, Stage, StageName, Summary,
-    Verdict,
+    DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
+    Stage, StageName, Summary, Verdict,
 };
 use super::{display, extents, handing, image, kept, making, marking, steps, trying, untouched};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
+use std::collections::BTreeSet;
 
 pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut decided: Decided) -> Plan {
     let marker = marking::marker(layout, inventory, &request, &decided);
@@ -20,14 +23,13 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
     let returning = Returning::new(layout, inventory, &decided, &filesystems);
     let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab);
+    let rehearsal = returning.rehearsal();
+    let identities = identities(inventory, &decided, rehearsal.as_ref());
     let (formats, root_uuid) = (formats(&filesystems), root_uuid(&filesystems));
     let files = handing::files(&request, inventory, &decided, &formats, &root_uuid);
     let stages = [
         (StageName::ImageReach, vec![Operation::Run(handing::reach(&request, &image.first.1))]),
-        (
-            StageName::StorageIdentify,
-            decided.identities.iter().cloned().map(OfRun::IdentifyDisk).map(Operation::Run).collect(),
-        ),
+        (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
         (
             StageName::StorageLock,
             locks(layout, inventory, &decided)
@@ -37,10 +39,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
                 .collect(),
         ),
         (StageName::StorageRelease, releases(&decided)),
-        (
-            StageName::StorageRehearse,
-            returning.rehearsal(inventory).map(OfRun::Rehearse).map(Operation::Run).into_iter().collect(),
-        ),
+        (StageName::StorageRehearse, rehearsal.map(OfRun::Rehearse).map(Operation::Run).into_iter().collect()),
         (
             StageName::StorageWipe,
             decided.wipes.iter().cloned().map(OnDevice::WipeDisk).map(Operation::Device).collect(),
@@ -90,13 +89,23 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     plan
 }
 
+/// The disks of the layout, and others that something on several devices reaches to which comes back.
+fn identities(inventory: &Inventory, decided: &Decided, rehearsal: Option<&Rehearsal>) -> Vec<DiskIdentity> {
+    let stack = Stack::new(inventory);
+    let over = rehearsal.iter().flat_map(|rehearsal| &rehearsal.over);
+    let below: BTreeSet<String> = over.flat_map(|device| stack.disks(stack.name(device))).collect();
+    let reached = inventory.disks.iter().filter(|disk| below.contains(&disk.name)).map(DiskIdentity::of);
+    let others = reached.filter(|disk| !decided.identities.contains(disk));
+    decided.identities.iter().cloned().chain(others).collect()
+}
+
 fn formats(filesystems: &[Placed]) -> Vec<Operation> {
     filesystems.iter().filter_map(make_filesystem).map(OnDevice::MakeFilesystem).map(Operation::Device).collect()
 }
 
 fn root_uuid(filesystems: &[Placed]) -> String {
     let root = filesystems.iter().find(|(filesystem, _)| filesystem.path.as_deref() == Some("/"));
-    root.map(|(_, is)| is.uuid.clone()).unwrap_or_default()
+    root.and_then(|(_, is)| is.uuid()).unwrap_or_default().to_owned()
 }
 
 /// Leaves out the stages without operations.
@@ -196,9 +205,6 @@ fn unmount(decided: &Decided) -> Vec<Operation> {
     std::iter::once(Operation::Run(OfRun::Unmount)).chain(groups).chain(arrays).chain([flush]).collect()
 }
 
-/// A filesystem of the layout and its fate.
-pub type Placed<'a> = (&'a Filesystem, &'a FilesystemFate);
-
 /// Sorts parents before children, in whatever order the layout lists them. Filesystems without a path come last.
 fn in_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<Placed<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
@@ -214,34 +220,31 @@ fn depth(path: &str) -> usize {
 }
 
 fn make_filesystem((filesystem, is): &Placed) -> Option<MakeFilesystem> {
-    if is.keep || is.image_partition.is_some() || matches!(filesystem.format, Format::None | Format::Tmpfs) {
-        return None;
-    }
-    Some(new_filesystem(&(filesystem, is)))
+    is.made().map(|new| new_filesystem(filesystem, new))
 }
 
-pub fn new_filesystem((filesystem, is): &Placed) -> MakeFilesystem {
+pub fn new_filesystem(filesystem: &Filesystem, new: &New) -> MakeFilesystem {
     MakeFilesystem {
-        device: is.device.clone(),
+        device: new.device.clone(),
         format: filesystem.format,
         label: filesystem.label.clone(),
-        uuid: is.uuid.clone(),
+        uuid: new.uuid.clone(),
         createoptions: filesystem.createoptions.clone(),
     }
 }
 
 /// The line in fstab. A filesystem that a raw image brings has its line in the image's own fstab.
 fn fstab_entry((filesystem, is): &Placed) -> Option<FstabEntry> {
-    if is.image_partition.is_some() {
-        return None;
-    }
+    let source = match is {
+        FilesystemFate::Made(_) | FilesystemFate::Filled(_) | FilesystemFate::Kept { .. } => {
+            format!("UUID={}", is.uuid()?)
+        }
+        FilesystemFate::Tmpfs => "tmpfs".to_owned(),
+        FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => return None,
+    };
     let path = match filesystem.format {
         Format::Swap => "none",
         _ => mountable(filesystem)?,
-    };
-    let source = match filesystem.format {
-        Format::Tmpfs => "tmpfs".to_owned(),
-        _ => format!("UUID={}", is.uuid),
     };
     let pass = match filesystem.format {
         // The fsck of xfs and btrfs does nothing at boot (fsck.xfs(8), btrfs-check(8)).

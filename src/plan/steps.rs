@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn every_step_has_stages_and_every_stage_a_step_of_the_catalogue() {
-        let named: Vec<&str> = StageName::ALL.into_iter().filter_map(of).collect();
+        let named: Vec<&str> = StageName::ALL.iter().copied().filter_map(of).collect();
         for entry in &CATALOGUE {
             assert!(named.contains(&entry.name), "{}", entry.name);
         }

@@ -1,45 +1,87 @@
 //! What is tried before the point of no return: arrays and filesystems whose options only their tool, or the kernel, understands.
 
+use super::devices::Size;
+use super::placed::{FilesystemFate, New, Placed};
 use super::returning::mountable;
-use super::stages::{Placed, new_filesystem};
-use super::{CreateArray, MakeFilesystem, OnDevice, Operation, TryArray, TryFilesystem};
+use super::stages::new_filesystem;
+use super::{CreateArray, MakeFilesystem, Member, OnDevice, Operation, TryArray, TryFilesystem};
 use crate::layout::Format;
 use uuid::Uuid;
 
-/// Where the size of a device cannot be said before it is made.
-const UNKNOWN_SIZE_BYTES: u64 = 4 << 30;
+/// The first guess where the size of a device cannot be said before it is made.
+const GUESS_BYTES: u64 = 4 << 30;
+
+/// Other guesses: what these tools refuse for its size they refuse in a range much wider than the step from one to the next.
+const LEAST_GUESS_BYTES: u64 = 64 << 20;
+const GUESS_STEP: u64 = 4;
+
+/// What to try, one after the other, for a device of this size. An option that fits the real size fits one of them.
+fn guesses(size: Size) -> (u64, Vec<u64>) {
+    let most_bytes = match size {
+        Size::Known(bytes) => return (bytes, Vec::new()),
+        Size::AtMost(bytes) => bytes,
+    };
+    let first = GUESS_BYTES.min(most_bytes);
+    let steps = std::iter::successors(Some(LEAST_GUESS_BYTES), |bytes| bytes.checked_mul(GUESS_STEP));
+    let steps = steps.take_while(|bytes| *bytes < most_bytes).chain([most_bytes]);
+    let mut others: Vec<u64> = steps.filter(|bytes| *bytes != first).collect();
+    others.reverse();
+    (first, others)
+}
 
 /// The trial of an array that is made; one without options needs none. `sizes` has the devices that are there, in their order.
-pub fn array(made: &CreateArray, sizes: &[Option<u64>], sector_bytes: u32) -> Option<TryArray> {
+pub fn array(made: &CreateArray, sizes: &[Size], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() {
         return None;
     }
-    let mut sizes = sizes.iter().map(|size| size.unwrap_or(UNKNOWN_SIZE_BYTES));
-    let of = |device: &String| if device == "missing" { Some(0) } else { sizes.next() };
-    let member_bytes = made.devices.iter().map(of).collect::<Option<_>>()?;
+    // All that nobody knows are guessed alike.
+    let of_largest =
+        sizes.iter().copied().filter(|size| matches!(size, Size::AtMost(_))).max_by_key(|size| size.most());
+    let (first, others) = guesses(of_largest.unwrap_or(Size::Known(0)));
+    let members = |guess: u64| -> Option<Vec<u64>> {
+        let mut sizes = sizes.iter().map(|size| match size {
+            Size::Known(bytes) => *bytes,
+            Size::AtMost(most) => guess.min(*most),
+        });
+        let of = |member: &Member| match member {
+            Member::Device(_) => sizes.next(),
+            Member::Missing => Some(0),
+        };
+        made.devices.iter().map(of).collect()
+    };
+    let (member_bytes, or_member_bytes) = (members(first)?, others.into_iter().filter_map(members).collect());
     let uuid = Uuid::from_u128(!made.uuid.as_u128());
-    Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, sector_bytes })
+    Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, or_member_bytes, sector_bytes })
 }
 
 /// Those that are made, and have options. What has none is made as its tool wants it.
 pub fn tries(filesystems: &[Placed]) -> Vec<Operation> {
-    let made = filesystems.iter().filter(|(_, is)| (!is.keep || is.fill) && is.image_partition.is_none());
-    let made = made.filter(|(wanted, _)| wanted.format != Format::None);
-    let with_options = made.filter(|(wanted, _)| {
+    let with_options = filesystems.iter().filter(|(wanted, _)| {
         let mounted = mountable(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
         !wanted.createoptions.is_empty() || mounted || wanted.format == Format::Tmpfs && !wanted.mountoptions.is_empty()
     });
-    with_options.map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
+    with_options.filter_map(trial).map(OnDevice::TryFilesystem).map(Operation::Device).collect()
 }
 
-fn trial((wanted, is): &Placed) -> TryFilesystem {
-    let make = new_filesystem(&(wanted, is));
+/// `None`: it is not made.
+fn trial((wanted, is): &Placed) -> Option<TryFilesystem> {
+    let in_memory = New { device: "tmpfs".to_owned(), uuid: String::new(), size: Size::Known(0), sector_bytes: 512 };
+    let new = match is {
+        FilesystemFate::Made(new) | FilesystemFate::Filled(new) => new,
+        FilesystemFate::Tmpfs => &in_memory,
+        FilesystemFate::Kept { .. } | FilesystemFate::InImage { .. } | FilesystemFate::Unformatted { .. } => {
+            return None;
+        }
+    };
+    let make = new_filesystem(wanted, new);
     let uuid =
         Uuid::try_parse(&make.uuid).map_or(make.uuid.clone(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string());
-    TryFilesystem {
+    let (size_bytes, or_size_bytes) = guesses(new.size);
+    Some(TryFilesystem {
         make: MakeFilesystem { uuid, ..make },
-        size_bytes: is.size_bytes.unwrap_or(UNKNOWN_SIZE_BYTES),
-        sector_bytes: is.sector_bytes,
+        size_bytes,
+        or_size_bytes,
+        sector_bytes: new.sector_bytes,
         mount: mountable(wanted).map(|_| wanted.mountoptions.clone()),
-    }
+    })
 }

@@ -2,6 +2,7 @@
 
 mod handed;
 mod identity;
+mod member;
 mod operation;
 mod request;
 mod stage;
@@ -9,6 +10,7 @@ mod summary;
 
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
+pub use member::Member;
 pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
 pub use request::{Claim, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
@@ -16,7 +18,7 @@ pub use summary::{Found, Summary, Torn};
 
 use super::Extents;
 use crate::inventory::EraseMethod;
-use crate::layout::{Format, LvmType, RaidLevel};
+use crate::layout::{Format, LvmType, RaidLevel, Size};
 use crate::marker::Marker;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -114,12 +116,20 @@ pub enum KeptObject {
     /// By kernel name, which does not change while the agent runs.
     Disk(String),
     /// `device` is only for people: kernel names of arrays change while the agent runs.
-    Array { uuid: Uuid, device: String },
+    Array {
+        uuid: Uuid,
+        #[serde(with = "crate::empty")]
+        device: Option<String>,
+    },
     /// By LVM's UUID; `name` is only for people.
     Group { uuid: String, name: String },
-    /// By what it lies on. The device of the plan and where it is mounted are only for people; `path` is empty when it is
-    /// not mounted.
-    Filesystem { device: String, path: String, on: LiesOn },
+    /// By what it lies on. The device of the plan and where it is mounted are only for people.
+    Filesystem {
+        device: String,
+        #[serde(with = "crate::empty")]
+        path: Option<String>,
+        on: LiesOn,
+    },
 }
 
 /// A block device by what does not change while the agent runs.
@@ -182,8 +192,8 @@ pub struct CreateArray {
     /// `1.2`, or what the layout asks for.
     pub metadata: String,
     pub uuid: Uuid,
-    /// Members first, then the spares; `missing` for one that is not there.
-    pub devices: Vec<String>,
+    /// Members first, then the spares.
+    pub devices: Vec<Member>,
     /// How many of `devices` are spares.
     pub spares: u32,
     /// The layout's, without the metadata.
@@ -205,8 +215,8 @@ pub struct CreateVolume {
     pub device: String,
     /// All physical volumes of the group.
     pub physical: Vec<String>,
-    /// MiB; 0 is all that is left.
-    pub size_mib: u64,
+    #[serde(rename = "size_mib")]
+    pub size: Size,
     pub kind: LvmType,
 }
 
@@ -282,6 +292,9 @@ pub struct TryArray {
     pub make: CreateArray,
     /// One for each of its devices.
     pub member_bytes: Vec<u64>,
+    /// Where a device's size cannot be said before it is made: what is tried one after the other when `member_bytes` is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub or_member_bytes: Vec<Vec<u64>>,
     pub sector_bytes: u32,
 }
 
@@ -290,6 +303,9 @@ pub struct TryFilesystem {
     /// With a UUID of its own: two filesystems with one are not mounted, or taken for one.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
+    /// Where its size cannot be said before it is made: what is tried one after the other when `size_bytes` is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub or_size_bytes: Vec<u64>,
     pub sector_bytes: u32,
     /// The options that it is mounted with; `None` when it is not mounted.
     pub mount: Option<Vec<String>>,
@@ -302,6 +318,9 @@ pub struct MountFilesystem {
     pub path: String,
     pub format: Format,
     pub options: Vec<String>,
+    /// The other devices of a kept btrfs on several: disks and partitions, also of disks that the layout does not name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

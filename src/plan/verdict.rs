@@ -5,6 +5,7 @@
 use super::absent::Absent;
 use super::devices::{Below, Devices, Fate};
 use super::lvm::Group;
+use super::placed::FilesystemFate;
 use super::release::Release;
 use super::stack::Stack;
 use super::{
@@ -60,22 +61,6 @@ pub enum GroupFate {
         devices: Vec<String>,
         volumes: Vec<String>,
     },
-}
-
-/// Where a filesystem lies and whether it is made.
-pub struct FilesystemFate {
-    /// Device path while the installation runs; the layout's path may be a link.
-    pub device: String,
-    pub uuid: String,
-    /// Is its device kept?
-    pub keep: bool,
-    /// Is it made on a kept device? The device is blank, or an earlier attempt was cut off while it made the filesystem.
-    pub fill: bool,
-    /// Number of its partition, if a raw image brings the filesystem.
-    pub image_partition: Option<u32>,
-    /// Size of the device.
-    pub size_bytes: Option<u64>,
-    pub sector_bytes: u32,
 }
 
 /// What is known while deciding.
@@ -184,10 +169,10 @@ impl<'a> Deciding<'a> {
         let (some, others) = (named(true), named(false));
         let message = match fate {
             Fate::Blank => format!(
-                "{what} is to be kept on {others}, but also lies on {some}, where there is nothing: put the old disk back; or start the installed system and make the new disk a part of {what}; or pull the new disk where {what} can do without"
+                "{what} is to be kept. It lies on {others} and on {some}, but there is nothing on {some}. Put the old disk back. Or start the installed system, and make the new disk a part of {what}. Or pull the new disk, if {what} works without it"
             ),
             _ => format!(
-                "{what} lies on {some}, which a reinstall wipes, and on {others}, which it keeps: give all of its disks the same wipeonreinstall"
+                "a reinstall wipes {some} and keeps {others}, but {what} lies on both. Give all of its disks the same wipeonreinstall"
             ),
         };
         self.refuse(format!("{place}.devices"), message);

@@ -1,6 +1,7 @@
-//! Is the installation whole that a reinstall is to renew, although an earlier attempt was announced? Its agent may never
-//! have heard the answer.
+//! Is the installation still whole that a reinstall is to renew? An earlier attempt has announced that it begins to
+//! destroy, but perhaps it never heard the answer.
 
+use super::marking::table_guid;
 use super::stack::Stack;
 use super::{Claim, find};
 use crate::inventory::{self, Inventory};
@@ -13,9 +14,10 @@ use std::collections::BTreeSet;
 /// | the marker of this installation on the disks of `/`, and every disk that is to be wiped begins as the layout says, with the table that the marker names | whole |
 /// | anything else, or a disk of which nobody can tell | perhaps not |
 ///
-/// A disk's beginning goes first when it is wiped, and all disks are wiped before the first one gets something new. The old
-/// content of a mirror shines through the one that takes its place, marker and all, but the table below it is another one.
-/// With the marker of this very order the installation is not the old one.
+/// A wipe destroys the beginning of a disk first, and all disks are wiped before one of them gets anything new. So
+/// where every disk still begins as it should, no wipe had begun. The marker alone proves nothing: a new mirror shows
+/// the content of the old one, with its marker. But the table below the new mirror is another one. And with the marker
+/// of this very order, the installation is not the old one.
 pub fn is_whole(layout: &Layout, inventory: &Inventory, claim: &Claim) -> bool {
     let Some(marker) = marker_of(layout, inventory, claim) else { return false };
     let mut wiped = layout.disks.iter().filter(|listed| listed.wipeonreinstall);
@@ -39,15 +41,15 @@ fn marker_of<'a>(layout: &Layout, inventory: &'a Inventory, claim: &Claim) -> Op
     ours.map(|(_, marker)| marker)
 }
 
-/// The GPT that was there when the marker was written. A marker of before this was recorded says nothing.
+/// Is this the GPT that was there when the marker was written? An older marker does not name the GPT, and proves
+/// nothing.
 fn has_its_table(listed: &layout::Disk, found: &inventory::Disk, marker: &Marker) -> bool {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
-    let recorded = recorded.map(|disk| disk.guid.as_str()).unwrap_or_default();
-    let is = found.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default();
-    is == recorded && (listed.partitions.is_empty() || !is.is_empty())
+    let (recorded, is) = (recorded.and_then(|disk| disk.guid.as_ref()), table_guid(found));
+    is.as_ref() == recorded && (listed.partitions.is_empty() || is.is_some())
 }
 
-/// Superblocks of arrays may be at the end.
+/// The superblock of an array proves nothing about the beginning: it may be at the end.
 fn begins_as(listed: &layout::Disk, found: &inventory::Disk) -> bool {
     if listed.partitions.is_empty() {
         return found.table.is_some() || found.signatures.iter().any(|is| is.kind != "linux_raid_member");

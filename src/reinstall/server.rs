@@ -60,12 +60,12 @@ impl Server {
     ///
     /// # Errors
     /// No answer, or one that is not understood.
-    pub fn ask(&self, machine: &str, macs: &[String]) -> Result<Answer> {
+    pub fn ask(&self, machine: Option<&str>, macs: &[String]) -> Result<Answer> {
         let one = [String::new()];
         let macs = if macs.is_empty() { &one } else { macs };
         let mut refused = None;
         for mac in macs {
-            let url = question(&self.url, machine, mac);
+            let url = question(&self.url, machine.unwrap_or_default(), mac);
             let what = || format!("ask {} what to boot", self.url);
             let response = self.client.get(&url).send().map_err(reqwest::Error::without_url);
             let response = response.context(Phase::Control, what)?;
@@ -154,33 +154,20 @@ fn refusal(server: &str, response: Response) -> Result<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader, Read, Write};
-    use std::net::TcpListener;
-    use std::sync::mpsc::{Receiver, channel};
+    use crate::testing::http::{Act, Server as Fake};
+    use std::io::{Read, Write};
 
-    type Reply = (&'static str, &'static str, &'static str);
-
-    /// Answers each request by its path: the first that is part of it. Hands over what was asked.
-    fn serve(replies: Vec<Reply>) -> (String, Receiver<String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let (tell, asked) = channel();
-        std::thread::spawn(move || {
-            for mut socket in listener.incoming().flatten() {
-                let mut lines = BufReader::new(&socket).lines().map_while(io::Result::ok);
-                let path = lines.next().and_then(|line| line.split(' ').nth(1).map(str::to_owned)).unwrap_or_default();
-                lines.take_while(|line| !line.is_empty()).for_each(drop);
-                let reply = replies.iter().find(|(part, ..)| path.contains(part));
-                let (_, head, body) = reply.unwrap_or(&("", "404 Not Found\r\nContent-Length: 0", ""));
-                let _ = tell.send(path);
-                let _ = write!(socket, "HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}");
-            }
-        });
-        (url, asked)
+    /// Answers each request by its path: the first that is part of it.
+    fn serve(replies: Vec<(&'static str, Act)>) -> Fake {
+        Fake::start(Vec::new(), move |request| {
+            let reply = replies.iter().find(|(part, _)| request.path.contains(part));
+            reply.map_or_else(|| Act::status(404), |(_, act)| act.clone())
+        })
     }
 
-    const CONFLICT: &str = "409 Conflict\r\nContent-Type: application/json";
-    const OK: &str = "200 OK\r\nContent-Length: 6";
+    fn paths(fake: &Fake) -> Vec<String> {
+        fake.requests().into_iter().map(|request| request.path).collect()
+    }
 
     fn macs() -> Vec<String> {
         ["52:54:00:00:00:01", "52:54:00:00:00:02"].map(str::to_owned).to_vec()
@@ -198,14 +185,13 @@ mod tests {
 
     #[test]
     fn what_is_ordered_is_downloaded_whole() {
-        let (url, _) = serve(vec![("/k", OK, "kernel"), ("/i", OK, "initrd")]);
-        let names = NextBoot { kernel: format!("{url}/k"), initrd: format!("{url}/i"), cmdline: "a b".to_owned() };
-        let body: &'static str = serde_json::to_string(&names).unwrap().leak();
-        let (control, asked) = serve(vec![("/boot.json", "200 OK", body)]);
-        let server = Server::new(&control).unwrap();
-        let Answer::Boot(boot) = server.ask("id", &macs()).unwrap() else { panic!("something is ordered") };
+        let files = serve(vec![("/k", Act::body("kernel")), ("/i", Act::body("initrd"))]);
+        let names = NextBoot { kernel: files.url("k"), initrd: files.url("i"), cmdline: "a b".to_owned() };
+        let control = serve(vec![("/boot.json", Act::body(serde_json::to_vec(&names).unwrap()))]);
+        let server = Server::new(&control.url("")).unwrap();
+        let Answer::Boot(boot) = server.ask(Some("id"), &macs()).unwrap() else { panic!("something is ordered") };
         assert_eq!(boot, names);
-        assert_eq!(asked.try_iter().collect::<Vec<_>>(), ["/boot.json?uuid=id&mac=52:54:00:00:00:01"]);
+        assert_eq!(paths(&control), ["/boot.json?uuid=id&mac=52:54:00:00:00:01"]);
         let mut fetched = server.fetch(boot).unwrap();
         for (file, content) in [(&mut fetched.kernel, "kernel"), (&mut fetched.initrd, "initrd")] {
             let mut text = String::new();
@@ -221,42 +207,46 @@ mod tests {
         for (body, says) in
             [(body, "no reinstall of storage-7 is ordered"), ("", "no reinstall is ordered for this machine")]
         {
-            let (url, asked) = serve(vec![("mac=52:54:00:00:00:02", CONFLICT, body)]);
-            let Answer::Nothing { message } = Server::new(&url).unwrap().ask("", &macs()).unwrap() else {
+            let control = serve(vec![("mac=52:54:00:00:00:02", Act::says(409, body))]);
+            let Answer::Nothing { message } = Server::new(&control.url("")).unwrap().ask(None, &macs()).unwrap() else {
                 panic!("nothing is ordered")
             };
             assert_eq!(message, says);
             // The first card is unknown: 404.
-            assert_eq!(asked.try_iter().count(), 2);
+            assert_eq!(paths(&control).len(), 2);
         }
     }
 
     #[test]
     fn other_answers_are_errors_that_change_nothing() {
-        for (head, body, says) in [
-            ("404 Not Found", "{\"statuscode\":404,\"message\":\"unknown machine\"}", "404 Not Found: unknown machine"),
-            ("500 Internal Server Error", "", "500 Internal Server Error"),
-            ("200 OK", "<html>", "the answer of http://"),
-            ("200 OK", "{}", "missing field"),
+        for (status, body, says) in [
+            (404, "{\"statuscode\":404,\"message\":\"unknown machine\"}", "404 Not Found: unknown machine"),
+            (500, "", "500 Internal Server Error"),
+            (200, "<html>", "the answer of http://"),
+            (200, "{}", "missing field"),
         ] {
-            let (url, _) = serve(vec![("/boot.json", head, body)]);
-            let Err(error) = Server::new(&url).unwrap().ask("id", &[]) else { panic!("{head} must be an error") };
+            let control = serve(vec![("/boot.json", Act::says(status, body))]);
+            let asked = Server::new(&control.url("")).unwrap().ask(Some("id"), &[]);
+            let Err(error) = asked else { panic!("{says} must be an error") };
             assert!(error.to_string().contains(says), "{says}: {error}");
         }
-        let Err(error) = Server::new("http://127.0.0.1:1").unwrap().ask("id", &[]) else { panic!("nobody is there") };
+        let Err(error) = Server::new("http://127.0.0.1:1").unwrap().ask(Some("id"), &[]) else {
+            panic!("nobody is there")
+        };
         assert!(error.to_string().starts_with("ask http://127.0.0.1:1 what to boot: "), "{error}");
     }
 
     #[test]
     fn a_file_that_is_not_whole_is_none() {
-        for (head, body, says) in [
-            ("404 Not Found\r\nContent-Length: 0", "", "404 Not Found"),
-            ("200 OK\r\nContent-Length: 10", "short", "download http://"),
-            ("200 OK", "no length", "9 bytes came, an unknown number of were promised"),
-            ("200 OK\r\nContent-Length: 0", "", "0 bytes came, 0 were promised"),
+        for (act, says) in [
+            (Act::status(404), "404 Not Found"),
+            (Act { cut: Some(5), ..Act::body("short file") }, "download http://"),
+            (Act { length: false, ..Act::body("no length") }, "9 bytes came, an unknown number of were promised"),
+            (Act::body(""), "0 bytes came, 0 were promised"),
         ] {
-            let (url, _) = serve(vec![("/vmlinuz", head, body)]);
-            let error = Server::new(&url).unwrap().download_once(&format!("{url}/vmlinuz")).unwrap_err().to_string();
+            let files = serve(vec![("/vmlinuz", act)]);
+            let server = Server::new(&files.url("")).unwrap();
+            let error = server.download_once(&files.url("vmlinuz")).unwrap_err().to_string();
             assert!(error.contains(says), "{says}: {error}");
         }
     }
@@ -264,8 +254,8 @@ mod tests {
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_the_kernel_reads_what_was_downloaded() {
-        let (url, _) = serve(vec![("/k", OK, "kernel")]);
-        let kernel = Server::new(&url).unwrap().download_once(&format!("{url}/k")).unwrap();
+        let files = serve(vec![("/k", Act::body("kernel"))]);
+        let kernel = Server::new(&files.url("")).unwrap().download_once(&files.url("k")).unwrap();
         let error = crate::boot::kexec::load_files("k", &kernel, None, "").unwrap_err().to_string();
         assert!(!error.contains("os error 26") && !error.contains("ETXTBSY"), "{error}");
     }

@@ -91,15 +91,7 @@ pub async fn register(
         app.state.register(&id, directory.name(&id), &register).await?;
     }
     if directory.machine(&id).is_none() {
-        let hardware = &register.hardware;
-        let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
-        app.watch.note(format!(
-            "unknown machine {id} at {peer}: {} cores, {} MiB, {} disks, MACs {}; a file in machines/ with this id allocates it",
-            hardware.cpu_cores,
-            hardware.memory >> 20,
-            hardware.disks.len(),
-            macs.join(" ")
-        ));
+        app.watch.note(caller::stranger(&id, peer, &register.hardware));
     }
     Ok(Json(json!({})))
 }
@@ -285,12 +277,12 @@ pub async fn point_of_no_return(
         Some(current) if *current.id != allocationuuid => {
             return changed(format!("the machine's allocation is {} now, not {allocationuuid}", *current.id));
         }
-        None if order.is_empty() => {
+        None if order.is_none() => {
             return changed(format!("no file gives the machine allocation {allocationuuid} now"));
         }
         _ => {}
     }
-    if order.is_empty() {
+    let Some(order) = order else {
         return match app.state.begin_first(&id, &allocationuuid, boot.hash, disks).await? {
             BegunFirst::Yes(news) => {
                 app.state.boot_begins(boot.hash).await?;
@@ -302,7 +294,7 @@ pub async fn point_of_no_return(
             }
             BegunFirst::No(why) => changed(why),
         };
-    }
+    };
     match app.state.begin(&id, &allocationuuid, &order, disks).await? {
         Begun::Yes(order, news) => {
             app.state.boot_begins(boot.hash).await?;

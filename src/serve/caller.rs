@@ -6,6 +6,8 @@ use super::input::Machine;
 use super::peers::Peer;
 use super::state::{Boot, Enrolled};
 use super::{App, token};
+use crate::control::wire::Hardware;
+use crate::text::counted;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -130,4 +132,16 @@ pub fn other_card(app: &App, machine: &Machine, Peer(address): Peer) -> Option<S
     }
     let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
     Some(format!("{}; it is at {address}", machine.other_macs(&mac)))
+}
+
+/// A machine that no file names, for the operator who may write one.
+pub fn stranger(id: &str, peer: Peer, hardware: &Hardware) -> String {
+    let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
+    format!(
+        "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; a file in machines/ with this id allocates it",
+        counted(hardware.cpu_cores as usize, "core", "cores"),
+        hardware.memory >> 20,
+        counted(hardware.disks.len(), "disk", "disks"),
+        macs.join(" ")
+    )
 }

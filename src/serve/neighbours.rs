@@ -4,9 +4,11 @@
 //! address and card.
 
 use super::ipxe;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket};
+use nix::sys::time::{TimeVal, TimeValLike};
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// The MACs of the neighbour with that address; none when it is behind a router, or not known. The same address may be on two
@@ -22,7 +24,11 @@ const ALIGNED: usize = 4;
 /// The kernel never sends more at once (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const MOST_BYTES: usize = 32 << 10;
 
-/// What the kernel says; without an answer nothing is known.
+/// The kernel answers within a millisecond. Whoever asks holds up a request of a machine meanwhile.
+const PATIENCE_SECONDS: i64 = 2;
+
+/// What the kernel says; without an answer in time nothing is known of the card, and a warning says so. Then nobody is refused for
+/// it: a card is only ever a second word beside the token.
 pub fn of_kernel(address: IpAddr) -> Vec<String> {
     ask(address).unwrap_or_else(|error| {
         tracing::warn!("the kernel's table of neighbours cannot be read: {error}");
@@ -32,13 +38,23 @@ pub fn of_kernel(address: IpAddr) -> Vec<String> {
 
 fn ask(address: IpAddr) -> nix::Result<Vec<String>> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    let socket = open(TimeVal::seconds(PATIENCE_SECONDS))?;
+    send(socket.as_raw_fd(), &request(family), MsgFlags::empty())?;
+    answers(&socket, address)
+}
+
+/// Whoever reads from it waits no longer than that, and gets `EAGAIN`.
+fn open(patience: TimeVal) -> nix::Result<OwnedFd> {
     let socket =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, Some(SockProtocol::NetlinkRoute))?;
-    let fd = socket.as_raw_fd();
-    send(fd, &request(family), MsgFlags::empty())?;
+    setsockopt(&socket, ReceiveTimeout, &patience)?;
+    Ok(socket)
+}
+
+fn answers(socket: &OwnedFd, address: IpAddr) -> nix::Result<Vec<String>> {
     let (mut macs, mut bytes) = (Vec::new(), vec![0; MOST_BYTES]);
     loop {
-        let got = recv(fd, &mut bytes, MsgFlags::empty())?;
+        let got = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
         let goes_on = read(&bytes[..got], address, &mut macs);
         if got == 0 || !goes_on {
             return Ok(macs);
@@ -203,6 +219,13 @@ mod tests {
         }
         // Of no length at all.
         assert!(macs(&[0; 64], "fe80::7").is_empty());
+    }
+
+    /// Nobody has asked it anything. Without the limit the test would not end.
+    #[test]
+    fn a_kernel_that_does_not_answer_is_waited_for_no_longer_than_that() {
+        let socket = open(TimeVal::milliseconds(20)).unwrap();
+        assert_eq!(answers(&socket, "10.0.0.7".parse().unwrap()), Err(nix::errno::Errno::EAGAIN));
     }
 
     #[test]

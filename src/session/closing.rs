@@ -26,7 +26,7 @@ impl Session {
     pub(super) fn tell_point_of_no_return(
         &self,
         allocation: &str,
-        order: &str,
+        order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
     ) -> Result<()> {

@@ -4,7 +4,6 @@ use super::Session;
 use crate::error::Result;
 use crate::layout::Format;
 use crate::plan::{MountFilesystem, OfRun, OnDevice, Operation};
-use crate::storage::raid;
 
 impl Session {
     /// # Errors
@@ -21,9 +20,7 @@ impl Session {
 /// Devices that this makes a tool write, which looks up their paths.
 fn by_tools(operation: &OnDevice) -> Vec<&str> {
     match operation {
-        OnDevice::CreateArray(array) => {
-            all(&array.devices).into_iter().filter(|device| *device != raid::MISSING).collect()
-        }
+        OnDevice::CreateArray(array) => array.there().collect(),
         OnDevice::AssembleArray(array) => all(&array.members),
         OnDevice::ActivateGroup(group) => all(&group.devices),
         OnDevice::CreateGroup(group) => all(&group.devices),
@@ -48,13 +45,14 @@ fn by_the_run(operation: &OfRun) -> Vec<&str> {
     match operation {
         OfRun::Mount(mount) | OfRun::GrowFilesystem(mount) => mounted(mount),
         OfRun::UnlockDisk { device, .. } => vec![device],
+        // Nothing is written to these. But what comes back in rehearsal must be what comes back later.
+        OfRun::Rehearse(rehearsal) => all(&rehearsal.over),
         // It opens the disk itself, and proves it on that descriptor.
         OfRun::BurnDisk(_) => Vec::new(),
         // These write no device, or only below the mounted target.
         OfRun::ReachImage { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::LockDisk { .. }
-        | OfRun::Rehearse(_)
         | OfRun::TellPointOfNoReturn { .. }
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
@@ -73,8 +71,12 @@ fn by_the_run(operation: &OfRun) -> Vec<&str> {
     }
 }
 
+/// The kernel finds the other devices of a btrfs by itself, in its list of their paths.
 fn mounted(mount: &MountFilesystem) -> Vec<&str> {
-    if mount.format == Format::Tmpfs { Vec::new() } else { vec![&mount.device] }
+    if mount.format == Format::Tmpfs {
+        return Vec::new();
+    }
+    std::iter::once(&mount.device).chain(&mount.others).map(String::as_str).collect()
 }
 
 fn all(devices: &[String]) -> Vec<&str> {

@@ -1,7 +1,7 @@
-//! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk changes:
-//! the disks refuse writes by programs, arrays are started read-only, of the logical volumes only those are activated that
-//! write nothing by themselves, and those of LVM's raid1 are seen through a mapping of one of their copies. Arrays that the
-//! kernel writes to at every start are started over snapshots of their members, whose changes live in memory.
+//! Assembles what is on the disks, read-only, so that the inventory can see what is inside. Not a byte of a disk
+//! changes. The disks refuse writes by programs. Arrays are started read-only. Only those logical volumes are activated
+//! that write nothing by themselves; an LVM raid1 is seen through a mapping of one of its copies. If the kernel writes
+//! to an array at every start, the array is started over snapshots of its members, whose changes live in memory.
 
 use super::lock::Locks;
 use super::{kernel, look, overlay};
@@ -20,13 +20,14 @@ const ROUNDS: usize = 8;
 /// A disk that is dying answers late.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Kinds of logical volumes whose devices only map. The others write when they are activated, through the lock on the
-/// disk, which holds for programs and not for the kernel (bio_check_ro in block/blk-core.c since 4.18): dm-raid its
-/// superblocks, mirrors their log, thin pools their transaction.
+/// Kinds of logical volumes whose devices only map. The others write when they are activated: dm-raid its superblocks,
+/// mirrors their log, thin pools their transaction. The lock on the disk does not stop that, because it holds for
+/// programs and not for the kernel (bio_check_ro in block/blk-core.c since 4.18).
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
-/// No origin of a snapshot, which a merge that is due would write to, and not being moved, which would go on: both look
-/// linear otherwise (lv_attr in lvs(8): type `-`, and a small letter where a lock would make it a capital).
+/// Leaves out origins of snapshots, because a merge that is due would write to them, and volumes that are being moved,
+/// because the move would go on. Both look linear otherwise (lv_attr in lvs(8): type `-`, and a small letter where a
+/// lock would make it a capital).
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
 /// What [`assemble`] did.
@@ -37,9 +38,9 @@ pub struct Assembled {
     /// All that was asked for.
     disks: Vec<String>,
     locks: Locks,
-    /// Arrays that did not start when it was tried.
+    /// Arrays that were tried and did not start.
     failed: Vec<Failed>,
-    /// What could not be assembled and why: the disks keep that secret, which is no error.
+    /// What could not be assembled and why. That is no error: the inventory only knows less.
     pub notes: Vec<String>,
 }
 
@@ -53,7 +54,7 @@ pub fn assemble(disks: &[String]) -> Result<Assembled> {
     match assembled.lock().and_then(|()| assembled.build()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
-            // The first error tells more than that of the way back.
+            // The first error tells more than an error of the unlocking.
             let _ = assembled.locks.unlock();
             Err(error)
         }
@@ -97,7 +98,7 @@ impl Assembled {
 
     fn lock(&mut self) -> Result<()> {
         for disk in &self.disks {
-            // One with a write-protect switch is not ours to make writable afterwards.
+            // A disk that was read-only before must not be made writable afterwards.
             if !is_read_only(disk)? {
                 self.locks.lock(disk)?;
             }
@@ -105,8 +106,8 @@ impl Assembled {
         Ok(())
     }
 
-    /// Starts what is there, and again, as long as that brings something new to light. Arrays first: a group may lie on
-    /// one of them and on a disk.
+    /// Starts what is there, again and again, until nothing new comes to light. Arrays first: a group may lie on an
+    /// array and on a disk.
     fn build(&mut self) -> Result<()> {
         let mut tried = HashSet::new();
         for _ in 0..ROUNDS {
@@ -162,8 +163,8 @@ fn is_read_only(disk: &str) -> Result<bool> {
     Ok(text.trim() == "1")
 }
 
-/// Is that the array which failed, and does it run now? mdadm leaves one that it cannot start with its members and without
-/// a size.
+/// Is this the array that failed, and does it run now? An array that mdadm cannot start stays there with its members,
+/// and without a size.
 fn is_up(inventory: &Inventory, array: &Array, failed: &Failed) -> bool {
     let is_it = failed.tried == Tried::Array(array.uuid);
     let mut stacked = inventory.stacked.iter().filter(|stacked| array.running.as_ref() == Some(&stacked.name));
@@ -174,7 +175,7 @@ fn start(array: &Array) -> Result<(), String> {
     if array.level == "container" {
         return Err(format!("it is a RAID of the firmware ({}), which stays as it is", array.metadata));
     }
-    // mdadm would take one of two that went on without each other, the first.
+    // Of two members that were used without each other, mdadm would take the first.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
         return Err("none of its members is known to be whole and up to date".to_owned());
     }
@@ -209,7 +210,7 @@ fn uncover(overlays: &[String]) {
 }
 
 /// Not `mdadm --assemble --scan`: that gives up at the first member of a running array whose count of events is behind,
-/// and what it had not come to by then stays in the dark (Assemble.c, "Found some drive for an array that is already
+/// and never reaches the arrays that come after it (Assemble.c, "Found some drive for an array that is already
 /// active").
 fn run(array: &Array, members: &[String]) -> Result<(), String> {
     let mdadm = Command::new("mdadm").arg("--assemble").arg(free_name()?);

@@ -110,7 +110,7 @@ impl Process {
         })
     }
 
-    /// The disks of a plan stay open here while it runs, for reading, which is in nobody's way.
+    /// This process keeps the disks of a plan open for reading while the plan runs. That is in nobody's way.
     fn holds_disk(&self, file: &Path, device: &str) -> bool {
         let info = Path::new("/proc/self/fdinfo").join(file.file_name().unwrap_or_default());
         let info = || fs::read_to_string(info).unwrap_or_default();

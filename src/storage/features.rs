@@ -1,4 +1,5 @@
-//! What the ramdisk's mkfs can make, its kernel can mount: else an installation fails when the old system is gone.
+//! Tests that the ramdisk's kernel can mount whatever its mkfs can make. Otherwise an installation would fail after the
+//! old system is gone.
 
 use super::mount::Mounts;
 use super::vmdisks::Disks;
@@ -45,9 +46,9 @@ const EXT4: [&str; 36] = [
     "-O quota -E quotatype=usrquota:grpquota:prjquota",
     "-O project,quota -I 256",
     "-O sparse_super2,^resize_inode",
-    "-O ^sparse_super",
+    "-O ^sparse_super,^resize_inode",
     "-O stable_inodes",
-    "-O verity",
+    "-O verity -b 4096",
     "-b 1024 -I 128",
 ];
 
@@ -69,33 +70,32 @@ const XFS: [&str; 18] = [
     "-n size=64k",
     "-b size=1024",
     "-l su=32k",
-    "-d agcount=8,su=64k,sw=2",
+    "-d agcount=2,su=64k,sw=2 -l size=64m",
     "-l size=64m",
 ];
 
 /// mkfs.btrfs(8) 6.2.
-const BTRFS: [&str; 17] = [
+const BTRFS: [&str; 16] = [
     "",
     "--csum crc32c",
     "--csum xxhash",
     "--csum sha256",
     "--csum blake2",
     "-M",
-    "-O mixed-bg",
+    "-O mixed-bg -n 4096",
     "-O ^extref",
     "-O raid56",
     "-O ^skinny-metadata",
     "-O ^no-holes",
     "-R quota",
     "-R ^free-space-tree",
-    "-O block-group-tree",
     "-n 4096",
     "-n 65536",
     "-d dup -m single",
 ];
 
 /// mkfs.fat(8).
-const VFAT: [&str; 7] = ["", "-F 16", "-F 32", "-s 8", "-S 4096", "-a", "-f 1"];
+const VFAT: [&str; 7] = ["", "-F 16", "-F 32", "-F 32 -s 8", "-S 4096", "-a", "-f 1"];
 
 fn made_and_mounted(device: &str, format: Format, options: &str, mount: &[&str]) -> Result<(), String> {
     wipe::wipe_ends(device).map_err(|error| error.to_string())?;
@@ -108,7 +108,7 @@ fn made_and_mounted(device: &str, format: Format, options: &str, mount: &[&str])
     let make = Command::new(tool).args(force).args(options.split_whitespace()).arg(device);
     make.run().map_err(|error| error.to_string())?;
     let options: Vec<String> = mount.iter().map(|option| (*option).to_owned()).collect();
-    let mount = MountFilesystem { device: device.to_owned(), path: "/".to_owned(), format, options };
+    let mount = MountFilesystem { device: device.to_owned(), path: "/".to_owned(), format, options, others: vec![] };
     let mut mounts = Mounts::new(POINT);
     mounts.mount(&mount).map_err(|error| error.to_string())?;
     fs::write(Path::new(POINT).join("file"), "content").map_err(|error| error.to_string())?;
@@ -122,7 +122,7 @@ fn vm_every_filesystem_that_the_ramdisk_can_make_it_can_mount() {
     let device = &disks.partition(&[400]).concat()[0];
     let cases = [(Format::Ext4, &EXT4[..]), (Format::Xfs, &XFS), (Format::Btrfs, &BTRFS), (Format::Vfat, &VFAT)];
     let cases = cases.iter().flat_map(|(format, all)| all.iter().map(move |options| (*format, *options, &[][..])));
-    // What fstab may ask for beside.
+    // What fstab may ask for besides.
     let more: [(Format, &str, &[&str]); 5] = [
         (Format::Ext4, "", &["usrjquota=aquota.user", "jqfmt=vfsv1"]),
         (Format::Ext4, "-O quota", &["usrquota", "grpquota"]),

@@ -1,28 +1,17 @@
 //! Writes a GPT exactly as planned, proves it by reading it back, and tells the kernel.
-//!
-//! Only the `gpt` crate's low-level parts are used: its `GptDisk` writes the n-th entry in use to the n-th slot, so
-//! partitions 1, 2 and 15 would become 1, 2 and 3. Here entry N is in slot N-1.
 
 use super::{identify, kernel, wipe};
 use crate::error::{Context, Error, Phase, Result};
+use crate::gpt::{ENTRIES, Entry, Gpt, NAME_UNITS, protective_mbr};
 use crate::plan::{NewPartition, PartitionTable};
-use gpt::disk::LogicalBlockSize;
-use gpt::header::{Header, HeaderBuilder};
-use gpt::mbr::ProtectiveMBR;
-use gpt::partition::{Partition, file_read_partitions};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// UEFI's minimum, and what every tool writes.
-const ENTRIES: u32 = 128;
-const ENTRY_BYTES: u32 = 128;
-const NAME_UNITS: usize = 36;
 
 /// devtmpfs makes a node before BLKPG returns; this is for a machine that is very slow.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
@@ -37,20 +26,19 @@ pub fn write(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = wipe::open_exclusive(device)?;
     identify::prove(&disk, &table.identity)?;
-    // Others that honour systemd's BLOCK_DEVICE_LOCKING keep off while the table is half written.
+    // Programs that honour systemd's BLOCK_DEVICE_LOCKING keep off while the table is half written.
     let lock = || {
         let disk = disk.try_clone().map_err(|error| kernel::errno(&error))?;
         Flock::lock(disk, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)
     };
-    let mut disk = kernel::patiently(Errno::EWOULDBLOCK, lock)
+    let disk = kernel::patiently(Errno::EWOULDBLOCK, lock)
         .context(Phase::Storage, || format!("lock {device} against other tools"))?;
     let sectors = check_sectors(&disk, table)?;
     wipe::forget_partitions(&disk, device)?;
-    let expected = Expected::of(table, sectors).context(Phase::Storage, || format!("partition table of {device}"))?;
-    expected.write(&mut disk).context(Phase::Storage, || format!("write the partition table of {device}"))?;
-    disk.sync_all().context(Phase::Storage, || format!("flush the partition table to {device}"))?;
+    let planned = planned(table, sectors).context(Phase::Storage, || format!("partition table of {device}"))?;
+    write_all(&planned, &disk).context(Phase::Storage, || format!("write the partition table of {device}"))?;
     kernel::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
-    expected.compare(&mut disk).context(Phase::Storage, || format!("read back the partition table of {device}"))?;
+    prove_all(&planned, &disk).context(Phase::Storage, || format!("read back the partition table of {device}"))?;
     add_to_kernel(&disk, table)?;
     compare_with_kernel(table)?;
     table.partitions.iter().try_for_each(|partition| wait_for_node(&table.device, partition.number, &partition.device))
@@ -69,96 +57,45 @@ fn check_sectors(disk: &File, table: &PartitionTable) -> Result<u64> {
     Ok(size_bytes / u64::from(sector_bytes))
 }
 
-/// All that is to be on the disk.
-struct Expected {
-    block: LogicalBlockSize,
-    mbr: [u8; 512],
-    primary: Header,
-    backup: Header,
-    /// By number.
-    entries: BTreeMap<u32, Partition>,
+/// All that is to be on the disk, but for the MBR.
+fn planned(table: &PartitionTable, sectors: u64) -> io::Result<Gpt> {
+    let mut gpt = Gpt::new(table.sector_bytes.into(), sectors, table.guid)?;
+    check_partitions(&table.partitions, &gpt)?;
+    for NewPartition { number, first_lba, last_lba, kind, guid, name, .. } in &table.partitions {
+        gpt.put(&Entry { number: *number, kind: *kind, guid: *guid, sectors: *first_lba..last_lba + 1 }, name);
+    }
+    Ok(gpt)
 }
 
-impl Expected {
-    fn of(table: &PartitionTable, sectors: u64) -> io::Result<Expected> {
-        let block = match table.sector_bytes {
-            512 => LogicalBlockSize::Lb512,
-            4096 => LogicalBlockSize::Lb4096,
-            other => return Err(io::Error::other(format!("sectors of {other} bytes cannot be partitioned"))),
-        };
-        let last_lba = sectors.saturating_sub(1);
-        let mut builder = HeaderBuilder::new();
-        builder.disk_guid(table.guid).backup_lba(last_lba).num_parts(ENTRIES).part_size(ENTRY_BYTES);
-        let primary = builder.build(block).map_err(io::Error::other)?;
-        let backup = HeaderBuilder::from_header(&primary).primary(false).build(block).map_err(io::Error::other)?;
-        check_partitions(&table.partitions, &primary)?;
-        // UEFI 5.2.3: the protective partition covers the disk from LBA 1, and 0xFFFFFFFF stands for "more".
-        let mbr = ProtectiveMBR::with_lb_size(u32::try_from(last_lba).unwrap_or(u32::MAX)).to_bytes();
-        let entries = table.partitions.iter().map(|partition| (partition.number, entry(partition))).collect();
-        Ok(Expected { block, mbr, primary, backup, entries })
-    }
-
-    /// Backup before primary: a cut in between leaves the old primary or none, never a primary without its entries.
-    fn write(&self, disk: &mut File) -> io::Result<()> {
-        for header in [&self.backup, &self.primary] {
-            let start = header.part_start;
-            Partition::write_zero_entries_to_device(disk, 0, ENTRIES.into(), start, self.block, ENTRY_BYTES)?;
-            for (number, entry) in &self.entries {
-                entry.write_to_device(disk, u64::from(number - 1), start, self.block, ENTRY_BYTES)?;
-            }
-        }
-        // These compute the checksums from the entries on the disk.
-        self.backup.clone().write_backup(disk, self.block).map_err(io::Error::other)?;
-        self.primary.clone().write_primary(disk, self.block).map_err(io::Error::other)?;
-        std::os::unix::fs::FileExt::write_all_at(disk, &self.mbr, 0)
-    }
-
-    fn compare(&self, disk: &mut File) -> io::Result<()> {
-        let mut mbr = [0; 512];
-        std::os::unix::fs::FileExt::read_exact_at(disk, &mut mbr, 0)?;
-        if mbr != self.mbr {
-            return Err(io::Error::other("the protective MBR is not what was written"));
-        }
-        let found = gpt::GptConfig::new()
-            .logical_block_size(self.block)
-            .only_valid_headers(true)
-            .open_from_device(&mut *disk)
-            .map_err(io::Error::other)?;
-        let headers = [
-            ("primary", &self.primary, found.primary_header().cloned()),
-            ("backup", &self.backup, found.backup_header().cloned()),
-        ];
-        drop(found);
-        for (name, expected, found) in headers {
-            let found = found.map_err(io::Error::other)?;
-            // The file has checksums, the plan has none.
-            let expected = Header { crc32: found.crc32, crc32_parts: found.crc32_parts, ..expected.clone() };
-            if found != expected {
-                return Err(io::Error::other(format!("{name} header: wrote {expected:?}, found {found:?}")));
-            }
-            let entries = file_read_partitions(disk, &found, self.block)?;
-            if entries != self.entries {
-                let wrote = &self.entries;
-                return Err(io::Error::other(format!("{name} entries: wrote {wrote:?}, found {entries:?}")));
-            }
-        }
-        Ok(())
-    }
+/// The MBR last: nobody looks for a table before there is one.
+fn write_all(gpt: &Gpt, disk: &File) -> io::Result<()> {
+    gpt.write(disk)?;
+    disk.write_all_at(&protective_mbr(gpt.backup_lba()), 0)?;
+    disk.sync_all()
 }
 
-/// The crate cuts long names, and takes any range of sectors.
-fn check_partitions(partitions: &[NewPartition], header: &Header) -> io::Result<()> {
+fn prove_all(gpt: &Gpt, disk: &File) -> io::Result<()> {
+    let mut mbr = [0; 512];
+    disk.read_exact_at(&mut mbr, 0)?;
+    if mbr != protective_mbr(gpt.backup_lba()) {
+        return Err(io::Error::other("the protective MBR is not what was written"));
+    }
+    gpt.prove(disk)
+}
+
+/// A name that is cut, or sectors that lie elsewhere, would be written as well.
+fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     let mut by_place: Vec<&NewPartition> = partitions.iter().collect();
     by_place.sort_by_key(|partition| partition.first_lba);
-    let mut free = header.first_usable;
+    let mut free = gpt.first_usable();
     for partition in by_place {
         let NewPartition { number, first_lba, last_lba, name, .. } = partition;
         let fail = |why: String| Err(io::Error::other(format!("partition {number}: {why}")));
         if !(1..=ENTRIES).contains(number) || partitions.iter().filter(|other| other.number == *number).count() > 1 {
             return fail(format!("numbers go from 1 to {ENTRIES}, each once"));
         }
-        if *first_lba < free || last_lba < first_lba || *last_lba > header.last_usable {
-            let last = header.last_usable;
+        if *first_lba < free || last_lba < first_lba || *last_lba > gpt.last_usable() {
+            let last = gpt.last_usable();
             return fail(format!("sectors {first_lba} to {last_lba} are not within the free {free} to {last}"));
         }
         if name.encode_utf16().count() > NAME_UNITS {
@@ -167,17 +104,6 @@ fn check_partitions(partitions: &[NewPartition], header: &Header) -> io::Result<
         free = last_lba + 1;
     }
     Ok(())
-}
-
-fn entry(partition: &NewPartition) -> Partition {
-    Partition {
-        part_type_guid: partition.kind.into(),
-        part_guid: partition.guid,
-        first_lba: partition.first_lba,
-        last_lba: partition.last_lba,
-        flags: 0,
-        name: partition.name.clone(),
-    }
 }
 
 /// BLKPG and not BLKRRPART: it works on every disk, also where the kernel has no parser for GPT or does not scan, and
@@ -213,7 +139,7 @@ fn place(table: &PartitionTable, partition: &NewPartition) -> (u64, u64) {
     (partition.first_lba * sector, (partition.last_lba - partition.first_lba + 1) * sector)
 }
 
-/// Until the node at this path is that very partition.
+/// Waits until the node at this path is this partition.
 pub(super) fn wait_for_node(disk: &str, number: u32, path: &str) -> Result<()> {
     let known = kernel::partitions(disk)?.into_iter().find(|known| known.number == number);
     let name = known.map(|known| known.name).unwrap_or_default();
@@ -238,7 +164,6 @@ mod tests {
     use super::*;
     use crate::command::Command;
     use crate::storage::loopdev::LoopDevice;
-    use std::os::unix::fs::FileExt;
     use uuid::Uuid;
 
     fn partition(number: u32, first_lba: u64, last_lba: u64, name: &str) -> NewPartition {
@@ -264,12 +189,12 @@ mod tests {
     fn the_bytes_are_where_uefi_wants_them() {
         for (sector_bytes, first_usable) in [(512_u32, 34_u64), (4096, 6)] {
             let sectors = 4096;
-            let mut file = tempfile::tempfile().unwrap();
+            let file = tempfile::tempfile().unwrap();
             file.set_len(sectors * u64::from(sector_bytes)).unwrap();
             let table = table(sector_bytes, vec![partition(15, 300, 400, "Ä"), partition(2, first_usable, 299, "efi")]);
-            let expected = Expected::of(&table, sectors).unwrap();
-            expected.write(&mut file).unwrap();
-            expected.compare(&mut file).unwrap();
+            let planned = planned(&table, sectors).unwrap();
+            write_all(&planned, &file).unwrap();
+            prove_all(&planned, &file).unwrap();
             let at = |offset: u64, length| {
                 let mut bytes = vec![0; length];
                 file.read_exact_at(&mut bytes, offset).unwrap();
@@ -292,25 +217,28 @@ mod tests {
     fn what_was_changed_behind_our_back_is_noticed() {
         // Sector 0: MBR; 1: primary header; 2-33: entries; last 33: backup entries and header.
         for (offset, expected) in [
-            (450_u64, "protective MBR"),
-            (512 + 56, "CRC32"),
-            (1024, "CRC"),
-            ((4096 - 33) * 512, "CRC"),
-            (4095 * 512 + 56, "CRC32"),
+            (450_u64, "the protective MBR is not what was written"),
+            (512, "the table at sector 1 is not what was written"),
+            (512 + 56, "sector 1 is damaged: the header's checksum"),
+            (512 + 100, "the table at sector 1 is not what was written"),
+            (1024, "sector 1 is damaged: the checksum of its entries"),
+            ((4096 - 33) * 512, "sector 4095 is damaged: the checksum of its entries"),
+            (4095 * 512, "the table at sector 4095 is not what was written"),
+            (4095 * 512 + 56, "sector 4095 is damaged: the header's checksum"),
         ] {
-            let mut file = tempfile::tempfile().unwrap();
+            let file = tempfile::tempfile().unwrap();
             file.set_len(4096 * 512).unwrap();
-            let planned = Expected::of(&table(512, vec![partition(1, 34, 99, "a")]), 4096).unwrap();
-            planned.write(&mut file).unwrap();
+            let planned = planned(&table(512, vec![partition(1, 34, 99, "a")]), 4096).unwrap();
+            write_all(&planned, &file).unwrap();
             file.write_all_at(&[0x77], offset).unwrap();
-            let error = planned.compare(&mut file).unwrap_err().to_string();
+            let error = prove_all(&planned, &file).unwrap_err().to_string();
             assert!(error.contains(expected), "{offset}: {error}");
         }
-        let mut file = tempfile::tempfile().unwrap();
+        let file = tempfile::tempfile().unwrap();
         file.set_len(4096 * 512).unwrap();
-        Expected::of(&table(512, vec![partition(1, 34, 99, "a")]), 4096).unwrap().write(&mut file).unwrap();
-        let other = Expected::of(&table(512, vec![partition(1, 34, 98, "a")]), 4096).unwrap();
-        assert!(other.compare(&mut file).unwrap_err().to_string().contains("primary entries"));
+        write_all(&planned(&table(512, vec![partition(1, 34, 99, "a")]), 4096).unwrap(), &file).unwrap();
+        let other = planned(&table(512, vec![partition(1, 34, 98, "a")]), 4096).unwrap();
+        assert!(prove_all(&other, &file).unwrap_err().to_string().contains("is not what was written"));
     }
 
     #[test]
@@ -329,12 +257,12 @@ mod tests {
             (vec![partition(1, 34, 99, &"x".repeat(37))], "36 UTF-16 units"),
         ];
         for (partitions, expected) in cases {
-            let error = Expected::of(&table(512, partitions), 4096).err().unwrap().to_string();
+            let error = planned(&table(512, partitions), 4096).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(Expected::of(&table(512, vec![partition(1, 34, 4062, &"😀".repeat(18))]), 4096).is_ok());
-        assert!(Expected::of(&table(520, vec![]), 4096).is_err());
-        assert!(Expected::of(&table(512, vec![]), 40).is_err());
+        assert!(planned(&table(512, vec![partition(1, 34, 4062, &"😀".repeat(18))]), 4096).is_ok());
+        assert!(planned(&table(520, vec![]), 4096).is_err());
+        assert!(planned(&table(512, vec![]), 40).is_err());
     }
 
     #[test]

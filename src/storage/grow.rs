@@ -43,7 +43,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A filesystem that is smaller than its device becomes as large as it, and twice is as once.
+    /// A filesystem that is smaller than its device grows to the size of the device. A second time changes nothing.
     fn grows(device: &str, format: Format) {
         let argv = match format {
             Format::Ext3 => format!("mkfs.ext3 -q {device} 64M"),
@@ -62,7 +62,7 @@ mod tests {
         let all = size_bytes(&File::open(device).unwrap()).unwrap();
         for _ in 0..2 {
             let bytes = grow(device, format, point.path()).unwrap();
-            // Without what the filesystem has for itself.
+            // The size that is told leaves out what the filesystem has for itself.
             assert!(bytes > all * 8 / 10 && bytes <= all, "{format}: {bytes} of {all}");
         }
         assert_eq!(fs::read_to_string(point.path().join("file")).unwrap(), "there");

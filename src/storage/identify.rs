@@ -1,6 +1,8 @@
-//! Is it still the disk that the plan was made for? Names move: a disk that answers late is another `/dev/sdb`.
+//! Is this still the disk that the plan was made for? Names move: when a disk answers late, another disk may be
+//! `/dev/sdb`.
 
 use super::kernel;
+use crate::empty;
 use crate::error::{Context, Error, Phase, Result};
 use crate::plan::DiskIdentity;
 use crate::survey;
@@ -14,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub fn identify(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
     let what = || format!("find the disk {device} of the plan (nothing was written)");
-    // By its number in sysfs first: what is no block device is not opened.
+    // sysfs is asked first, so that only a block device is opened.
     kernel::sysfs(device).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
     compare(&disk, identity, "nothing was written").map(|()| disk)
@@ -48,23 +50,25 @@ pub fn read(disk: &File, device: &str) -> Result<DiskIdentity> {
     let (serial, wwn) = survey::serial_and_wwn(&kernel::sysfs_of_open(disk, device)?);
     let size_bytes = kernel::size_bytes(disk).context(Phase::Storage, || format!("ask {device} for its size"))?;
     let diskseq = kernel::diskseq(disk).context(Phase::Storage, || format!("ask {device} which disk it is"))?;
-    Ok(DiskIdentity { device: device.to_owned(), size_bytes, serial, wwn, diskseq })
+    let (device, serial, wwn) = (device.to_owned(), empty::some(serial), empty::some(wwn));
+    Ok(DiskIdentity { device, size_bytes, serial, wwn, diskseq })
 }
 
-/// What the plan knows is compared, what it does not know is not.
+/// Compares only what the plan knows.
 fn differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     let mut differences = Vec::new();
     for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
-        if !planned.is_empty() && planned != found {
-            let found = if found.is_empty() { "unknown" } else { found };
-            differences.push(format!("{what} {planned} is now {found}"));
+        if let Some(planned) = planned.as_deref().filter(|planned| found.as_deref() != Some(*planned)) {
+            differences.push(format!("{what} {planned} is now {}", found.as_deref().unwrap_or("unknown")));
         }
     }
     if plan.size_bytes != now.size_bytes {
         differences.push(format!("{} bytes are now {}", plan.size_bytes, now.size_bytes));
     }
-    if plan.diskseq != 0 && now.diskseq != 0 && plan.diskseq != now.diskseq {
-        differences.push(format!("the kernel's disk number {} is now {}", plan.diskseq, now.diskseq));
+    if let (Some(planned), Some(found)) = (plan.diskseq, now.diskseq)
+        && planned != found
+    {
+        differences.push(format!("the kernel's disk number {planned} is now {found}"));
     }
     differences
 }
@@ -81,7 +85,8 @@ impl Held {
         Ok(())
     }
 
-    /// Of a device that is about to be written by its path: it lies on disks of the plan alone, and these are what they were.
+    /// Proves of a device, before it is written by its path, that it lies on disks of the plan alone, and that these
+    /// are the same disks.
     ///
     /// # Errors
     /// It lies on another disk, which was not written.
@@ -106,7 +111,7 @@ fn disks_below(device: &Path) -> Vec<PathBuf> {
     }
     let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
     let slaves: Vec<PathBuf> = slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect();
-    // The mapping that stands for a part of a volume that is missing lies on nothing.
+    // A mapping that stands for the missing part of a volume lies on nothing, and is no disk.
     let is_mapping = ["dm", "md"].iter().any(|kind| device.join(kind).exists());
     match slaves.is_empty() && !is_mapping {
         true => vec![device.to_owned()],

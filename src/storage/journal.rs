@@ -10,7 +10,8 @@ const COMPATIBLE_FEATURES: usize = 0x5c;
 const HAS_JOURNAL: u32 = 4;
 const JOURNAL_INODE: usize = 0xe0;
 
-/// Is it on a device of its own? The kernel finds that one by number, whatever is mounted.
+/// Is the journal on a device of its own? The kernel finds that device by its number, even if the filesystem is mounted
+/// over a snapshot.
 ///
 /// # Errors
 /// The device cannot be read.

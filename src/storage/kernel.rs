@@ -5,6 +5,7 @@ use crate::survey::number_text;
 use nix::errno::Errno;
 use nix::libc::{c_int, c_longlong, c_void};
 use std::fs::{self, File};
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -98,9 +99,9 @@ pub struct KernelPartition {
     pub size_bytes: u64,
 }
 
-/// Tries again for two seconds while the kernel answers `busy`: something that only had a look (a process that was just
-/// killed, udev on a developer's machine) lets go by itself. So does a child that another thread forks: until it calls
-/// exec it holds each descriptor that was open then, O_CLOEXEC or not.
+/// Tries again for two seconds while the kernel answers `busy`. Some users let go by themselves: a process that was
+/// just killed, udev on a developer's machine, and a child that another thread has forked. Until such a child calls
+/// exec, it holds every descriptor that was open at the fork, O_CLOEXEC or not.
 pub fn patiently<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
@@ -150,8 +151,8 @@ pub fn zero_out(device: &File, start: u64, length: u64) -> nix::Result<()> {
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Puts all of a mounted filesystem where it belongs, so that its journal is empty: what is on the disk then needs no replay.
-/// syncfs(2) is content with the journal.
+/// Writes all of a mounted filesystem to its final place and empties its journal, so that nothing needs a replay.
+/// syncfs(2) does less: it is content when the data are in the journal.
 pub fn settle(filesystem: &File) -> nix::Result<()> {
     // SAFETY: neither looks at its argument.
     match unsafe { ioctl::fifreeze(filesystem.as_raw_fd(), &mut 0) } {
@@ -213,13 +214,14 @@ pub fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
     unsafe { ioctl::blkroset(device.as_raw_fd(), &c_int::from(read_only)) }.map(drop)
 }
 
-/// The kernel's count of disks, which no other disk ever gets; 0 from kernels before 5.15, which have none.
-pub fn diskseq(device: &File) -> nix::Result<u64> {
+/// The number that the kernel gave to this disk. No other disk gets it while the kernel runs. Kernels before 5.15 have
+/// no such number.
+pub fn diskseq(device: &File) -> nix::Result<Option<NonZeroU64>> {
     let mut number = 0u64;
     // SAFETY: BLKGETDISKSEQ writes one u64 where the pointer says.
     match unsafe { ioctl::blkgetdiskseq(device.as_raw_fd(), &raw mut number) } {
-        Ok(_) => Ok(number),
-        Err(Errno::ENOTTY | Errno::EINVAL) => Ok(0),
+        Ok(_) => Ok(NonZeroU64::new(number)),
+        Err(Errno::ENOTTY | Errno::EINVAL) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's own words: mount(2) and its like say no with a number, and why in the kernel's log.
+//! The kernel's own words. mount(2) and its like refuse with a number only; the reason is in the kernel's log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -15,13 +15,13 @@ const RECORD_BYTES: usize = 8192;
 pub struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// Without the right to read it, it says nothing.
+    /// If the log may not be read, it stays empty.
     pub fn from_now() -> KernelLog {
         let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
         KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
     }
 
-    /// What was said since with one of these words in it, whatever their case: the last lines.
+    /// The last lines since then that have one of these words in them, in upper or lower case.
     pub fn about(mut self, words: &[&str]) -> Vec<String> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
         let mut said = Vec::new();
@@ -30,7 +30,7 @@ impl KernelLog {
             match log.read(&mut record) {
                 Ok(0) => break,
                 Ok(length) => said.extend(message(&String::from_utf8_lossy(&record[..length]))),
-                // Overwritten before it was read: the next one is there.
+                // This record was overwritten before it was read. The next read gets the next record.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,

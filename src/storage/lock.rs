@@ -16,7 +16,7 @@ pub struct Locks {
     untouched: Vec<Untouched>,
 }
 
-/// A part of a disk that nobody may write.
+/// A part of a disk that nobody may write, and what was in it.
 #[derive(Debug)]
 struct Untouched {
     disk: String,
@@ -41,7 +41,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Remembers what is in these parts of a disk. What cannot be read is not compared: a failing disk is nobody's fault here.
+    /// Remembers what is in these parts of a disk. A part that cannot be read now is not compared later, because a
+    /// failing disk is nobody's fault here.
     pub fn remember(&mut self, disk: &str, untouched: &[ByteRange]) {
         let read = untouched.iter().filter_map(|range| {
             digest(disk, *range).ok().map(|digest| Untouched { disk: disk.to_owned(), range: *range, digest })
@@ -49,7 +50,7 @@ impl Locks {
         self.untouched.extend(read);
     }
 
-    /// Each of the remembered parts that is not what it was.
+    /// Says of each remembered part that has changed what has happened to it.
     pub fn changed(&self) -> Vec<String> {
         let changed = self.untouched.iter().filter_map(|Untouched { disk, range, digest: before }| {
             let what = match digest(disk, *range) {
@@ -74,8 +75,8 @@ impl Locks {
         unlock(mine)
     }
 
-    /// Makes everything writable again that this run has locked, partitions first. A disk that was unplugged has taken its lock
-    /// along.
+    /// Makes everything writable again that this run has locked, partitions first. A disk that was unplugged needs no
+    /// unlocking.
     ///
     /// # Errors
     /// The first device that refuses; the others are unlocked all the same.
@@ -91,7 +92,7 @@ fn unlock(devices: Vec<String>) -> Result<()> {
     results.into_iter().collect()
 }
 
-/// From the disk, not from memory.
+/// Reads the disk itself, not the page cache.
 fn digest(disk: &str, range: ByteRange) -> io::Result<[u8; 32]> {
     let file = File::open(disk)?;
     kernel::flush_buffers(&file)?;
@@ -146,7 +147,7 @@ mod tests {
         let error = wipe::wipe_ends(&disk.partition(3)).unwrap_err().to_string();
         assert!(error.contains("Operation not permitted"), "{error}");
         assert_eq!(locks.changed(), [""; 0]);
-        // The way around the partition's lock: the disk.
+        // Writing to the disk gets around the lock of its partition.
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", 5 << 20).unwrap();
         assert_eq!(locks.changed(), [""; 0]);
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", (5 << 20) - 1).unwrap();

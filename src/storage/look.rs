@@ -10,9 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use sys_mount::{Mount, MountFlags};
 
-/// The filesystem to mount as, and what keeps it from writing. The formats that layouts have, and ext2: a marker lies on one of them.
-/// Whoever had the machine before has written what is there, so no other driver is to read it. Nothing is written: also an ext4 that was cut off, or that its owner has told
-/// to panic at the first error. Two XFS of one UUID are copies, and both may be looked at.
+/// The driver to mount with, and the options that keep it from writing. Only the formats of layouts are here, and ext2,
+/// because a marker lies on one of them. The content may be a previous owner's, so no other driver may read it. The
+/// options hold for filesystems in any state: one that needs a replay is not replayed, and an ext4 that is set to panic
+/// at the first error does not panic. Two XFS with the same UUID are copies, and both are looked at.
 pub fn how(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
@@ -54,7 +55,8 @@ pub fn look(inventory: &mut Inventory) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Device and kind of each filesystem that is free. Two signatures on one device are nobody's to choose from.
+/// Device and kind of each filesystem that nobody uses. A device with two signatures is left out: nobody can tell which
+/// one is true.
 fn candidates(inventory: &Inventory) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut add = |device: &str, signatures: &[Signature], uses: &[Use]| {
@@ -93,7 +95,7 @@ impl Point {
 
 impl Drop for Point {
     fn drop(&mut self) {
-        // Still mounted on, it stays: somebody reads of that in the error.
+        // While something is mounted there, it stays. The error has said so.
         let _ = fs::remove_dir(&self.0);
     }
 }

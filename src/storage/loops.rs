@@ -1,4 +1,4 @@
-//! Loop devices of our own: over a file, with sectors of any size, gone as soon as nobody has them open any more.
+//! Loop devices over a file, with sectors of any size. The kernel removes them when nobody has them open any more.
 
 use nix::errno::Errno;
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ mod ioctl {
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, Config);
 }
 
-/// It stays as long as this is held.
+/// A loop device. It stays as long as this value.
 pub struct LoopDevice {
     pub file: File,
     /// `/dev/loop0`.

@@ -5,7 +5,7 @@
 use super::{busy, release, wipe};
 use crate::command::Command;
 use crate::error::{Context, Error, Phase, Result};
-use crate::layout::LvmType;
+use crate::layout::{LvmType, Size};
 use crate::plan::{CreateGroup, CreateVolume};
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,9 +19,9 @@ pub const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// lvm.conf(5). No udev that makes nodes and lists devices, nobody to ask or to tell, no traces in the ramdisk. Which devices
-/// count is said with `--devices`, so no filter guesses: an old superblock at the end of a disk would hide it as a part of an
-/// array.
+/// lvm.conf(5). There is no udev that makes nodes and lists devices, no daemon to ask or to tell, and no traces are
+/// left in the ramdisk. `--devices` says which devices count, so the filters that guess are off: they would take a disk
+/// with an old superblock at its end for a part of an array, and hide it.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
@@ -30,14 +30,14 @@ const CONFIG: &str = "\
     backup { backup=0 archive=0 } \
     global { use_lvmpolld=0 use_lvmlockd=0 event_activation=0 notify_dbus=0 system_id_source=\"none\" }";
 
-/// Makes physical volumes of devices whose content is given up, and a group of them.
+/// Makes a volume group of these devices. What they held is given up.
 ///
 /// # Errors
 /// A device is in use (and by whom), LVM's own words, or what is read back is not the plan.
 pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
-    // Signatures that LVM would ask about, and those at the end, which it does not look for.
+    // Removes the signatures that LVM would ask about, and those at the end, which it does not look for.
     devices.iter().try_for_each(|device| wipe::wipe_ends(device)).context(Phase::Storage, what)?;
     lvm("vgcreate", devices, group_args(group)).context(Phase::Storage, what)?;
     let found = report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
@@ -47,7 +47,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     compare(name, &[name.clone(), devices.len().to_string(), tags], &found)
 }
 
-/// Makes and activates a logical volume, and zeros both ends of it: the old content of its disks shines through.
+/// Makes and activates a logical volume, and zeros both its ends, because it shows the old content of its disks.
 ///
 /// # Errors
 /// LVM's own words, for example that the group has no such space left, or what is read back is not the plan.
@@ -64,9 +64,9 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_ends(&volume.device)
 }
 
-/// Activates these volumes of a kept group, writable, and no other: what belongs to somebody else is written as soon as it
-/// starts (superblocks, a merge that is due), or cannot start here at all. Physical
-/// volumes may be missing as long as these volumes can do without.
+/// Activates these volumes of a kept group, writable, and no others. A volume of somebody else may be written to as
+/// soon as it starts (superblocks, a merge that is due), or may not start here at all. Physical volumes may be missing
+/// if these volumes work without them.
 ///
 /// # Errors
 /// A volume is in use (and by whom), or LVM's own words.
@@ -97,15 +97,21 @@ fn group_args(group: &CreateGroup) -> Vec<String> {
 
 fn volume_args(volume: &CreateVolume) -> Vec<String> {
     let physical = volume.physical.len().to_string();
-    let size = format!("{}m", volume.size_mib);
     let kind = match volume.kind {
         LvmType::Linear => vec!["--type", "linear"],
         LvmType::Striped => vec!["--type", "striped", "--stripes", &physical],
         LvmType::Raid1 => vec!["--type", "raid1", "--mirrors", "1"],
     };
-    let size = if volume.size_mib == 0 { ["--extents", "100%FREE"] } else { ["--size", &size] };
+    let size = match volume.size {
+        Size::Rest => ["--extents".to_owned(), "100%FREE".to_owned()],
+        Size::Mib(mib) => ["--size".to_owned(), format!("{mib}m")],
+    };
     let wipe = ["--wipesignatures", "y", "--zero", "y"];
-    let words = kind.into_iter().chain(size).chain(wipe).chain(["--name", &volume.name, &volume.group]);
+    let words = kind.into_iter().chain(size.each_ref().map(String::as_str)).chain(wipe).chain([
+        "--name",
+        &volume.name,
+        &volume.group,
+    ]);
     words.map(str::to_owned).collect()
 }
 
@@ -147,15 +153,15 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
         // LVM counts the copies as stripes.
         LvmType::Raid1 => (2, extent),
     };
-    let planned = match volume.size_mib {
-        0 => size,
-        mib => (mib << 20).next_multiple_of(unit),
+    let planned = match volume.size {
+        Size::Rest => size,
+        Size::Mib(mib) => (mib.get() << 20).next_multiple_of(unit),
     };
     let planned = [volume.kind.name().to_owned(), stripes.to_string(), planned.to_string(), extent.to_string()];
     compare(&volume.device, &planned, found)
 }
 
-/// Keeps volumes that have copies from synchronising these, as far as they have any: linear ones take no such message.
+/// Keeps volumes from synchronising their copies. Volumes without copies refuse the message, and that is no error.
 pub fn hold_back(name: &str, volumes: &[String]) {
     for volume in volumes {
         if let Err(error) = freeze(&format!("/dev/{name}/{volume}")) {
@@ -164,8 +170,8 @@ pub fn hold_back(name: &str, volumes: &[String]) {
     }
 }
 
-/// Keeps the kernel from synchronising the copies while the image is written; it begins with the next activation. LVM's own
-/// way, `--nosync`, would never make them equal.
+/// Keeps the kernel from synchronising the copies while the image is written. The synchronisation begins with the next
+/// activation. LVM's own way, `--nosync`, would never make the copies equal.
 fn freeze(device: &str) -> Result<()> {
     let name = release::mapping_name(device)?;
     let message = Command::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();

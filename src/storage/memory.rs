@@ -1,5 +1,5 @@
-//! A block device whose content lives in memory: a loop device over a file without a name. Both are gone as soon as nobody
-//! has it open any more.
+//! A block device whose content lives in memory: a loop device over a file without a name. Both are gone when nobody
+//! has the device open any more.
 
 use super::loops::LoopDevice;
 use crate::error::{Context, Phase, Result};

@@ -34,7 +34,8 @@ pub(crate) mod loopdev;
 #[cfg(test)]
 pub(crate) mod vmdisks;
 
-/// All that the files here run.
+/// The tools that an installation needs. hdparm is not among them: a disk offers its security erase only where hdparm
+/// is there.
 pub fn tools() -> Vec<&'static str> {
     [filesystem::TOOLS, raid::TOOLS, lvm::TOOLS, release::TOOLS].concat()
 }

@@ -1,4 +1,4 @@
-//! Mounts below the target's root, and unmounts them strictly: what is not cleanly off the disks before kexec is lost.
+//! Mounts below the target's root, and unmounts strictly: what was not written to the disks before kexec is lost.
 
 use super::kmsg::KernelLog;
 use super::{busy, kernel};
@@ -15,7 +15,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use sys_mount::MountFlags;
 
-/// For what somebody else has written and is only read or tried here: nothing in it is a device, gives rights or is run.
+/// For filesystems with the content of others, which are only read or tried here. Device nodes in them do not work,
+/// set-user-ID bits give no rights, and nothing can be run.
 pub const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
 /// A stack of mounts below one directory.
@@ -49,7 +50,8 @@ impl Mounts {
         self.mount_with(filesystem, MountFlags::empty())
     }
 
-    /// As [`Mounts::mount`], inert: to see that it can be mounted.
+    /// As [`Mounts::mount`], but nothing in it works as a device, gives rights or can be run. It only shows that it can
+    /// be mounted.
     ///
     /// # Errors
     /// As [`Mounts::mount`].
@@ -57,7 +59,7 @@ impl Mounts {
         self.mount_with(filesystem, INERT)
     }
 
-    /// As [`Mounts::mount_inert`], and nobody can write there. That no journal is replayed either is for the options to say.
+    /// As [`Mounts::mount_inert`], and nobody can write there. Only the options can keep a journal from being replayed.
     ///
     /// # Errors
     /// As [`Mounts::mount`]; the mount point is not there.
@@ -66,7 +68,7 @@ impl Mounts {
     }
 
     fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
-        let MountFilesystem { device, path, format, options } = filesystem;
+        let MountFilesystem { device, path, format, options, .. } = filesystem;
         if matches!(format, Format::Swap | Format::None) {
             return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
         }
@@ -86,7 +88,8 @@ impl Mounts {
         Ok(())
     }
 
-    /// Makes the directories to `path` and refuses symlinks on the way: an image or an old disk may hold any.
+    /// Makes the directories that lead to `path`. Refuses symlinks on the way, because an image or an old disk may hold
+    /// any.
     fn mount_point(&self, path: &str) -> io::Result<PathBuf> {
         fs::create_dir_all(&self.root)?;
         let mut point = self.root.clone();
@@ -112,7 +115,7 @@ impl Mounts {
         Ok(point)
     }
 
-    /// Writes everything back, so that it is there even for who replays no journal; it stays mounted.
+    /// Writes everything back, so that it can be read even without a replay of the journal. Everything stays mounted.
     ///
     /// # Errors
     /// Data could not be written.
@@ -143,7 +146,7 @@ impl Mounts {
     }
 }
 
-/// The last resort, for the ways out that are errors already.
+/// The last resort, when an error ends the run anyway.
 impl Drop for Mounts {
     fn drop(&mut self) {
         for error in self.abandon() {
@@ -159,7 +162,8 @@ fn sync(point: &Path) -> Result<()> {
     nix::unistd::syncfs(&dir).context(Phase::Storage, what)
 }
 
-/// mount(2) in the kernel's words: of an option that it does not know it says only EINVAL, and more in its log.
+/// mount(2), with an error that has the kernel's words: for an unknown option it returns only EINVAL, and the reason is
+/// in its log.
 fn attach(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &str) -> Result<(), String> {
     let log = KernelLog::from_now();
     let mount = sys_mount::Mount::builder().fstype(fstype).flags(flags).data(data).mount(source, point);
@@ -174,7 +178,7 @@ fn attach(source: &str, point: &Path, fstype: &str, flags: MountFlags, data: &st
     })
 }
 
-/// Neither lazily nor by force: both return before the data is safe.
+/// Unmounts neither lazily nor by force, because both return before the data are safe.
 ///
 /// # Errors
 /// It stays busy (and by whom).
@@ -311,6 +315,7 @@ pub(super) mod tests {
             path: path.into(),
             format: Format::Ext4,
             options: vec!["noatime".into()],
+            others: vec![],
         }
     }
 
@@ -354,8 +359,13 @@ pub(super) mod tests {
         let disk = LoopDevice::new(16 << 20, 512);
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = Mounts::new(dir.path());
-        let blank =
-            MountFilesystem { device: disk.path().into(), path: "/".into(), format: Format::Ext4, options: vec![] };
+        let blank = MountFilesystem {
+            device: disk.path().into(),
+            path: "/".into(),
+            format: Format::Ext4,
+            options: vec![],
+            others: vec![],
+        };
         let error = mounts.mount(&blank).unwrap_err().to_string();
         assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
         assert!(error.contains("Invalid argument (os error 22), as ext4 with no options of its own"), "{error}");

@@ -1,5 +1,5 @@
-//! A view of a device that can be written without a byte of the device being written: a snapshot of the device mapper
-//! whose changes live in memory.
+//! A writable view of a device that never changes the device: a snapshot of the device mapper whose changes live in
+//! memory.
 
 use super::{kernel, memory, release};
 use crate::command::Command;
@@ -28,12 +28,12 @@ pub fn put(device: &str, memory_bytes: u64) -> Result<String> {
     let name = format!("{OVERLAY}{}", sysfs.file_name().unwrap_or_default().to_string_lossy());
     let size = File::open(device).and_then(|file| Ok(kernel::size_bytes(&file)?)).context(Phase::Storage, what)?;
     let chunk_bytes = CHUNK * kernel::SYSFS_SECTOR_BYTES;
-    // The first chunks are for the kernel itself.
+    // The kernel needs the first chunks for itself.
     let changes = memory::device((memory_bytes / chunk_bytes).max(16) * chunk_bytes)?;
     let table = format!("0 {} snapshot {device} {} N {CHUNK}", size / kernel::SYSFS_SECTOR_BYTES, changes.path);
     let create = Command::new("dmsetup").args(["create", "--noudevsync", "--uuid", &name, "--table", &table, &name]);
     create.env("DM_DISABLE_UDEV", "1").run().context(Phase::Storage, what)?;
-    // From now on the overlay has it open.
+    // From now on the overlay holds the memory open.
     drop(changes);
     Ok(format!("/dev/mapper/{name}"))
 }

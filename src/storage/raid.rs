@@ -4,7 +4,7 @@ use super::{busy, kernel, wipe};
 use crate::command::{Command, CommandError};
 use crate::error::{Context, Error, Phase, Result};
 use crate::layout::RaidLevel;
-use crate::plan::CreateArray;
+use crate::plan::{CreateArray, Member};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,19 +22,16 @@ pub const TOOLS: &[&str] = &["mdadm"];
 /// mdadm itself waits up to 25 × 0.2 s for a busy array, and clears a bitmap of a large one.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// mdadm's word for a member that is not there.
-pub const MISSING: &str = "missing";
-
-/// Makes a new array of devices whose content is given up, proves it by reading back, and zeros both ends of it: what its
-/// members held before shines through. Instead of a device there may be [`MISSING`], as many as the level can do without.
+/// Makes a new array of these devices, reads back that it is as planned, and zeros both its ends, because it shows what
+/// its members held before. What they held is given up. As many may be missing as the level works without.
 ///
 /// # Errors
 /// A member is in use (and by whom), mdadm's own words, or what is read back is not the plan.
 pub fn create(array: &CreateArray) -> Result<()> {
     let device = &array.device;
-    let what = || format!("create {} {device} of {}", array.level, array.devices.join(" "));
+    let what = || format!("create {} {device} of {}", array.level, array.in_words());
     // Superblocks of other metadata versions lie elsewhere than the new ones, and would be found beside them.
-    there(&array.devices).try_for_each(|member| wipe::wipe_ends(member)).context(Phase::Storage, what)?;
+    array.there().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
     mdadm(argv(array)).context(Phase::Storage, what)?;
     freeze(device)?;
     let found = Found::read(device).context(Phase::Storage, || format!("read back {device}"))?;
@@ -42,15 +39,15 @@ pub fn create(array: &CreateArray) -> Result<()> {
     wipe::wipe_ends(device)
 }
 
-/// Makes an array of devices that nobody needs, looks whether it is the one that was asked for, and takes it away again. Nothing
-/// of it is synchronised.
+/// Makes an array of devices that nobody needs, checks that it is as planned, and takes it away again. It is not
+/// synchronised.
 ///
 /// # Errors
 /// mdadm's or the kernel's own words, or what came of it.
 pub fn try_out(array: &CreateArray) -> Result<()> {
     let mut array = array.clone();
     array.createoptions.push("--assume-clean".to_owned());
-    let what = || format!("create {} of {}", array.level, array.devices.join(" "));
+    let what = || format!("create {} of {}", array.level, array.in_words());
     mdadm(argv(&array)).context(Phase::Storage, what)?;
     let found = Found::read(&array.device);
     stop(&array.device)?;
@@ -67,8 +64,8 @@ fn require_planned(found: &Found, array: &CreateArray) -> Result<()> {
     }
 }
 
-/// Assembles a kept array of these members, writable and under this name. Members may be missing as long as the level can
-/// do without; one that mdadm itself would not start is not forced.
+/// Assembles a kept array of these members, writable and under this name. Members may be missing if the level works
+/// without them. An array that mdadm itself would not start is not forced.
 ///
 /// # Errors
 /// mdadm's own words, for example that a member is in use.
@@ -108,10 +105,6 @@ fn remove_links(array: &OsStr) -> Result<()> {
     Ok(())
 }
 
-fn there(devices: &[String]) -> impl Iterator<Item = &String> {
-    devices.iter().filter(|device| *device != MISSING)
-}
-
 /// mdadm's arguments; the layout's own come before the devices, since some of them apply to what follows.
 fn argv(array: &CreateArray) -> Vec<String> {
     let active = array.devices.len().saturating_sub(array.spares as usize);
@@ -120,8 +113,9 @@ fn argv(array: &CreateArray) -> Vec<String> {
     args.push(format!("--metadata={}", array.metadata));
     args.push(format!("--level={}", array.level.number()));
     args.push(format!("--raid-devices={active}"));
-    // Without it mdadm makes a RAID 5 degraded and rebuilds its last member, which is quicker. A power cut in that time
-    // leaves an array both dirty and degraded, which the kernel does not start any more (raid5_run in drivers/md/raid5.c).
+    // Without `--force` mdadm would make a RAID 5 degraded and rebuild its last member, which is quicker. A power cut
+    // in that time leaves an array that is both dirty and degraded, and the kernel does not start it any more
+    // (raid5_run in drivers/md/raid5.c).
     if array.level == RaidLevel::Raid5 {
         args.push("--force".to_owned());
     }
@@ -133,7 +127,7 @@ fn argv(array: &CreateArray) -> Vec<String> {
     if array.metadata != "0.90" {
         args.push(format!("--name={}", name(&array.device)));
     }
-    args.extend(array.createoptions.iter().chain(&array.devices).cloned());
+    args.extend(array.createoptions.iter().cloned().chain(array.devices.iter().map(Member::to_string)));
     args
 }
 
@@ -202,8 +196,8 @@ impl Found {
         found
     }
 
-    /// Each with both sides. Which of the devices are spares follows from the counts: RAID 5 starts with its last member as
-    /// one.
+    /// Each difference, with what was planned and what is there. Only the counts say how many devices are spares: a
+    /// RAID 5 starts with its last member as a spare.
     fn differences(&self, array: &CreateArray) -> Vec<String> {
         let list = |devices: BTreeSet<PathBuf>| {
             devices.iter().map(|device| device.display().to_string()).collect::<Vec<_>>().join(" ")
@@ -214,7 +208,7 @@ impl Found {
             ("members", active.to_string(), self.raid_devices.clone()),
             ("metadata", array.metadata.clone(), self.metadata.clone()),
             ("UUID", text(array.uuid), self.uuid.map(text).unwrap_or_default()),
-            ("devices", list(resolved(there(&array.devices))), list(resolved(&self.devices))),
+            ("devices", list(resolved(array.there())), list(resolved(self.devices.iter().map(String::as_str)))),
         ];
         let differ = sides.into_iter().filter(|(_, planned, found)| planned != found);
         differ.map(|(what, planned, found)| format!("{what}: planned {planned}, found {found}")).collect()
@@ -222,6 +216,6 @@ impl Found {
 }
 
 /// Links followed: `/dev/md/inner` is `/dev/md126`.
-fn resolved<'a>(devices: impl IntoIterator<Item = &'a String>) -> BTreeSet<PathBuf> {
-    devices.into_iter().map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.into())).collect()
+fn resolved<'a>(devices: impl Iterator<Item = &'a str>) -> BTreeSet<PathBuf> {
+    devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.into())).collect()
 }

@@ -1,5 +1,5 @@
-//! The rehearsal: what is to come back after the wipe comes back before it, over snapshots whose changes live in memory.
-//! Arrays start, groups are activated, journals are replayed, and not a byte of a disk changes.
+//! The rehearsal: what is to come back after the wipe is brought back before it, over snapshots whose changes live in
+//! memory. Arrays start, groups are activated and journals are replayed, but not a byte of a disk changes.
 
 use super::kmsg::KernelLog;
 use super::mount::Mounts;
@@ -15,11 +15,11 @@ use std::path::Path;
 /// Where each filesystem is mounted, one after the other.
 const POINT: &str = "/run/drophammer/rehearsal";
 
-/// What it has cost.
+/// What the rehearsal has shown and cost.
 #[derive(Debug)]
 pub struct Rehearsed {
     pub filesystems: usize,
-    /// What was written, and lived in memory.
+    /// How much was written to the snapshots, in memory.
     pub memory_bytes: u64,
 }
 
@@ -57,7 +57,7 @@ fn refusal(why: &str) -> Error {
     )
 }
 
-/// Of mounts the error has them already; md and LVM have only their tools' words.
+/// An error of a mount has the kernel's words already. Errors of md and LVM have only the words of their tools.
 fn words_of(log: KernelLog, said: &str) -> String {
     if said.contains("the kernel says") { String::new() } else { log.in_words(&["md", "raid", "device-mapper", "dm-"]) }
 }
@@ -114,7 +114,7 @@ impl Stage {
     }
 
     fn mount(&self, mount: &MountFilesystem) -> Result<()> {
-        let MountFilesystem { device, path, format, options } = mount;
+        let MountFilesystem { device, path, format, options, .. } = mount;
         let what = || format!("{format} on {device}, to be mounted at {path}");
         let is_named = options.iter().any(|option| option.contains("journal_path="));
         if matches!(format, Format::Ext3 | Format::Ext4) && !is_named && journal::is_elsewhere(device)? {
@@ -127,6 +127,7 @@ impl Stage {
             path: "/".to_owned(),
             format: *format,
             options: options.iter().map(|option| self.option(option)).collect(),
+            others: self.all_over(&mount.others),
         };
         if *format == Format::Btrfs {
             btrfs::list_only(self.overlays.values());
@@ -161,7 +162,7 @@ impl Stage {
         self.overlays.iter().find(|(_, overlay)| is_over(overlay)).map(|(device, _)| device.clone())
     }
 
-    /// The reverse of how it was put up. Goes on after an error, and returns the first.
+    /// Takes everything down in reverse order. Goes on after an error, and returns the first one.
     fn strike(&mut self) -> Result<()> {
         let mut results = Vec::new();
         for running in self.running.drain(..).rev() {
@@ -174,7 +175,7 @@ impl Stage {
         }
         let overlays = std::mem::take(&mut self.overlays);
         for overlay in overlays.values() {
-            // What was begun and not finished lies on it still.
+            // A half-started array or group may still lie on it.
             results.push(release::release_above(overlay).and_then(|()| overlay::remove(overlay)));
         }
         btrfs::list_only(overlays.keys());
@@ -182,7 +183,7 @@ impl Stage {
     }
 }
 
-/// Writable, unless the options say `ro`: a filesystem that finds itself damaged may come up read-only.
+/// Mounts, and checks that it is writable unless the options say `ro`: a damaged filesystem may come up read-only.
 fn mount_alone(mount: &MountFilesystem) -> Result<()> {
     let point = Path::new(POINT);
     let mut mounts = Mounts::new(point);

@@ -28,7 +28,7 @@ pub fn release(holder: &Holder) -> Result<()> {
     }
 }
 
-/// Takes down every array and mapping that lies on a device or its partitions, the topmost first: what was only assembled to
+/// Takes down every array and mapping on a device or its partitions, the topmost first. They were assembled only to
 /// look inside.
 ///
 /// # Errors
@@ -40,7 +40,7 @@ pub fn release_above(device: &str) -> Result<()> {
             let device = format!("/dev/{name}");
             release_above(&device)?;
             match name {
-                // It lay on something else that is down already.
+                // It is gone already, with another device that it lay on.
                 _ if !Path::new("/sys/block").join(&name).exists() => {}
                 name if name.starts_with("md") => raid::stop(&device)?,
                 name if name.starts_with("dm-") => remove_mapping(&device)?,
@@ -59,7 +59,7 @@ pub fn assert_free(disks: &[String]) -> Result<()> {
     let mut left = Vec::new();
     for disk in disks {
         let holders = busy::device_holders(disk);
-        // The kernel knows of holders that no file of sysfs names: all devices but the first of a mounted btrfs.
+        // sysfs does not name every holder: of a mounted btrfs on several devices it names only the first.
         match wipe::open_exclusive(disk) {
             _ if !holders.is_empty() => left.push(format!("{disk}: {}", holders.join(", "))),
             Err(error) => left.push(error.to_string()),
@@ -116,7 +116,7 @@ fn volume_link(mapping: &str) -> Option<PathBuf> {
     Some(Path::new("/dev").join(name(group)).join(name(volume)))
 }
 
-/// Admin-guide/bcache.rst: the device's own `stop` lets the backing disk go, the set's the caching disks.
+/// Admin-guide/bcache.rst: `stop` of the device lets the backing disk go, `stop` of the set lets the caching disks go.
 fn stop_bcache(device: &str, sysfs: &Path) -> Result<()> {
     let what = || format!("stop {device}");
     let set = fs::canonicalize(sysfs.join("bcache/cache"));
@@ -124,7 +124,7 @@ fn stop_bcache(device: &str, sysfs: &Path) -> Result<()> {
     if let Ok(set) = set {
         fs::write(set.join("stop"), "1").context(Phase::Storage, what)?;
     }
-    // Both return before it is done.
+    // Both return before they are done.
     let gone = || if sysfs.exists() { Err(Errno::EBUSY) } else { Ok(()) };
     kernel::patiently(Errno::EBUSY, gone).map_err(|error| {
         let users = busy::in_words(&busy::device_users(device));

@@ -1,4 +1,5 @@
-//! A sparse file in memory that stands for a disk: of any size, and with so much memory behind it and no more.
+//! A sparse file in memory that stands for a disk. It may have any size, and takes no more than a given amount of
+//! memory.
 
 use super::loops::LoopDevice;
 use super::mount::Mounts;
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys_mount::MountFlags;
 
-/// Below it each has a directory of its own.
+/// Each scratch file has a directory of its own below this one.
 const PARENT: &str = "/run/drophammer";
 
-/// With less than this left, what failed may have failed for want of it.
+/// With less memory left than this, a failure may be due to the lack of it.
 const FULL_BYTES: u64 = 1 << 20;
 
 /// The file in its own tmpfs; both are gone when dropped.
@@ -69,7 +70,7 @@ impl Drop for Scratch {
         for error in self.mounts.abandon() {
             tracing::warn!("{error}");
         }
-        // It is empty, and below /run: gone at the next start in any case.
+        // The directory is empty and below /run, so the next boot removes it in any case.
         let _ = fs::remove_dir(self.mounts.root());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{gpt, kernel, wipe};
 use crate::command::Command;
+use crate::error::{Context, Phase, Result};
 use crate::plan::{NewPartition, PartitionTable};
 use std::fs;
 use std::path::Path;
@@ -16,10 +17,7 @@ impl Disks {
         free();
         let disks: Vec<String> = names.split(' ').map(|name| format!("/dev/{name}")).collect();
         for disk in &disks {
-            let file = wipe::open_exclusive(disk).unwrap();
-            wipe::forget_partitions(&file, disk).unwrap();
-            drop(file);
-            wipe::wipe_ends(disk).unwrap();
+            blank(disk).unwrap();
         }
         Disks(disks)
     }
@@ -39,16 +37,27 @@ impl Disks {
     }
 }
 
-/// Elsewhere `vda` is likely the disk that somebody's system runs from, and a test filter that is too wide is soon typed.
+/// Guards against a test filter that is too wide: on another machine `vda` may be the disk that the system runs from.
 pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
     assert!(cmdline.contains(" vm-tests"), "vm_ tests destroy disks: only scripts/vm-tests runs them, in its machine");
 }
 
 impl Drop for Disks {
+    /// What stays on a disk is found by the tests that come later: tools look at all disks.
     fn drop(&mut self) {
         free();
+        for disk in &self.0 {
+            let _ = blank(disk);
+        }
     }
+}
+
+fn blank(disk: &str) -> Result<()> {
+    let file = wipe::open_exclusive(disk)?;
+    wipe::forget_partitions(&file, disk)?;
+    let zeroed = kernel::size_bytes(&file).and_then(|size| kernel::zero_out(&file, 0, size));
+    zeroed.context(Phase::Storage, || format!("zero {disk}"))
 }
 
 fn table(disk: &str, sizes_mib: &[u64]) -> PartitionTable {

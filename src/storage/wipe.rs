@@ -37,8 +37,8 @@ pub fn wipe_boot_code(device: &str) -> Result<()> {
         .context(Phase::Storage, || format!("wipe the boot code of {device}"))
 }
 
-/// Opens a device for writing, and nobody else may use it meanwhile: with O_EXCL the kernel refuses a device, or a
-/// disk with a partition, that is mounted, swapped to or held (open(2), block/bdev.c).
+/// Opens a device for writing, and only if nobody else uses it. With O_EXCL the kernel refuses a device that is
+/// mounted, swapped to or held, and a disk with such a partition (open(2), block/bdev.c).
 ///
 /// # Errors
 /// It is not there or in use.

@@ -1,5 +1,5 @@
-//! Makes the kernel write to the disks while the image still comes: with its defaults a machine with much memory keeps the
-//! whole image there, and all of it is written at the end, when nothing else is left to do.
+//! Makes the kernel write to the disks while the image still comes. With the kernel's defaults, a machine with much
+//! memory would keep the whole image in memory and write all of it at the end.
 
 use crate::error::{Context, Phase, Result};
 use std::fs::{self, File};
@@ -8,10 +8,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// More than this that is not on the disks yet, and the kernel begins to write (`vm.dirty_background_bytes`).
+/// When more than this is not on the disks yet, the kernel begins to write (`vm.dirty_background_bytes`).
 const BEGIN_BYTES: u64 = 64 << 20;
 
-/// More than this, and who writes has to wait (`vm.dirty_bytes`).
+/// When more than this is not on the disks yet, writers have to wait (`vm.dirty_bytes`).
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Between two rounds of [`Steady`], at least.
@@ -33,7 +33,7 @@ fn limits(memory_bytes: u64) -> (u64, u64) {
 }
 
 fn set(vm: &Path, begin: u64, most: u64) -> Result<()> {
-    // This order: the kernel wants the first of them to be the smaller one.
+    // In this order, because the kernel wants the first one to be the smaller.
     for (name, bytes) in [("dirty_background_bytes", begin), ("dirty_bytes", most)] {
         let file = vm.join(name);
         fs::write(&file, bytes.to_string())
@@ -42,7 +42,7 @@ fn set(vm: &Path, begin: u64, most: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes filesystems back again and again, for machines whose kernel is not ours to set.
+/// Writes filesystems back again and again, for machines whose kernel settings must not be changed.
 pub struct Steady {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<Result<()>>,
@@ -59,7 +59,8 @@ impl Steady {
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
                 sync_all(&often)?;
-                // Who makes files waits for the journal while it is written: two thirds of the time nobody is to wait.
+                // Whoever creates files has to wait while the journal is written. So it is written for a third of the
+                // time at most.
                 pause = PAUSE.max(2 * began.elapsed());
             }
             Ok(())

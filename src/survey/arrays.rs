@@ -1,5 +1,5 @@
-//! md arrays by what is written on their members: by `mdadm --examine` of every device on which libblkid sees a member.
-//! Nothing has to run for that, and nothing is started.
+//! md arrays, as the superblocks of their members describe them: `mdadm --examine` reads every device on which libblkid
+//! sees a member. No array has to run for that, and none is started.
 
 use super::{Roots, attribute};
 use crate::command::Command;
@@ -13,7 +13,7 @@ pub const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_rai
 /// A disk that is dying answers late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How much of what mdadm says instead of what was asked is passed on.
+/// How many lines are passed on of an answer of mdadm that is not understood.
 const SAID_LINES: usize = 5;
 
 /// What one member says.
@@ -25,14 +25,14 @@ struct Superblock {
     metadata: String,
     raid_devices: u32,
     role: MemberRole,
-    /// Counts changes: of members that disagree, the one with the most is right.
+    /// Counts changes: when members disagree, the one with the most changes is right.
     events: u64,
-    /// Places in the array that had nobody when this was written.
+    /// Places in the array that were empty when this was written.
     empty: Vec<u32>,
     writes_at_start: bool,
 }
 
-/// All arrays of which a member is there, and the members that mdadm cannot read.
+/// All arrays with at least one member here, and the members that mdadm cannot read.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unknown>) {
     let devices: Vec<&str> =
         inventory.devices_with(&MEMBERS).into_iter().filter(|device| !inventory.is_inside(device)).collect();
@@ -44,7 +44,7 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<Array>, Vec<Unk
     (arrays, unknown)
 }
 
-/// What each of the members says, and those that say nothing, each with the reason.
+/// What each member says, and the members that say nothing, each with the reason.
 fn examined(
     devices: &[&str],
     examine: &impl Fn(&str) -> Result<String, String>,
@@ -88,7 +88,7 @@ fn parse(text: &str) -> Option<Superblock> {
         metadata: metadata(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default()),
         raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
         role: match field("Device Role") {
-            // Its data are still being copied to it.
+            // The array's data are still being copied to this member.
             Some(_) if field("Recovery Offset").is_some() => MemberRole::Spare,
             Some(role) => role_1(role),
             None => text.lines().find_map(role_090).unwrap_or(MemberRole::Spare),
@@ -168,9 +168,10 @@ fn empty_090(line: &str) -> Option<u32> {
     words.any(|state| ["faulty", "removed"].contains(&state)).then_some(place)
 }
 
-/// Takes the place from the members whose data are not the array's: mdadm leaves them out as well (Assemble.c). Those that
-/// have missed a change, where one alone may be that of the array's stop; those that the others went on without; and where
-/// two went on without each other, both, since it takes a person to say which of them is right.
+/// Takes the place from members whose data are not the array's data. mdadm leaves them out as well (Assemble.c). A
+/// member has missed changes if it is more than one change behind: a single one may be the array's stop. Or the others
+/// went on without it. If two members went on without each other, both lose their places, because a person must say
+/// which of them is right.
 fn settle(members: &mut [(String, Superblock)]) {
     let place = |superblock: &Superblock| match superblock.role {
         MemberRole::Active(place) => Some(place),
@@ -209,7 +210,7 @@ fn grouped(found: Vec<(String, Superblock)>) -> Vec<Array> {
     arrays.into_iter().filter_map(array).collect()
 }
 
-/// What the latest member says, of the first that are.
+/// What the member with the most changes says; of equal ones the first.
 fn array(mut members: Vec<(String, Superblock)>) -> Option<Array> {
     settle(&mut members);
     let role =
@@ -234,7 +235,7 @@ fn running(roots: &Roots, inventory: &Inventory, array: &Array) -> Option<String
     inventory.stacked.iter().find(holds).map(|stacked| stacked.name.clone())
 }
 
-/// What an overlay lies on; another device itself.
+/// What an overlay lies on; for any other device, that device.
 fn beneath_overlay<'a>(inventory: &'a Inventory, name: &'a String) -> &'a String {
     let overlay = inventory.stacked.iter().find(|stacked| stacked.name == *name && stacked.is_overlay());
     overlay.and_then(|overlay| overlay.below.first()).unwrap_or(name)

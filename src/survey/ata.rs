@@ -18,10 +18,10 @@ pub struct Security {
     pub enabled: bool,
     /// Nothing can be read or written before the password is given.
     pub locked: bool,
-    /// No security command is taken until the next power cycle: most firmware does that before it boots.
+    /// The disk takes no security command until the next power cycle. Most firmware freezes disks so before it boots.
     pub frozen: bool,
     pub enhanced: bool,
-    /// How long the disk thinks that it takes, in minutes; 508 is "at least 508".
+    /// How many minutes the disk needs for an erase, as it estimates; 508 means "at least 508".
     pub erase_minutes: Option<u32>,
     pub enhanced_minutes: Option<u32>,
 }
@@ -37,10 +37,10 @@ const SECURITY_STATUS: usize = 128;
 /// Asks the disk.
 ///
 /// # Errors
-/// It is no ATA disk, there is no hdparm, or the disk does not answer it: in words.
+/// It is no ATA disk, there is no hdparm, or the disk does not answer. The error is in words.
 pub fn security(device: &Path) -> Result<Security, String> {
-    // What the kernel keeps since it found the disk: costs nothing, and suffices for one without security. Emulated disks
-    // are such, and QEMU's fails its next queued command after hdparm.
+    // The kernel has kept this answer since it found the disk. It costs nothing, and is enough for a disk without
+    // security. Emulated disks are such disks, and QEMU's fails its next queued command after hdparm.
     let identity = kept_identity(device).map_err(|error| format!("it does not identify itself: {error}"))?;
     if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
         return Ok(Security::default());
@@ -58,7 +58,7 @@ fn kept_identity(device: &Path) -> std::io::Result<Identity> {
 }
 
 impl Security {
-    /// Of what `hdparm -I` prints. A disk without security has no such section.
+    /// Reads what `hdparm -I` prints. A disk without security has no section about it.
     pub fn parse(text: &str) -> Security {
         let lines = text.lines().skip_while(|line| line.trim_end() != "Security:").skip(1);
         let section = lines.take_while(|line| line.starts_with(char::is_whitespace));
@@ -106,7 +106,7 @@ impl Security {
     }
 }
 
-/// Of `2min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE UNIT.`
+/// Minutes for this command in `2min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE UNIT.`
 fn minutes(text: &str, command: &str) -> Option<u32> {
     let sentences = text.split('.').filter_map(|sentence| sentence.trim().split_once("min for "));
     let time = sentences.filter(|(_, what)| *what == command).map(|(time, _)| time).next()?;

@@ -9,7 +9,8 @@ pub(super) struct Identity {
     pub serial: String,
 }
 
-/// Of the disk with that directory in sysfs; none when it is no ATA disk, or the controller hides that it is.
+/// What the disk with this directory in sysfs says; none if it is no ATA disk, or if the controller hides that it is
+/// one.
 pub(super) fn identity(disk: &Path) -> Option<Identity> {
     parse(&std::fs::read(disk.join("device/vpd_pg89")).ok()?)
 }

@@ -1,5 +1,6 @@
-//! Is there nothing on a device? No signature proves little: a database may write to a disk without a filesystem, and a
-//! damaged disk has lost its own. So places all over it are read, and all of them must be zero.
+//! Is there nothing on a device? That no signature is found proves little: a database may write to a disk without a
+//! filesystem, and a damaged disk has lost its signatures. So places all over the device are read, and all of them must
+//! be zero.
 
 use std::fs::File;
 use std::io;
@@ -8,17 +9,16 @@ use std::path::Path;
 
 use super::signatures::Area;
 
-/// Read at both ends, where most that writes to a disk leaves something.
+/// How much is read at each end. Most programs that write to a disk leave something there.
 const END_BYTES: u64 = 4 << 20;
 
-/// One read.
+/// Size of one read.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
-/// Spread evenly between the ends. A hard disk needs near 10 ms for each.
+/// How many places are read between the ends, evenly spread. A hard disk needs about 10 ms for each.
 const SAMPLES: u64 = 64;
 
-/// Are all the places zero that are looked at, of a device or a part of it? What is not zero mostly shows with the first
-/// read.
+/// Is every place zero that is read, of a device or a part of it? Most content shows at the first read.
 ///
 /// # Errors
 /// A place cannot be read: then nobody knows.
@@ -46,7 +46,7 @@ fn places(size_bytes: u64) -> Vec<(u64, u64)> {
     if inside <= SAMPLES * SAMPLE_BYTES {
         return pieces(0, size_bytes).collect();
     }
-    // In whole samples, each at the middle of its share.
+    // Each place is aligned to the size of a read, and at the middle of its share.
     let share = inside / SAMPLES;
     let sample = |number: u64| {
         let middle = END_BYTES + number * share + share / 2;

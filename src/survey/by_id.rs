@@ -53,7 +53,7 @@ fn scsi(disk: &Disk, ata: Option<&Identity>) -> Vec<String> {
     names
 }
 
-/// `udev_replace_chars`: what a name cannot have becomes `_`, each character for itself.
+/// `udev_replace_chars`: each character that a name cannot have becomes `_`.
 fn safe(text: &str) -> String {
     let good = |c: char| c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii();
     text.chars().map(|c| if good(c) { c } else { '_' }).collect()

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Target<'a> {
     /// Kernel name; its node in `/dev` is there without udev.
     pub name: &'a str,
-    /// The path that is told to people, from which those of partitions follow.
+    /// The path that people are told. The paths of the partitions are made from it.
     pub device: &'a str,
     pub sector_bytes: u32,
     pub size_bytes: u64,
@@ -23,7 +23,7 @@ pub(super) struct Target<'a> {
 pub(super) struct Contents {
     pub table: Option<Table>,
     pub signatures: Vec<Signature>,
-    /// Uses of partitions that only the kernel knows: somebody changed the table under it, or it cannot be read.
+    /// Uses of partitions that only the kernel knows, because the table was changed under it or cannot be read.
     pub uses: Vec<Use>,
     /// Why not all is known.
     pub unreadable: Option<String>,
@@ -116,7 +116,8 @@ fn table(
         let end = found.start_bytes.checked_add(found.size_bytes);
         found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
     });
-    // Nobody can read them, and an area without an end would be all of the disk.
+    // Partitions that do not lie on the device cannot be read. libblkid would take one without a size for the whole
+    // disk.
     let said = |found: &FoundPartition| format!("{}: partition {} does not lie on it", target.device, found.number);
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
@@ -146,8 +147,8 @@ fn table(
     Table { kind: found.kind, guid: found.id.parse().ok(), partitions }
 }
 
-/// The signatures inside a partition, and whether there is nothing at all: through its own node, whose cache sees what was
-/// written through it, else, where the kernel has not taken the partition up, through the disk.
+/// The signatures inside a partition, and whether it is blank. It is read through its own node, whose cache has what
+/// was written through that node. If the kernel does not know the partition, it is read through the disk.
 fn inside(
     target: &Target,
     found: &FoundPartition,

@@ -20,7 +20,7 @@ pub(super) fn read(roots: &Roots, users: &Users, depth: Depth) -> Result<Vec<Dis
     // Unlike other directories of sysfs this one must be there: no disks at all would look like an empty machine.
     std::fs::read_dir(&block).context(Phase::Inventory, || format!("read the directory {}", block.display()))?;
     let names = names(&block)?;
-    // Side by side: 24 hard disks that are looked at all over would take a minute one after the other.
+    // Disks are read side by side: 24 hard disks would take a minute one after the other.
     let found: Vec<Result<Option<Disk>>> = thread::scope(|scope| {
         let readers: Vec<_> = names.iter().map(|name| scope.spawn(|| read_disk(roots, users, name, depth))).collect();
         let gone = || Error::new(Phase::Inventory, "a thread that reads a disk ended early");
@@ -87,7 +87,7 @@ fn read_disk(roots: &Roots, users: &Users, name: &str, depth: Depth) -> Result<O
     Ok(Some(disk))
 }
 
-/// virtio gives the number of a PCI vendor where SCSI gives a name.
+/// virtio gives the number of a PCI vendor, SCSI gives a name.
 fn vendor(text: &str) -> String {
     if text.starts_with("0x") { String::new() } else { text.to_owned() }
 }
@@ -121,7 +121,8 @@ fn wwn(dir: &Path) -> String {
     let text = [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| attribute(path)).find(|id| !id.is_empty());
     match text.unwrap_or_default() {
         id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
-        // Made of vendor, model and serial number, which are given already: nobody registered it world wide.
+        // This name is made of vendor, model and serial number, which are known already. It is not registered world
+        // wide.
         id if id.starts_with("t10.") => String::new(),
         id => id,
     }

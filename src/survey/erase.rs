@@ -5,7 +5,7 @@ use crate::inventory::{Disk, EraseMethod};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Fills in [`Disk::erase`]. Disks are asked side by side: a sick one takes its time for itself only.
+/// Fills in [`Disk::erase`]. Disks are asked side by side, so that a slow one does not delay the others.
 pub(super) fn add_methods(roots: &Roots, found: &mut [Disk]) {
     std::thread::scope(|scope| {
         for disk in found {
@@ -30,7 +30,7 @@ fn methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> {
     methods
 }
 
-/// Nothing is offered where the disk cannot be asked, for want of rights for instance.
+/// If the disk cannot be asked, for example without the rights, no method is offered.
 fn nvme(node: &Path) -> Vec<EraseMethod> {
     let asked = std::fs::File::open(node).and_then(|file| nvme::namespace(&file));
     asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {

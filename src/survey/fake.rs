@@ -60,7 +60,7 @@ impl Tree {
     }
 }
 
-/// Runs a tool that a test needs. One that is missing fails the test: skipped, it would prove nothing.
+/// Runs a tool that a test needs. If the tool is missing, the test fails: a skipped test proves nothing.
 pub(super) fn ran(tool: &str, args: &[&str]) {
     if let Err(error) = crate::command::Command::new(tool).args(args).run() {
         panic!("{error}");

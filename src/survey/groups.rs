@@ -1,5 +1,5 @@
-//! LVM volume groups by what is written on their physical volumes: one `lvm fullreport`. Nothing has to be active for
-//! that, and nothing is activated.
+//! LVM volume groups, as the metadata on their physical volumes describe them: one `lvm fullreport`. No volume has to
+//! be active for that, and none is activated.
 
 use super::legs::{self, Piece};
 use super::{Roots, attribute, link_name, names, number_text};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// What libblkid calls a physical volume.
 pub const MEMBER: &str = "LVM2_member";
 
-/// For looking only: writes nothing anywhere, asks nobody, and leaves no device out that is there (lvm.conf(5)).
+/// Settings for looking only: lvm writes nothing anywhere, asks no daemon, and leaves out no device (lvm.conf(5)).
 pub const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
@@ -27,8 +27,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// All of lvm's report is needed. A linear volume takes about half a KiB of it, a raid1 with its copies two and a half.
 const REPORT_BYTES: usize = 64 << 20;
 
-/// All groups, and the physical volumes of which lvm cannot tell what they belong to. Of a machine without any nothing is
-/// asked.
+/// All groups, and the physical volumes of which lvm cannot tell what they belong to. On a machine without physical
+/// volumes lvm is not asked.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, Vec<Unknown>) {
     let devices: Vec<&str> =
         inventory.devices_with(&[MEMBER]).into_iter().filter(|device| !inventory.is_inside(device)).collect();
@@ -41,7 +41,8 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, V
             let whole = |row: &Row, name: &str| {
                 let legs = legs::legs(row, name);
                 let superblocks = legs::superblocks(roots, &legs);
-                // Before its first start there is nothing on a volume, neither data nor superblocks.
+                // A volume without any superblock has never been started, and holds no data yet. All its copies count
+                // as whole.
                 let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
                 (if fresh { legs.len() } else { legs::whole(&legs, &superblocks).len() }, legs.len())
             };
@@ -58,8 +59,9 @@ pub(super) fn read(roots: &Roots, inventory: &Inventory) -> (Vec<VolumeGroup>, V
     (groups, unknown.into_iter().collect())
 }
 
-/// What lvm does not speak of, without an error: it leaves out what it takes for a copy of another physical volume, or for a
-/// part of something else. The latter is known where it is true.
+/// Physical volumes that lvm does not list, although it reports no error. It leaves out what it takes for a copy of
+/// another physical volume or for a part of something else. Real parts of arrays and mappings are known here, and are
+/// no problem.
 fn unlisted(
     devices: &[&str],
     inventory: &Inventory,
@@ -89,7 +91,8 @@ fn device_number(roots: &Roots, path: &str) -> Option<u64> {
     Some(node.rdev())
 }
 
-/// What shows the content of a raid1 volume without starting it, which would write to its superblocks.
+/// A copy of a raid1 volume. Through it the content can be seen without a start of the volume, which would write to its
+/// superblocks.
 #[derive(Debug)]
 pub struct Copy {
     /// Name of the volume, and its UUID and that of its group as the device mapper's UUIDs of volumes have them.
@@ -120,7 +123,7 @@ pub fn copies(group: &VolumeGroup) -> Result<Vec<Copy>, String> {
     Ok(group.volumes.iter().filter(idle).filter_map(copy).collect())
 }
 
-/// One group a row of `report`; physical volumes of no group are a row without a group.
+/// `report` has one row for each group, and one row without a group for the physical volumes of no group.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Report {
@@ -192,8 +195,8 @@ pub(super) struct Segment {
 }
 
 fn report() -> Result<Report, String> {
-    // Without locks, as it only looks; with the groups that a system ID makes another host's.
-    // With the hidden volumes, which are the copies of others.
+    // No locks, because this only looks. `--foreign` shows groups that a system ID gives to another host. `--all` shows
+    // the hidden volumes, which are the copies of others.
     let lvm = Command::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
@@ -227,12 +230,12 @@ fn groups(
             let segments = row.seg.iter().filter(|segment| segment.lv_uuid == volume.lv_uuid);
             let widest = segments.max_by_key(|segment| number::<u32>(&segment.stripes));
             let kind = widest.map(|segment| segment.segtype.as_str()).unwrap_or_default();
-            // lvm tells how a snapshot's own space is laid out, which is not what it is.
+            // For a snapshot lvm tells the layout of its own space, and not that it is a snapshot.
             let snapshot = !volume.origin.is_empty() && ["linear", "striped"].contains(&kind);
             LogicalVolume {
                 running: active(&group.vg_uuid, &volume.lv_uuid),
                 health: health(&row, volume, kind, whole),
-                entangled: entangled(volume).to_owned(),
+                entangled: entangled(volume).map(str::to_owned),
                 name: volume.lv_name.clone(),
                 uuid: volume.lv_uuid.clone(),
                 size_bytes: number(&volume.lv_size),
@@ -261,31 +264,30 @@ fn groups(
     groups
 }
 
-/// Here nobody has a system ID (lvmsystemid(7)).
-fn closed(group: &Group) -> String {
+/// Why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)).
+fn closed(group: &Group) -> Option<String> {
     match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
-        (false, _) => "it is exported: `vgimport` it in the installed system".to_owned(),
-        (true, "") => String::new(),
-        (true, owner) => {
-            format!(
-                "it belongs to the host with the system ID \"{owner}\": take that off with `vgchange --systemid \"\"`"
-            )
-        }
+        (false, _) => Some("it is exported: `vgimport` it in the installed system".to_owned()),
+        (true, "") => None,
+        (true, owner) => Some(format!(
+            "it belongs to the host with the system ID \"{owner}\": take that off with `vgchange --systemid \"\"`"
+        )),
     }
 }
 
-/// An origin is activated together with its snapshots, and a merge that is due begins. Both look linear otherwise.
-fn entangled(volume: &Volume) -> &'static str {
+/// Why the volume cannot be activated alone; `None` if it can. An origin is activated together with its snapshots, and a
+/// merge that is due begins. A move goes on. Such volumes look linear otherwise.
+fn entangled(volume: &Volume) -> Option<&'static str> {
     match () {
         () if volume.lv_role.split(',').any(|role| role == "origin") => {
-            "has a snapshot, which would be activated with it"
+            Some("has a snapshot, which would be activated with it")
         }
-        () if !volume.lv_allocation_locked.is_empty() => "is being moved, which would go on",
-        () => "",
+        () if !volume.lv_allocation_locked.is_empty() => Some("is being moved, which would go on"),
+        () => None,
     }
 }
 
-/// The superblocks of a raid1 say which of its copies count; of others lvm tells what is missing.
+/// For a raid1 the superblocks say which copies count. For other kinds lvm tells what is missing.
 fn health(row: &Row, volume: &Volume, kind: &str, whole: &impl Fn(&Row, &str) -> (usize, usize)) -> Health {
     let spare = match kind {
         "raid1" => {
@@ -296,7 +298,7 @@ fn health(row: &Row, volume: &Volume, kind: &str, whole: &impl Fn(&Row, &str) ->
             };
         }
         "raid6" => 2,
-        // Each but 0 does without any one, and some of raid10 without more.
+        // Each level but 0 works without any one image. A raid10 may work without more, but not without any two.
         kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
         _ => 0,
     };
@@ -315,13 +317,13 @@ pub(super) fn number<T: std::str::FromStr + Default>(text: &str) -> T {
     text.parse().unwrap_or_default()
 }
 
-/// As it is in the UUIDs of LVM's devices: without dashes.
+/// Group and volume as in the UUIDs of LVM's devices: without dashes.
 fn dashless(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }
 
-/// Which device-mapper device a volume has, by the UUID that lvm gives it, `LVM-`, the group's and the volume's, or we to
-/// one of its copies. Unlike names, that tells two groups of one name apart.
+/// Finds the device-mapper device of a volume by its UUID: `LVM-` or our own prefix for copies, then the UUIDs of group
+/// and volume. Unlike a name, the UUID tells two groups of the same name apart.
 fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<String> + use<> {
     let block = sys.join("block");
     let devices = names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));
@@ -334,7 +336,8 @@ fn active(sys: &Path) -> impl Fn(&str, &str) -> Option<String> + use<> {
     }
 }
 
-/// lvm chooses among all paths of a device; the inventory has one. Empty for a device that is missing (`[unknown]`).
+/// lvm may name a device by any of its paths; this is the inventory's path. Empty for a device that is missing
+/// (`[unknown]`).
 fn known_path(roots: &Roots, inventory: &Inventory, path: &str) -> String {
     let Some(node) = path.strip_prefix("/dev/") else { return String::new() };
     let number = std::fs::metadata(roots.dev.join(node)).map(|node| number_text(node.rdev())).unwrap_or_default();

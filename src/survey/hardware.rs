@@ -22,15 +22,13 @@ pub(super) fn system(sys: &Path) -> System {
 }
 
 /// All zeroes is "not present" and all ones is "not set" (SMBIOS specification 7.2.1): no machine's name.
-fn machine_uuid(text: &str) -> String {
+fn machine_uuid(text: &str) -> Option<String> {
     let digits = || text.chars().filter(|c| *c != '-');
-    if digits().all(|c| c == '0') || digits().all(|c| c.eq_ignore_ascii_case(&'f')) {
-        return String::new();
-    }
-    text.to_lowercase()
+    let is_none = digits().all(|c| c == '0') || digits().all(|c| c.eq_ignore_ascii_case(&'f'));
+    (!is_none).then(|| text.to_lowercase())
 }
 
-/// One socket while its lines in cpuinfo are read.
+/// A socket, while its lines in cpuinfo are being read.
 #[derive(Default)]
 struct Socket {
     vendor: String,
@@ -111,7 +109,7 @@ mod tests {
         tree.write("sys/class/dmi/id/bios_date", "02/06/2015\n");
         tree.write("sys/firmware/efi/fw_platform_size", "64\n");
         let system = system(&tree.roots().sys);
-        assert_eq!(system.uuid, "4c4c4544-0051-3010-8052-b4c04f4e4232");
+        assert_eq!(system.uuid.as_deref(), Some("4c4c4544-0051-3010-8052-b4c04f4e4232"));
         assert_eq!((system.vendor.as_str(), system.serial.as_str()), ("QEMU", ""));
         assert_eq!(system.product, "Standard PC (Q35 + ICH9, 2009)");
         assert_eq!(system.bios_date, "02/06/2015");
@@ -126,9 +124,12 @@ mod tests {
     #[test]
     fn placeholders_are_no_uuid() {
         for none in ["", "00000000-0000-0000-0000-000000000000", "FFFFFFFF-ffff-FFFF-FFFF-FFFFFFFFFFFF"] {
-            assert_eq!(machine_uuid(none), "", "{none}");
+            assert_eq!(machine_uuid(none), None, "{none}");
         }
-        assert_eq!(machine_uuid("FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFE"), "ffffffff-ffff-ffff-ffff-fffffffffffe");
+        assert_eq!(
+            machine_uuid("FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFE").as_deref(),
+            Some("ffffffff-ffff-ffff-ffff-fffffffffffe")
+        );
     }
 
     fn thread(processor: u32, socket: u32, core: u32) -> String {

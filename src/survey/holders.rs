@@ -33,7 +33,7 @@ impl Named {
     }
 }
 
-/// A mount, and who its source is.
+/// A mount and its source.
 struct Mounted {
     mount: Mount,
     source: Named,
@@ -41,7 +41,7 @@ struct Mounted {
 
 impl Users {
     /// # Errors
-    /// procfs cannot be read: then nobody knows what is in use.
+    /// procfs cannot be read, so it is not known what is in use.
     pub(super) fn read(roots: &Roots) -> Result<Users> {
         let path = roots.proc.join("swaps");
         let swaps = match std::fs::read_to_string(&path) {
@@ -79,7 +79,8 @@ impl Users {
         Ok(uses)
     }
 
-    /// Is what one sees at that path the root of a filesystem, and not a directory of one, or something mounted over it?
+    /// Does this path show the root of a filesystem, once? A directory of one does not count, nor does a path with
+    /// several mounts over each other.
     pub(super) fn shows_root(&self, path: &str) -> bool {
         let mut there = self.mounts.iter().map(|mounted| &mounted.mount).filter(|mount| mount.path == path);
         there.next().is_some_and(|mount| mount.root == "/") && there.next().is_none()

@@ -21,7 +21,7 @@ pub(super) fn read(users: &Users, inventory: &Inventory) -> Vec<Filesystem> {
             Use::Mounted(path) if users.shows_root(path) => Some(path),
             _ => None,
         });
-        // They all show the same.
+        // All mounts of a filesystem show the same.
         let Some(point) = points.into_iter().next() else { continue };
         match filesystem(device, Path::new(point)) {
             Ok(filesystem) => found.push(filesystem),
@@ -61,7 +61,7 @@ pub fn filesystem(device: &str, point: &Path) -> io::Result<Filesystem> {
     })
 }
 
-/// Whoever had the machine before us wrote all that is here: nothing leads out of the filesystem or is waited for.
+/// A previous owner may have written all of this. So no link leads out of the filesystem, and nothing is waited for.
 fn marker(root: &File) -> io::Result<Option<Marker>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match jail::open(root, marker::PATH.trim_start_matches('/'), flags, Way::SameFilesystem) {

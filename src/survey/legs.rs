@@ -1,5 +1,6 @@
-//! The copies of raid1 volumes of LVM: where they lie, and which of them are whole. LVM's own metadata tell the former, the
-//! superblocks of dm-raid the latter (`struct dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), one for each copy.
+//! The copies of raid1 volumes of LVM: where they lie, and which of them are whole. LVM's metadata tell where they lie.
+//! Each copy has a superblock of dm-raid (`struct dm_raid_superblock` in the kernel's drivers/md/dm-raid.c), and these
+//! tell which copies are whole.
 
 use super::Roots;
 use super::groups::{Row, Segment, number};
@@ -32,7 +33,7 @@ pub(super) struct Superblock {
     events: u64,
     /// A bit for each copy that has failed.
     failed: u64,
-    /// Nothing is still being copied to it.
+    /// All data have been copied to it.
     recovered: bool,
 }
 
@@ -56,15 +57,15 @@ pub(super) fn legs(row: &Row, name: &str) -> Vec<Leg> {
     images.iter().map(leg).collect()
 }
 
-/// The places of the copies that hold the volume's data of today, the best first. Of two that went on without each other none does: a person
-/// must say which of them is right.
+/// The places of the copies that have the volume's current data, the best first. Of two copies that went on without
+/// each other none counts: a person must say which of them is right.
 pub(super) fn whole(legs: &[Leg], superblocks: &[Option<Superblock>]) -> Vec<usize> {
-    // A bit for each place: more than 64 copies nobody has.
+    // There is a bit for each place. Nobody has more than 64 copies.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
     let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
     let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
     let good = known().filter(|(place, own)| {
-        // The change of a stop may have come to one of them only.
+        // The last change, the stop, may have reached only one of them.
         let up_to_date = own.recovered && own.events.saturating_add(1) >= latest;
         up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });
@@ -74,7 +75,7 @@ pub(super) fn whole(legs: &[Leg], superblocks: &[Option<Superblock>]) -> Vec<usi
     good.into_iter().map(|(place, _)| place).collect()
 }
 
-/// What the superblocks say, at their copies' places.
+/// The superblocks of these copies, in the same order.
 pub(super) fn superblocks(roots: &Roots, legs: &[Leg]) -> Vec<Option<Superblock>> {
     let read = |leg: &Leg| {
         let piece = leg.superblock.as_ref()?;

@@ -34,7 +34,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows itself. Tests point it at a tree of their own.
+/// Where the kernel's filesystems are. Tests use a tree of their own.
 #[derive(Debug, Clone)]
 pub struct Roots {
     /// sysfs.
@@ -54,8 +54,8 @@ impl Default for Roots {
 /// How much of the machine is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// What the kernel knows by itself: the hardware, which disks there are and who uses them. No disk is read or asked, so that
-    /// what is on it is not known.
+    /// What the kernel knows by itself: the hardware, the disks, and who uses them. No disk is read or asked, so the
+    /// content of the disks is not known.
     Shallow,
     /// All that an inventory has.
     Deep,
@@ -63,8 +63,8 @@ pub enum Depth {
 
 /// The inventory of this machine.
 ///
-/// Needs root for the SMBIOS UUID and for what is on the disks. A disk that cannot be read is in it all the same,
-/// and says so in [`crate::inventory::Disk::unreadable`].
+/// Needs root for the SMBIOS UUID and for what is on the disks. A disk that cannot be read is listed all the same, with
+/// the reason in [`crate::inventory::Disk::unreadable`].
 ///
 /// # Errors
 /// sysfs or procfs is not mounted, or does not say who uses which disk.

@@ -1,4 +1,4 @@
-//! What procfs tells of mounts and swap, as text becomes data. The one reader of these files.
+//! Parses what procfs tells of mounts and swap. Everybody who reads these files parses them here.
 
 /// One line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Mount {
     pub source: String,
 }
 
-/// The lines of `/proc/self/mountinfo`, oldest first. Others are left out.
+/// The mounts in `/proc/self/mountinfo`, oldest first. Lines that are not understood are left out.
 pub fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }

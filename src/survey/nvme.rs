@@ -108,7 +108,7 @@ pub fn id(device: &File) -> io::Result<u32> {
 pub fn namespace(device: &File) -> io::Result<Namespace> {
     let id = id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;
-    // Old controllers do not know the lists: what is not known is never taken for harmless.
+    // Old controllers do not know the lists. What is not known is never taken for harmless.
     let list = |cns| identify(device, cns, 0).ok().map(|data| ids(&data));
     let allocated = if manages_namespaces(&controller) { list(CNS_ALLOCATED) } else { None };
     let alone = is_alone(&controller, id, list(CNS_ACTIVE).as_deref(), allocated.as_deref());
@@ -122,7 +122,7 @@ fn identify(device: &File, cns: u32, namespace: u32) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// What can be done to this namespace and hits no other. `controller` is its Identify data.
+/// The methods that erase this namespace and no other. `controller` is the Identify data of its controller.
 fn methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     let sanitize = dword(controller, 328);
     let can_format = word(controller, 256) & 1 << 1 != 0;
@@ -159,8 +159,8 @@ fn manages_namespaces(controller: &[u8]) -> bool {
     word(controller, 256) & 1 << 3 != 0
 }
 
-/// LBA format, metadata at the end of the data or apart, protection information and its place: as FLBAS (byte 26) and
-/// DPS (byte 29) have them, in the places where Format NVM wants them (figure 189).
+/// LBA format, place of the metadata, and kind and place of the protection information. They are taken from FLBAS (byte
+/// 26) and DPS (byte 29), and put where Format NVM wants them (figure 189).
 fn current_format(namespace: &[u8]) -> u32 {
     let (size, protection) = (u32::from(byte(namespace, 26)), u32::from(byte(namespace, 29)));
     let low = size & 0xf;

@@ -1,6 +1,7 @@
-//! Kinds of content that lie on several devices by themselves, and the id in each of their superblocks that ties them.
+//! Kinds of content that use several devices without md or LVM, and the id in their superblocks that ties the devices
+//! together.
 //!
-//! Arrays of md and groups of LVM are not here: their tools tell all of it.
+//! Arrays and volume groups are not here, because mdadm and lvm tell all about them.
 
 use super::Roots;
 use super::contents::node;
@@ -35,7 +36,7 @@ enum When {
     Always,
     /// Eight bytes at this place are zero.
     Zero(u64),
-    /// Eight bytes at this place are not.
+    /// Eight bytes at this place are not all zero.
     NotZero(u64),
 }
 
@@ -74,10 +75,11 @@ const BCACHE_SET: u64 = 4096 + 56;
 /// `BCACHE_SB_VERSION_…` of the kernel's drivers/md/bcache/bcache_ondisk.h: those of backing devices.
 const BCACHE_BACKING: [u64; 3] = [1, 4, 6];
 
-/// Parts on all devices that the kernel shows. What cannot be read tells nothing here, and is told as unreadable elsewhere.
+/// Parts on all devices that the kernel shows. A device that cannot be read has no parts here; the inventory names it
+/// as unreadable.
 pub(super) fn read(roots: &Roots, inventory: &Inventory) -> Vec<Part> {
     let mut parts = Vec::new();
-    // What is inside a virtual machine's disk is the business of that machine.
+    // What is inside the disk of a virtual machine is that machine's business.
     for (device, signatures) in inventory.all_signatures().filter(|(device, _)| !inventory.is_inside(device)) {
         let file = File::open(node(roots, &inventory.kernel_name(device)));
         let bytes = |at: u64, length: usize| {
@@ -101,7 +103,7 @@ fn of(device: &str, signature: &Signature, bytes: Bytes) -> Vec<Part> {
     parts.chain(bcache(device, signature, bytes)).chain(counted(device, signature, bytes)).collect()
 }
 
-/// One that has a single device is no part of anything.
+/// A filesystem on a single device is no part of anything.
 fn counted(device: &str, signature: &Signature, bytes: Bytes) -> Option<Part> {
     let (kind, at, length) = COUNTED.into_iter().find(|(kind, ..)| *kind == signature.kind)?;
     let mut count = [0; 8];

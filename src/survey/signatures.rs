@@ -1,5 +1,5 @@
-//! What libblkid recognises on a device: its partition table, and its signatures one by one. The only unsafe code of
-//! the survey.
+//! What libblkid recognises on a device: its partition table, and its signatures one by one. All calls of libblkid are
+//! here.
 
 use crate::inventory::Signature;
 use blkid_sys as blkid;
@@ -38,14 +38,14 @@ pub(super) struct FoundPartition {
     pub kind: String,
     pub guid: String,
     pub name: String,
-    /// A DOS extended partition: a box for others, with nothing of its own inside.
+    /// A DOS extended partition: it only contains other partitions.
     pub extended: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FoundSignature {
     pub signature: Signature,
-    /// The checksum in it is wrong: something was there, and is damaged.
+    /// Its checksum is wrong: something was there, and is damaged.
     pub damaged: bool,
 }
 
@@ -83,7 +83,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Every signature there is. libblkid's own `blkid_do_safeprobe` refuses when there are two; here both are told.
+    /// Every signature there is. libblkid's own `blkid_do_safeprobe` refuses when there are two; this returns both.
     ///
     /// # Errors
     /// A read error, after which nothing is known.

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 /// What is told at a point of no return.
-pub type Begun = (String, String, Vec<MarkedDisk>, Vec<Extents>);
+pub type Begun = (String, Option<String>, Vec<MarkedDisk>, Vec<Extents>);
 
 /// Keeps what it is told.
 #[derive(Default)]
@@ -60,11 +60,12 @@ impl Control for FakeControl {
     fn point_of_no_return(
         &self,
         allocation: &str,
-        order: &str,
+        order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
     ) -> Result<()> {
-        self.begun.lock().unwrap().push((allocation.to_owned(), order.to_owned(), disks.to_vec(), extents.to_vec()));
+        let (allocation, order) = (allocation.to_owned(), order.map(str::to_owned));
+        self.begun.lock().unwrap().push((allocation, order, disks.to_vec(), extents.to_vec()));
         self.answer()
     }
 
@@ -86,7 +87,7 @@ pub fn ended() -> Ended {
         outcome: Outcome::Succeeded { boot, marker: None },
         message: "debian-12 is installed".into(),
         allocation: "a-1".into(),
-        order: String::new(),
+        order: None,
         plan: String::new(),
         timings: Vec::new(),
         peak_rss_bytes: None,

@@ -2,3 +2,5 @@
 
 #[cfg(feature = "agent")]
 pub mod control;
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod http;

@@ -61,7 +61,7 @@ fn make(device: &str, format: Format) {
 }
 
 fn plain(device: &str, format: Format) -> MountFilesystem {
-    MountFilesystem { device: device.into(), path: "/".into(), format, options: vec![] }
+    MountFilesystem { device: device.into(), path: "/".into(), format, options: vec![], others: vec![] }
 }
 
 /// An inventory with these whole disks and what is on them.

@@ -3,17 +3,13 @@
 use super::*;
 use crate::image::PublicKey;
 use crate::testing::control::ended;
+use crate::testing::http::{Act, Request, Server};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
 const MACHINE: &str = "4c4c4544-0051-3010";
-
-/// No test asks more often.
-const REQUESTS: usize = 100;
 
 const QUICK: Retries = Retries {
     patience: Duration::from_millis(20),
@@ -31,44 +27,28 @@ struct Web {
 impl Web {
     /// And its URL.
     fn start() -> (Web, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let web = Web::default();
         let answering = web.clone();
-        thread::spawn(move || listener.incoming().take(REQUESTS).flatten().for_each(|stream| answering.answer(stream)));
-        (web, url)
+        let server = Server::start(Vec::new(), move |request| {
+            let act = answering.answer(request);
+            answering.asked.lock().unwrap().push(format!("{} {}", request.line(), act.status.unwrap_or(200)));
+            act
+        });
+        (web, server.url("").trim_end_matches('/').to_owned())
     }
 
-    fn answer(&self, stream: TcpStream) {
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let mut stream = BufReader::new(stream);
-        let lines: Vec<String> =
-            (&mut stream).lines().map_while(io::Result::ok).take_while(|line| !line.is_empty()).collect();
-        let Some((method, path)) = lines.first().and_then(|line| line.rsplit_once(' ')?.0.split_once(' ')) else {
-            return;
-        };
-        let header = |name: &str| {
-            lines.iter().find_map(|line| line.to_lowercase().strip_prefix(name).map(|value| value.trim().to_owned()))
-        };
-        let mut body = vec![0; header("content-length:").map_or(0, |length| length.parse().unwrap())];
-        stream.read_exact(&mut body).unwrap();
+    fn answer(&self, request: &Request) -> Act {
         let mut files = self.files.lock().unwrap();
-        if method == "PUT" {
-            files.insert(path.to_owned(), String::from_utf8(body).unwrap());
+        if request.method == "PUT" {
+            files.insert(request.path.clone(), request.body.clone());
+            return Act::status(201);
         }
-        let text = files.get(path).cloned();
-        drop(files);
-        let etag = text.as_ref().map(|text| format!("\"{}\"", text.len()));
-        let (status, text) = match text {
-            None => (404, String::new()),
-            Some(_) if method == "PUT" => (201, String::new()),
-            Some(_) if header("if-none-match:") == etag => (304, String::new()),
-            Some(text) => (200, text),
-        };
-        self.asked.lock().unwrap().push(format!("{method} {path} {status}"));
-        let etag = etag.map(|etag| format!("etag: {etag}\r\n")).unwrap_or_default();
-        let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\n{etag}content-length: {}", text.len());
-        write!(stream.get_mut(), "{head}\r\n\r\n{text}").unwrap();
+        let Some(text) = files.get(&request.path) else { return Act::status(404) };
+        let etag = Some(format!("\"{}\"", text.len()));
+        match request.header("if-none-match") == etag.as_deref() {
+            true => Act::status(304),
+            false => Act { etag, ..Act::body(text.as_str()) },
+        }
     }
 
     /// The file, and its signature by that key.
@@ -146,19 +126,19 @@ fn a_file_is_waited_for_and_must_stay_what_it_was() {
     assert!(control.wait(NOW).unwrap());
     let allocation = control.machine().unwrap().allocation.unwrap();
     assert_eq!(allocation.id, "a-1");
-    control.point_of_no_return("a-1", "", &[], &[]).unwrap();
+    control.point_of_no_return("a-1", None, &[], &[]).unwrap();
     let (get, signature) = (format!("GET {path}"), format!("GET {path}.minisig 200"));
     let (nothing, whole, same) = (format!("{get} 404"), format!("{get} 200"), format!("{get} 304"));
     let expected = [&nothing, &whole, &signature, &same, &whole, &signature, &same].map(String::as_str);
     assert_eq!(web.asked(), expected);
 
     web.put(&path, &document(MACHINE, &allocated("a-22", "")), &key);
-    let error = control.point_of_no_return("a-1", "", &[], &[]).unwrap_err().to_string();
+    let error = control.point_of_no_return("a-1", None, &[], &[]).unwrap_err().to_string();
     assert!(error.contains("was changed or taken away"), "{error}");
     web.put(&path, &installation, &key);
     assert!(control.wait(NOW).unwrap());
     web.remove(&path);
-    let error = control.point_of_no_return("a-1", "", &[], &[]).unwrap_err().to_string();
+    let error = control.point_of_no_return("a-1", None, &[], &[]).unwrap_err().to_string();
     assert!(error.contains("was changed or taken away"), "{error}");
 }
 
@@ -218,7 +198,7 @@ fn a_server_that_is_away_is_asked_for_a_while_and_a_path_is_read() {
     std::fs::write(&path, &text).unwrap();
     std::fs::write(path.with_extension("json.minisig"), key.sign(&text)).unwrap();
     assert!(control.wait(NOW).unwrap());
-    control.point_of_no_return("a-1", "", &[], &[]).unwrap();
+    control.point_of_no_return("a-1", None, &[], &[]).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn ended(outcome: Outcome) -> Ended {
         outcome,
         message: "m".into(),
         allocation: "a-1".into(),
-        order: "o-1".into(),
+        order: Some("o-1".into()),
         plan: "the plan".into(),
         timings: vec![StageTime { stage: "storage.wipe".into(), seconds: 1.5 }],
         peak_rss_bytes: None,
@@ -19,7 +19,8 @@ fn ended(outcome: Outcome) -> Ended {
 }
 
 fn marker() -> Option<Marker> {
-    let marker = Marker { machine: "m-1".into(), allocation: "a-1".into(), order: "o-1".into(), ..Marker::default() };
+    let marker =
+        Marker { machine: "m-1".into(), allocation: "a-1".into(), order: Some("o-1".into()), ..Marker::default() };
     Some(marker)
 }
 

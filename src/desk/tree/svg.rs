@@ -8,6 +8,7 @@ use super::place::{Line, Rect, place};
 use super::words;
 use crate::layout::Format;
 use crate::layout::tree::{Graph, Item};
+use crate::text::counted;
 use svg::Document;
 use svg::node::element::{Circle, Description, Group, Path, Rectangle, Text, Title};
 
@@ -239,7 +240,7 @@ fn legend(graph: &Graph) -> Group {
 /// The picture in words, for who cannot see it.
 fn description(graph: &Graph) -> String {
     let count = |is: fn(&Item) -> bool| graph.nodes.iter().filter(|node| is(&node.item)).count();
-    let mut parts = vec![words::counted(count(|item| matches!(item, Item::Disk(_))), "disk", "disks")];
+    let mut parts = vec![counted(count(|item| matches!(item, Item::Disk(_))), "disk", "disks")];
     for (number, one, many) in [
         (count(|item| matches!(item, Item::Partition(_))), "partition", "partitions"),
         (count(|item| matches!(item, Item::Array(_))), "array", "arrays"),
@@ -247,7 +248,7 @@ fn description(graph: &Graph) -> String {
         (count(|item| matches!(item, Item::Volume(_))), "logical volume", "logical volumes"),
     ] {
         if number > 0 {
-            parts.push(words::counted(number, one, many));
+            parts.push(counted(number, one, many));
         }
     }
     let mounts = graph.layout.filesystems.iter().map(|filesystem| {

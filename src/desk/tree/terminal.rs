@@ -5,7 +5,7 @@
 use super::words;
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Filesystem, Format};
-use crate::text::{padded, width};
+use crate::text::{counted, padded, width};
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
@@ -142,10 +142,10 @@ impl Painter<'_> {
             words.push(words::content(filesystem));
         }
         if partitions > 0 {
-            words.push(words::counted(partitions, "partition", "partitions"));
+            words.push(counted(partitions, "partition", "partitions"));
         }
         if volumes > 0 {
-            words.push(words::counted(volumes, "volume", "volumes"));
+            words.push(counted(volumes, "volume", "volumes"));
         }
         words.extend(self.graph.nodes[node].above.iter().filter_map(|above| self.becomes_part_of(node, *above)));
         if words.is_empty() { "unused".to_owned() } else { words.join(" + ") }

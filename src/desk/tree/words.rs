@@ -1,7 +1,8 @@
 //! What the drawings say about a node, in the words of a person.
 
 use crate::layout::tree::{Graph, Item};
-use crate::layout::{Filesystem, Format, OnReinstall, PartitionKind, Raid};
+use crate::layout::{Filesystem, Format, OnReinstall, PartitionKind, Raid, Size};
+use crate::text::counted;
 
 /// Without the `/dev/` that every device has.
 pub(super) fn short(device: &str) -> &str {
@@ -9,18 +10,18 @@ pub(super) fn short(device: &str) -> &str {
 }
 
 /// MiB as the layout means them; whole GiB as such.
-pub(super) fn size(mib: u64) -> String {
-    match mib {
-        0 => "the rest".to_owned(),
-        _ if mib.is_multiple_of(1024) => format!("{} GiB", mib / 1024),
-        _ => format!("{mib} MiB"),
+pub(super) fn size(size: Size) -> String {
+    match size.mib() {
+        None => "the rest".to_owned(),
+        Some(mib) if mib.is_multiple_of(1024) => format!("{} GiB", mib / 1024),
+        Some(mib) => format!("{mib} MiB"),
     }
 }
 
 pub(super) fn node_size(item: Item) -> String {
     match item {
-        Item::Partition(partition) => size(partition.size_mib),
-        Item::Volume(volume) => size(volume.size_mib),
+        Item::Partition(partition) => size(partition.size),
+        Item::Volume(volume) => size(volume.size),
         _ => String::new(),
     }
 }
@@ -86,10 +87,6 @@ pub(super) fn details(graph: &Graph, node: usize) -> Vec<String> {
 
 pub(super) fn on_reinstall(wipe: bool) -> &'static str {
     if wipe { "WIPE on reinstall" } else { "keep on reinstall" }
-}
-
-pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn array(graph: &Graph, raid: &Raid) -> Vec<String> {

@@ -3,7 +3,8 @@
 use super::decode::Plain;
 use super::digest::{Digest, Digesting};
 use super::held::{Hold, hold};
-use super::ring::{Filling, Gone, Pool, Reader, Receiver, Sender, pipe};
+use super::reader::Reader;
+use super::ring::{Filling, Gone, Pool, Receiver, Sender, pipe};
 use super::stages::{Clock, Stages};
 use super::worker::{Line, Worker};
 use super::{BUFFER_BYTES, BUFFERS};

@@ -5,7 +5,8 @@
 use super::BUFFERS;
 use super::arriving::Digested;
 use super::digest::Digest;
-use super::ring::{Pool, Reader, Receiver, Sender, pipe};
+use super::reader::Reader;
+use super::ring::{Pool, Receiver, Sender, pipe};
 use super::room::too_little_for;
 use super::stages::Clock;
 use std::fs::File;

@@ -2,7 +2,8 @@
 
 use super::decode::{self, Plain, Refuse};
 use super::lent::Lent;
-use super::ring::{Buffer, Chunk, Home, Pool, Reader, Sender, pipe};
+use super::reader::Reader;
+use super::ring::{Buffer, Chunk, Home, Pool, Sender, pipe};
 use super::shared::{Region, Span};
 use super::stages::{Clock, Stages};
 use super::wire::{Event, INLINE, PACKET_BYTES, ToWorker, Wire};

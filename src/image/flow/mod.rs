@@ -15,6 +15,7 @@ mod held;
 mod inside;
 mod lent;
 mod progress;
+mod reader;
 mod ring;
 mod room;
 mod shared;
@@ -30,7 +31,8 @@ pub use digest::{Digest, Digesting, Kind};
 pub use held::Hold;
 pub use inside::{Inside, Outlet, pass_on};
 pub use progress::{Meter, telling};
-pub use ring::{Chunk, Reader};
+pub use reader::Reader;
+pub use ring::Chunk;
 #[cfg(test)]
 pub use ring::{Pool, Sender, pipe};
 pub use room::too_little_for;

@@ -119,7 +119,8 @@ mod tests {
     use super::super::trust::Keys;
     use super::*;
     use crate::http;
-    use crate::image::testing::{Act, Server, pace};
+    use crate::image::testing::pace;
+    use crate::testing::http::{Act, Server};
 
     fn ask(server: &Server, digest: Option<&str>) -> Result<Reached> {
         let url = server.url("os/img.tar.zst?a=b");

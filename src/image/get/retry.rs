@@ -119,7 +119,8 @@ pub fn is_hopeless(error: &reqwest::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::testing::{Act, Server, pace};
+    use crate::image::testing::pace;
+    use crate::testing::http::{Act, Server};
 
     #[test]
     fn pauses_double_up_to_the_longest_and_are_never_exact() {

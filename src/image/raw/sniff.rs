@@ -1,6 +1,7 @@
 //! What the first MiB of an image says: is it a disk, and one that fits onto this one?
 
 use super::{Disk, unique};
+use crate::gpt::{PROTECTIVE, SECTORS_BYTES, claimed_end};
 use crate::layout::partition_device;
 use crate::storage::fit;
 use std::collections::BTreeMap;
@@ -16,9 +17,6 @@ pub struct Expected {
     /// UUIDs that are on other disks, in lower case, and the device that has each.
     pub taken: BTreeMap<String, String>,
 }
-
-/// Sizes of sector that GPTs are made for.
-const SECTORS_BYTES: [usize; 2] = [512, 4096];
 
 /// How much tells a disk from a tree of files: the first two sectors, however large they are.
 pub const KIND_BYTES: usize = 2 * 4096;
@@ -42,7 +40,7 @@ fn tar_for_disk(name: &str) -> String {
 
 /// Is this how a partitioned disk begins? A tar may hold anything, but says what it is.
 pub(super) fn is_disk_image(head: &[u8]) -> bool {
-    !is_tar(head) && (SECTORS_BYTES.iter().any(|sector| gpt_end(head, *sector).is_some()) || mbr(head).is_some())
+    !is_tar(head) && (SECTORS_BYTES.iter().any(|sector| claimed_end(head, *sector).is_some()) || mbr(head).is_some())
 }
 
 /// Refuses what cannot be meant for this disk, by as much of the image's first MiB as there is.
@@ -54,11 +52,11 @@ pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     if is_tar(head) {
         return Err(refused(tar_for_disk(name)));
     }
-    let sector = disk.sector_bytes as usize;
-    if let Some(end) = gpt_end(head, sector) {
+    let sector = u64::from(disk.sector_bytes);
+    if let Some(end) = claimed_end(head, sector) {
         return if end > disk.size_bytes { Err(too_long(disk, Some(end))) } else { check_gpt(head, disk, expected) };
     }
-    if let Some(other) = SECTORS_BYTES.into_iter().find(|other| gpt_end(head, *other).is_some()) {
+    if let Some(other) = SECTORS_BYTES.into_iter().find(|other| claimed_end(head, *other).is_some()) {
         return Err(refused(format!(
             "the image's partition table is for disks with sectors of {other} bytes, those of {name} have {sector}"
         )));
@@ -69,7 +67,7 @@ pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
         }
         Some(entries) => {
             // Its sectors are those of the disk that it is on (UEFI specification 5.2.1).
-            let end = entries.iter().map(|entry| entry.end * sector as u64).max().unwrap_or_default();
+            let end = entries.iter().map(|entry| entry.end * sector).max().unwrap_or_default();
             if end > disk.size_bytes { Err(too_long(disk, Some(end))) } else { check_mbr(&entries, disk, expected) }
         }
         None if !expected.partitions.is_empty() => Err(refused(format!(
@@ -128,16 +126,6 @@ pub(super) fn too_long(disk: &Disk, needed: Option<u64>) -> io::Error {
 fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
-
-/// Where the disk ends that this image's GPT was made for (UEFI specification 5.3.2); `None` without a GPT.
-fn gpt_end(head: &[u8], sector: usize) -> Option<u64> {
-    let header = head.get(sector..2 * sector)?;
-    let backup_lba = u64::from_le_bytes(header[32..40].try_into().ok()?);
-    header.starts_with(b"EFI PART").then(|| backup_lba.saturating_add(1).saturating_mul(sector as u64))
-}
-
-/// Type of the partition that stands for a GPT.
-const PROTECTIVE: u8 = 0xee;
 
 /// Types of partitions that others lie in.
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];

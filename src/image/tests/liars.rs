@@ -1,7 +1,7 @@
 //! Servers that lie: whatever they say, the right image is below the root in the end, or nothing is and one sentence says why.
 
 use super::*;
-use crate::image::testing::{Request, tls_file};
+use crate::testing::http::{Request, tls_file};
 use reqwest::Certificate;
 use std::sync::mpsc;
 use std::time::Duration;

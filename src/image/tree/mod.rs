@@ -10,8 +10,8 @@
 //!
 //! Of `image` it uses `flow` alone, which it reads. It knows nothing of `get` and `raw`.
 //!
-//! It gives [`announce`] for that process, and for this one [`begins`], [`Announced`] and [`untar`] below a [`Root`], with a [`Counter`] over all parts of an image; [`Beneath`] says what is or will be mounted there,
-//! [`Conflicts`] what the image could not put anywhere.
+//! It gives [`announce`] for that process, and for this one [`begins`], [`Announced`] and [`untar`] below a [`Root`], with a [`Counter`]
+//! over all parts of an image; [`Beneath`] says what is or will be mounted there, [`Conflicts`] what the image could not put anywhere.
 
 mod acl;
 mod announce;

@@ -3,7 +3,8 @@
 use super::{SIZE_MISSING, only};
 use crate::layout::document::{Node, Value, child};
 use crate::layout::edit::New;
-use crate::layout::fields::{Field, Fields, Reader, plain};
+use crate::layout::fields::{Field, Fields, Reader};
+use crate::layout::words::plain;
 use crate::layout::{Disk, Partition, PartitionKind};
 use std::collections::BTreeMap;
 
@@ -60,7 +61,7 @@ fn partition(reader: &mut Reader, node: &Node, place: &str) -> Option<Partition>
     Some(Partition {
         number: reader.required_number(&fields, "number", "number is missing").unwrap_or_default(),
         label: reader.optional_text(&fields, "label"),
-        size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
+        size: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1_u64).into(),
         kind: partition_kind(reader, &fields),
     })
 }

@@ -51,7 +51,7 @@ pub(super) fn logical_volume(reader: &mut Reader, node: &Node, place: &str) -> O
     Some(LogicalVolume {
         name: reader.required_text(&fields, "name"),
         volumegroup: reader.required_text(&fields, "volumegroup"),
-        size_mib: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1),
+        size: reader.required_number(&fields, "size", SIZE_MISSING).unwrap_or(1_u64).into(),
         lvmtype: lvmtype.unwrap_or_default(),
     })
 }

@@ -65,7 +65,7 @@ fn disk_name() -> impl Strategy<Value = (&'static str, BTreeMap<String, String>)
 fn partition() -> impl Strategy<Value = Partition> {
     let label = option::of(prop_oneof![name(), "\\PC{1,18}"]);
     (label, 1..u64::from(u32::MAX), option::of(prop::sample::select(&PartitionKind::ALL[..])))
-        .prop_map(|(label, size_mib, kind)| Partition { number: 0, label, size_mib, kind })
+        .prop_map(|(label, mib, kind)| Partition { number: 0, label, size: mib.into(), kind })
 }
 
 fn filesystem() -> impl Strategy<Value = Filesystem> {
@@ -96,9 +96,9 @@ fn push_disk(layout: &mut Layout, mut disk: Disk, partitions: Vec<(Partition, Fi
     for ((mut partition, mut filesystem), number) in partitions.into_iter().zip(1u32..) {
         partition.number = number;
         if rest && number as usize == last {
-            partition.size_mib = 0;
+            partition.size = Size::Rest;
         } else if matches!(filesystem.format, Format::Xfs | Format::Btrfs) {
-            partition.size_mib += 300;
+            partition.size = (partition.size.mib().unwrap() + 300).into();
         }
         filesystem.device = partition_device(&disk.device, number);
         push_filesystem(layout, filesystem);
@@ -144,13 +144,13 @@ fn stack() -> impl Strategy<Value = Stack> {
     (raid, "v[a-z0-9+_.-]{1,8}", tags, volumes, any::<bool>()).prop_map(|(raid, name, tags, volumes, rest)| {
         let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".to_owned()];
         let group = VolumeGroup { name: name.clone(), devices, tags: tags.into_iter().collect() };
-        let volumes = volumes.into_iter().map(|(volume, (size_mib, lvmtype, mut filesystem))| {
+        let volumes = volumes.into_iter().map(|(volume, (mib, lvmtype, mut filesystem))| {
             filesystem.device = format!("/dev/{name}/{volume}");
-            (LogicalVolume { name: volume, volumegroup: name.clone(), size_mib, lvmtype }, filesystem)
+            (LogicalVolume { name: volume, volumegroup: name.clone(), size: u64::into(mib), lvmtype }, filesystem)
         });
         let mut volumes: Vec<_> = volumes.collect();
         if let Some((volume, _)) = volumes.last_mut().filter(|_| rest) {
-            volume.size_mib = 0;
+            volume.size = Size::Rest;
         }
         Stack { raid, group, volumes }
     })

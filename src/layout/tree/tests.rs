@@ -30,7 +30,7 @@ pub(crate) fn disk(device: &str, wipe: bool, partitions: &[(u32, &str, u64, Part
     let partitions = partitions.iter().map(|(number, label, size_mib, kind)| Partition {
         number: *number,
         label: (!label.is_empty()).then(|| (*label).to_owned()),
-        size_mib: *size_mib,
+        size: (*size_mib).into(),
         kind: Some(*kind),
     });
     Disk {
@@ -61,7 +61,7 @@ pub(crate) fn filesystem(path: &str, device: &str, format: Format, label: &str) 
 }
 
 fn volume(group: &str, name: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {
-    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size_mib, lvmtype }
+    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size: size_mib.into(), lvmtype }
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -227,7 +227,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
     };
     let partition =
         (0..4u32, option::of(any::<String>()), any::<u64>(), option::of(select(PartitionKind::ALL.to_vec())))
-            .prop_map(|(number, label, size_mib, kind)| Partition { number, label, size_mib, kind });
+            .prop_map(|(number, label, mib, kind)| Partition { number, label, size: mib.into(), kind });
     let disk = (device(), btree_map(".*", ".*", 0..3), vec(partition, 0..4), any::<bool>()).prop_map(
         |(device, hints, partitions, wipeonreinstall)| Disk {
             device,
@@ -248,7 +248,7 @@ pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
     let group = ("g|h|.*", vec(device(), 0..4), vec(any::<String>(), 0..2))
         .prop_map(|(name, devices, tags)| VolumeGroup { name, devices, tags });
     let volume = ("l|.*", "g|h|.*", any::<u64>(), select(LvmType::ALL.to_vec()))
-        .prop_map(|(name, volumegroup, size_mib, lvmtype)| LogicalVolume { name, volumegroup, size_mib, lvmtype });
+        .prop_map(|(name, volumegroup, mib, lvmtype)| LogicalVolume { name, volumegroup, size: mib.into(), lvmtype });
     let filesystem = (
         option::of("/|none|.*"),
         device(),

@@ -1,7 +1,7 @@
 //! Rules for disks and their partitions.
 
 use super::{Check, Provider, is_device_path};
-use crate::layout::{Disk, MAX_PARTITION_NUMBER, Partition, hints, partition_device};
+use crate::layout::{Disk, MAX_PARTITION_NUMBER, Partition, Size, hints, partition_device};
 use std::collections::BTreeSet;
 
 /// UTF-16 units of the name in a partition entry.
@@ -121,7 +121,7 @@ fn check_sizes(check: &mut Check, place: &str, disk: &Disk) {
     let device = &disk.device;
     let partitions = || disk.partitions.iter().enumerate();
     let place_of = |index: usize| format!("{place}.partitions[{index}].size");
-    let mut variable = partitions().filter(|(_, partition)| partition.size_mib == 0);
+    let mut variable = partitions().filter(|(_, partition)| partition.size == Size::Rest);
     if let Some((first, partition)) = variable.next() {
         let others: Vec<usize> = variable.map(|(index, _)| index).collect();
         let later = disk.partitions.iter().any(|other| other.number > partition.number);
@@ -136,7 +136,8 @@ fn check_sizes(check: &mut Check, place: &str, disk: &Disk) {
     }
     let mut bytes: u64 = 0;
     for (index, partition) in partitions() {
-        let sum = partition.size_mib.checked_mul(MIB).and_then(|size| bytes.checked_add(size));
+        let sum =
+            partition.size.mib().map_or(Some(0), |mib| mib.checked_mul(MIB)).and_then(|size| bytes.checked_add(size));
         let Some(sum) = sum else {
             let message = format!("device:{device} partitions up to this one are larger than any disk can be");
             check.report(&place_of(index), message);

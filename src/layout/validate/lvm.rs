@@ -1,7 +1,7 @@
 //! Rules for volume groups and logical volumes.
 
 use super::{Check, Provider};
-use crate::layout::{Layout, LogicalVolume, LvmType, VolumeGroup};
+use crate::layout::{Layout, LogicalVolume, LvmType, Size, VolumeGroup};
 
 /// NAME_LEN in LVM's metadata-exported.h and DM_NAME_LEN of the kernel, without the closing NUL.
 const MAX_NAME_BYTES: usize = 127;
@@ -66,7 +66,7 @@ fn check_volume(check: &mut Check, index: usize, volume: &LogicalVolume, layout:
     if let Some(message) = name_error(volume) {
         check.report(&name_place, message);
     }
-    if volume.size_mib == 0 && index + 1 < layout.logicalvolumes.len() {
+    if volume.size == Size::Rest && index + 1 < layout.logicalvolumes.len() {
         let message = format!("lv:{name} in vg:{volumegroup}, variable sized lv must be the last");
         check.report(&format!("{place}.size"), message);
     }

@@ -24,8 +24,9 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     }
     let mut sizes = Sizes::new();
     for disk in &layout.disks {
-        for partition in disk.partitions.iter().filter(|partition| partition.size_mib > 0) {
-            sizes.insert(partition_device(&disk.device, partition.number), partition.size_mib);
+        for partition in &disk.partitions {
+            let device = partition_device(&disk.device, partition.number);
+            sizes.extend(partition.size.mib().map(|mib| (device, mib)));
         }
     }
     for raid in &layout.raid {
@@ -36,8 +37,9 @@ pub(super) fn check(check: &mut Check, layout: &Layout) {
     for group in &layout.volumegroups {
         check_group(check, group, &layout.logicalvolumes, &sizes);
     }
-    for volume in layout.logicalvolumes.iter().filter(|volume| volume.size_mib > 0) {
-        sizes.insert(format!("/dev/{}/{}", volume.volumegroup, volume.name), volume.size_mib);
+    for volume in &layout.logicalvolumes {
+        let device = format!("/dev/{}/{}", volume.volumegroup, volume.name);
+        sizes.extend(volume.size.mib().map(|mib| (device, mib)));
     }
     check_filesystems(check, layout, &sizes);
 }
@@ -87,7 +89,7 @@ fn check_group(check: &mut Check, group: &VolumeGroup, volumes: &[LogicalVolume]
 
 /// At least one for each physical volume that it is on, however small.
 fn extents_of(volume: &LogicalVolume, devices: u64) -> u64 {
-    let extents = volume.size_mib.div_ceil(EXTENT_MIB).max(1);
+    let extents = volume.size.mib().map_or(1, |mib| mib.div_ceil(EXTENT_MIB));
     match volume.lvmtype {
         LvmType::Linear => extents,
         LvmType::Striped => extents.div_ceil(devices).saturating_mul(devices),

@@ -5,6 +5,7 @@ use crate::inventory::{self, Array, Inventory, LogicalVolume, Partition, Signatu
 use crate::layout::{Layout, OnReinstall};
 use crate::plan::Verdict;
 use crate::plan::kept::{Keeping, content};
+use crate::plan::placed::FilesystemFate;
 use crate::plan::untouched::foreign_partitions;
 use crate::plan::verdict::{ArrayFate, Decided, GroupFate};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +15,18 @@ const NOT_LISTED: &str = "not in the layout";
 /// Gives the kept disks of a reinstall their trees.
 pub fn show_kept(layout: &Layout, inventory: &Inventory, decided: &mut Decided) {
     let keeping = Keeping::new(inventory, decided);
-    let places = layout.filesystems.iter().zip(&decided.filesystems).filter(|(_, is)| is.keep);
-    let places = places.filter_map(|(wanted, is)| {
-        let (device, _) = content(inventory, &keeping.lies_on(&is.device))?;
+    let places = layout.filesystems.iter().zip(&decided.filesystems).filter_map(|(wanted, is)| {
+        let (device, made) = match is {
+            FilesystemFate::Kept { device, .. } | FilesystemFate::Unformatted { device, is_kept: true } => (device, ""),
+            FilesystemFate::Filled(new) => (&new.device, "made anew, "),
+            FilesystemFate::Made(_)
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Tmpfs
+            | FilesystemFate::Unformatted { is_kept: false, .. } => return None,
+        };
+        let (device, _) = content(inventory, &keeping.lies_on(device))?;
         let place = wanted.path.as_deref().filter(|path| path.starts_with('/'));
         let merge = if wanted.reinstall == OnReinstall::Merge { ", merge" } else { "" };
-        let made = if is.fill { "made anew, " } else { "" };
         Some((device, place.map_or(format!("{made}not mounted"), |path| format!("{made}mounted at {path}{merge}"))))
     });
     let mut tree =

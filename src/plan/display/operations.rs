@@ -2,10 +2,11 @@
 
 use super::short;
 use crate::inventory::EraseMethod;
+use crate::layout::Size;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem,
-    MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    Member, MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
 use std::collections::BTreeMap;
@@ -266,7 +267,8 @@ fn rows(table: &PartitionTable) -> Vec<String> {
 fn create_array(array: &CreateArray) -> String {
     let active = array.devices.len().saturating_sub(array.spares as usize);
     let (members, spares) = array.devices.split_at(active);
-    let spaced = |devices: &[String]| devices.iter().map(|device| short(device)).collect::<Vec<_>>().join(" ");
+    let word = |member: &Member| short(&member.to_string()).to_owned();
+    let spaced = |members: &[Member]| members.iter().map(word).collect::<Vec<_>>().join(" ");
     let spares = if spares.is_empty() { String::new() } else { format!(" spare {}", spaced(spares)) };
     let options =
         if array.createoptions.is_empty() { String::new() } else { format!(" {}", array.createoptions.join(" ")) };
@@ -280,9 +282,9 @@ fn create_array(array: &CreateArray) -> String {
 }
 
 fn create_volume(volume: &CreateVolume, sizes: &Sizes) -> String {
-    let size = match volume.size_mib {
-        0 => format!("all that is left{}", size(sizes, &volume.device)),
-        mib => format!("{mib} MiB"),
+    let size = match volume.size {
+        Size::Rest => format!("all that is left{}", size(sizes, &volume.device)),
+        Size::Mib(mib) => format!("{mib} MiB"),
     };
     format!("{}/{} {} {size}", volume.group, volume.name, volume.kind)
 }

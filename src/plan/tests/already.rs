@@ -16,10 +16,10 @@ fn marker(order: &str) -> Marker {
     Marker {
         machine: "m".to_owned(),
         allocation: "a".to_owned(),
-        order: order.to_owned(),
+        order: crate::empty::some(order.to_owned()),
         image: "debian-12.0.20261001".to_owned(),
         layout: "data".to_owned(),
-        layout_digest: String::new(),
+        layout_digest: None,
         time: "2026-10-01T12:00:00Z".to_owned(),
         disks: vec![disk("/dev/sda", "S-A"), disk("/dev/sdb", "S-B")],
     }
@@ -44,7 +44,7 @@ fn plan(
 ) -> Result<Plan, Box<Refusal>> {
     let known = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let succeeded = mode == Mode::Install && known.clone().any(|marker| marker.allocation == allocation);
-    let (machine, allocation, order) = ("m".into(), allocation.into(), order.into());
+    let (machine, allocation, order) = ("m".into(), allocation.into(), crate::empty::some(order.to_owned()));
     let claim = Claim { machine, allocation, order, succeeded, ..Claim::default() };
     let request =
         Request { mode, steps: Steps::default(), subject: subject(), assigned: Default::default(), claim: Some(claim) };
@@ -104,14 +104,14 @@ fn the_marker_of_the_attempt_that_has_begun_is_known_by_the_tables_that_it_made(
     let plan = |begun_on: Vec<MarkedDisk>| {
         super::identity::install(&layout(), &machine, Claim { begun_on, ..super::identity::claim() })
     };
-    let before = || recorded.iter().map(|disk| MarkedDisk { guid_before: String::new(), ..disk.clone() });
+    let before = || recorded.iter().map(|disk| MarkedDisk { guid_before: None, ..disk.clone() });
     assert!(plan(before().collect()).unwrap().already.is_some());
     // A disk of before was not made anew, and the first one has another table than the attempt was to make.
     let mut other: Vec<MarkedDisk> = before().collect();
-    other[0].guid = "00000000-0000-4000-8000-0000000000ff".to_owned();
+    other[0].guid = Some("00000000-0000-4000-8000-0000000000ff".to_owned());
     assert!(reasons(plan(other))[0].contains("has the marker"), "forged while the attempt was cut off");
     // An image that brings its own table: nothing is known of it before it is there.
-    let raw = before().map(|disk| MarkedDisk { guid: String::new(), ..disk }).collect();
+    let raw = before().map(|disk| MarkedDisk { guid: None, ..disk }).collect();
     assert!(plan(raw).unwrap().already.is_some());
 }
 
@@ -128,7 +128,7 @@ fn another_allocation_is_installed() {
 fn an_order_is_carried_out_once() {
     let done = marked(installed(), "/dev/sda2", "o-1");
     let again = plan(&layout(), &done, Mode::Reinstall, "a", "o-1").unwrap();
-    assert_eq!(again.already.as_ref().map(|marker| marker.order.as_str()), Some("o-1"));
+    assert_eq!(again.already.as_ref().and_then(|marker| marker.order.as_deref()), Some("o-1"));
     let next = plan(&layout(), &done, Mode::Reinstall, "a", "o-2").unwrap();
     assert_eq!(next.already, None);
     // The first installation has no order, and neither does that make it one.
@@ -198,6 +198,23 @@ fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
     let mut machine = marked(installed(), "/dev/sda2", "");
     machine.disks[0].table.as_mut().unwrap().partitions[1].signatures[0].kind = "zfs_member".to_owned();
     let reasons = reasons(plan(&layout(), &machine, Mode::Install, "a", ""));
-    assert_eq!(reasons.len(), 1);
-    assert!(reasons[0].contains("installed already") && reasons[0].contains("zfs_member"), "{reasons:?}");
+    assert_eq!(
+        reasons,
+        [
+            "filesystems: this allocation is installed already, so it is not installed again. But it cannot be booted from here: / is on /dev/sda2, which holds zfs_member \"root\", and that cannot be mounted without a write. Boot it from its disk. To install it anew, order a reinstall"
+        ]
+    );
+}
+
+/// On an erased disk, an installation that the control plane knows would only be refused again.
+#[test]
+fn what_cannot_be_booted_is_made_anew_by_the_means_that_are_left() {
+    let cases = [(Mode::Install, "", "order a reinstall"), (Mode::Reinstall, "o", "erase the disk that carries /")];
+    for (mode, order, remedy) in cases {
+        let mut machine = marked(installed(), "/dev/sda2", order);
+        machine.disks[0].table.as_mut().unwrap().partitions[1].signatures.clear();
+        let reasons = reasons(plan(&layout(), &machine, mode, "a", order));
+        assert!(reasons[0].contains("has no signature of a filesystem. Boot it"), "{reasons:?}");
+        assert!(reasons[0].ends_with(&format!("To install it anew, {remedy}")), "{reasons:?}");
+    }
 }

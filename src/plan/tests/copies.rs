@@ -67,9 +67,12 @@ fn only_copies_of_what_is_kept_matter() {
             inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid = "other".to_owned();
         }),
         ("no UUID", |inventory| {
-            for disk in &mut inventory.disks[1..] {
-                disk.table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
-            }
+            inventory.disks[2].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
+            let kept = inventory.disks[1].table.as_mut().unwrap();
+            let mut second = kept.partitions[0].clone();
+            (second.device, second.number) = ("/dev/sdb2".to_owned(), 2);
+            second.signatures[0].uuid.clear();
+            kept.partitions.push(second);
         }),
         ("a copy of the root, which is wiped", |inventory| {
             let root = inventory.disks[0].table.as_ref().unwrap().partitions[1].signatures.clone();

@@ -172,7 +172,7 @@ fn one_blank_disk_among_kept_members_is_refused() {
     assert_eq!(
         reasons(make(&layout(), &inventory, Mode::Reinstall)),
         [
-            "raid[2].devices: /dev/md/data is to be kept on /dev/sdc, /dev/sde, but also lies on /dev/sdd, where there is nothing: put the old disk back; or start the installed system and make the new disk a part of /dev/md/data; or pull the new disk where /dev/md/data can do without"
+            "raid[2].devices: /dev/md/data is to be kept. It lies on /dev/sdc, /dev/sde and on /dev/sdd, but there is nothing on /dev/sdd. Put the old disk back. Or start the installed system, and make the new disk a part of /dev/md/data. Or pull the new disk, if /dev/md/data works without it"
         ]
     );
 }
@@ -210,7 +210,7 @@ fn disks_that_others_stand_in_for_may_be_absent() {
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
     let raid = operations(&plan, StageName::StorageRaid);
     let devices = raid.iter().map(|operation| match operation {
-        Operation::Device(OnDevice::CreateArray(array)) => array.devices.join(" "),
+        Operation::Device(OnDevice::CreateArray(array)) => array.in_words(),
         other => panic!("{other:?}"),
     });
     assert_eq!(devices.collect::<Vec<_>>(), ["/dev/sda1 missing", "/dev/sda2 missing"]);

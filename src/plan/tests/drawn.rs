@@ -2,7 +2,7 @@
 
 use super::stacks::{group, raid, volume};
 use super::*;
-use crate::layout::{LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel};
+use crate::layout::{LogicalVolume, LvmType, MAX_PARTITION_NUMBER, Raid, RaidLevel, Size};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,7 +140,7 @@ fn stack_up(
         volumes_left = volumes_left.saturating_sub(1);
     }
     if let Some(last) = made.logicalvolumes.last_mut().filter(|_| last_takes_all) {
-        last.size_mib = 0;
+        last.size = Size::Rest;
     }
 }
 

@@ -3,7 +3,6 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use std::slice::from_ref;
 
 /// An operation may do several of these.
 #[derive(Default)]
@@ -13,12 +12,12 @@ pub(super) struct Effect<'a> {
     /// Devices that are written from now on, and keep what is on them.
     pub written: Vec<&'a str>,
     /// Devices that are there from now on, and what each lies on.
-    pub brought: Vec<(String, &'a [String])>,
+    pub brought: Vec<(String, Vec<&'a str>)>,
     pub mounted: Option<&'a MountFilesystem>,
 }
 
 /// Every device that the plan makes or puts together, and what it lies on.
-pub(super) type Brought<'a> = BTreeMap<String, &'a [String]>;
+pub(super) type Brought<'a> = BTreeMap<String, Vec<&'a str>>;
 
 pub(super) fn brought(plan: &Plan) -> Brought<'_> {
     plan.stages.iter().flat_map(|stage| &stage.operations).flat_map(|operation| effect(operation).brought).collect()
@@ -32,35 +31,36 @@ pub(super) fn effect(operation: &Operation) -> Effect<'_> {
 }
 
 fn destroying<'a>(devices: impl IntoIterator<Item = &'a String>) -> Effect<'a> {
-    Effect { destroyed: devices.into_iter().map(String::as_str).collect(), ..Effect::default() }
+    Effect { destroyed: all(devices), ..Effect::default() }
+}
+
+fn all<'a>(devices: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
+    devices.into_iter().map(String::as_str).collect()
 }
 
 fn on_device(operation: &OnDevice) -> Effect<'_> {
     match operation {
         OnDevice::WipeDisk(wipe) => destroying([&wipe.device]),
         OnDevice::WriteTable(table) => {
-            let partitions = table.partitions.iter().map(|new| (new.device.clone(), from_ref(&table.device)));
+            let partitions = table.partitions.iter().map(|new| (new.device.clone(), vec![table.device.as_str()]));
             Effect { brought: partitions.collect(), ..destroying([&table.device]) }
         }
         OnDevice::CreateArray(array) => Effect {
-            brought: vec![(array.device.clone(), array.devices.as_slice())],
-            ..destroying(array.devices.iter().filter(|device| *device != "missing"))
-        },
-        OnDevice::CreateGroup(group) => destroying(&group.devices),
-        OnDevice::CreateVolume(volume) => Effect {
-            brought: vec![(volume.device.clone(), volume.physical.as_slice())],
-            ..destroying(&volume.physical)
-        },
-        OnDevice::MakeFilesystem(make) => destroying([&make.device]),
-        OnDevice::AssembleArray(AssembleArray { device, members, .. }) => Effect {
-            written: members.iter().map(String::as_str).collect(),
-            brought: vec![(device.clone(), members.as_slice())],
+            destroyed: array.there().collect(),
+            brought: vec![(array.device.clone(), array.there().collect())],
             ..Effect::default()
         },
+        OnDevice::CreateGroup(group) => destroying(&group.devices),
+        OnDevice::CreateVolume(volume) => {
+            Effect { brought: vec![(volume.device.clone(), all(&volume.physical))], ..destroying(&volume.physical) }
+        }
+        OnDevice::MakeFilesystem(make) => destroying([&make.device]),
+        OnDevice::AssembleArray(AssembleArray { device, members, .. }) => {
+            Effect { written: all(members), brought: vec![(device.clone(), all(members))], ..Effect::default() }
+        }
         OnDevice::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
-            let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}"), devices.as_slice()));
-            let written = devices.iter().map(String::as_str).collect();
-            Effect { written, brought: volumes.collect(), ..Effect::default() }
+            let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}"), all(devices)));
+            Effect { written: all(devices), brought: volumes.collect(), ..Effect::default() }
         }
         // What is taken down at the end was written since it was made or assembled. What is taken down before was only looked at.
         OnDevice::Release(_)
@@ -76,7 +76,7 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
 fn of_run(operation: &OfRun) -> Effect<'_> {
     match operation {
         OfRun::BurnDisk(burn) => {
-            let partitions = burn.filesystems.iter().map(|is| (is.device.clone(), from_ref(&burn.device)));
+            let partitions = burn.filesystems.iter().map(|is| (is.device.clone(), vec![burn.device.as_str()]));
             Effect { brought: partitions.collect(), ..destroying([&burn.device]) }
         }
         // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.

@@ -85,8 +85,7 @@ fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &str) -> 
         return vec![place];
     }
     if let Some(below) = brought.get(device) {
-        let there = below.iter().filter(|device| *device != "missing");
-        return there.flat_map(|device| lies(plan, brought, inventory, device)).collect();
+        return below.iter().flat_map(|device| lies(plan, brought, inventory, device)).collect();
     }
     let parts = inventory.disks.iter().flat_map(|disk| {
         disk.table.iter().flat_map(move |table| table.partitions.iter().map(move |part| (disk, part)))

@@ -118,7 +118,7 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
     };
     let mut marker = marker.clone();
     for (record, disk) in marker.disks.iter_mut().zip(&inventory.disks) {
-        record.guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default();
+        record.guid = disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string());
         if random.one_in(4) {
             // As it was recorded before.
             let MarkedDisk { device, serial, wwn, size_bytes, guid, .. } = record.clone();

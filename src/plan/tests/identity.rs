@@ -11,7 +11,7 @@ pub(super) fn marker(inventory: &Inventory) -> Marker {
         serial: disk.serial.clone(),
         wwn: disk.wwn.clone(),
         size_bytes: disk.size_bytes,
-        guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()).unwrap_or_default(),
+        guid: disk.table.as_ref().and_then(|table| table.guid).map(|guid| guid.to_string()),
         ..MarkedDisk::default()
     });
     Marker {
@@ -24,7 +24,7 @@ pub(super) fn marker(inventory: &Inventory) -> Marker {
 }
 
 pub(super) fn claim() -> Claim {
-    Claim { machine: "m-1".to_owned(), allocation: "a-1".to_owned(), order: "o-1".to_owned(), ..Claim::default() }
+    Claim { machine: "m-1".to_owned(), allocation: "a-1".to_owned(), order: Some("o-1".to_owned()), ..Claim::default() }
 }
 
 pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
@@ -33,7 +33,7 @@ pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: Claim) ->
 
 /// A first installation: without an order.
 pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: Claim) -> Result<Plan, Box<Refusal>> {
-    planned(layout, inventory, Mode::Install, Claim { order: String::new(), ..claim })
+    planned(layout, inventory, Mode::Install, Claim { order: None, ..claim })
 }
 
 pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: Mode, claim: Claim) -> Result<Plan, Box<Refusal>> {
@@ -122,7 +122,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "B0".to_owned();
                 inventory.disks[1].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now (then /dev/sdb), and was the disk with serial A0 (21.0 GB) (now /dev/sdb) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdb now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
         ),
         (
             "names swapped, marker gone",
@@ -132,7 +132,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "C0".to_owned();
                 inventory.disks[2].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now (then /dev/sdc), and was the disk with serial A0 (21.0 GB) (now /dev/sdc) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdc, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdc now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
         ),
         (
             "the kept disk under another name",
@@ -140,7 +140,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 let gone = inventory.disks.remove(1);
                 inventory.disks[1].serial = gone.serial;
             },
-            "disks[1].device: /dev/sdb is not there now, and was the disk with serial B0 (8.39 GB) (now /dev/sdc) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+            "disks[1].device: /dev/sdb is not there now. When the machine was installed, /dev/sdb was the disk with serial B0 (8.39 GB). That one is /dev/sdc now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
         ),
         (
             "another disk with data",
@@ -277,7 +277,8 @@ fn hinted() -> (Layout, Inventory) {
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0", "D0"]) {
         disk.serial = serial.to_owned();
     }
-    let archive = Signature { kind: "xfs".to_owned(), label: "archive".to_owned(), ..Signature::default() };
+    let (kind, label, uuid) = ("xfs".to_owned(), "archive".to_owned(), "a-9".to_owned());
+    let archive = Signature { kind, label, uuid, ..Signature::default() };
     inventory.disks[3].signatures.push(archive);
     let mut marker = marker(&inventory);
     marker.disks.truncate(3);
@@ -319,17 +320,17 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
                 (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
                 inventory.disks.push(new);
             },
-            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
         ),
         (
             "the recorded one rotates no more, behind another controller",
             |inventory, _| inventory.disks[2].rotational = false,
-            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
         ),
         (
             "no disk rotates",
             |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
-            "disks[2].device: scratch is not there now, and was the disk with serial C0 (9.44 GB) (now /dev/sdc) when the machine was installed: the layout's hints point elsewhere. Put the disks back as they were, or take out the one that was added",
+            "disks[2].device: scratch is not there now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The layout's hints no longer point to the same disks. Put the disks back as they were, or take out the one that was added",
         ),
     ];
     for (name, change, expected) in cases {
@@ -371,7 +372,7 @@ fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
 fn an_install_asks_for_no_marker() {
     let mut inventory = marked();
     inventory.filesystems[0].marker.as_mut().unwrap().allocation = "old".to_owned();
-    let claim = Some(Claim { order: String::new(), ..claim() });
+    let claim = Some(Claim { order: None, ..claim() });
     let request = Request {
         mode: Mode::Install,
         steps: Steps::default(),

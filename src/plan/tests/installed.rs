@@ -70,7 +70,7 @@ impl Case {
             Begun::OnOthers => begun_on[0].serial = "Z9".to_owned(),
         }
         let claim = Claim {
-            order: if self.ordered { "o-1".to_owned() } else { String::new() },
+            order: self.ordered.then(|| "o-1".to_owned()),
             succeeded: self.succeeded,
             installed: self.remembers.then_some(recorded),
             former_machines: vec!["m-0".to_owned()],

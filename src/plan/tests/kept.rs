@@ -33,6 +33,19 @@ fn renamed(inventory: &Inventory) -> Inventory {
     serde_json::from_str(&text.replace("/dev/md12", "/dev/md99").replace("\"dm-", "\"dm-7")).unwrap()
 }
 
+/// fstab would name it with an empty UUID, and the system would not come up.
+#[test]
+fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
+    let (mut wanted, mut inventory) = (layout(), super::installed());
+    inventory.disks[1].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
+    let expected = "filesystems[0]: /dev/sdb1 is to be kept with ext4 \"srv\", but it has no UUID, by which /etc/fstab names it: give it one in the installed system";
+    assert_eq!(reasons(make(&wanted, &inventory, Mode::Reinstall)), [expected]);
+    wanted.filesystems[0].path = None;
+    let plan = make(&wanted, &inventory, Mode::Reinstall).unwrap();
+    assert!(plan.fstab.iter().all(|line| line.source != "UUID="), "{plan}");
+    assert_eq!(kept(&plan).iter().filter(|is| matches!(is.object, KeptObject::Filesystem { .. })).count(), 1);
+}
+
 #[test]
 fn everything_on_kept_disks_is_named() {
     let before = with_uuids(stacked());
@@ -228,7 +241,7 @@ fn the_marker_names_machine_order_and_disks() {
     let claim = Claim {
         machine: "m".into(),
         allocation: "a".into(),
-        order: "o-2".into(),
+        order: Some("o-2".into()),
         installed: Some(installed),
         waiver: Some(Waiver::Operator),
         give_up: vec![],
@@ -246,7 +259,7 @@ fn the_marker_names_machine_order_and_disks() {
     let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
     };
-    assert_eq!((marker.machine.as_str(), marker.allocation.as_str(), marker.order.as_str()), ("m", "a", "o-2"));
+    assert_eq!((marker.machine.as_str(), marker.allocation.as_str(), marker.order.as_deref()), ("m", "a", Some("o-2")));
     assert_eq!((marker.image.as_str(), marker.layout.as_str()), ("debian-12.0.20261101", "data"));
     let disks: Vec<(&str, &str)> =
         marker.disks.iter().map(|disk| (disk.device.as_str(), disk.serial.as_str())).collect();

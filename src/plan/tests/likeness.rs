@@ -67,7 +67,7 @@ fn machine_with(recorded: &str, found: &str, values: u128) -> Inventory {
         device: "/dev/sdc".to_owned(),
         serial: value(recorded, 's', 0),
         wwn: value(recorded, 'w', 0),
-        guid: if recorded.contains('g') { guid(0).to_string() } else { String::new() },
+        guid: recorded.contains('g').then(|| guid(0).to_string()),
         size_bytes: inventory.disks[2].size_bytes,
         ..MarkedDisk::default()
     };

@@ -67,7 +67,7 @@ fn made(plan: &Plan) -> Option<String> {
 fn what_is_made_on_a_kept_disk_is_told_before_it_is_made_and_is_in_no_marker() {
     let (mut before, plan) = filling();
     let guid = srv(&mut before).guid.unwrap();
-    assert_eq!(*making(&plan), Making { on: format!("partition {guid}"), uuid: made(&plan).unwrap() });
+    assert_eq!(*making(&plan), Making { on: format!("partition {guid}"), uuid: made(&plan) });
     assert_eq!(told(&plan)[0].making, []);
     let [Operation::Run(OfRun::WriteMarker(marker))] = operations(&plan, StageName::TargetMarker) else {
         panic!("{plan}")
@@ -82,7 +82,7 @@ fn what_is_made_on_a_kept_disk_is_told_before_it_is_made_and_is_in_no_marker() {
 #[test]
 fn a_filesystem_that_was_cut_off_while_it_was_made_is_made_again() {
     let (before, first) = filling();
-    let uuid = making(&first).uuid.clone();
+    let uuid = making(&first).uuid.clone().unwrap();
     for (name, left) in [
         ("data of no known kind", left(before.clone(), None, true)),
         ("a superblock, and nothing else", left(before.clone(), signature(&uuid), false)),
@@ -98,7 +98,7 @@ fn a_filesystem_that_was_cut_off_while_it_was_made_is_made_again() {
 #[test]
 fn what_is_whole_or_somebody_elses_is_never_made_again() {
     let (before, first) = filling();
-    let uuid = making(&first).uuid.clone();
+    let uuid = making(&first).uuid.clone().unwrap();
     let whole = left(before.clone(), signature(&uuid), true);
     assert_eq!(made(&reinstall(&layout(), &whole, next(&first)).unwrap()), None);
     let other = left(before.clone(), signature("another"), false);
@@ -108,7 +108,7 @@ fn what_is_whole_or_somebody_elses_is_never_made_again() {
     let kinds = ["data of no known kind"];
     // Another partition, another filesystem of the same disk, nothing at all.
     let changes: [fn(&mut Making); 3] =
-        [|it| it.on = format!("partition {}", Uuid::nil()), |it| it.on = "disk".to_owned(), |it| it.uuid.clear()];
+        [|it| it.on = format!("partition {}", Uuid::nil()), |it| it.on = "disk".to_owned(), |it| it.uuid = None];
     for change in changes {
         let mut claim = next(&first);
         change(&mut claim.begun_on[1].making[0]);
@@ -142,7 +142,7 @@ fn a_disk_that_was_being_made_anew_is_made_anew_again_unless_it_is_whole() {
     empty(&mut before.disks[1], "B1");
     let first = reinstall(&layout(), &before, claim()).unwrap();
     assert_eq!(verdicts(&first)[1], Verdict::Make);
-    assert_eq!(told(&first)[1].making, [Making { on: "disk".to_owned(), uuid: String::new() }]);
+    assert_eq!(told(&first)[1].making, [Making { on: "disk".to_owned(), uuid: None }]);
     let mut whole = simulator::after(&first, before.clone());
     whole.disks[1].blank = false;
     whole.filesystems.clear();
@@ -224,7 +224,7 @@ fn a_filesystem_on_a_whole_disk_is_finished_on_that_disk_and_no_other() {
     let why = "Structure needs cleaning (os error 117)".to_owned();
     inventory.failed.push(Failed { tried: Tried::Filesystem("/dev/sdb".to_owned()), why });
     let mut begun_on = super::identity::marker(&inventory).disks;
-    begun_on[1].making = vec![Making { on: "disk".to_owned(), uuid: "half".to_owned() }];
+    begun_on[1].making = vec![Making { on: "disk".to_owned(), uuid: Some("half".to_owned()) }];
     inventory.filesystems.clear();
     let claim = Claim { waiver: Some(Waiver::Begun), begun_on, ..claim() };
     let plan = reinstall(&layout, &inventory, claim.clone()).unwrap();

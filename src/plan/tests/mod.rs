@@ -63,7 +63,7 @@ fn filesystem(path: &str, device: &str, format: Format, label: &str) -> Filesyst
 }
 
 fn partition(number: u32, label: &str, size_mib: u64, kind: PartitionKind) -> Partition {
-    Partition { number, label: Some(label.to_owned()), size_mib, kind: Some(kind) }
+    Partition { number, label: Some(label.to_owned()), size: size_mib.into(), kind: Some(kind) }
 }
 
 /// System on sda, data on sdb, which a reinstall keeps.

@@ -78,7 +78,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
 #[test]
 fn a_kept_partition_must_have_its_size() {
     let mut layout = layout();
-    layout.disks[1].partitions[0].size_mib = 4000;
+    layout.disks[1].partitions[0].size = 4000.into();
     let reasons = reasons(make(&layout, &installed(), Mode::Reinstall));
     assert_eq!(reasons, ["disks[1].partitions[0]: /dev/sdb1 is to be kept with 4000 MiB, but has 7998 MiB"]);
 }

@@ -82,6 +82,34 @@ fn all_parts_of_a_kept_btrfs_are_covered() {
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2"]);
 }
 
+/// Also that on sdc, which the layout does not name.
+#[test]
+fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
+    let (mut layout, mut before) = (layout(), installed());
+    layout.filesystems[0].format = Format::Btrfs;
+    let plan = make(&layout, &machine(), Mode::Install).unwrap();
+    assert!(mounts(operations(&plan, StageName::StorageMount)).iter().all(|mount| mount.others.is_empty()), "{plan}");
+    let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
+    parts[0].signatures[0].kind = "btrfs".to_owned();
+    let signatures = parts[0].signatures.clone();
+    parts.push(inventory::Partition { number: 2, device: "/dev/sdb2".to_owned(), ..parts[0].clone() });
+    before.disks[2].signatures = signatures;
+    let plan = make(&layout, &before, Mode::Reinstall).unwrap();
+    assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2", "/dev/sdc"]);
+    for operations in [&rehearsed(&plan), operations(&plan, StageName::StorageMountKept)] {
+        let mounts = mounts(operations);
+        assert_eq!(
+            (mounts[0].device.as_str(), &mounts[0].others[..]),
+            ("/dev/sdb1", &["/dev/sdc".into(), "/dev/sdb2".into()][..])
+        );
+    }
+    let identified = operations(&plan, StageName::StorageIdentify).iter().map(|operation| match operation {
+        Operation::Run(OfRun::IdentifyDisk(identity)) => identity.device.as_str(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(identified.collect::<Vec<_>>(), ["/dev/sda", "/dev/sdb", "/dev/sdc"]);
+}
+
 #[test]
 fn what_is_kept_and_says_ro_is_written_by_no_mount() {
     for (options, format, expected) in [
@@ -119,7 +147,7 @@ fn what_is_made_is_written_by_the_image_whatever_its_options_say() {
 #[test]
 fn a_group_that_lvm_gives_to_nobody_here_is_refused() {
     let mut before = stacked();
-    before.groups[0].closed = "it is exported: `vgimport` it in the installed system".to_owned();
+    before.groups[0].closed = Some("it is exported: `vgimport` it in the installed system".to_owned());
     assert_eq!(
         reasons(make(&stacked_layout(), &before, Mode::Reinstall)),
         ["volumegroups[0]: vg:vg00 is to be kept, but it is exported: `vgimport` it in the installed system"]

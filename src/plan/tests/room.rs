@@ -9,15 +9,15 @@ type Change = fn(&mut Layout, &mut Inventory);
 fn what_does_not_fit_is_refused_with_numbers() {
     let cases: [(Change, &str); 7] = [
         (
-            |layout, _| layout.logicalvolumes[0].size_mib = 30_000,
+            |layout, _| layout.logicalvolumes[0].size = 30_000.into(),
             "logicalvolumes[0].size: vg:vg00 is not big enough for lv:varlib required:30000MiB, existing:19976MiB (linear: in extents of 4 MiB)",
         ),
         (
-            |layout, _| layout.logicalvolumes[0].size_mib = 19_976,
+            |layout, _| layout.logicalvolumes[0].size = 19_976.into(),
             "logicalvolumes[1].size: vg:vg00 is not big enough for lv:srv required:4MiB, existing:0MiB (linear: in extents of 4 MiB)",
         ),
         (
-            |layout, _| layout.logicalvolumes[0].size_mib = 200,
+            |layout, _| layout.logicalvolumes[0].size = 200.into(),
             "filesystems[0]: device:/dev/vg00/varlib is not big enough required:300MiB, existing:200MiB (xfs: mkfs.xfs refuses less)",
         ),
         (
@@ -39,7 +39,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
         (
             |layout, inventory| {
                 inventory.disks[0].sector_bytes = 4096;
-                layout.disks[0].partitions[0].size_mib = 200;
+                layout.disks[0].partitions[0].size = 200.into();
                 layout.filesystems[1].createoptions = vec!["-F".to_owned(), "32".to_owned()];
             },
             "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: with sectors of 4096 bytes, firmware does not boot from a smaller FAT32)",

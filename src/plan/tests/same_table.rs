@@ -64,8 +64,8 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
                 blank(inventory, 0);
                 moved(inventory, 0, 1);
             },
-            "disks[0].device: /dev/sda is the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB) now (then /dev/sdb), and was the disk with GPT 00000001-0000-0000-0000-000000000001 (21.0 GB) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
-            "disks[1].device: /dev/sdb is a disk without serial number and GPT (21.0 GB) now, and was the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB) (now /dev/sda) when the machine was installed: the layout's names point elsewhere. Put the disks back in their places, or start again so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with GPT 00000001-0000-0000-0000-000000000001 (21.0 GB). The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
+            "disks[1].device: /dev/sdb is a disk without serial number and GPT (21.0 GB) now. When the machine was installed, /dev/sdb was the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB). That one is /dev/sda now. The layout's names no longer point to the same disks. Put the disks back in their places, or start the machine again so that they get their names back",
         ),
         (
             "root and data swapped",
@@ -111,7 +111,7 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
             "an attempt had begun, with a table for root that it did not come to write",
             |inventory, claim| {
                 claim.begun_on = claim.installed.as_ref().unwrap().disks.clone();
-                claim.begun_on[0].guid = Uuid::from_u128(99).to_string();
+                claim.begun_on[0].guid = Some(Uuid::from_u128(99).to_string());
                 blank(inventory, 0);
                 moved(inventory, 0, 1);
             },
@@ -122,7 +122,7 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
             "an attempt had written the new table, and names are swapped",
             |inventory, claim| {
                 claim.begun_on = claim.installed.as_ref().unwrap().disks.clone();
-                claim.begun_on[0].guid = Uuid::from_u128(99).to_string();
+                claim.begun_on[0].guid = Some(Uuid::from_u128(99).to_string());
                 *guid(inventory, 0) = Some(Uuid::from_u128(99));
                 moved(inventory, 0, 1);
             },
@@ -152,7 +152,7 @@ fn a_disk_without_serial_number_goes_on_where_its_table_is_no_kept_one_of_anothe
         ("data replaced by a blank one", |_, inventory, _| blank(inventory, 1)),
         ("an attempt had begun and written the new table", |_, inventory, claim| {
             claim.begun_on = claim.installed.as_ref().unwrap().disks.clone();
-            claim.begun_on[0].guid = Uuid::from_u128(99).to_string();
+            claim.begun_on[0].guid = Some(Uuid::from_u128(99).to_string());
             *guid(inventory, 0) = Some(Uuid::from_u128(99));
         }),
         ("the data have a copy beside them that is not ours", |_, inventory, _| {
@@ -180,7 +180,7 @@ fn a_disk_that_no_table_tells_is_refused_with_both_records() {
         }),
         ("a marker of before tables were recorded", |_, inventory, claim| {
             let recorded = claim.installed.as_mut().unwrap().disks.iter_mut();
-            recorded.for_each(|disk| disk.guid.clear());
+            recorded.for_each(|disk| disk.guid = None);
             inventory.disks[0].table = Some(Table { kind: "dos".to_owned(), ..Table::default() });
         }),
         (

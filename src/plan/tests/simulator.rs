@@ -219,7 +219,8 @@ impl Machine {
 
     fn create_array(&mut self, array: &CreateArray) {
         let active = array.devices.len() - array.spares as usize;
-        let there = array.devices.iter().enumerate().filter(|(_, device)| *device != "missing");
+        let there = array.devices.iter().enumerate();
+        let there = there.filter_map(|(index, member)| Some((index, member.device()?)));
         let members = there.map(|(index, device)| ArrayMember {
             device: self.now(device),
             role: if index < active { MemberRole::Active(index as u32) } else { MemberRole::Spare },
@@ -273,7 +274,7 @@ impl Machine {
         let physical: Vec<String> = volume.physical.iter().map(|device| self.now(device)).collect();
         let name = self.free_name((0..).map(|number| format!("dm-{number}")));
         let unit = if volume.kind.name() == "striped" { 4 * physical.len() as u64 } else { 4 } * MIB;
-        let size_bytes = (volume.size_mib.max(1) * MIB).next_multiple_of(unit);
+        let size_bytes = (volume.size.mib().unwrap_or(1) * MIB).next_multiple_of(unit);
         for device in &physical {
             assert!(self.signatures(device).iter().any(|is| is.kind == "LVM2_member"), "{device} for {}", volume.name);
             self.uses(device).push(Use::Holder(name.clone()));

@@ -15,7 +15,7 @@ pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroup {
 }
 
 pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolume {
-    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size_mib, lvmtype }
+    LogicalVolume { name: name.to_owned(), volumegroup: group.to_owned(), size: size_mib.into(), lvmtype }
 }
 
 fn system(device: &str) -> Disk {
@@ -71,7 +71,7 @@ pub(super) fn five() -> Inventory {
 /// The layout with xfs large enough.
 pub(super) fn layout() -> Layout {
     let mut layout = mirrored();
-    layout.logicalvolumes[0].size_mib = 400;
+    layout.logicalvolumes[0].size = 400.into();
     layout
 }
 
@@ -94,7 +94,7 @@ fn a_fresh_install_with_everything() {
     let Operation::Device(OnDevice::CreateArray(data)) = &operations(&plan, StageName::StorageRaid)[2] else {
         panic!("{plan}")
     };
-    assert_eq!(data.devices, ["/dev/sdc", "/dev/sdd", "/dev/sde"]);
+    assert_eq!(data.there().collect::<Vec<_>>(), ["/dev/sdc", "/dev/sdd", "/dev/sde"]);
     assert_eq!(data.spares, 1);
     let passes: Vec<(&str, u8)> = plan.fstab.iter().map(|entry| (entry.path.as_str(), entry.pass)).collect();
     assert_eq!(passes, [("/", 1), ("/srv", 0), ("/boot/efi", 2), ("/var/lib", 0)]);
@@ -190,7 +190,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         ),
         (
             "a snapshot, merged or not",
-            |inventory| inventory.groups[0].volumes[1].entangled = "has a snapshot".to_owned(),
+            |inventory| inventory.groups[0].volumes[1].entangled = Some("has a snapshot".to_owned()),
             "logicalvolumes[1]: /dev/vg00/srv is to be kept, but it has a snapshot: end that in the installed system",
         ),
         (
@@ -248,7 +248,7 @@ fn somebody_elses_volume_in_a_kept_group_is_left_alone() {
     for (name, kind) in
         [("pvc-1", "linear"), ("pvc-2", "raid1"), ("pvc-3", "cache"), ("pool", "thin-pool"), ("old", "snapshot")]
     {
-        let (name, kind, entangled) = (name.to_owned(), kind.to_owned(), "has a snapshot".to_owned());
+        let (name, kind, entangled) = (name.to_owned(), kind.to_owned(), Some("has a snapshot".to_owned()));
         inventory.groups[0].volumes.push(FoundVolume { name, kind, entangled, ..FoundVolume::default() });
     }
     let plan = make(&layout(), &inventory, Mode::Reinstall).unwrap();
@@ -300,7 +300,7 @@ fn a_mixture_of_kept_and_wiped_is_refused() {
         reasons,
         [
             "disks: md125 lies on sdc, which a reinstall wipes, and on sdd, sde, which it does not touch: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); take it apart first, or keep or wipe all of it",
-            "raid[2].devices: /dev/md/data lies on /dev/sdc, which a reinstall wipes, and on /dev/sdd, /dev/sde, which it keeps: give all of its disks the same wipeonreinstall",
+            "raid[2].devices: a reinstall wipes /dev/sdc and keeps /dev/sdd, /dev/sde, but /dev/md/data lies on both. Give all of its disks the same wipeonreinstall",
         ]
     );
 }

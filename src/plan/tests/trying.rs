@@ -2,6 +2,9 @@
 
 use super::stacks::{five, layout};
 use super::*;
+use crate::layout::RaidLevel;
+use crate::plan::devices::Size;
+use crate::plan::trying;
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
@@ -44,7 +47,8 @@ fn a_member_that_is_absent_stays_missing_in_the_trial() {
     degraded::unplug(&mut after, "sdb");
     let plan = make(&layout, &after, Mode::Reinstall).unwrap();
     let [Operation::Device(OnDevice::TryArray(trial))] = trials(&plan)[..] else { panic!("{plan}") };
-    assert_eq!(trial.make.devices, ["/dev/sda2", "missing"]);
+    assert_eq!(trial.make.devices, [Member::Device("/dev/sda2".to_owned()), Member::Missing]);
+    assert_eq!(serde_json::to_value(&trial.make).unwrap()["devices"], serde_json::json!(["/dev/sda2", "missing"]));
     assert!(trial.member_bytes[0] > 0 && trial.member_bytes[1] == 0, "{:?}", trial.member_bytes);
 }
 
@@ -66,4 +70,50 @@ fn a_filesystem_with_options_is_tried_in_its_size_under_another_uuid() {
     assert_eq!((trial.make.device.as_str(), trial.mount.as_deref()), ("/dev/md/root", Some(&[][..])));
     assert_ne!(trial.make.uuid, plan.root_uuid);
     assert!(trial.size_bytes > 10_000 << 20, "{}", trial.size_bytes);
+}
+
+/// How large an array with this option will be, nobody can say before: not the options of what lies on it are wrong then, but the
+/// guess.
+#[test]
+fn where_a_size_cannot_be_said_several_are_tried() {
+    let mut layout = layout();
+    layout.raid[2].createoptions = words("--size=15G");
+    layout.filesystems[0].createoptions = words("-m reflink=0");
+    layout.filesystems[3].createoptions = words("-b 10G");
+    let plan = make(&layout, &five(), Mode::Install).unwrap();
+    let found = trials(&plan).into_iter().filter_map(|operation| match operation {
+        Operation::Device(OnDevice::TryFilesystem(trial)) => {
+            Some((trial.make.device.as_str(), trial.size_bytes, trial.or_size_bytes.as_slice()))
+        }
+        _ => None,
+    });
+    let others = [20_000 << 20, 16 << 30, 1 << 30, 256 << 20, 64 << 20];
+    // A volume that says its size has that wherever it lies.
+    let expected = [("/dev/vg00/srv", 4 << 30, &others[..]), ("/dev/vg00/varlib", 400 << 20, &[])];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    let tried_arrays = trials(&plan).into_iter().filter_map(|operation| match operation {
+        Operation::Device(OnDevice::TryArray(trial)) => Some(trial.or_member_bytes.len()),
+        _ => None,
+    });
+    assert_eq!(tried_arrays.collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn an_array_on_one_of_unknown_size_is_tried_with_members_of_several() {
+    let devices = ["/dev/md1", "missing", "/dev/sdc", "/dev/md2"];
+    let made = CreateArray {
+        device: "/dev/md/top".to_owned(),
+        level: RaidLevel::Raid6,
+        metadata: "1.2".to_owned(),
+        uuid: uuid::Uuid::nil(),
+        devices: Member::list(devices),
+        spares: 0,
+        createoptions: words("--size=6G"),
+    };
+    let sizes = [Size::AtMost(8 << 30), Size::Known(9 << 30), Size::AtMost(2 << 30)];
+    let trial = trying::array(&made, &sizes, 512).unwrap();
+    assert_eq!(trial.member_bytes, [4 << 30, 0, 9 << 30, 2 << 30]);
+    let firsts: Vec<u64> = trial.or_member_bytes.iter().map(|members| members[0]).collect();
+    assert_eq!(firsts, [8 << 30, 1 << 30, 256 << 20, 64 << 20]);
+    assert_eq!(trial.or_member_bytes[0], [8 << 30, 0, 9 << 30, 2 << 30]);
 }

@@ -71,7 +71,7 @@ fn what_nobody_can_tell_is_not_whole() {
             inventory.disks[0].table.as_mut().unwrap().guid = Some(uuid::Uuid::from_u128(7));
         }),
         ("a marker of before tables were recorded", |_, inventory, _| {
-            inventory.filesystems[0].marker.as_mut().unwrap().disks.iter_mut().for_each(|disk| disk.guid.clear());
+            inventory.filesystems[0].marker.as_mut().unwrap().disks.iter_mut().for_each(|disk| disk.guid = None);
         }),
         ("a partition is gone", |_, inventory, _| {
             inventory.disks[0].table.as_mut().unwrap().partitions.retain(|part| part.number != 3);

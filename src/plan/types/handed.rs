@@ -31,9 +31,10 @@ pub struct MachineFiles {
 /// What a successful run tells the control plane, beside what happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Closing {
-    /// Ids.
+    /// Ids; no order for an install.
     pub allocation: String,
-    pub order: String,
+    #[serde(with = "crate::empty")]
+    pub order: Option<String>,
     pub message: String,
     /// Of an installation that was on the disks already.
     pub already: Option<Marker>,

@@ -20,13 +20,13 @@ pub enum Operation {
     Run(OfRun),
 }
 
-/// About devices alone: it needs nothing that an earlier operation has left in the run.
+/// Works on devices alone: it needs nothing that an earlier operation has left in the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDevice {
     /// Take down something that runs on disks to be wiped, or that was only assembled to look at it.
     Release(Holder),
-    /// Nothing holds these disks or their partitions any more: read again and proven.
+    /// Look again at who holds these disks and their partitions, and fail if anybody does.
     AssertFree {
         disks: Vec<String>,
     },
@@ -35,18 +35,19 @@ pub enum OnDevice {
     CreateArray(CreateArray),
     CreateGroup(CreateGroup),
     CreateVolume(CreateVolume),
-    /// Take down every array and mapping that lies on these devices: what was only assembled to look inside.
+    /// Take down every array and mapping on these devices. They were assembled only to look inside.
     TakeDown {
         devices: Vec<String>,
     },
     AssembleArray(AssembleArray),
     ActivateGroup(ActivateGroup),
-    /// Make an array of devices in memory: what mdadm or the kernel refuses is known before anything is destroyed.
+    /// Make the array of devices in memory, so that a refusal of mdadm or the kernel comes before anything is
+    /// destroyed.
     TryArray(TryArray),
     /// Make a filesystem in memory, and mount it there, for the same reason.
     TryFilesystem(TryFilesystem),
     MakeFilesystem(MakeFilesystem),
-    /// Take down a group of this run, so that its arrays can be stopped.
+    /// Deactivate a volume group that this plan made or activated, so that the arrays under it can be stopped.
     DeactivateGroup {
         name: String,
         devices: Vec<String>,
@@ -73,7 +74,7 @@ pub struct ActivateGroup {
     pub volumes: Vec<String>,
 }
 
-/// One thing of what is kept comes back.
+/// Brings back one kept thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Restore {
@@ -92,11 +93,11 @@ impl From<Restore> for Operation {
     }
 }
 
-/// About the run as a whole: the image, the mounted target, locks, the control plane.
+/// Works on what the session carries: the image, the mounted target, locks, the control plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OfRun {
-    /// The image's server answers, its size and digest are known.
+    /// Ask the image's server for the size and the digest of the image.
     ReachImage {
         name: String,
         /// Without secrets, for people.
@@ -104,31 +105,32 @@ pub enum OfRun {
         /// All places, with their secrets.
         #[serde(skip)]
         image: Image,
-        /// The disk that takes a raw image; what is not for it is refused here.
+        /// The disk that takes a raw image. An image that is not made for it is refused here.
         #[serde(skip)]
         onto: Option<BurnDisk>,
     },
-    /// It is still the disk that the plan was made for: device names move.
+    /// Check that the device is still the disk that the plan was made for, because device names move. Keep it open.
     IdentifyDisk(DiskIdentity),
-    /// Set the disk read-only at the block layer until the image is on.
+    /// Set the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
     LockDisk {
         device: String,
-        /// What nobody may write while the plan runs: read now, and again by `ProveKept`.
+        /// What nobody may write while the plan runs. It is read now, and compared by `ProveKept`.
         untouched: Vec<ByteRange>,
     },
     /// Make a kept disk writable again: nothing destructive comes after this.
     UnlockDisk {
         device: String,
-        /// Numbers of the partitions that stay read-only: they are not the layout's.
+        /// Numbers of the partitions that stay read-only, because the layout does not list them.
         others: Vec<u32>,
     },
-    /// Bring everything back that is kept, over snapshots whose changes live in memory, and take it down again.
+    /// Bring back everything that is kept, and take it down again. Snapshots keep all changes in memory.
     Rehearse(Rehearsal),
-    /// Tell the control plane that a reinstall is about to destroy, and hear that it still should.
+    /// Tell the control plane that this plan is about to destroy data, and ask whether it still should.
     TellPointOfNoReturn {
-        /// Ids; no order for an install.
+        /// Ids. An install has no order.
         allocation: String,
-        order: String,
+        #[serde(with = "crate::empty")]
+        order: Option<String>,
         /// By their names in the layout.
         disks: Vec<MarkedDisk>,
         /// The plan's.
@@ -136,7 +138,7 @@ pub enum OfRun {
         extents: Vec<Extents>,
     },
     Mount(MountFilesystem),
-    /// Mount what is booted as it is: the kernel is told not to write, whatever the options say.
+    /// Mount an installed system that is booted unchanged. The kernel is told not to write, whatever the options say.
     MountReadOnly(MountFilesystem),
     /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
     BurnDisk(BurnDisk),
@@ -149,9 +151,9 @@ pub enum OfRun {
         hidden: Vec<String>,
         /// Mount points of kept filesystems that the image's files are added to.
         merged: Vec<String>,
-        /// Mount points of filesystems that this plan makes, but the root.
+        /// Mount points of filesystems that this plan makes, without the root.
         fresh: Vec<String>,
-        /// The machine's: the kernel begins to write early where there is much of it.
+        /// Memory of the machine. By it the kernel is told how early to begin writing.
         memory_bytes: u64,
     },
     /// `/etc/metal/install.yaml`, `userdata` and `disk.json`.
@@ -163,7 +165,8 @@ pub enum OfRun {
     RunInstaller {
         devices: Vec<String>,
     },
-    /// The same where the image has one; and `/etc/metal/boot-info.yaml` from its boot loader's files where it has none.
+    /// Run the installer if the image has one. If not, make `/etc/metal/boot-info.yaml` from the files of its boot
+    /// loader.
     AdaptImage {
         devices: Vec<String>,
     },
@@ -173,13 +176,13 @@ pub enum OfRun {
     ExtendFstab(Vec<FstabEntry>),
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
     LoadKernel,
-    /// Read again what identifies everything that is kept: it must be as it was.
+    /// Read again what identifies everything that is kept, and what nobody may write. All must be as it was.
     ProveKept(Vec<Kept>),
-    /// `/etc/metal/drophammer.json`, last of all: who has it is whole.
+    /// `/etc/metal/drophammer.json`. It is the last file, so a system that has it is whole.
     WriteMarker(Marker),
     /// Unmount everything, strictly.
     Unmount,
-    /// Make the disks write their caches out.
+    /// Make the disks write their caches out, and make every locked disk writable again.
     FlushDisks {
         disks: Vec<String>,
     },

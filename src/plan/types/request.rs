@@ -29,8 +29,8 @@ pub struct Request {
 pub struct Claim {
     pub machine: String,
     pub allocation: String,
-    /// Of a reinstall; empty for an install.
-    pub order: String,
+    /// Of a reinstall; none for an install.
+    pub order: Option<String>,
     /// The control plane has heard that an installation of this allocation was finished.
     pub succeeded: bool,
     /// Ids that the machine had before it was renamed.
@@ -59,7 +59,7 @@ impl Claim {
     /// Was this allocation ever installed, by the control plane's word? What is ordered anew was.
     pub fn is_installed(&self) -> bool {
         let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
-        self.succeeded || remembered || !self.order.is_empty()
+        self.succeeded || remembered || self.order.is_some()
     }
 }
 

@@ -10,86 +10,61 @@ pub struct Stage {
     pub operations: Vec<Operation>,
 }
 
-/// Like `image.burn`: the subject, then the action. In the order of the run, but that a raw image is burned before
-/// `storage.mount`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum StageName {
-    #[serde(rename = "image.reach")]
-    ImageReach,
-    #[serde(rename = "storage.identify")]
-    StorageIdentify,
-    #[serde(rename = "storage.lock")]
-    StorageLock,
-    #[serde(rename = "storage.release")]
-    StorageRelease,
-    #[serde(rename = "storage.rehearse")]
-    StorageRehearse,
-    #[serde(rename = "report.begin")]
-    ReportBegin,
-    #[serde(rename = "storage.wipe")]
-    StorageWipe,
-    #[serde(rename = "storage.partition")]
-    StoragePartition,
-    #[serde(rename = "storage.raid")]
-    StorageRaid,
-    #[serde(rename = "storage.lvm")]
-    StorageLvm,
-    #[serde(rename = "storage.format")]
-    StorageFormat,
-    #[serde(rename = "storage.mount")]
-    StorageMount,
-    #[serde(rename = "image.burn")]
-    ImageBurn,
-    #[serde(rename = "storage.mount_kept")]
-    StorageMountKept,
-    #[serde(rename = "target.files")]
-    TargetFiles,
-    #[serde(rename = "target.installer")]
-    TargetInstaller,
-    #[serde(rename = "target.fstab")]
-    TargetFstab,
-    #[serde(rename = "boot.load")]
-    BootLoad,
-    #[serde(rename = "storage.prove_kept")]
-    StorageProveKept,
-    #[serde(rename = "target.marker")]
-    TargetMarker,
-    #[serde(rename = "storage.unmount")]
-    StorageUnmount,
-    #[serde(rename = "report.final")]
-    ReportFinal,
-    #[serde(rename = "boot.kexec")]
-    BootKexec,
+/// Makes the stages of one table: it cannot forget one, and each has one name.
+macro_rules! stages {
+    ($($stage:ident = $name:literal,)*) => {
+        /// Like `image.burn`: the subject, then the action. In the order of the run, but that a raw image is burned before
+        /// `storage.mount`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum StageName {
+            $(#[serde(rename = $name)] $stage,)*
+        }
+
+        impl StageName {
+            #[cfg(test)]
+            pub const ALL: &[StageName] = &[$(StageName::$stage,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(StageName::$stage => $name,)*
+                }
+            }
+
+            /// The stage that a report names. `None`: it has failed outside of all stages, or comes from an agent of another version.
+            pub fn named(name: &str) -> Option<StageName> {
+                match name {
+                    $($name => Some(StageName::$stage),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl StageName {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StageName::ImageReach => "image.reach",
-            StageName::StorageIdentify => "storage.identify",
-            StageName::StorageLock => "storage.lock",
-            StageName::StorageRelease => "storage.release",
-            StageName::StorageRehearse => "storage.rehearse",
-            StageName::ReportBegin => "report.begin",
-            StageName::StorageWipe => "storage.wipe",
-            StageName::StoragePartition => "storage.partition",
-            StageName::StorageRaid => "storage.raid",
-            StageName::StorageLvm => "storage.lvm",
-            StageName::StorageFormat => "storage.format",
-            StageName::StorageMount => "storage.mount",
-            StageName::ImageBurn => "image.burn",
-            StageName::StorageMountKept => "storage.mount_kept",
-            StageName::TargetFiles => "target.files",
-            StageName::TargetInstaller => "target.installer",
-            StageName::TargetFstab => "target.fstab",
-            StageName::BootLoad => "boot.load",
-            StageName::StorageProveKept => "storage.prove_kept",
-            StageName::TargetMarker => "target.marker",
-            StageName::StorageUnmount => "storage.unmount",
-            StageName::ReportFinal => "report.final",
-            StageName::BootKexec => "boot.kexec",
-        }
-    }
+stages! {
+    ImageReach = "image.reach",
+    StorageIdentify = "storage.identify",
+    StorageLock = "storage.lock",
+    StorageRelease = "storage.release",
+    StorageRehearse = "storage.rehearse",
+    ReportBegin = "report.begin",
+    StorageWipe = "storage.wipe",
+    StoragePartition = "storage.partition",
+    StorageRaid = "storage.raid",
+    StorageLvm = "storage.lvm",
+    StorageFormat = "storage.format",
+    StorageMount = "storage.mount",
+    ImageBurn = "image.burn",
+    StorageMountKept = "storage.mount_kept",
+    TargetFiles = "target.files",
+    TargetInstaller = "target.installer",
+    TargetFstab = "target.fstab",
+    BootLoad = "boot.load",
+    StorageProveKept = "storage.prove_kept",
+    TargetMarker = "target.marker",
+    StorageUnmount = "storage.unmount",
+    ReportFinal = "report.final",
+    BootKexec = "boot.kexec",
 }
 
 /// What a failure in a stage leaves behind.
@@ -131,37 +106,6 @@ struct Nature {
 }
 
 impl StageName {
-    pub const ALL: [StageName; 23] = [
-        StageName::ImageReach,
-        StageName::StorageIdentify,
-        StageName::StorageLock,
-        StageName::StorageRelease,
-        StageName::StorageRehearse,
-        StageName::ReportBegin,
-        StageName::StorageWipe,
-        StageName::StoragePartition,
-        StageName::StorageRaid,
-        StageName::StorageLvm,
-        StageName::StorageFormat,
-        StageName::StorageMount,
-        StageName::ImageBurn,
-        StageName::StorageMountKept,
-        StageName::TargetFiles,
-        StageName::TargetInstaller,
-        StageName::TargetFstab,
-        StageName::BootLoad,
-        StageName::StorageProveKept,
-        StageName::TargetMarker,
-        StageName::StorageUnmount,
-        StageName::ReportFinal,
-        StageName::BootKexec,
-    ];
-
-    /// The stage that a report or an event names.
-    pub fn named(name: &str) -> Option<StageName> {
-        StageName::ALL.into_iter().find(|stage| stage.as_str() == name)
-    }
-
     pub fn is_destructive(self) -> bool {
         self.nature().destructive
     }
@@ -217,7 +161,7 @@ mod tests {
     #[test]
     fn every_stage_is_found_by_its_name_and_stands_in_the_order_of_the_run() {
         assert!(StageName::ALL.is_sorted());
-        for stage in StageName::ALL {
+        for stage in StageName::ALL.iter().copied() {
             assert_eq!(StageName::named(stage.as_str()), Some(stage));
             assert_eq!(serde_json::to_value(stage).unwrap(), stage.as_str());
         }
@@ -227,7 +171,7 @@ mod tests {
     #[test]
     fn what_destroys_leaves_nothing_whole_and_what_comes_before_it_leaves_all() {
         let first = StageName::ALL.iter().position(|stage| stage.is_destructive()).unwrap();
-        for (index, stage) in StageName::ALL.into_iter().enumerate() {
+        for (index, stage) in StageName::ALL.iter().copied().enumerate() {
             let untouched = matches!(stage.leaves(), Leaves::Untouched | Leaves::Announced);
             assert_eq!(untouched, index < first, "{stage}");
             assert!(!stage.is_destructive() || stage.leaves().half_made(), "{stage}");

@@ -1,6 +1,6 @@
 //! All that is wrong with a file at once: what cannot be read is noted and left out, and the rest read again.
 
-use super::reading_error;
+use super::node::reading_error;
 use marked_yaml::types::{MarkedMappingNode, MarkedScalarNode};
 use marked_yaml::{Marker, Node, Span, Spanned, from_node};
 use serde::de::DeserializeOwned;

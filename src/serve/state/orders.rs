@@ -140,7 +140,7 @@ impl State {
                 params![machine, allocation, now()],
             )?;
             let before = read(transaction, &machine, &allocation)?;
-            let order = before.order.clone().filter(|order| order.id == report.order);
+            let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
             let mut reported = Reported { order: order.clone(), ..Reported::default() };
             let is_about_it = order.is_some() || before.order.is_none();
             match order {
@@ -150,7 +150,7 @@ impl State {
                 None if report.success && !before.succeeded && before.elsewhere.is_none() => {
                     installed(transaction, &machine, &allocation, &report, None)?
                 }
-                None if report.order.is_empty() && !report.success => {
+                None if report.order.is_none() && !report.success => {
                     first::failed(transaction, &machine, &allocation, before.first.clone(), &report)?
                 }
                 None => {}

@@ -170,14 +170,16 @@ fn belongs(database: &Path, is_new: bool, own: Option<Identity>) -> Result<Ident
     let what = match (own, beside) {
         (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
         (Some(own), Some(beside)) if own.id == beside.id => format!(
-            "is older than what this directory knows: it has seen {} durable transactions of {}",
-            own.transactions, beside.transactions
+            "is older than what this directory knows: {} counts {} transactions, the database has {}",
+            file.display(),
+            beside.transactions,
+            own.transactions
         ),
         (Some(own), Some(beside)) => format!("is of another directory: its id is {}, not {}", own.id, beside.id),
         (Some(own), None) => format!("has the id {}, but there is no {} beside it", own.id, file.display()),
         (None, Some(beside)) if beside.transactions > 0 => {
             format!(
-                "has no id, but {} knows the id {}: it is of before, or of another directory",
+                "has no id, but {} has the id {}: the database is older than that file, or of another directory",
                 file.display(),
                 beside.id
             )
@@ -191,8 +193,8 @@ fn belongs(database: &Path, is_new: bool, own: Option<Identity>) -> Result<Ident
         }
     };
     let message = format!(
-        "{} {what}. What it does not know it would have done again, to disks that are to be kept. Put the right database back: \
-         `drophammer serve restore` says whether a backup is the right one",
+        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, \
+         and lose what they keep. Put the right database back with `drophammer serve restore`, which refuses a wrong one",
         database.display()
     );
     Err(Error::new(Phase::Serve, message))

@@ -28,7 +28,7 @@ fn copy(dir: &TempDir) -> TempDir {
 }
 
 fn report(success: bool, order: &str) -> Report {
-    Report { success, message: "m".to_owned(), order: order.to_owned(), ..Report::default() }
+    Report { success, message: "m".to_owned(), order: crate::empty::some(order.to_owned()), ..Report::default() }
 }
 
 /// Each machine has one of its own.

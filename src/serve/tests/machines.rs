@@ -61,6 +61,22 @@ async fn a_machine_from_boot_to_report() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_is_said_with_what_it_has() {
+    let server = Running::start().await;
+    for (cores, disks, said) in [
+        (1, json!([{ "name": "/dev/sda", "size": 9 }]), "1 core, 16 MiB, 1 disk, MACs 52:54:00:00:00:09; a file in"),
+        (2, json!([]), "2 cores, 16 MiB, 0 disks, MACs 52:54:00:00:00:09; a file in"),
+    ] {
+        let nics = json!([{ "mac": "52:54:00:00:00:09", "name": "eth0" }]);
+        let mut register = registration(STRANGER);
+        register["hardware"] = json!({ "memory": 16 << 20, "cpu_cores": cores, "disks": disks, "nics": nics });
+        let token = server.token(STRANGER).await;
+        assert_eq!(server.call(&token, "POST", "/v1/machine/register", &register).await.status, 200);
+        server.heard(said).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_its_own_last_token_opens_a_machine() {
     let server = Running::start().await;
     let stale = server.token(ONE).await;

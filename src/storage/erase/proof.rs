@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 1 << 20;
 
-/// Of the samples that are compared; all of them are kept in memory.
+/// Length of each sample that is compared. All of them are kept in memory.
 pub(super) const PIECE_BYTES: u64 = 4096;
 
 /// Reads samples spread over the whole disk, both ends among them: all must be zero.

@@ -1,10 +1,10 @@
 use super::*;
 use crate::command::Command;
+use crate::gpt::tests::crowded;
+use crate::gpt::tests::mutated::{Mutated, mutated};
 use crate::storage::loopdev::LoopDevice;
 use std::fs;
 use tempfile::NamedTempFile;
-
-pub(crate) mod mutated;
 
 /// A disk image of so many MiB, made by sfdisk.
 fn image(mib: u64, script: &str) -> NamedTempFile {
@@ -99,48 +99,6 @@ fn what_cannot_be_fitted_is_refused_and_left_alone() {
     }
 }
 
-/// Only the image says this one.
-const FIRST_USABLE: usize = 40;
-
-/// A disk full of 0xaa, at the start of which lies an image with a GPT of 128 partitions of one sector each.
-fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, change: &dyn Fn(&mut Gpt)) -> NamedTempFile {
-    let file = NamedTempFile::new().unwrap();
-    fs::write(file.path(), vec![0xaa; ((image_sectors + more_sectors) * sector) as usize]).unwrap();
-    let mut gpt = Gpt { sector, header: vec![0; sector as usize], entries: vec![0; 128 * 128] };
-    let first_usable = 2 + gpt.entries_sectors();
-    for (entry, lba) in gpt.entries.chunks_exact_mut(128).zip(first_usable..) {
-        entry[..FIRST_LBA].fill(lba as u8);
-        entry[FIRST_LBA..LAST_LBA].copy_from_slice(&lba.to_le_bytes());
-        entry[LAST_LBA..LAST_LBA + 8].copy_from_slice(&lba.to_le_bytes());
-    }
-    gpt.header[..HEADER_SIZE].copy_from_slice(b"EFI PART\0\0\x01\0");
-    gpt.header[DISK_GUID..ENTRIES_LBA].fill(0xf7);
-    for (at, word) in [(HEADER_SIZE, HEADER_BYTES as u32), (ENTRY_COUNT, 128), (ENTRY_SIZE, 128)] {
-        gpt.header[at..at + 4].copy_from_slice(&word.to_le_bytes());
-    }
-    let last = image_sectors - 1;
-    for (at, lba) in [
-        (OWN_LBA, 1),
-        (BACKUP_LBA, last),
-        (FIRST_USABLE, first_usable),
-        (LAST_USABLE, last - 1 - gpt.entries_sectors()),
-        (ENTRIES_LBA, 2),
-    ] {
-        gpt.put(at, lba);
-    }
-    let disk = File::options().write(true).open(file.path()).unwrap();
-    gpt.write(&disk).unwrap();
-    change(&mut gpt);
-    gpt.seal();
-    disk.write_all_at(&gpt.header, sector).unwrap();
-    file
-}
-
-/// The bytes of such an image.
-pub(crate) fn crowded_image(sector: u64, sectors: u64) -> Vec<u8> {
-    fs::read(crowded(sector, sectors, 0, &|_| ()).path()).unwrap()
-}
-
 fn fit_crowded(file: &NamedTempFile, sector: u64) -> io::Result<()> {
     let disk = File::options().read(true).write(true).open(file.path())?;
     fit_table(&disk, sector, file.as_file().metadata()?.len(), None)
@@ -152,7 +110,7 @@ fn the_old_backup_goes_but_not_where_the_new_one_lies() {
     for sector in [512, 4096] {
         let (image_sectors, entries_sectors) = (500, 128 * 128 / sector);
         for more in [0, 1, entries_sectors - 3, entries_sectors - 1, entries_sectors, entries_sectors + 1, 100] {
-            let file = crowded(sector, image_sectors, more, &|_| ());
+            let file = crowded(sector, image_sectors, more, None);
             fit_crowded(&file, sector).unwrap_or_else(|error| panic!("{more} sectors of {sector} more: {error}"));
             let disk = fs::read(file.path()).unwrap();
             let old = &disk[((image_sectors - 1) * sector) as usize..][..sector as usize];
@@ -167,7 +125,7 @@ fn a_header_that_lies_about_its_backup_costs_nothing() {
     for sector in [512, 4096] {
         let (image_sectors, more) = (500, 100);
         for lie in [0, 1, 2, 5, 300, 499 + 100, 499 + 101, u64::MAX] {
-            let file = crowded(sector, image_sectors, more, &|gpt| gpt.put(BACKUP_LBA, lie));
+            let file = crowded(sector, image_sectors, more, Some(lie));
             let before = fs::read(file.path()).unwrap();
             fit_crowded(&file, sector).unwrap_or_else(|error| panic!("backup at {lie}: {error}"));
             let after = fs::read(file.path()).unwrap();
@@ -181,6 +139,43 @@ fn a_header_that_lies_about_its_backup_costs_nothing() {
             );
         }
     }
+}
+
+#[test]
+fn of_a_table_that_nobody_would_write_only_what_lies_on_the_disk_is_fitted() {
+    let (mut fitted, mut refused, mut none) = (0, 0, 0);
+    for Mutated { name, sector, disk } in mutated() {
+        let (size, step) = (disk.len() as u64, u64::from(sector));
+        let file = NamedTempFile::new().unwrap();
+        fs::write(file.path(), &disk).unwrap();
+        let checked = check(&disk, sector, size, None);
+        let opened = File::options().read(true).write(true).open(file.path()).unwrap();
+        let done = fit_table(&opened, step, size, None);
+        match &checked {
+            Ok(Some(_)) => assert!(done.is_ok(), "{name}: {done:?}"),
+            Err(error) => assert!(done.is_err(), "{name}: {error}"),
+            // There is none, or its entries are not where it says.
+            Ok(None) => {}
+        }
+        if let Err(error) = &done {
+            assert!(!error.to_string().is_empty(), "{name}");
+            assert!(fs::read(file.path()).unwrap() == disk, "{name}: refused, and written: {error}");
+            refused += 1;
+            continue;
+        }
+        let read_at = |bytes: &mut [u8], at: u64| opened.read_exact_at(bytes, at);
+        let Some(table) = Gpt::read(&read_at, step, 1).unwrap() else {
+            none += 1;
+            continue;
+        };
+        for Entry { number, sectors, .. } in table.entries() {
+            let lies = sectors.start < sectors.end && sectors.end <= size / step;
+            assert!(lies, "{name}: partition {number} has {sectors:?}");
+        }
+        fitted += 1;
+    }
+    println!("300 mutated GPTs: {fitted} fitted, {refused} refused, {none} of them none any more");
+    assert!(fitted > 20 && refused > 20 && none > 5, "{fitted} {refused} {none}");
 }
 
 #[test]

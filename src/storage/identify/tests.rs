@@ -5,10 +5,12 @@ use crate::plan::{ByteRange, PartitionTable, WipeDisk};
 use crate::storage::loopdev::LoopDevice;
 use crate::storage::{erase, gpt};
 use crate::survey::Depth;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 
 fn disk(serial: &str, wwn: &str, size_bytes: u64) -> DiskIdentity {
-    DiskIdentity { device: "/dev/sda".into(), size_bytes, serial: serial.into(), wwn: wwn.into(), diskseq: 0 }
+    let (serial, wwn) = (empty::some(serial.to_owned()), empty::some(wwn.to_owned()));
+    DiskIdentity { device: "/dev/sda".into(), size_bytes, serial, wwn, diskseq: None }
 }
 
 #[test]
@@ -35,7 +37,8 @@ fn what_the_plan_knows_must_be_so_still() {
 /// Two disks of one size without serial number: one was pulled, and the other one has taken its name.
 #[test]
 fn another_disk_of_the_same_kind_has_another_number() {
-    let numbered = |diskseq: u64, serial: &str| DiskIdentity { diskseq, ..disk(serial, "", 9) };
+    let numbered =
+        |diskseq: u64, serial: &str| DiskIdentity { diskseq: NonZeroU64::new(diskseq), ..disk(serial, "", 9) };
     let other: &[&str] = &["the kernel's disk number 7 is now 8"];
     for (plan, now, expected) in [
         (numbered(7, ""), numbered(7, ""), &[][..]),
@@ -67,7 +70,7 @@ fn loop_another_size_is_another_disk() {
     let error = identify(&DiskIdentity { size_bytes: 17 << 20, ..plan.clone() }).unwrap_err().to_string();
     let expected = "is not the disk that the plan was made for: 17825792 bytes are now 16777216; nothing was written";
     assert_eq!(error, format!("{} {expected}", device.path()));
-    let error = identify(&DiskIdentity { serial: "S1".into(), ..plan }).unwrap_err().to_string();
+    let error = identify(&DiskIdentity { serial: Some("S1".into()), ..plan }).unwrap_err().to_string();
     assert!(error.contains("serial S1 is now unknown"), "{error}");
 }
 
@@ -77,7 +80,7 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     let (identity, disk) = LoopDevice::exchanged(16 << 20);
     let device = disk.path().to_owned();
     assert_eq!((identity.device.as_str(), identity.size_bytes), (disk.path(), 16 << 20));
-    assert_ne!(identity.diskseq, 0);
+    assert_ne!(identity.diskseq, None);
     let writable = File::options().write(true).open(disk.path()).unwrap();
     writable.write_all_at(&[0xaa; 4096], 0).unwrap();
     writable.sync_all().unwrap();
@@ -151,12 +154,19 @@ fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
     let identities: Vec<DiskIdentity> = inventory.disks.iter().map(DiskIdentity::of).collect();
     assert!(identities.len() >= 11, "{identities:?}");
     for identity in &identities {
-        assert!(!identity.serial.is_empty(), "{identity:?}");
+        assert!(identity.serial.is_some(), "{identity:?}");
         identify(identity).unwrap();
         for other in identities.iter().filter(|other| other.device != identity.device) {
             let moved = DiskIdentity { device: other.device.clone(), ..identity.clone() };
             let error = identify(&moved).unwrap_err().to_string();
-            assert!(error.contains(&format!("serial {} is now {}", identity.serial, other.serial)), "{error}");
+            assert!(
+                error.contains(&format!(
+                    "serial {} is now {}",
+                    identity.serial.as_ref().unwrap(),
+                    other.serial.as_ref().unwrap()
+                )),
+                "{error}"
+            );
         }
     }
 }

@@ -291,7 +291,8 @@ fn loop_what_a_cut_inside_mkfs_leaves_cannot_be_mounted_and_can_be_made_again() 
         fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = mount::Mounts::new(dir.path());
-        let mount = MountFilesystem { device: make.device, path: "/".into(), format, options: Vec::new() };
+        let mount =
+            MountFilesystem { device: make.device, path: "/".into(), format, options: Vec::new(), others: Vec::new() };
         mounts.mount(&mount).unwrap();
         mounts.finish().unwrap();
     }

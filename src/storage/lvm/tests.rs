@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::MakeFilesystem;
-use crate::storage::release::assert_free;
+use crate::storage::release::{assert_free, release_above};
 use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel, raid};
 use crate::survey::{self, Depth};
@@ -20,7 +20,14 @@ fn group(name: &str, devices: &[String], tags: &str) -> CreateGroup {
 fn volume(path: &str, physical: &[String], size_mib: u64, kind: LvmType) -> CreateVolume {
     let (group, name) = path.split_once('/').unwrap();
     let (name, group) = (name.to_owned(), group.to_owned());
-    CreateVolume { name, group, device: format!("/dev/{path}"), physical: physical.to_vec(), size_mib, kind }
+    CreateVolume {
+        name,
+        group,
+        device: format!("/dev/{path}"),
+        physical: physical.to_vec(),
+        size: size_mib.into(),
+        kind,
+    }
 }
 
 #[test]
@@ -181,7 +188,7 @@ fn vm_lvm_nothing_asks_and_nothing_stops_it() {
             level: crate::layout::RaidLevel::Raid1,
             metadata: metadata.into(),
             uuid: uuid::Uuid::new_v4(),
-            devices: all.to_vec(),
+            devices: crate::plan::Member::list(all),
             spares: 0,
             createoptions: vec![],
         };
@@ -237,7 +244,7 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
             level: crate::layout::RaidLevel::Raid1,
             metadata: metadata.into(),
             uuid: uuid::Uuid::new_v4(),
-            devices: partitions[0].clone(),
+            devices: crate::plan::Member::list(&partitions[0]),
             spares: 0,
             createoptions: vec![],
         };
@@ -253,7 +260,7 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = crate::storage::mount::Mounts::new(dir.path());
         let (device, path) = (root.device.clone(), "/".to_owned());
-        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![] }).unwrap();
+        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![], others: vec![] }).unwrap();
         let error = deactivate("vg-0", &ours).unwrap_err().to_string();
         let expected = format!("is mounted at {}", dir.path().display());
         assert!(
@@ -263,7 +270,7 @@ fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
         mounts.finish().unwrap();
         deactivate("vg-0", &ours).unwrap();
         raid::stop("/dev/md/pv").unwrap();
-        raid::assemble("/dev/md/pv", array.uuid, &array.devices).unwrap();
+        raid::assemble("/dev/md/pv", array.uuid, &partitions[0]).unwrap();
         activate("vg-0", &words("root"), &ours).unwrap();
         deactivate("vg-0", &ours).unwrap();
         raid::stop("/dev/md/pv").unwrap();
@@ -305,6 +312,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
         assembled.unlock().unwrap();
         assert_eq!(assembled.notes, Vec::<String>::new());
         assert_eq!(get("/dev/mapper/vg--0-safe", 8 << 20, 4096), [7; 4096]);
+        left.iter().for_each(|disk| release_above(disk).unwrap());
         activate("vg-0", &words("safe"), &left).unwrap();
         let expected = [" DA ", " AD "][gone];
         assert!(status("/dev/vg-0/safe").contains(expected), "{}", status("/dev/vg-0/safe"));
@@ -350,7 +358,7 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
         level: crate::layout::RaidLevel::Raid1,
         metadata: "1.2".into(),
         uuid,
-        devices: all[..2].to_vec(),
+        devices: crate::plan::Member::list(&all[..2]),
         spares: 0,
         createoptions: vec![],
     };
@@ -378,7 +386,7 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
     assert!(found.arrays.iter().filter(|array| [uuid, above].contains(&array.uuid)).all(|it| it.running.is_some()));
     assert!(found.groups[0].volumes.iter().all(|volume| volume.running.is_some()), "{:?}", found.groups);
     all.iter().for_each(|disk| crate::storage::release::release_above(disk).unwrap());
-    raid::assemble("/dev/md/below", uuid, &below.devices).unwrap();
+    raid::assemble("/dev/md/below", uuid, &all[..2]).unwrap();
     activate("vg00", &words("safe fast plain"), &physical).unwrap();
     raid::assemble("/dev/md/above", above, &words("/dev/vg00/plain")).unwrap();
     for name in ["safe", "fast"] {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::layout::RaidLevel;
 use crate::plan::MakeFilesystem;
-use crate::storage::release::assert_free;
+use crate::storage::release::{assert_free, release_above};
 use crate::storage::vmdisks::Disks;
 use crate::storage::{filesystem, kernel};
 use crate::survey::{self, Depth};
@@ -22,7 +22,7 @@ fn array(
         level,
         metadata: metadata.to_owned(),
         uuid: UUID,
-        devices: devices.to_vec(),
+        devices: Member::list(devices),
         spares,
         createoptions: options.split_whitespace().map(str::to_owned).collect(),
     }
@@ -113,11 +113,11 @@ fn what_is_read_back_is_compared_with_both_sides() {
             "UUID: planned 00000000:00000000:00000000:00000000, found 0d5c1a2e:7f6b4c3d:9e8fa1b2:c3d4e5f6",
         ),
         (
-            CreateArray { devices: words("/dev/sda1 missing"), ..good.clone() },
+            CreateArray { devices: Member::list(words("/dev/sda1 missing")), ..good.clone() },
             "devices: planned /dev/sda1, found /dev/sda1 /dev/sdb1",
         ),
         (
-            CreateArray { devices: words("/dev/sda1 /dev/sdc1"), ..good.clone() },
+            CreateArray { devices: Member::list(words("/dev/sda1 /dev/sdc1")), ..good.clone() },
             "devices: planned /dev/sda1 /dev/sdc1, found /dev/sda1 /dev/sdb1",
         ),
     ];
@@ -148,7 +148,8 @@ fn read(device: &str, offset: u64, length: usize) -> Vec<u8> {
 
 /// Creates it over devices full of ones, writes, stops, assembles it under another name, and reads.
 fn lives(array: &CreateArray) {
-    for device in &array.devices {
+    let devices: Vec<String> = array.there().map(str::to_owned).collect();
+    for device in &devices {
         write_ones(device, 0, 4 << 20);
     }
     create(array).unwrap_or_else(|error| panic!("{array:?}: {error}"));
@@ -164,14 +165,15 @@ fn lives(array: &CreateArray) {
         fs::symlink_metadata(device).is_err()
     });
     assert!(gone, "{device} stays behind");
-    assert_free(&array.devices).unwrap();
+    assert_free(&devices).unwrap();
 
-    assemble("/dev/md/other", array.uuid, &array.devices).unwrap();
+    assemble("/dev/md/other", array.uuid, &devices).unwrap();
     assert_eq!(read("/dev/md/other", 8 << 20, 1 << 20), vec![1; 1 << 20], "{array:?}");
     write_ones("/dev/md/other", 0, 4096);
     // It runs already, read-only and under another name: somebody had a look.
     mdadm(words("--readonly /dev/md/other")).unwrap();
-    assemble(device, array.uuid, &array.devices).unwrap();
+    devices.iter().for_each(|member| release_above(member).unwrap());
+    assemble(device, array.uuid, &devices).unwrap();
     assert!(fs::symlink_metadata("/dev/md/other").is_err());
     assert_eq!(sync_action(device), if synchronises { "frozen" } else { "" }, "{array:?}");
     write_ones(device, 0, 4096);
@@ -234,7 +236,7 @@ fn vm_raid_of_arrays_and_filesystem_on_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut mounts = crate::storage::mount::Mounts::new(dir.path());
         let (device, path) = (outer.device.clone(), "/".to_owned());
-        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![] }).unwrap();
+        mounts.mount(&crate::plan::MountFilesystem { device, path, format, options: vec![], others: vec![] }).unwrap();
         fs::write(dir.path().join("file"), "content").unwrap();
         let error = stop(&outer.device).unwrap_err().to_string();
         assert!(error.contains(&format!("is mounted at {}", dir.path().display())), "{error}");
@@ -302,14 +304,14 @@ fn vm_raid_is_made_with_a_member_missing() {
             assert_eq!(read("/dev/md/half", 0, 1 << 20), vec![0; 1 << 20], "{members}");
             write_ones("/dev/md/half", 4 << 20, 4096);
             stop("/dev/md/half").unwrap();
-            let there: Vec<String> = there(&array.devices).cloned().collect();
+            let there: Vec<String> = array.there().map(str::to_owned).collect();
             assemble("/dev/md/half", uuid, &there).unwrap();
             assert_eq!(read("/dev/md/half", 4 << 20, 4096), vec![1; 4096], "{members}");
             stop("/dev/md/half").unwrap();
             let roles = roles(uuid);
             assert_eq!(roles.len(), there.len());
             for (device, role) in roles {
-                let place = array.devices.iter().position(|member| *member == device).unwrap();
+                let place = array.devices.iter().position(|member| member.device() == Some(&device)).unwrap();
                 assert_eq!(role, crate::inventory::MemberRole::Active(place as u32), "{members}");
             }
             all.iter().for_each(|disk| wipe::wipe_ends(disk).unwrap());

@@ -1,6 +1,6 @@
 use super::*;
 use crate::layout::{LvmType, RaidLevel};
-use crate::plan::{CreateArray, CreateGroup, CreateVolume};
+use crate::plan::{CreateArray, CreateGroup, CreateVolume, Member};
 use crate::storage::vmdisks::Disks;
 use crate::storage::{lvm, raid};
 
@@ -54,7 +54,7 @@ fn volume(name: &str, group: &str, physical: &[String], kind: LvmType) -> Create
         name,
         group,
         physical: physical.to_vec(),
-        size_mib: 200,
+        size: 200.into(),
         kind,
     }
 }
@@ -69,7 +69,7 @@ fn vm_release_takes_a_deep_tree_down_and_proves_it() {
     let disks = Disks::take("vda vdb");
     for round in 0..2 {
         let partitions = disks.partition(&[300, 100]);
-        let (device, devices) = ("/dev/md/pv".to_owned(), partitions[0].clone());
+        let (device, devices) = ("/dev/md/pv".to_owned(), Member::list(&partitions[0]));
         let (level, uuid) = (RaidLevel::Raid1, uuid::Uuid::new_v4());
         let array =
             CreateArray { device, level, metadata: "1.2".into(), uuid, devices, spares: 0, createoptions: vec![] };

@@ -3,7 +3,7 @@
 use super::*;
 use std::path::Path;
 
-const UUID: &str = "0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6";
+const UUID: &str = "5b1f0f0e-36a1-4d0c-8f43-8a2f0f6f4c11";
 const MIB: u64 = 1 << 20;
 
 fn trial(format: Format, options: &str, mount: Option<&str>) -> TryFilesystem {
@@ -16,7 +16,7 @@ fn trial(format: Format, options: &str, mount: Option<&str>) -> TryFilesystem {
         uuid: uuid.to_owned(),
         createoptions: words(options),
     };
-    TryFilesystem { make, size_bytes: 20 << 30, sector_bytes: 512, mount: mount.map(words) }
+    TryFilesystem { make, size_bytes: 20 << 30, or_size_bytes: vec![], sector_bytes: 512, mount: mount.map(words) }
 }
 
 fn assert_nothing_left() {
@@ -74,6 +74,47 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
 }
 
 #[test]
+fn what_succeeds_in_one_size_is_not_refused_and_else_the_first_failure_tells() {
+    let tried = |good: &[u64], sizes: &[u64]| {
+        let asked = std::cell::RefCell::new(Vec::new());
+        let result = in_one_of(sizes.iter(), |size| {
+            asked.borrow_mut().push(*size);
+            let is_good = good.contains(size);
+            if is_good { Ok(Some(size.to_string())) } else { Err(Error::new(Phase::Storage, format!("not {size}"))) }
+        });
+        (result.map_err(|error| error.to_string()), asked.into_inner())
+    };
+    for (good, sizes, expected, asked) in [
+        (&[4][..], &[4, 9, 1][..], Ok(Some("4".to_owned())), &[4][..]),
+        (&[1, 9], &[4, 9, 1], Ok(Some("9".to_owned())), &[4, 9]),
+        (&[], &[4, 9, 1], Err("not 4".to_owned()), &[4, 9, 1]),
+        (&[], &[4], Err("not 4".to_owned()), &[4]),
+    ] {
+        assert_eq!(tried(good, sizes), (expected, asked.to_vec()));
+    }
+}
+
+/// `-b 10G` for an array of which nobody knows how large it will be.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
+    for (format, fits, wrong) in [
+        (Format::Btrfs, "-b 10G", "-O nosuch"),
+        (Format::Xfs, "-d size=10g", "-d size=30g"),
+        (Format::Ext4, "-N 30000000", "-b 1000"),
+        (Format::Vfat, "-F 16 -s 64", "-F 33"),
+    ] {
+        let guessed = |options| TryFilesystem { size_bytes: 4 << 30, ..trial(format, options, None) };
+        let others = vec![20 << 30, 16 << 30, 1 << 30, 256 << 20, 64 << 20];
+        let several = |options| TryFilesystem { or_size_bytes: others.clone(), ..guessed(options) };
+        assert!(with_memory(&guessed(fits), 1024 * MIB).is_err(), "{format} {fits}");
+        with_memory(&several(fits), 1024 * MIB).unwrap_or_else(|error| panic!("{format} {fits}: {error}"));
+        let error = with_memory(&several(wrong), 1024 * MIB).unwrap_err().to_string();
+        assert!(error.contains("was tried in memory, and cannot be made so"), "{format} {wrong}: {error}");
+    }
+}
+
+#[test]
 #[ignore = "needs root and loop devices"]
 fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     // The log of so large an xfs is 2 GiB of zeros, which a tmpfs keeps.
@@ -94,8 +135,8 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
     use crate::layout::RaidLevel::{self, Raid0, Raid1, Raid5, Raid6, Raid10};
     crate::storage::vmdisks::assert_test_machine();
     let trial = |level: RaidLevel, metadata: &str, members: &str, options: &str, sector_bytes| {
-        let devices: Vec<String> = members.split(' ').map(str::to_owned).collect();
-        let size = |device: &String| if device == raid::MISSING { 0 } else { 8 << 40 };
+        let devices = Member::list(members.split(' '));
+        let size = |member: &Member| member.device().map_or(0, |_| 8 << 40);
         TryArray {
             member_bytes: devices.iter().map(size).collect(),
             make: CreateArray {
@@ -107,9 +148,15 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
                 spares: 0,
                 createoptions: options.split_whitespace().map(str::to_owned).collect(),
             },
+            or_member_bytes: vec![],
             sector_bytes,
         }
     };
+    // Of an array on arrays whose sizes were guessed too small.
+    let guessed = trial(Raid1, "1.2", "/dev/vda /dev/vdb", "--size=10G", 512);
+    let guessed = TryArray { member_bytes: vec![4 << 30; 2], ..guessed };
+    assert!(array(&guessed).is_err());
+    assert_eq!(array(&TryArray { or_member_bytes: vec![vec![20 << 30; 2]], ..guessed }).unwrap(), None);
     for (level, metadata, members, options) in [
         (Raid0, "1.2", "/dev/vda /dev/vdb", "--chunk=64"),
         (Raid1, "1.0", "/dev/vda missing", "--bitmap=internal --write-mostly"),

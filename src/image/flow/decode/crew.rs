@@ -351,7 +351,8 @@ mod tests {
     use super::super::fault::Result;
     use super::super::lz4_blocks::Frame;
     use super::*;
-    use crate::image::flow::ring::{Reader, pipe};
+    use crate::image::flow::reader::Reader;
+    use crate::image::flow::ring::pipe;
     use crate::image::testing::source;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;

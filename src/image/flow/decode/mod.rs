@@ -20,7 +20,8 @@ mod zstd_frames;
 
 pub use format::{Format, Plain};
 
-use super::ring::{Pool, Reader, Sender};
+use super::reader::Reader;
+use super::ring::{Pool, Sender};
 use super::stages::Stages;
 use crew::{Crew, MOST_BYTES, Part, ROOMS_BESIDE, Shared, TASK_BYTES};
 use fault::{Fault, damaged};

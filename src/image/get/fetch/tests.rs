@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::http;
-use crate::image::testing::{Act, Request, Server, noise, pace};
+use crate::image::testing::{noise, pace};
+use crate::testing::http::{Act, Request, Server};
 use std::time::Duration;
 
 struct Outcome {

@@ -7,8 +7,9 @@ use crate::image::flow::{Digest, Feed};
 use crate::image::get::feed;
 use crate::image::get::fetch::Fetch;
 use crate::image::get::retry::Pace;
-use crate::image::testing::{Act, Request, Server, Tar, noise, pace};
+use crate::image::testing::{Tar, noise, pace};
 use crate::image::{Beneath, Incoming, Manifest, Part, Plain, Reached};
+use crate::testing::http::{Act, Request, Server};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Barrier, LazyLock, Mutex};
 
@@ -189,7 +190,7 @@ fn verified(image: &Part, body: &[u8]) -> io::Result<Vec<u8>> {
     let manifest = Some(Arc::new(Manifest::of(body, body.len() as u64).unwrap()));
     let (pace, image) = (eager(0.0), Part { manifest, etag: None, ..image.clone() });
     let (client, mut bytes) = (client(), Vec::new());
-    feed(&client, &image, &pace).unwrap().read_to_end(&mut bytes).map(|_| bytes)
+    feed(&client, &image, &pace).read_to_end(&mut bytes).map(|_| bytes)
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use super::*;
 use crate::http;
 use crate::image::get::{given_digest, reach};
-use crate::image::testing::{Act, Request, Server, Tar, compress, pace};
+use crate::image::testing::{Tar, compress, pace};
 use crate::image::{Incoming, Plain, Source};
+use crate::testing::http::{Act, Request, Server};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;

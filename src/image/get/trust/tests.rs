@@ -3,7 +3,8 @@
 use super::super::{Reached, Source, reach};
 use super::*;
 use crate::http;
-use crate::image::testing::{Act, Server, pace};
+use crate::image::testing::pace;
+use crate::testing::http::{Act, Server};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use std::collections::BTreeMap;
 

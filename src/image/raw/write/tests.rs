@@ -1,15 +1,16 @@
 use super::*;
 use crate::error::Phase;
+use crate::gpt::tests::crowded_image;
 use crate::image::flow::{Clock, Digest, Pool, pipe};
 use crate::image::get::reach;
 use crate::image::raw::sniff::is_disk_image;
 use crate::image::raw::{Disk, unique};
-use crate::image::testing::{Act, Server, Tar, compress, noise, pace, reader};
+use crate::image::testing::{Tar, compress, noise, pace, reader};
 use crate::image::{Incoming, Plain, Source};
 use crate::inventory::{Partition, Signature, Table};
 use crate::storage::fit;
-use crate::storage::fit::tests::crowded_image;
 use crate::storage::loopdev::LoopDevice;
+use crate::testing::http::{Act, Server};
 use proptest::prelude::*;
 use std::fs;
 use std::sync::Arc;

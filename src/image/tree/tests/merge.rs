@@ -152,7 +152,9 @@ pub(crate) fn mounted(root: &Path, disks: &[(LoopDevice, &str)]) -> Mounts {
             MakeFilesystem { device: device.clone(), format, label: None, uuid: uuid.clone(), createoptions: vec![] };
         crate::storage::filesystem::make(&make).unwrap();
         fs::remove_file(Path::new("/dev/disk/by-uuid").join(uuid)).unwrap();
-        mounts.mount(&MountFilesystem { device, path: (*path).into(), format, options: vec![] }).unwrap();
+        mounts
+            .mount(&MountFilesystem { device, path: (*path).into(), format, options: vec![], others: vec![] })
+            .unwrap();
     }
     mounts
 }

@@ -45,10 +45,11 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
     looked.unlock().unwrap();
     let found = survey::read(Depth::Deep).unwrap();
     let kept = found.groups.iter().find(|group| group.volumes.iter().any(|volume| volume.name == "ours")).unwrap();
-    let mut entangled: Vec<_> = kept.volumes.iter().filter(|volume| !volume.entangled.is_empty()).collect();
+    let mut entangled: Vec<_> = kept.volumes.iter().filter(|volume| volume.entangled.is_some()).collect();
     entangled.sort_by_key(|volume| &volume.name);
     let names: Vec<&str> = entangled.iter().map(|volume| volume.name.as_str()).collect();
     assert_eq!(names, ["both", "origin"], "{kept:?}");
+    all.iter().for_each(|disk| release_above(disk).unwrap());
     activate("vg00", &words("ours"), all).unwrap();
     assert_eq!(mapped("vg00"), ["vg00-ours"]);
     assert_eq!(get("/dev/vg00/ours", 8 << 20, 4096), [7; 4096]);

@@ -50,7 +50,7 @@ fn good(sector: u64, sectors: u64) -> Vec<u8> {
 /// Where they are, as the disk is now.
 fn headers(disk: &[u8], sector: usize) -> Vec<usize> {
     let places = [sector, disk.len() - sector];
-    places.into_iter().filter(|at| disk[*at..].starts_with(SIGNATURE)).collect()
+    places.into_iter().filter(|at| is_header(&disk[*at..])).collect()
 }
 
 fn change(random: &mut Rng, disk: &mut Vec<u8>, sector: usize) -> String {
@@ -132,41 +132,4 @@ fn seal(disk: &mut [u8], header: usize, sector: usize) {
     if let Some(sum) = disk[header..].get(..word(disk, HEADER_SIZE) as usize).map(crc) {
         disk[header + HEADER_CRC..header + HEADER_CRC + 4].copy_from_slice(&sum.to_le_bytes());
     }
-}
-
-#[test]
-fn of_a_table_that_nobody_would_write_only_what_lies_on_the_disk_is_fitted() {
-    let (mut fitted, mut refused, mut none) = (0, 0, 0);
-    for Mutated { name, sector, disk } in mutated() {
-        let (size, step) = (disk.len() as u64, u64::from(sector));
-        let file = NamedTempFile::new().unwrap();
-        fs::write(file.path(), &disk).unwrap();
-        let checked = check(&disk, sector, size, None);
-        let opened = File::options().read(true).write(true).open(file.path()).unwrap();
-        let done = fit_table(&opened, step, size, None);
-        match &checked {
-            Ok(Some(_)) => assert!(done.is_ok(), "{name}: {done:?}"),
-            Err(error) => assert!(done.is_err(), "{name}: {error}"),
-            // There is none, or its entries are not where it says.
-            Ok(None) => {}
-        }
-        if let Err(error) = &done {
-            assert!(!error.to_string().is_empty(), "{name}");
-            assert!(fs::read(file.path()).unwrap() == disk, "{name}: refused, and written: {error}");
-            refused += 1;
-            continue;
-        }
-        let read_at = |bytes: &mut [u8], at: u64| opened.read_exact_at(bytes, at);
-        let Some(table) = Gpt::read(&read_at, step, 1).unwrap() else {
-            none += 1;
-            continue;
-        };
-        for Entry { number, sectors, .. } in table.entries() {
-            let lies = sectors.start < sectors.end && sectors.end <= size / step;
-            assert!(lies, "{name}: partition {number} has {sectors:?}");
-        }
-        fitted += 1;
-    }
-    println!("{TABLES} mutated GPTs: {fitted} fitted, {refused} refused, {none} of them none any more");
-    assert!(fitted > 20 && refused > 20 && none > 5, "{fitted} {refused} {none}");
 }

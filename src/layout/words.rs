@@ -1,0 +1,134 @@
+//! The words of a document: numbers, sizes with a unit, names in other styles, and the name that a misspelt one probably means.
+
+use std::str::FromStr;
+
+/// Words as a YAML or JSON list has them.
+pub(super) fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn is_number_or_truth(text: &str) -> bool {
+    let number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) && text.parse::<f64>().is_ok();
+    number || matches!(text.to_ascii_lowercase().as_str(), "true" | "false")
+}
+
+pub(super) fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if text.strip_prefix('-').is_some_and(digits) {
+        Err(format!("must not be negative, found {text}"))
+    } else if !digits(text) {
+        Err(format!("must be a whole number without a unit, found {text:?}"))
+    } else if text.len() > 1 && text.starts_with('0') {
+        Err(format!("must be written without leading zeros, found {text}: some readers take that for octal"))
+    } else {
+        text.parse().map_err(|_| format!("is too large: {text}"))
+    }
+}
+
+/// A size with a unit, in MiB: `G` and `GiB` are of 1024, `GB` is of 1000, as disks are sold.
+pub(super) fn mib_of(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim().to_ascii_uppercase());
+    let (letter, is_decimal) = match unit.as_bytes() {
+        [letter] | [letter, b'I', b'B'] | [letter, b'I'] => (*letter, false),
+        [letter, b'B'] => (*letter, true),
+        _ => return None,
+    };
+    let power = b"KMGT".iter().position(|known| *known == letter)? as u32 + 1;
+    let bytes = number.checked_mul(if is_decimal { 1000u64 } else { 1024 }.checked_pow(power)?)?;
+    Some(bytes >> 20).filter(|mib| *mib > 0)
+}
+
+/// A name without what styles differ in.
+pub(super) fn plain(name: &str) -> String {
+    name.replace(['_', '-', ' '], "").to_lowercase()
+}
+
+/// What a misspelt name probably means, out of pairs of a spelling and its meaning.
+pub(super) fn nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
+    let name = plain(name);
+    if name.len() > 40 {
+        return None;
+    }
+    known
+        .into_iter()
+        .map(|(spelling, meaning)| (strsim::damerau_levenshtein(&name, &plain(spelling)), spelling.len(), meaning))
+        .filter(|(distance, length, _)| *distance <= (length / 3).clamp(1, 3))
+        .min_by_key(|(distance, ..)| *distance)
+        .map(|(.., meaning)| meaning)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_plain_decimal_or_refused() {
+        for (text, number) in [("0", 0), ("500", 500), ("4294967295", u32::MAX)] {
+            assert_eq!(whole_number::<u32>(text), Ok(number));
+        }
+        for (text, words) in [
+            ("-1", "negative"),
+            ("", "whole number"),
+            ("-", "whole number"),
+            ("+5", "whole number"),
+            ("1.5", "whole number"),
+            ("1e3", "whole number"),
+            ("0x10", "whole number"),
+            ("1_000", "whole number"),
+            ("500M", "without a unit"),
+            ("٣", "whole number"),
+            ("010", "octal"),
+            ("4294967296", "too large"),
+            ("99999999999999999999999999", "too large"),
+        ] {
+            let why = whole_number::<u32>(text).unwrap_err();
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_size_with_a_unit_is_told_in_mib() {
+        for (text, mib) in [
+            ("500G", Some(512_000)),
+            ("500 GiB", Some(512_000)),
+            ("500gb", Some(476_837)),
+            ("1T", Some(1 << 20)),
+            ("512M", Some(512)),
+            ("4096K", Some(4)),
+            ("1K", None),
+            ("500", None),
+            ("G", None),
+            ("5é", None),
+            ("99999999999999999T", None),
+        ] {
+            assert_eq!(mib_of(text), mib, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_finds_the_nearest_one() {
+        let known = [
+            ("createoptions", "createoptions"),
+            ("options", "createoptions"),
+            ("device", "device"),
+            ("path", "path"),
+            ("wwn_with_extension", "wwn"),
+        ];
+        for (name, meant) in [
+            ("create_options", Some("createoptions")),
+            ("createOptions", Some("createoptions")),
+            ("optoins", Some("createoptions")),
+            ("devcie", Some("device")),
+            ("Path", Some("path")),
+            ("pat", Some("path")),
+            ("bath", Some("path")),
+            ("wwn-with-extension", Some("wwn")),
+            ("mountpoint", None),
+            ("", None),
+            ("é", None),
+        ] {
+            assert_eq!(nearest(name, known), meant, "{name}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! How what was said is shown: as JSON, as plain lines, or on a terminal one line a machine, redrawn.
+
+use super::{Said, Who};
+use crate::control::wire::Report;
+use crate::facts::{Erased, Event, StageTime};
+use crate::serve::state::now;
+use crate::text::{self, clean};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use time::macros::format_description;
+use time::{OffsetDateTime, UtcOffset};
+
+/// Plain lines of progress are at least so far apart, for each machine.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+pub trait Show: Send {
+    fn show(&mut self, said: Said) -> std::io::Result<()>;
+    fn end(&mut self) {}
+}
+
+pub struct Json<W> {
+    pub out: W,
+}
+
+impl<W: Write + Send> Show for Json<W> {
+    fn show(&mut self, said: Said) -> std::io::Result<()> {
+        let value = match said {
+            Said::Listening(url) => json!({ "listening": url }),
+            Said::Note(text) => json!({ "time": now(), "note": text }),
+            Said::Problem(text) => json!({ "time": now(), "problem": text }),
+            Said::Event(Who { machine, name, from }, event) => {
+                with_event(json!({ "time": now(), "machine": machine, "name": name, "from": from }), &event)
+            }
+            Said::Report(Who { machine, name, from }, report) => {
+                json!({ "time": now(), "machine": machine, "name": name, "from": from, "report": report })
+            }
+            Said::Reinstall(Who { machine, name, from }, text) => {
+                json!({ "time": now(), "machine": machine, "name": name, "from": from, "reinstall": text })
+            }
+        };
+        writeln!(self.out, "{value}")?;
+        self.out.flush()
+    }
+}
+
+fn with_event(mut line: Value, event: &Event) -> Value {
+    if let (Some(line), Ok(Value::Object(event))) = (line.as_object_mut(), serde_json::to_value(event)) {
+        line.extend(event);
+    }
+    line
+}
+
+pub struct Plain<W> {
+    pub out: W,
+    pub offset: UtcOffset,
+    pub last_progress: HashMap<String, Instant>,
+}
+
+impl<W: Write + Send> Show for Plain<W> {
+    fn show(&mut self, said: Said) -> std::io::Result<()> {
+        let time = clock(self.offset);
+        match said {
+            Said::Listening(url) => writeln!(self.out, "listening on {url}")?,
+            Said::Note(text) => writeln!(self.out, "{time} {text}")?,
+            Said::Problem(text) => {
+                for line in text.lines() {
+                    writeln!(self.out, "{time} {}", clean(line))?;
+                }
+            }
+            Said::Event(who, event) => {
+                if event.progress.is_some() {
+                    let last = self.last_progress.get(&who.machine);
+                    if last.is_some_and(|last| last.elapsed() < PROGRESS_EVERY) {
+                        return Ok(());
+                    }
+                    self.last_progress.insert(who.machine.clone(), Instant::now());
+                }
+                writeln!(self.out, "{time} {who}  {}", event_line(&event))?;
+            }
+            Said::Report(who, report) => {
+                self.last_progress.remove(&who.machine);
+                for line in report_lines(&report) {
+                    writeln!(self.out, "{time} {who}  {line}")?;
+                }
+            }
+            Said::Reinstall(who, text) => writeln!(self.out, "{time} {who}  reinstall {text}")?,
+        }
+        self.out.flush()
+    }
+}
+
+pub struct Terminal {
+    pub lines: MultiProgress,
+    pub offset: UtcOffset,
+    pub machines: HashMap<String, ProgressBar>,
+}
+
+impl Terminal {
+    fn bar(&mut self, who: &Who) -> ProgressBar {
+        let lines = &self.lines;
+        let new = || lines.add(ProgressBar::new_spinner());
+        let bar = self.machines.entry(who.machine.clone()).or_insert_with(new);
+        bar.set_prefix(who.to_string());
+        bar.clone()
+    }
+}
+
+impl Show for Terminal {
+    fn show(&mut self, said: Said) -> std::io::Result<()> {
+        let time = clock(self.offset);
+        match said {
+            Said::Listening(url) => self.lines.println(format!("listening on {url}")),
+            Said::Note(text) => self.lines.println(format!("{time} {}", clean(&text))),
+            Said::Problem(text) => {
+                text.lines().try_for_each(|line| self.lines.println(red(&format!("{time} {}", clean(line)))))
+            }
+            Said::Event(who, event) => {
+                let bar = self.bar(&who);
+                let total =
+                    event.progress.and_then(|progress| progress.total_bytes.map(|total| (progress.bytes, total)));
+                bar.set_style(style(total.is_some()));
+                let (bytes, total) = total.unwrap_or((0, 1));
+                bar.set_length(total);
+                bar.set_position(bytes);
+                bar.set_message(event_line(&event));
+                Ok(())
+            }
+            Said::Report(who, report) => {
+                let bar = self.bar(&who);
+                bar.set_style(style(false));
+                let lines = report_lines(&report);
+                bar.set_message(format!("{time}  {}", lines.first().map(String::as_str).unwrap_or_default()));
+                lines.iter().try_for_each(|line| self.lines.println(format!("{time} {who}  {line}")))
+            }
+            Said::Reinstall(who, text) => self.lines.println(format!("{time} {who}  reinstall {text}")),
+        }
+    }
+
+    fn end(&mut self) {
+        self.machines.values().for_each(ProgressBar::abandon);
+    }
+}
+
+fn style(with_bar: bool) -> ProgressStyle {
+    let template = if with_bar { "{prefix:32} {bar:16} {wide_msg}" } else { "{prefix:32} {wide_msg}" };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// For a terminal.
+fn red(line: &str) -> String {
+    format!("\u{1b}[31m{line}\u{1b}[0m")
+}
+
+fn clock(offset: UtcOffset) -> String {
+    let now = OffsetDateTime::now_utc().to_offset(offset);
+    now.format(format_description!("[hour]:[minute]:[second]")).unwrap_or_default()
+}
+
+/// `Installing  image.burn  120 MB of 207 MB, 31.0 MB/s, 3 s left`.
+fn event_line(event: &Event) -> String {
+    let mut parts = vec![event.event.to_string()];
+    parts.extend(event.stage.as_deref().map(clean));
+    match &event.progress {
+        Some(progress) => parts.push(progress.to_string()),
+        None => parts.extend(Some(clean(&event.message)).filter(|text| !text.is_empty())),
+    }
+    parts.join("  ")
+}
+
+/// How it ended, and the seconds by step.
+fn report_lines(report: &Report) -> Vec<String> {
+    let step = report.step.as_deref().map(|step| format!(" at {}", clean(step))).unwrap_or_default();
+    let head = if report.success { "installed".to_owned() } else { format!("FAILED{step}") };
+    let mut message = report.message.lines().map(clean);
+    let mut lines = vec![format!("{head}: {}", message.next().unwrap_or_default())];
+    lines.extend(message.map(|line| format!("    {line}")));
+    if !report.timings.is_empty() {
+        lines.extend(StageTime::table(&report.timings).lines().map(|line| format!("    {}", clean(line))));
+    }
+    lines.extend(report.erased.iter().map(|disk| {
+        let Erased { device, serial, proof, seconds, .. } = disk;
+        clean(&format!("    {device} {serial} erased in {}: {proof}", text::seconds(*seconds)))
+    }));
+    lines.extend(report.burn.as_ref().map(|burn| clean(&format!("    the image: {burn}"))));
+    lines.extend(report.peak_rss_bytes.map(|bytes| format!("    the agent's memory at most {}", text::bytes(bytes))));
+    lines
+}
