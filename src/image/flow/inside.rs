@@ -202,8 +202,8 @@ impl Out {
 
     fn fail(&mut self, error: &io::Error) -> io::Result<()> {
         let is_content = error.kind() == io::ErrorKind::InvalidData;
-        let mut text = error.to_string();
-        text.truncate(text.floor_char_boundary(TEXT_BYTES));
+        let text = error.to_string();
+        let text = String::from_utf8_lossy(&text.as_bytes()[..text.len().min(TEXT_BYTES)]).into_owned();
         self.event(&Event::Failed { is_content, text })?;
         self.flush()
     }

@@ -179,7 +179,7 @@ const MOST_STAGES: u8 = 16;
 impl<'a> Event<'a> {
     /// Takes one off the front of a packet; `None` when it is none.
     pub fn take(packet: &mut &'a [u8]) -> Option<Event<'a>> {
-        let mut words = Words(*packet);
+        let mut words = Words(packet);
         let event = match words.u8()? {
             READY => Event::Ready { landlock: words.u8()? != 0 },
             LENT => Event::Lent {

@@ -61,6 +61,7 @@ fn a_worker_has_nothing_but_its_socket_and_no_power() {
     worker.give().unwrap();
     let process = format!("/proc/{}", worker.id().unwrap());
     let status = std::fs::read_to_string(format!("{process}/status")).unwrap();
+    println!("{status}");
     let has = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("no {name} in {status}"))
