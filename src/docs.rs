@@ -314,3 +314,30 @@ fn the_commands_in_the_docs_are_understood() {
     }
     assert!(found > 15, "{found}");
 }
+
+#[test]
+fn the_servers_unit_is_one_and_leaves_it_no_power() {
+    let unit = include_str!("../docs/drophammer-serve.service");
+    let has = |line: &str| unit.lines().any(|has| has == line);
+    for line in [
+        "User=drophammer",
+        "CapabilityBoundingSet=",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "ReadWritePaths=/srv/drophammer",
+        "SystemCallFilter=@system-service",
+    ] {
+        assert!(has(line), "{line}");
+    }
+    assert!(has("ExecStart=/usr/local/bin/drophammer serve /srv/drophammer"));
+    // What is not installed here is not looked for.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drophammer-serve.service");
+    fs::write(&file, unit.replace("/usr/local/bin/drophammer", "/bin/true")).unwrap();
+    for args in [&["verify"][..], &["security", "--offline=true", "--threshold=20"]] {
+        // Without systemd there is nobody to ask.
+        let Ok(said) = std::process::Command::new("systemd-analyze").args(args).arg(&file).output() else { return };
+        let words = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+        assert!(said.status.success() && !words.contains("Unknown key"), "{words}");
+    }
+}
