@@ -35,6 +35,7 @@ pub mod inventory;
 pub mod jail;
 pub mod layout;
 pub mod marker;
+pub mod network;
 #[cfg(feature = "serve")]
 pub mod operator;
 #[cfg(all(feature = "agent", feature = "desk"))]
