@@ -43,6 +43,18 @@ pub fn schema() -> Value {
                 "default": "quick",
                 "description": "How thoroughly disks are erased before they are made anew.",
             },
+            "finish": {
+                "enum": ["auto", "image", "builtin", "none", null],
+                "default": "auto",
+                "description": "What makes the image boot on this machine: its installer if it has one or else drophammer, its installer, drophammer, nobody.",
+            },
+            "kernel_arguments": list("Further arguments of the installed kernel, one word each."),
+            "boot_order": {
+                "enum": ["pxe", "disk", "keep", null],
+                "default": "pxe",
+                "description": "Where the installed system comes among the entries of an EFI firmware: after the network, first, or the order stays.",
+            },
+            "network": any("Addresses of the installed system, in version 2 of netplan's format."),
             "networks": any("Passed on to the image as it is written."),
             "dns_servers": any("Passed on to the image as it is written."),
             "ntp_servers": any("Passed on to the image as it is written."),
