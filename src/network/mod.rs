@@ -9,6 +9,7 @@ mod fields;
 mod fits;
 mod ifupdown;
 mod ini;
+mod known;
 mod metal;
 mod names;
 mod netplan;
@@ -165,7 +166,7 @@ impl Network {
     }
 
     /// Name servers and search domains of all devices, as a file for what asks no daemon.
-    pub fn resolv_conf(&self) -> Option<Rendered> {
+    fn resolv_conf(&self) -> Option<Rendered> {
         let (mut servers, mut domains) = (Vec::new(), Vec::new());
         for (_, settings) in self.devices() {
             for server in settings.nameservers.iter().filter(|server| !servers.contains(server)).collect::<Vec<_>>() {

@@ -1,6 +1,6 @@
 //! netplan's version 2 again, as netplan and cloud-init read it: in one spelling that their old versions know too.
 
-use super::bonding::Kind;
+use super::bonding::{Kind, MII_MILLISECONDS};
 use super::{Bond, Card, Ethernet, Network, Rendered, Route, Settings, WRITTEN_BY};
 use crate::inventory::Nic;
 use std::fmt::Display;
@@ -49,7 +49,9 @@ impl Network {
     /// each card gets a name.
     pub(super) fn cloud_init(&self, nics: &[Nic]) -> Vec<Rendered> {
         let mut yaml = Yaml { text: WRITTEN_BY.to_owned(), depth: 0 };
-        self.yaml(&mut yaml, |id| Some(self.given_name(id, nics)));
+        let mut network = self.clone();
+        network.bonds.values_mut().for_each(without_arp);
+        network.yaml(&mut yaml, |id| Some(self.given_name(id, nics)));
         let path = "/var/lib/cloud/seed/nocloud/network-config".to_owned();
         vec![Rendered { path, mode: 0o600, content: yaml.text }]
     }
@@ -85,6 +87,14 @@ impl Network {
                 }
             });
         }
+    }
+}
+
+/// cloud-init fails over netplan's name of the ARP targets, and netplan over its. So such a bond watches the carrier.
+fn without_arp(bond: &mut Bond) {
+    let had = bond.parameters.remove("arp-interval").is_some() && bond.parameters.remove("arp-ip-targets").is_some();
+    if had {
+        bond.parameters.insert("mii-monitor-interval".to_owned(), MII_MILLISECONDS.to_owned());
     }
 }
 

@@ -72,6 +72,9 @@ impl Network {
         if !self.ethernets.contains_key(id) {
             ini.set("ConfigureWithoutCarrier", "yes");
         }
+        if settings.dhcp4 && settings.mtu.is_none() {
+            ini.section("DHCPv4").set("UseMTU", "yes");
+        }
         settings.routes.iter().for_each(|one| route(ini, one));
     }
 }

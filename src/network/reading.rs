@@ -3,6 +3,7 @@
 use super::address::{destination, ip, mac, own};
 use super::bonding::{DEFAULT_MODE, Kind, MII_MILLISECONDS, PARAMETERS, Parameter};
 use super::fields::{Field, Fields, Reader, child, nearest};
+use super::known::{PARAMETERS_UNREAD, ROUTE, ROUTE_UNREAD, SETTINGS, TOP, TOP_UNREAD, UNREAD};
 use super::names::{id, interface};
 use super::{Bond, Card, Cidr, Ethernet, Network, Route, Settings, Vlan};
 use crate::problem::Problem;
@@ -10,62 +11,6 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-const TOP: &[&str] = &["version", "ethernets", "bonds", "vlans"];
-const TOP_UNREAD: &[&str] = &[
-    "renderer",
-    "bridges",
-    "dummy-devices",
-    "modems",
-    "nm-devices",
-    "openvswitch",
-    "tunnels",
-    "virtual-ethernets",
-    "vrfs",
-    "wifis",
-];
-const SETTINGS: [&str; 10] =
-    ["dhcp4", "dhcp6", "accept-ra", "addresses", "gateway4", "gateway6", "nameservers", "routes", "mtu", "optional"];
-const UNREAD: &[&str] = &[
-    "activation-mode",
-    "critical",
-    "dhcp-identifier",
-    "dhcp4-overrides",
-    "dhcp6-overrides",
-    "emit-lldp",
-    "generic-receive-offload",
-    "generic-segmentation-offload",
-    "ignore-carrier",
-    "infiniband-mode",
-    "ipv6-address-generation",
-    "ipv6-address-token",
-    "ipv6-mtu",
-    "ipv6-privacy",
-    "large-receive-offload",
-    "link-local",
-    "macaddress",
-    "openvswitch",
-    "optional-addresses",
-    "ra-overrides",
-    "receive-checksum-offload",
-    "renderer",
-    "routing-policy",
-    "tcp-segmentation-offload",
-    "tcp6-segmentation-offload",
-    "transmit-checksum-offload",
-    "wakeonlan",
-];
-const PARAMETERS_UNREAD: &[&str] = &[
-    "all-slaves-active",
-    "arp-all-targets",
-    "arp-validate",
-    "gratuitous-arp",
-    "learn-packet-interval",
-    "packets-per-slave",
-    "resend-igmp",
-];
-const ROUTE: &[&str] = &["to", "via", "metric", "on-link"];
-const ROUTE_UNREAD: &[&str] =
-    &["advertised-mss", "advertised-receive-window", "congestion-window", "from", "mtu", "scope", "table", "type"];
 const MTU: (u32, u32) = (68, 65_535);
 /// What IPv6 needs of every link.
 const MTU_OF_IPV6: u32 = 1280;

@@ -1,15 +1,15 @@
 //! What sets up the network in an installed system, how it is found, and what else the finisher must know of it.
 
-use super::{Network, Rendered};
+use super::{Network, Rendered, WRITTEN_BY};
 use crate::inventory::Nic;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    CloudInit,
     Netplan,
     NetworkManager,
     Ifupdown,
     Networkd,
+    CloudInit,
 }
 
 /// Files of the image that would configure cards besides ours: in that folder, with one of these endings.
@@ -19,9 +19,13 @@ pub struct Aside {
     pub endings: &'static [&'static str],
 }
 
-/// In the order in which they are asked: cloud-init and netplan steer the others, and systemd brings networkd everywhere.
+/// In the order in which they are asked: netplan steers the next two, and systemd brings networkd nearly everywhere. cloud-init is
+/// the last. It would write the same files, and loses some: for networkd it makes no bond and no VLAN, for ifupdown no VLAN whose
+/// name does not say it, and `on-link` for none but netplan (22.4, Debian 12).
 const ALL: [System; 5] =
-    [System::CloudInit, System::Netplan, System::NetworkManager, System::Ifupdown, System::Networkd];
+    [System::Netplan, System::NetworkManager, System::Ifupdown, System::Networkd, System::CloudInit];
+
+const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 
 impl System {
     /// What the tree has, by paths in it.
@@ -35,7 +39,7 @@ impl System {
 
     fn programs(self) -> &'static [&'static str] {
         match self {
-            System::CloudInit => &["/usr/bin/cloud-init"],
+            System::CloudInit => &[CLOUD_INIT],
             System::Netplan => &["/usr/sbin/netplan", "/usr/bin/netplan"],
             System::NetworkManager => &["/usr/sbin/NetworkManager", "/usr/bin/NetworkManager"],
             System::Ifupdown => &["/sbin/ifup", "/usr/sbin/ifup"],
@@ -76,8 +80,8 @@ impl System {
         }
     }
 
-    /// Must `/etc/resolv.conf` be a file of ours ([`Network::resolv_conf`]), because nothing in the tree would write one?
-    pub fn needs_resolv_conf(self, has: &dyn Fn(&str) -> bool) -> bool {
+    /// Would nothing in the tree write `/etc/resolv.conf`?
+    fn needs_resolv_conf(self, has: &dyn Fn(&str) -> bool) -> bool {
         let resolved = ["/usr/lib/systemd/systemd-resolved", "/lib/systemd/systemd-resolved"];
         match self {
             System::CloudInit | System::NetworkManager => false,
@@ -97,5 +101,17 @@ impl Network {
             System::NetworkManager => self.network_manager(nics),
             System::Ifupdown => self.ifupdown(nics),
         }
+    }
+
+    /// The files that a tree needs besides: name servers where no daemon takes them, and a word to a cloud-init that is not asked.
+    pub fn besides(&self, system: System, has: &dyn Fn(&str) -> bool) -> Vec<Rendered> {
+        let resolv_conf = self.resolv_conf().filter(|_| system.needs_resolv_conf(has));
+        let is_not_asked = system != System::CloudInit && has(CLOUD_INIT);
+        let cloud_init = is_not_asked.then(|| Rendered {
+            path: "/etc/cloud/cloud.cfg.d/99-drophammer-network.cfg".to_owned(),
+            mode: 0o644,
+            content: format!("{WRITTEN_BY}network: {{config: disabled}}\n"),
+        });
+        resolv_conf.into_iter().chain(cloud_init).collect()
     }
 }

@@ -372,21 +372,32 @@ fn a_bond_sees_a_lost_link_without_being_told_to() {
 fn the_system_of_a_tree() {
     let found = |paths: &[&str]| System::found(&|path| paths.contains(&path));
     let everything = [
-        "/usr/bin/cloud-init",
         "/usr/sbin/netplan",
         "/usr/sbin/NetworkManager",
         "/sbin/ifup",
         "/lib/systemd/systemd-networkd",
+        "/usr/bin/cloud-init",
     ];
-    let expected = [System::CloudInit, System::Netplan, System::NetworkManager, System::Ifupdown, System::Networkd];
+    let expected = [System::Netplan, System::NetworkManager, System::Ifupdown, System::Networkd, System::CloudInit];
     for (index, expected) in expected.into_iter().enumerate() {
         assert_eq!(found(&everything[index..]), Some(expected));
     }
     assert_eq!(found(&[]), None);
-    let off = [&["/etc/cloud/cloud-init.disabled"][..], &everything].concat();
-    assert_eq!(found(&off), Some(System::Netplan));
-    assert!(System::Networkd.needs_resolv_conf(&|_| false));
-    assert!(!System::Networkd.needs_resolv_conf(&|path| path == "/lib/systemd/systemd-resolved"));
+    assert_eq!(found(&["/etc/cloud/cloud-init.disabled", "/usr/bin/cloud-init"]), None);
+}
+
+#[test]
+fn what_a_tree_needs_besides() {
+    let network = read(&json!({"ethernets": {"lan0": {"dhcp4": true, "nameservers": {"addresses": ["10.0.0.53"]}}}}));
+    let paths = |system, paths: &[&str]| {
+        let files = network.besides(system, &|path| paths.contains(&path));
+        files.into_iter().map(|file| file.path).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(System::Networkd, &[]), ["/etc/resolv.conf"]);
+    assert_eq!(paths(System::Ifupdown, &["/sbin/resolvconf"]), [""; 0]);
+    let off = "/etc/cloud/cloud.cfg.d/99-drophammer-network.cfg";
+    assert_eq!(paths(System::Networkd, &["/lib/systemd/systemd-resolved", "/usr/bin/cloud-init"]), [off]);
+    assert_eq!(paths(System::CloudInit, &["/usr/bin/cloud-init"]), [""; 0]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One YAML file of the operator as data: which fields it may have, and what their values must be.
 
 mod all;
+mod network;
 mod node;
 
 pub use node::{at, nearest};
@@ -185,6 +186,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
+        wrong.extend(field(given, "network").map(network::problems).unwrap_or_default());
     }
     match id {
         Ok(id) if wrong.is_empty() => Ok(Machine {

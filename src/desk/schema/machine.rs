@@ -54,7 +54,7 @@ pub fn schema() -> Value {
                 "default": "pxe",
                 "description": "Where the installed system comes among the entries of an EFI firmware: after the network, first, or the order stays.",
             },
-            "network": any("Addresses of the installed system, in version 2 of netplan's format."),
+            "network": network(),
             "networks": any("Passed on to the image as it is written."),
             "dns_servers": any("Passed on to the image as it is written."),
             "ntp_servers": any("Passed on to the image as it is written."),
@@ -103,6 +103,34 @@ pub fn schema() -> Value {
     })
 }
 
+/// The kinds of devices. What is in them the reader judges, in better words than a schema has.
+fn network() -> Value {
+    let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
+    let fields = json!({
+        "version": {"enum": [2, "2", null], "description": "Only version 2 is read."},
+        "ethernets": devices("Cards, found by match.macaddress or named by their id."),
+        "bonds": devices("Several cards as one."),
+        "vlans": devices("Tagged networks on a card or a bond."),
+    });
+    json!({
+        "type": ["object", "null"],
+        "description": "The network of the installed system, in version 2 of netplan's format.",
+        "additionalProperties": false,
+        "properties": {
+            "version": fields["version"],
+            "ethernets": fields["ethernets"],
+            "bonds": fields["bonds"],
+            "vlans": fields["vlans"],
+            "network": {
+                "type": ["object", "null"],
+                "description": "The same, as a file of netplan has it.",
+                "additionalProperties": false,
+                "properties": fields,
+            },
+        },
+    })
+}
+
 #[cfg(feature = "serve")]
 #[cfg(test)]
 mod tests {
@@ -141,6 +169,14 @@ mod tests {
             (json!({"id": ID}), true),
             (json!({"id": ID, "macs": ["52-54-00-AA-00-01"], "locked": true, "allocation": null}), true),
             (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "erase": "secure"}}), true),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "network": {"ethernets": {"lan0": {}}}}}),
+                true,
+            ),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "network": {"wifis": {}}}}),
+                false,
+            ),
             (json!({}), false),
             (json!({"id": "7"}), false),
             (json!({"id": ID, "mac": []}), false),
