@@ -1,11 +1,13 @@
 //! One YAML file of the operator as data: which fields it may have, and what their values must be.
 
 mod all;
+mod network;
 mod node;
 
 pub use node::{at, nearest};
 
 use super::ipxe;
+use crate::allocation::{BootOrder, Finish, wrong_argument};
 use crate::steps::Erase;
 use marked_yaml::Spanned;
 use node::{field, json, parse, read};
@@ -67,6 +69,15 @@ pub struct Allocation {
     /// `quick`, `secure` or `none`.
     #[serde(default)]
     pub erase: Erase,
+    /// `auto`, `image`, `builtin` or `none`.
+    pub finish: Option<Finish>,
+    #[serde(default)]
+    pub kernel_arguments: Vec<Spanned<String>>,
+    /// `pxe`, `disk` or `keep`.
+    #[serde(default)]
+    pub boot_order: BootOrder,
+    #[serde(default, rename = "network")]
+    _network: Option<IgnoredAny>,
     #[serde(default, rename = "networks")]
     _networks: Option<IgnoredAny>,
     #[serde(default, rename = "dns_servers")]
@@ -82,8 +93,8 @@ pub struct Allocation {
     pub passed_on: serde_json::Map<String, Value>,
 }
 
-/// Fields of an allocation that are the image's business, not ours.
-const PASSED_ON: [&str; 5] = ["networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
+/// Fields of an allocation that the agent or the image understands.
+const PASSED_ON: [&str; 6] = ["network", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
 /// `images/*.yaml`, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +105,7 @@ pub struct Image {
     /// URLs of other places with the same image.
     pub mirrors: Vec<String>,
     pub digest: Option<String>,
+    pub finish: Option<Finish>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +140,7 @@ struct RawImage {
     #[serde(default)]
     mirrors: Vec<Spanned<String>>,
     digest: Option<Spanned<String>>,
+    finish: Option<Finish>,
 }
 
 /// Console arguments of a machine whose file names none, or that has no file.
@@ -168,8 +181,12 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             let command = format!("`drophammer machine reinstall {} --image IMAGE`", *raw.id);
             check(order, Err(format!("{message} {command}")));
         }
+        for argument in &allocation.kernel_arguments {
+            check(argument, wrong_argument(argument).map_or(Ok(()), |why| Err(why.to_owned())));
+        }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
+        wrong.extend(field(given, "network").map(network::problems).unwrap_or_default());
     }
     match id {
         Ok(id) if wrong.is_empty() => Ok(Machine {
@@ -232,7 +249,7 @@ pub fn image(text: &str) -> Result<Image, String> {
     }
     let digest = raw.digest.map(|digest| digest.to_lowercase());
     let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
-    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, mirrors, digest })
+    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, mirrors, digest, finish: raw.finish })
 }
 
 /// Where the agent can get an image from.
