@@ -96,8 +96,8 @@ impl Machine {
             | OfRun::TellPointOfNoReturn { .. }
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
-            | OfRun::RunInstaller { .. }
-            | OfRun::AdaptImage { .. }
+            | OfRun::Finish(_)
+            | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
             | OfRun::LoadKernel
