@@ -124,7 +124,9 @@ fn esps(layout: &Layout, inventory: &Inventory, decided: &Decided) -> Vec<Esp> {
     let parts = disks.flat_map(|(disk, found)| disk.partitions.iter().map(move |part| (disk, found, part)));
     let esps = parts.filter_map(|(disk, found, part)| {
         let (filesystem, array) = esp_on(layout, disk, part)?;
-        let place = place(decided, found, part.number)?;
+        let made = made_place(decided, found, part.number);
+        // What is kept is written where the layout mounts it, and nowhere else.
+        let place = made.or_else(|| kept_place(found, part.number).filter(|_| filesystem.path.is_some()))?;
         Some(Esp {
             device: place.device,
             disk: found.device.clone(),
@@ -158,11 +160,14 @@ fn esp_on<'a>(
     mirrors.find_map(|raid| Some((vfat(&raid.arrayname)?, Some(raid.arrayname.clone()))))
 }
 
-/// Where the partition is, or will be.
-fn place(decided: &Decided, disk: &inventory::Disk, number: u32) -> Option<NewPartition> {
-    if let Some(table) = decided.tables.iter().find(|table| table.device == disk.device) {
-        return table.partitions.iter().find(|part| part.number == number).cloned();
-    }
+/// Where the partition will be.
+fn made_place(decided: &Decided, disk: &inventory::Disk, number: u32) -> Option<NewPartition> {
+    let table = decided.tables.iter().find(|table| table.device == disk.device)?;
+    table.partitions.iter().find(|part| part.number == number).cloned()
+}
+
+/// Where the partition is.
+fn kept_place(disk: &inventory::Disk, number: u32) -> Option<NewPartition> {
     let part = disk.table.iter().flat_map(|table| &table.partitions).find(|part| part.number == number)?;
     let sector_bytes = u64::from(disk.sector_bytes.max(1));
     let first_lba = part.start_bytes / sector_bytes;

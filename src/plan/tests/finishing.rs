@@ -171,3 +171,18 @@ fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
     assert!(plan.contains("hostname web-1; SSH keys of the owner: 0; no machine-id"), "{plan}");
     assert!(plan.contains("boot loader for UEFI on sda1; the kernel of the image\n"), "{plan}");
 }
+
+/// A copy on a kept disk would be a write that the layout does not ask for.
+#[test]
+fn an_esp_on_a_kept_disk_counts_where_the_layout_mounts_it_alone() {
+    let mut two = layout();
+    two.disks[1].partitions[0].kind = Some(PartitionKind::Boot);
+    for (path, expected) in [("", &["/dev/sda1"][..]), ("/srv", &["/dev/sda1", "/dev/sdb1"])] {
+        two.filesystems[0] = filesystem(path, "/dev/sdb1", Format::Vfat, "srv");
+        let first = make(&two, &machine(), Mode::Install).unwrap();
+        assert_eq!(finishing(&first).esps.len(), 2);
+        let again = make(&two, &after(&first, machine()), Mode::Reinstall).unwrap();
+        let esps: Vec<&str> = finishing(&again).esps.iter().map(|esp| esp.device.as_str()).collect();
+        assert_eq!(esps, expected, "{path:?}");
+    }
+}
