@@ -321,8 +321,8 @@ fn targets(operation: &Operation) -> Vec<&str> {
             | OfRun::MountReadOnly(_)
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
-            | OfRun::RunInstaller { .. }
-            | OfRun::AdaptImage { .. }
+            | OfRun::Finish(_)
+            | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
             | OfRun::LoadKernel

@@ -218,8 +218,8 @@ impl Session {
             }
             OfRun::GrowFilesystem(mount) => self.grow(mount),
             OfRun::WriteMachineFiles { files } => self.write_machine_files(files),
-            OfRun::RunInstaller { devices } => self.run_installer(devices),
-            OfRun::AdaptImage { devices } => self.adapt_image(devices),
+            OfRun::Finish(finishing) => self.finish(finishing),
+            OfRun::AdaptImage(finishing) => self.adapt_image(finishing),
             OfRun::ExtendFstab(entries) => fstab::extend(&self.root()?, entries),
             OfRun::WriteFstab(entries) => fstab::write(&self.root()?, entries),
             OfRun::LoadKernel => self.load_kernel(),

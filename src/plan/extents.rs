@@ -134,8 +134,8 @@ impl Ground<'_> {
                 | OfRun::GrowFilesystem(_)
                 | OfRun::BurnImage { .. }
                 | OfRun::WriteMachineFiles { .. }
-                | OfRun::RunInstaller { .. }
-                | OfRun::AdaptImage { .. }
+                | OfRun::Finish(_)
+                | OfRun::AdaptImage(_)
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
                 | OfRun::LoadKernel

@@ -290,6 +290,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_the_installed_system_is_read() {
+        let text = format!(
+            "id: {ID}\nallocation:\n  id: a1\n  hostname: h\n  image: i\n  finish: builtin\n  kernel_arguments: [quiet, a=1]\n\
+             \x20 boot_order: disk\n  network: {{version: 2, ethernets: {{lan: {{addresses: [192.0.2.7/24]}}}}}}\n"
+        );
+        let allocation = machine(&text).unwrap().allocation.unwrap();
+        assert_eq!((allocation.finish, allocation.boot_order), (Some(Finish::Builtin), BootOrder::Disk));
+        let arguments: Vec<&str> = allocation.kernel_arguments.iter().map(|argument| argument.as_str()).collect();
+        assert_eq!(arguments, ["quiet", "a=1"]);
+        let network = serde_json::json!({"version": 2, "ethernets": {"lan": {"addresses": ["192.0.2.7/24"]}}});
+        assert_eq!(allocation.passed_on["network"], network);
+        assert_eq!(image("id: i\nfile: i.tar\nfinish: none\n").unwrap().finish, Some(Finish::None));
+        assert!(image("id: i\nfile: i.tar\nfinish: us\n").unwrap_err().starts_with("3:9: "));
+    }
+
+    #[test]
     fn a_machine_without_allocation() {
         for rest in ["", "allocation:", "allocation: null", "allocation: ~"] {
             assert!(machine(&format!("id: {ID}\n{rest}\n")).unwrap().allocation.is_none(), "{rest}");
@@ -333,6 +349,11 @@ mod tests {
                     "6:14: a file orders no reinstall any more: take this line out, and use `drophammer machine reinstall {ID} --image IMAGE`"
                 ),
             ),
+            (
+                &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, kernel_arguments: [quiet, 'a b']}}\n"),
+                "2:70: an argument of the kernel is one word",
+            ),
+            (&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, finish: us}}\n"), "builtin"),
             ("id: [\n", "2:"),
             ("- 1\n", "mapping"),
             ("", "missing field `id`"),

@@ -57,8 +57,8 @@ fn by_the_run(operation: &OfRun) -> Vec<&str> {
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
-        | OfRun::RunInstaller { .. }
-        | OfRun::AdaptImage { .. }
+        | OfRun::Finish(_)
+        | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::LoadKernel

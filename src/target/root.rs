@@ -10,6 +10,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// No file that is read from the target is larger than this.
@@ -59,6 +60,39 @@ impl Root {
         fchmod(&file, Mode::from_bits_truncate(mode))?;
         file.write_all(content)?;
         file.sync_all()
+    }
+
+    /// Replaces a file, whose owner and mode stay. A new one is root's and has this mode.
+    ///
+    /// # Errors
+    /// As [`Root::write`].
+    pub fn rewrite(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        let was = self.open_file(path).and_then(|file| file.metadata()).ok();
+        self.write(path, mode, content)?;
+        match was {
+            Some(was) => self.give(path, (was.uid(), was.gid()), was.mode() & 0o7777),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a file or a directory to this user and group.
+    ///
+    /// # Errors
+    /// It is not there, or the filesystem refuses.
+    pub fn give(&self, path: &str, (user, group): (u32, u32), mode: u32) -> Result<()> {
+        let give = || {
+            let file = File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
+            std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
+            // Last: chown(2) takes set-user-ID away.
+            Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
+        };
+        let given: io::Result<()> = give();
+        given.context(Phase::Target, || format!("change the owner of {path} in the target"))
+    }
+
+    /// Is something there? Symlinks are followed within the target.
+    pub fn has(&self, path: &str) -> bool {
+        self.resolve(path, OFlag::O_PATH).is_ok()
     }
 
     /// Opens a regular file for reading; symlinks are followed within the target.
@@ -252,5 +286,17 @@ mod tests {
         }
         root.write("/fifo", 0o600, b"now a file").unwrap();
         assert_eq!(root.read("/fifo").unwrap(), "now a file");
+    }
+    #[test]
+    fn a_rewritten_file_keeps_its_mode() {
+        let (_dir, root, _) = target();
+        let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o7777;
+        root.rewrite("/shadow", 0o600, b"new").unwrap();
+        assert_eq!(mode("shadow"), 0o600);
+        fs::set_permissions(root.path().join("shadow"), PermissionsExt::from_mode(0o640)).unwrap();
+        root.rewrite("/shadow", 0o600, b"again").unwrap();
+        assert_eq!((mode("shadow"), root.read("/shadow").unwrap().as_str()), (0o640, "again"));
+        assert!(root.has("/shadow") && !root.has("/none"));
+        root.give("/none", (0, 0), 0o600).unwrap_err();
     }
 }

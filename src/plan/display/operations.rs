@@ -1,6 +1,6 @@
 //! The operations of a stage as lines; the same thing done to many devices is one line.
 
-use super::short;
+use super::{finish, short};
 use crate::inventory::EraseMethod;
 use crate::layout::Size;
 use crate::plan::sectors::MIB;
@@ -29,15 +29,19 @@ pub fn lines(operations: &[Operation], sizes: &Sizes) -> Vec<String> {
 
 /// What is said about devices: before their names, after them, and on lines below.
 #[derive(PartialEq, Eq)]
-struct Said {
+pub(super) struct Said {
     before: String,
     after: String,
     below: Vec<String>,
 }
 
 impl Said {
-    fn after(after: impl Into<String>) -> Said {
+    pub(super) fn after(after: impl Into<String>) -> Said {
         Said { before: String::new(), after: after.into(), below: Vec::new() }
+    }
+
+    pub(super) fn with(self, below: Vec<String>) -> Said {
+        Said { below, ..self }
     }
 
     fn before(before: &str) -> Said {
@@ -102,11 +106,8 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         }
         OfRun::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
         OfRun::WriteMachineFiles { .. } => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
-        OfRun::RunInstaller { .. } => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
-        OfRun::AdaptImage { .. } => alone(
-            "/install-go or /install.sh of the image where it has one; what its boot loader boots is what is booted"
-                .to_owned(),
-        ),
+        OfRun::Finish(finishing) => (None, finish::tree(finishing)),
+        OfRun::AdaptImage(finishing) => alone(finish::raw(finishing.way).to_owned()),
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),

@@ -97,8 +97,8 @@ impl Machine {
             | OfRun::TellPointOfNoReturn { .. }
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
-            | OfRun::RunInstaller { .. }
-            | OfRun::AdaptImage { .. }
+            | OfRun::Finish(_)
+            | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
             | OfRun::LoadKernel

@@ -4,8 +4,8 @@
 
 use super::Extents;
 use super::{
-    BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, FstabEntry, Holder, Kept,
-    MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Finishing, FstabEntry, Holder,
+    Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
 use crate::marker::{MarkedDisk, Marker};
@@ -161,15 +161,11 @@ pub enum OfRun {
         #[serde(skip)]
         files: Box<MachineFiles>,
     },
-    /// `/install-go` or `/install.sh` in a chroot, with the nodes of these devices and of their partitions.
-    RunInstaller {
-        devices: Vec<String>,
-    },
-    /// Run the installer if the image has one. If not, make `/etc/metal/boot-info.yaml` from the files of its boot
-    /// loader.
-    AdaptImage {
-        devices: Vec<String>,
-    },
+    /// Make a machine that boots of the image's files: by the image's installer in a chroot, or without one.
+    Finish(Box<Finishing>),
+    /// The same for a raw image, which was made for any machine: without an installer it keeps its boot loader, and
+    /// `/etc/metal/boot-info.yaml` is made from the files of that.
+    AdaptImage(Box<Finishing>),
     /// `/etc/fstab`, in mount order.
     WriteFstab(Vec<FstabEntry>),
     /// Add lines to the image's own.
