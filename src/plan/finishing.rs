@@ -5,11 +5,12 @@ use super::stages::made;
 use super::verdict::{ArrayFate, Decided};
 use super::{
     BootFilesystem, Esp, FinishedArray, Finishing, FstabEntry, MachineFiles, NewPartition, Request, RootFilesystem,
-    RootVolume,
+    RootVolume, WantedNetwork,
 };
 use crate::allocation::{Allocation, Finish, wrong_argument, wrong_hostname};
-use crate::inventory::{self, Firmware, Inventory};
+use crate::inventory::{self, Firmware, Inventory, Nic};
 use crate::layout::{Disk, Filesystem, Format, Layout, PartitionKind, RaidLevel, partition_device};
+use crate::network::Network;
 use crate::problem::Problem;
 use crate::topology::Match;
 use uuid::Uuid;
@@ -23,7 +24,36 @@ pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec
     };
     let writes = matches!(allocation.finish(), Finish::Auto | Finish::Builtin);
     let words = if writes { wrong_words(allocation) } else { Vec::new() };
-    esp.into_iter().chain(words).collect()
+    let network = network(allocation, &inventory.nics).err().unwrap_or_default();
+    esp.into_iter().chain(words).chain(network).collect()
+}
+
+/// `network` is refused where it is wrong. `networks` are for the image, which may read in them what is not known here.
+fn network(allocation: &Allocation, nics: &[Nic]) -> Result<WantedNetwork, Vec<Problem>> {
+    if !allocation.network.is_null() {
+        let network = Network::read(&allocation.network).map_err(in_allocation)?;
+        let doubts = network.fits(nics).into_iter().map(|why| Problem::new("allocation.network", why));
+        let doubts: Vec<Problem> = doubts.collect();
+        return if doubts.is_empty() { Ok(WantedNetwork::Described(network)) } else { Err(doubts) };
+    }
+    if allocation.networks.is_null() {
+        return Ok(WantedNetwork::Unsaid);
+    }
+    let announced = Network::from_metal_stack(&allocation.networks, &allocation.dns_servers, nics);
+    match (announced, allocation.finish()) {
+        (Ok(network), _) => Ok(WantedNetwork::Announced(network)),
+        (Err(problems), Finish::Builtin) => Err(in_allocation(problems)),
+        (Err(_), _) => Ok(WantedNetwork::Unsaid),
+    }
+}
+
+fn in_allocation(problems: Vec<Problem>) -> Vec<Problem> {
+    let place = |place: String| match place.as_str() {
+        "" => "allocation.network".to_owned(),
+        inner if inner.starts_with("network") || inner.starts_with("dns_servers") => format!("allocation.{inner}"),
+        inner => format!("allocation.network.{inner}"),
+    };
+    problems.into_iter().map(|problem| Problem { place: place(problem.place.clone()), ..problem }).collect()
 }
 
 /// What an installer of the image may know better.
@@ -76,6 +106,8 @@ pub fn of(
         boot: boot.and_then(|(wanted, is)| Some(BootFilesystem { uuid: is.uuid()?.to_owned(), format: wanted.format })),
         boot_disks: boot.or(root).map(|(wanted, _)| disks_below(meant, &wanted.device)).unwrap_or_default(),
         fstab: fstab.to_vec(),
+        // What is wrong with it was refused.
+        network: network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
         files,
     })
 }
@@ -120,7 +152,8 @@ fn disks_below(meant: &Match, device: &str) -> Vec<String> {
 
 /// In the order of the layout's disks.
 fn esps(meant: &Match, decided: &Decided) -> Vec<Esp> {
-    let disks = meant.graph.layout.disks.iter().enumerate().filter_map(|(index, disk)| Some((disk, meant.disk(index)?)));
+    let disks =
+        meant.graph.layout.disks.iter().enumerate().filter_map(|(index, disk)| Some((disk, meant.disk(index)?)));
     let parts = disks.flat_map(|(disk, found)| disk.partitions.iter().map(move |part| (disk, found, part)));
     let esps = parts.filter_map(|(disk, found, part)| {
         let (filesystem, array) = esp_on(meant.graph.layout, disk, part)?;

@@ -9,7 +9,7 @@ mod request;
 mod stage;
 mod summary;
 
-pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume};
+pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, WantedNetwork};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use member::Member;

@@ -4,6 +4,7 @@ use super::{FstabEntry, MachineFiles};
 use crate::allocation::Finish;
 use crate::inventory::Firmware;
 use crate::layout::{Format, LvmType, RaidLevel};
+use crate::network::Network;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -26,9 +27,23 @@ pub struct Finishing {
     /// The disks below `/boot`, or below `/`: where a BIOS finds a boot loader.
     pub boot_disks: Vec<String>,
     pub fstab: Vec<FstabEntry>,
+    pub network: WantedNetwork,
     /// The allocation with its passwords and keys, and what else the installed system is told.
     #[serde(skip)]
     pub files: Box<MachineFiles>,
+}
+
+/// What the network of the installed system is to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WantedNetwork {
+    /// Nobody has said anything.
+    #[default]
+    Unsaid,
+    /// By `network` of the allocation.
+    Described(Network),
+    /// By metal-stack's `networks`, which a routing daemon would announce.
+    Announced(Network),
 }
 
 /// The filesystem with `/`.

@@ -3,6 +3,7 @@
 pub mod distribution;
 mod identity;
 mod metal;
+mod network;
 mod os_installer;
 mod owner;
 #[cfg(test)]
@@ -110,6 +111,9 @@ pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateT
             say("the image has no installer, and is left as it is");
             let files = &finishing.files;
             user_data::seed(root, files, &userdata(&files.assigned.allocation.user_data), say)?;
+            if user_data::has_cloud_init(root) {
+                network::seed(root, &finishing.network, &files.nics)?;
+            }
             Ok(Boots::Unsaid)
         }
         Who::Us => {
@@ -151,7 +155,8 @@ fn make_own(
     let ignition = user_data::ignition(root, &user_data, say);
     let needs_keys = identity::needs_host_keys(root, distribution, user_data::has_cloud_init(root));
     let script = Script::of(root)?;
-    if ignition.is_none() && !needs_keys && script.is_none() {
+    let unit = network::write(root, &finishing.network, &finishing.files.nics, say)?;
+    if ignition.is_none() && !needs_keys && script.is_none() && unit.is_none() {
         return Ok(());
     }
     let chroot = Chroot::open(root, &finishing.devices, say)?;
@@ -162,6 +167,7 @@ fn make_own(
         if let Some(program) = ignition {
             user_data::ignite(root, program, &user_data, &chroot, say)?;
         }
+        unit.iter().try_for_each(|unit| network::enable(unit, &chroot))?;
         script.iter().try_for_each(|script| script.run(installer::DEADLINE, &chroot))
     };
     let ran = run();
