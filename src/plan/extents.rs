@@ -122,6 +122,7 @@ impl Ground<'_> {
                 | OfRun::AdaptImage { .. }
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
+                | OfRun::WriteBootEntries(_)
                 | OfRun::LoadKernel
                 | OfRun::ProveKept(_)
                 | OfRun::WriteMarker(_)

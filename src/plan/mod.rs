@@ -3,6 +3,7 @@
 mod absent;
 mod already;
 mod arrays;
+pub mod booting;
 mod capacity;
 mod copies;
 mod devices;

@@ -1,5 +1,6 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
+mod booting;
 mod handed;
 mod identity;
 mod member;
@@ -8,6 +9,7 @@ mod request;
 mod stage;
 mod summary;
 
+pub use booting::{BootEntries, BootOrder, Esp};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use member::Member;

@@ -2,15 +2,16 @@
 
 use super::{Session, disk};
 use crate::allocation;
-use crate::boot::kexec;
+use crate::boot::{efi, kexec};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Hidden};
 use crate::image::{self, Beneath, Conflicts};
 use crate::marker::Marker;
-use crate::plan::{BurnDisk, MachineFiles};
+use crate::plan::{BootEntries, BurnDisk, MachineFiles};
 use crate::session::undo::Undo;
 use crate::storage::writeback;
 use crate::target::{self, installer};
+use std::path::Path;
 use std::time::Instant;
 use time::OffsetDateTime;
 
@@ -79,6 +80,14 @@ impl Session {
     pub(super) fn write_machine_files(&self, files: &MachineFiles) -> Result<()> {
         let root_uuid = self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid);
         target::files::write(&self.root()?, files, root_uuid, OffsetDateTime::now_utc())
+    }
+
+    /// The image's installer writes its own entries, if any.
+    pub(super) fn write_boot_entries(&self, planned: &BootEntries) {
+        if self.entries_wanted.is_empty() {
+            return self.say("boot entries are left to the image's installer");
+        }
+        efi::write(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| self.say(line));
     }
 
     pub(super) fn load_kernel(&mut self) -> Result<()> {

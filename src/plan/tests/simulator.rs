@@ -100,6 +100,7 @@ impl Machine {
             | OfRun::AdaptImage { .. }
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
+            | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
             | OfRun::ProveKept(_)
             | OfRun::WriteMarker(_)
