@@ -43,7 +43,7 @@ fn esp(table: &PartitionTable, part: &NewPartition) -> Esp {
 pub fn entries(uefi: bool, made_here: bool, hostname: &str, esps: Vec<Esp>, order: BootOrder) -> Option<Operation> {
     let label = format!("drophammer: {hostname}");
     let needed = uefi && made_here && !esps.is_empty();
-    needed.then(|| Operation::Run(OfRun::WriteBootEntries(BootEntries { label, esps, order })))
+    needed.then_some(Operation::Run(OfRun::WriteBootEntries(BootEntries { label, esps, order })))
 }
 
 #[cfg(test)]

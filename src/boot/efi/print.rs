@@ -47,7 +47,8 @@ fn arguments(optional: &[u8]) -> String {
     let units = optional.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
     let text = String::from_utf16(&units.collect::<Vec<_>>()).unwrap_or_default();
     let text = text.trim_end_matches('\0');
-    let is_text = optional.len() % 2 == 0 && text.chars().all(|letter| letter == ' ' || letter.is_ascii_graphic());
+    let is_text =
+        optional.len().is_multiple_of(2) && text.chars().all(|letter| letter == ' ' || letter.is_ascii_graphic());
     if is_text && !text.is_empty() { format!("  {text}") } else { format!("  {} bytes of data", optional.len()) }
 }
 

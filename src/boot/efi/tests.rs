@@ -116,17 +116,16 @@ fn uefi_another_tool_reads_what_is_written_and_writes_the_same() {
     let ours = LoadOption::of_file("theirs", &esp, r"\EFI\debian\shimx64.efi", "").unwrap();
     assert_eq!(theirs.entries[&theirs.order[0]], ours.bytes());
 
-    let full = (0..1000).find(|number| {
-        let filled = variables::write(path, &format!("Fill{number:04}"), &[7; 1000]);
-        filled.is_err_and(|error| error.raw_os_error() == Some(nix::libc::ENOSPC))
-    });
-    println!("{full:?} variables of 1000 bytes fit");
-    let long = EntryWanted { arguments: "x".repeat(1000), ..wanted()[0].clone() };
+    let filling = LoadOption::of_file("fill", &esp, "a", &"x".repeat(500)).unwrap().bytes();
+    let name = |number: u16| variables::entry_name(0x1000 + number);
+    let refused = (0..1000).find_map(|number| Some((number, variables::write(path, &name(number), &filling).err()?)));
+    let (full, error) = refused.unwrap();
+    println!("{full} entries of {} bytes fit: {error}", filling.len());
+    let long = EntryWanted { arguments: "x".repeat(900), ..wanted()[0].clone() };
     let lines = said(path, &planned(), &[wanted()[1].clone(), long]);
-    println!("{}", lines.join("\n"));
-    assert!(lines.iter().any(|line| line.contains("No space left on device")), "{lines:?}");
-    for number in 0..full.unwrap() {
-        variables::remove(path, &format!("Fill{number:04}")).unwrap();
-    }
+    println!("{}", lines[0]);
+    assert!(lines[0].contains("No space left on device") && lines[0].contains("efibootmgr -B"), "{}", lines[0]);
+    assert_eq!(Variables::read(path).unwrap().entries.len(), theirs.entries.len() + usize::from(full));
+    (0..full).for_each(|number| variables::remove(path, &name(number)).unwrap());
     said(path, &planned(), &wanted()).iter().for_each(|line| println!("{line}"));
 }
