@@ -325,6 +325,7 @@ fn targets(operation: &Operation) -> Vec<&str> {
             | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
+            | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
             | OfRun::ProveKept(_)
             | OfRun::WriteMarker(_)

@@ -138,6 +138,7 @@ impl Ground<'_> {
                 | OfRun::AdaptImage(_)
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
+                | OfRun::WriteBootEntries(_)
                 | OfRun::LoadKernel
                 | OfRun::ProveKept(_)
                 | OfRun::WriteMarker(_)

@@ -5,7 +5,8 @@ use super::placed::Placed;
 use super::returning::Returning;
 use super::verdict::Decided;
 use super::{
-    BurnDisk, DiskIdentity, ExpectedFilesystem, Finishing, FstabEntry, OfRun, Operation, StageName, Subject, staying,
+    BurnDisk, DiskIdentity, ExpectedFilesystem, Finishing, FstabEntry, OfRun, Operation, StageName, Subject, booting,
+    staying,
 };
 use crate::inventory::Inventory;
 
@@ -17,6 +18,7 @@ pub struct Way {
     pub second: Part,
     pub installer: Operation,
     pub fstab: Vec<Operation>,
+    pub entries: Option<Operation>,
 }
 
 impl Way {
@@ -37,6 +39,7 @@ impl Way {
             return Way {
                 first: (StageName::StorageMount, mounts),
                 second: (StageName::ImageBurn, vec![burn]),
+                entries: booting::entries(&finishing),
                 installer: Operation::Run(OfRun::Finish(finishing)),
                 fstab: vec![Operation::Run(OfRun::WriteFstab(fstab.to_vec()))],
             };
@@ -63,6 +66,8 @@ impl Way {
             first: (StageName::ImageBurn, vec![Operation::Run(OfRun::BurnDisk(burn))]),
             second: (StageName::StorageMount, mounts.collect()),
             installer: Operation::Run(OfRun::AdaptImage(finishing)),
+            // A raw image boots as it was made.
+            entries: None,
             fstab: if fstab.is_empty() { Vec::new() } else { vec![Operation::Run(OfRun::ExtendFstab(fstab.to_vec()))] },
         }
     }

@@ -3,6 +3,7 @@
 mod absent;
 mod already;
 mod arrays;
+mod booting;
 mod capacity;
 mod copies;
 mod devices;

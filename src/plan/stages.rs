@@ -61,6 +61,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         (StageName::TargetFiles, vec![Operation::Run(OfRun::WriteMachineFiles { files })]),
         (StageName::TargetInstaller, vec![image.installer]),
         (StageName::TargetFstab, image.fstab),
+        (StageName::BootEntries, image.entries.into_iter().collect()),
         (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
         (StageName::StorageProveKept, prove(expected)),
         (StageName::TargetMarker, marker.into_iter().map(OfRun::WriteMarker).map(Operation::Run).collect()),

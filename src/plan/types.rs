@@ -1,5 +1,6 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
+mod booting;
 mod finishing;
 mod handed;
 mod identity;
@@ -9,6 +10,8 @@ mod request;
 mod stage;
 mod summary;
 
+pub use crate::allocation::BootOrder;
+pub use booting::BootEntries;
 pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, WantedNetwork};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;

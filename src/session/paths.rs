@@ -61,6 +61,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&str> {
         | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
+        | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)
         | OfRun::WriteMarker(_)

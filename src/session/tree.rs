@@ -2,16 +2,17 @@
 
 use super::{Session, disk};
 use crate::allocation;
-use crate::boot::{found, kexec};
+use crate::boot::{efi, found, kexec};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Hidden};
 use crate::image::{self, Beneath, Conflicts};
 use crate::marker::Marker;
-use crate::plan::{BurnDisk, Finishing, MachineFiles};
+use crate::plan::{BootEntries, BurnDisk, Finishing, MachineFiles};
 use crate::session::undo::Undo;
 use crate::storage::writeback;
 use crate::target::finish::{self, Boots};
 use crate::target::{self, Root};
+use std::path::Path;
 use std::time::Instant;
 use time::OffsetDateTime;
 
@@ -101,6 +102,14 @@ impl Session {
     /// A raw image brings its own.
     pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
         self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
+    }
+
+    /// The image's installer writes its own entries, if any.
+    pub(super) fn write_boot_entries(&self, planned: &BootEntries) {
+        if self.entries_wanted.is_empty() {
+            return self.say("boot entries are left to the image's installer");
+        }
+        efi::write(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| self.say(line));
     }
 
     pub(super) fn load_kernel(&mut self) -> Result<()> {

@@ -115,7 +115,7 @@ impl Root {
         if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
     }
 
-    /// Names in a directory, sorted.
+    /// Names in a directory, sorted, without `.` and `..`.
     ///
     /// # Errors
     /// There is none.
@@ -123,6 +123,7 @@ impl Root {
         let mut dir = nix::dir::Dir::from_fd(self.resolve(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let mut names = names.collect::<io::Result<Vec<String>>>()?;
+        names.retain(|name| name != "." && name != "..");
         names.sort_unstable();
         Ok(names)
     }

@@ -103,6 +103,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::LockDisk { .. }
         | OfRun::UnlockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)
         | OfRun::Unmount

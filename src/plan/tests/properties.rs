@@ -95,6 +95,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
+        | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)
         | OfRun::WriteMarker(_)

@@ -101,6 +101,7 @@ impl Machine {
             | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
+            | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
             | OfRun::ProveKept(_)
             | OfRun::WriteMarker(_)

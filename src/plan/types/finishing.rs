@@ -82,7 +82,7 @@ pub struct FinishedArray {
 }
 
 /// An EFI system partition: of type ef00 with a vfat filesystem, or a member of a mirror that the firmware reads as one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Esp {
     /// `/dev/sda1`.
     pub device: String,

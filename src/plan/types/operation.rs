@@ -4,8 +4,9 @@
 
 use super::Extents;
 use super::{
-    BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Finishing, FstabEntry, Holder,
-    Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Finishing,
+    FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray,
+    TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
 use crate::marker::{MarkedDisk, Marker};
@@ -170,6 +171,8 @@ pub enum OfRun {
     WriteFstab(Vec<FstabEntry>),
     /// Add lines to the image's own.
     ExtendFstab(Vec<FstabEntry>),
+    /// Tell the firmware what it can boot, through efivarfs.
+    WriteBootEntries(BootEntries),
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
     LoadKernel,
     /// Read again what identifies everything that is kept, and what nobody may write. All must be as it was.

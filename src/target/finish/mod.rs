@@ -268,6 +268,7 @@ mod tests {
                 "debian 13 without an installer: finished by drophammer",
                 "root has the console password",
                 "cloud-init finds a seed in /var/lib/cloud/seed/nocloud",
+                "the network is set up by cloud-init",
             ]
         );
         assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
