@@ -323,10 +323,11 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::MountReadOnly(_)
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
-            | OfRun::RunInstaller { .. }
-            | OfRun::AdaptImage { .. }
+            | OfRun::Finish(_)
+            | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
+            | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
             | OfRun::ProveKept(_)
             | OfRun::WriteMarker(_)

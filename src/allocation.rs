@@ -1,7 +1,8 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
-//! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, and of its image `digest` and `mirrors`.
+//! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, `finish`, `network`, `kernel_arguments`, `boot_order`, and
+//! of its image `digest`, `mirrors` and `finish`.
 
 use crate::layout::{self, Parsed};
 use crate::marker::{MarkedDisk, Marker};
@@ -55,6 +56,9 @@ pub struct Allocation {
     /// Passed on unchanged to the image's installer; so are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
     #[serde(default)]
     pub networks: Value,
+    /// Addresses of the installed system, in version 2 of netplan's format. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub network: Value,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
     /// Base64. Text that is not valid base64 is taken as plain text, as metal-stack does.
@@ -70,6 +74,15 @@ pub struct Allocation {
     pub firewall_rules: Value,
     #[serde(default)]
     pub vpn: Value,
+    /// What makes the image boot on this machine. It goes before the image's own word. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish: Option<Finish>,
+    /// Further arguments of the installed kernel. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_arguments: Vec<String>,
+    /// Where the installed system comes among the entries of an EFI firmware. The field is drophammer's own.
+    #[serde(default)]
+    pub boot_order: BootOrder,
     /// Install the image anew, and keep the disks that the layout keeps.
     #[serde(default)]
     pub reinstall: bool,
@@ -134,6 +147,39 @@ pub struct Image {
     /// `sha256:HEX` or `sha512:HEX` of the file at `url`. For an image in a registry: of its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// What makes it boot on a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish: Option<Finish>,
+}
+
+/// What makes a machine that boots of the image's files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Finish {
+    /// The image's installer if it has one, else drophammer.
+    #[default]
+    Auto,
+    /// The image's installer. Without one the installation fails.
+    Image,
+    /// drophammer, whatever the image has.
+    Builtin,
+    /// Nobody: the image boots as it is.
+    None,
+}
+
+/// Where the installed system comes among the entries of an EFI firmware.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum BootOrder {
+    /// After the network, so that a reinstall needs nobody at the machine.
+    #[default]
+    Pxe,
+    /// First.
+    Disk,
+    /// The order stays as it is.
+    Keep,
 }
 
 impl Allocation {
@@ -148,5 +194,69 @@ impl Allocation {
     /// Id of the order; none for an install.
     pub fn order_id(&self) -> Option<&str> {
         self.order.as_ref().map(|order| order.id.as_str()).filter(|id| !id.is_empty())
+    }
+    /// The allocation's word, else the image's.
+    pub fn finish(&self) -> Finish {
+        self.finish.or(self.image.finish).unwrap_or_default()
+    }
+}
+
+/// Why a word cannot be an argument of the installed kernel. Boot loaders have rules of their own for what is quoted.
+pub fn wrong_argument(word: &str) -> Option<&'static str> {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\$`;&|<>(){}".contains(&byte);
+    match word {
+        "" => Some("an argument of the kernel is empty"),
+        _ if !word.bytes().all(is_plain) => {
+            Some("an argument of the kernel is one word of letters, digits and signs like - _ . , : = / @ + %")
+        }
+        _ if word.starts_with("root=") => Some("root= follows from the layout: take it out"),
+        _ => None,
+    }
+}
+
+/// Why a name cannot be the installed system's (RFC 1123; Linux takes 64 bytes).
+pub fn wrong_hostname(name: &str) -> Option<&'static str> {
+    let is_label = |label: &str| {
+        let is_word = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        is_word && !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && !label.ends_with('-')
+    };
+    match name {
+        _ if name.len() > 64 => Some("a hostname has 64 characters at most"),
+        _ if !name.split('.').all(is_label) => Some("a hostname is made of letters, digits, hyphens and dots"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocation_goes_before_its_image() {
+        let both = |allocation: Option<Finish>, image: Option<Finish>| {
+            let image = Image { finish: image, ..Image::default() };
+            Allocation { finish: allocation, image, ..Allocation::default() }.finish()
+        };
+        assert_eq!(both(None, None), Finish::Auto);
+        assert_eq!(both(None, Some(Finish::None)), Finish::None);
+        assert_eq!(both(Some(Finish::Builtin), Some(Finish::None)), Finish::Builtin);
+        assert_eq!(both(Some(Finish::Auto), Some(Finish::None)), Finish::Auto);
+    }
+
+    #[test]
+    fn arguments_and_names_are_plain_words() {
+        for good in ["quiet", "nvme_core.io_timeout=300", "ip=dhcp", "module_blacklist=a,b", "hugepages=1G:4"] {
+            assert_eq!(wrong_argument(good), None, "{good}");
+        }
+        for bad in ["", "a b", "a\nb", "a=\"b\"", "$x", "a;b", "root=/dev/sda1", "ä"] {
+            assert!(wrong_argument(bad).is_some(), "{bad}");
+        }
+        for good in ["a", "web-1", "web-1.example.org", "7"] {
+            assert_eq!(wrong_hostname(good), None, "{good}");
+        }
+        let long = "a".repeat(65);
+        for bad in ["", "a b", "-a", "a-", "a..b", "a_b", "web\n1", &long] {
+            assert!(wrong_hostname(bad).is_some(), "{bad}");
+        }
     }
 }

@@ -35,6 +35,10 @@ pub enum Command {
     /// Pack an image, or burn one outside of an installation.
     #[cfg(feature = "agent")]
     Image(Image),
+    /// Decode an image for the process that has started this one.
+    #[cfg(feature = "agent")]
+    #[command(name = crate::command::powerless::WORKER, hide = true)]
+    ImageWorker,
     /// Be the control plane of a desk or a rack.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(

@@ -2,6 +2,10 @@
 //! in the error.
 
 mod confined;
+#[cfg(feature = "agent")]
+pub mod power;
+#[cfg(feature = "agent")]
+pub mod powerless;
 
 use confined::Confined;
 use std::collections::VecDeque;

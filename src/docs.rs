@@ -258,6 +258,39 @@ fn the_machines_and_images_in_the_docs_are_good() {
     assert_eq!((&*first.image, first.filesystemlayout.as_deref()), (&an_image.id, Some(&parsed.layout.id)));
 }
 
+/// Each description in the page is one that a machine's file may have.
+#[cfg(feature = "serve")]
+#[test]
+fn the_networks_in_the_docs_are_good() {
+    let blocks = blocks(include_str!("../docs/network.md"), "yaml");
+    assert_eq!(blocks.len(), 3);
+    for block in blocks {
+        let network = block.lines().map(|line| format!("    {line}\n")).collect::<String>();
+        let text = format!(
+            "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: i\n  network:\n{network}"
+        );
+        let machine = crate::serve::input::machine(&text).unwrap_or_else(|why| panic!("{block}\n{why}"));
+        let document = &machine.allocation.unwrap().passed_on["network"];
+        let network = crate::network::Network::read(document).unwrap();
+        assert!(!network.render(crate::network::System::Networkd, &[]).is_empty());
+    }
+}
+
+/// The reader names all fields of a device when it meets one that is like none.
+#[test]
+fn every_field_of_a_network_is_in_the_docs() {
+    let page = include_str!("../docs/network.md");
+    let qqq = serde_json::json!({"qqq": 1, "parameters": {"qqq": 1}, "match": {"qqq": 1}, "nameservers": {"qqq": 1}, "routes": [{"qqq": 1}]});
+    let document = serde_json::json!({"ethernets": {"a": qqq}, "bonds": {"b": qqq}, "vlans": {"c": qqq}, "qqq": 1});
+    let problems = crate::network::Network::read(&document).unwrap_err();
+    let lists = problems.iter().filter_map(|problem| problem.message.split_once("\"qqq\"; there is "));
+    let known: Vec<&str> = lists.flat_map(|(_, known)| known.split(", ")).collect();
+    assert!(known.len() > 40, "{known:?}");
+    for field in known {
+        assert!(page.contains(&format!("`{field}`")), "{field}");
+    }
+}
+
 /// The parser names all that it knows when it meets a field that is like none.
 #[cfg(feature = "serve")]
 #[test]
@@ -313,4 +346,31 @@ fn the_commands_in_the_docs_are_understood() {
         }
     }
     assert!(found > 15, "{found}");
+}
+
+#[test]
+fn the_servers_unit_is_one_and_leaves_it_no_power() {
+    let unit = include_str!("../docs/drophammer-serve.service");
+    let has = |line: &str| unit.lines().any(|has| has == line);
+    for line in [
+        "User=drophammer",
+        "CapabilityBoundingSet=",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "ReadWritePaths=/srv/drophammer",
+        "SystemCallFilter=@system-service",
+    ] {
+        assert!(has(line), "{line}");
+    }
+    assert!(has("ExecStart=/usr/local/bin/drophammer serve /srv/drophammer"));
+    // What is not installed here is not looked for.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drophammer-serve.service");
+    fs::write(&file, unit.replace("/usr/local/bin/drophammer", "/bin/true")).unwrap();
+    for args in [&["verify"][..], &["security", "--offline=true", "--threshold=20"]] {
+        // Without systemd there is nobody to ask.
+        let Ok(said) = std::process::Command::new("systemd-analyze").args(args).arg(&file).output() else { return };
+        let words = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+        assert!(said.status.success() && !words.contains("Unknown key"), "{words}");
+    }
 }

@@ -71,6 +71,19 @@ pub struct BootInfo {
     pub bootloader_id: String,
 }
 
+/// An entry in the firmware's boot menu that a boot loader is to have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntryWanted {
+    /// Which of the plan's ESPs, counted from 0.
+    pub esp: usize,
+    /// What the menu shows. Empty: what the plan says.
+    pub label: String,
+    /// On the ESP: `\EFI\debian\shimx64.efi`.
+    pub loader: String,
+    /// A kernel that starts without a boot loader has its command line here; else empty.
+    pub arguments: String,
+}
+
 /// metal-stack's provisioning events, by their names on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EventName {

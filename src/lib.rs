@@ -39,6 +39,7 @@ pub mod layout;
 #[cfg(feature = "survey")]
 pub mod look;
 pub mod marker;
+pub mod network;
 #[cfg(feature = "serve")]
 pub mod operator;
 #[cfg(all(feature = "agent", feature = "desk"))]

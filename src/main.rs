@@ -6,6 +6,8 @@ use drophammer::cli::{Cli, Command};
 use drophammer::cli::{Image, ImageCommand};
 #[cfg(feature = "desk")]
 use drophammer::desk;
+#[cfg(feature = "agent")]
+use drophammer::error::Context;
 use drophammer::error::Result;
 use drophammer::exit::Exit;
 use std::process::ExitCode;
@@ -46,6 +48,10 @@ fn run(command: Command) -> Result<Exit> {
         Command::Reinstall(options) => drophammer::reinstall::run(&options),
         #[cfg(feature = "agent")]
         Command::Image(Image { command: ImageCommand::Burn(options) }) => drophammer::burn::run(&options),
+        #[cfg(feature = "agent")]
+        Command::ImageWorker => drophammer::image::worker::run()
+            .map(|()| Exit::Good)
+            .context(drophammer::error::Phase::Image, || "work for another drophammer".to_owned()),
         #[cfg(all(feature = "agent", feature = "desk"))]
         Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
         #[cfg(feature = "serve")]

@@ -6,7 +6,7 @@
 
 use crate::control::Control;
 use crate::error::{Error, Phase, Result};
-use crate::facts::{BootInfo, Done};
+use crate::facts::{BootInfo, Done, EntryWanted};
 use crate::image::{self, Beneath};
 use crate::marker::Marker;
 use crate::plan::{Leaves, OfRun, OnDevice, Operation, Plan, Stage, StageName};
@@ -49,6 +49,8 @@ pub struct Session {
     image: Option<image::Incoming>,
     /// Of the filesystem with `/` that a raw image has brought.
     brought_root_uuid: Option<String>,
+    /// What the boot loader wants the firmware to know. Empty when the image's installer has made it, and told the firmware itself.
+    entries_wanted: Vec<EntryWanted>,
     facts: Facts,
     /// Oldest first.
     undo: Vec<Undo>,
@@ -96,6 +98,7 @@ impl Session {
             mounts: Mounts::new(TARGET),
             image: None,
             brought_root_uuid: None,
+            entries_wanted: Vec::new(),
             facts: Facts::default(),
             undo: Vec::new(),
         }
@@ -218,10 +221,14 @@ impl Session {
             }
             OfRun::GrowFilesystem(mount) => self.grow(mount),
             OfRun::WriteMachineFiles { files } => self.write_machine_files(files),
-            OfRun::RunInstaller { devices } => self.run_installer(devices),
-            OfRun::AdaptImage { devices } => self.adapt_image(devices),
+            OfRun::Finish(finishing) => self.finish(finishing),
+            OfRun::AdaptImage(finishing) => self.adapt_image(finishing),
             OfRun::ExtendFstab(entries) => fstab::extend(&self.root()?, entries),
             OfRun::WriteFstab(entries) => fstab::write(&self.root()?, entries),
+            OfRun::WriteBootEntries(entries) => {
+                self.write_boot_entries(entries);
+                Ok(())
+            }
             OfRun::LoadKernel => self.load_kernel(),
             OfRun::ProveKept(kept) => self.prove_kept(kept),
             OfRun::WriteMarker(marker) => self.write_marker(marker),

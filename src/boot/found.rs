@@ -5,7 +5,6 @@ use super::BootInfo;
 use super::info::PATH;
 use crate::error::{Context, Error, Phase, Result};
 use crate::target::Root;
-use serde_json::json;
 
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
@@ -22,11 +21,7 @@ pub fn describe(root: &Root) -> Result<Option<String>> {
         return Ok(None);
     }
     let (from, boot) = find(root)?;
-    let BootInfo { kernel, initrd, cmdline, bootloader_id } = boot;
-    let lines = [("kernel", kernel), ("initrd", initrd), ("cmdline", cmdline), ("bootloader_id", bootloader_id)];
-    // JSON is YAML too.
-    let text: String = lines.into_iter().map(|(key, value)| format!("{key}: {}\n", json!(value))).collect();
-    root.write(PATH, 0o644, text.as_bytes())?;
+    boot.write(root)?;
     Ok(Some(from))
 }
 

@@ -5,6 +5,7 @@ use crate::facts::BootInfo;
 use crate::target::Root;
 use crate::yaml;
 use marked_yaml::LoaderOptions;
+use serde_json::json;
 
 pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
 
@@ -14,6 +15,18 @@ impl BootInfo {
     pub fn read(root: &Root) -> Result<BootInfo> {
         let text = root.read(PATH).context(Phase::Boot, || format!("{PATH}, which the image's installer writes"))?;
         BootInfo::parse(&text)
+    }
+
+    /// Writes what an installer would have written.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, root: &Root) -> Result<()> {
+        let BootInfo { kernel, initrd, cmdline, bootloader_id } = self;
+        let lines = [("kernel", kernel), ("initrd", initrd), ("cmdline", cmdline), ("bootloader_id", bootloader_id)];
+        // JSON is YAML too.
+        let text: String = lines.into_iter().map(|(key, value)| format!("{key}: {}\n", json!(value))).collect();
+        root.write(PATH, 0o644, text.as_bytes())
     }
 
     /// Other keys are for other readers.

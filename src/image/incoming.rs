@@ -4,10 +4,9 @@
 mod disk;
 mod tree;
 
-use super::flow::{Arriving, Hold, Plain};
+use super::flow::{Arriving, Hold, Plain, Reader};
 use super::get::{Pace, Part, Reached, feed};
-use super::raw;
-use super::tree::Conflicts;
+use super::tree::{Conflicts, begins};
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::{BurnFigures, Hidden, Progress, Share};
 use crate::http;
@@ -65,7 +64,7 @@ impl Incoming {
     /// `plain` says what is wanted: a tree of files, or a disk.
     ///
     /// # Errors
-    /// TLS cannot be set up.
+    /// TLS cannot be set up, or the worker cannot be started.
     pub fn start(reached: Reached, plain: Plain) -> Result<Incoming> {
         Incoming::at_pace(reached, plain, Pace::default())
     }
@@ -73,13 +72,14 @@ impl Incoming {
     pub(super) fn at_pace(reached: Reached, plain: Plain, pace: Pace) -> Result<Incoming> {
         let client = http::streaming_client(pace.stall)?;
         let mut incoming = Incoming { reached, client, pace, plain, first: None, among_others: false };
-        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part, None));
+        incoming.first = incoming.reached.parts.first().map(|part| incoming.arriving(part, None)).transpose()?;
         Ok(incoming)
     }
 
-    fn arriving(&self, part: &Part, held_in: Option<Hold>) -> Arriving {
+    fn arriving(&self, part: &Part, held_in: Option<Hold>) -> Result<Arriving> {
         let feed = feed(&self.client, part, &self.pace);
-        Arriving::start(feed, &part.digest, self.plain, raw::require_tree, held_in)
+        let arriving = Arriving::start(feed, &part.digest, self.plain, held_in);
+        arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
     }
 
     /// Refuses a raw disk image where a tree of files is wanted, by the image's first bytes: that is known before anything is
@@ -88,23 +88,24 @@ impl Incoming {
     /// # Errors
     /// It is not what is wanted, or its beginning cannot be had.
     pub fn require_tree(&mut self) -> Result<()> {
-        self.look(raw::KIND_BYTES, &raw::require_tree)
+        self.look(&begins)
     }
 
-    fn look(&mut self, bytes: usize, check: &dyn Fn(&[u8]) -> io::Result<()>) -> Result<()> {
+    /// `check` says why the image is refused.
+    fn look(&mut self, check: &dyn Fn(&mut Reader) -> io::Result<Result<(), String>>) -> Result<()> {
         let mut start = 1;
         loop {
             let (Some(first), Some(part)) = (&mut self.first, self.reached.parts.first()) else { return Ok(()) };
-            let head = first.reader.look_ahead(bytes);
-            match (head, first.told.start_over()) {
-                (Ok(head), _) => {
-                    let refused = |why: io::Error| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
-                    return check(head).map_err(refused);
+            let checked = check(&mut first.reader);
+            match (checked, first.told.start_over()) {
+                (Ok(checked), _) => {
+                    let refused = |why: String| Error::refusal(Phase::Image, format!("{}: {why}", part.url));
+                    return checked.map_err(refused);
                 }
                 // It changes while we look.
                 (Err(_), Some(why)) => {
                     start = self.next_start(start, &why)?;
-                    self.first = Some(self.arriving(part, None));
+                    self.first = Some(self.arriving(part, None)?);
                 }
                 (Err(error), None) => {
                     return Err(error).context(Phase::Image, || format!("look at the beginning of {}", part.url));

@@ -4,8 +4,11 @@
 //! ```text
 //!  get           flow                        tree                  raw
 //! fetch ─┬─> digest
-//!        └─> decode ──────────────────────> untar ──> writers, or  write
+//!        └─> decode ─> announce ─ ─ ─ ─ ─> untar ──> writers, or  write
 //! ```
+//!
+//! What decodes, and what reads a tar, runs in a process of its own that has no power: `worker`. This one has the digest, the files and
+//! the disk.
 //!
 //! `flow` knows none of the others: `get` feeds it, `tree` and `raw` take what comes out, and these three know nothing of each other.
 //! `incoming` puts them together, and here is what other rooms use.
@@ -21,6 +24,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tree;
+pub mod worker;
 
 pub use flow::{Digest, Format, Plain};
 pub use get::{

@@ -5,7 +5,7 @@ use super::get::{self, Manifest, Pace, Part};
 use super::testing::{Tar, compress, noise, pace, reader};
 use super::tree::tests::names;
 pub(crate) use super::tree::tests::{assert_same, look};
-use super::tree::{Counter, Root, untar};
+use super::tree::{Counter, Root, members_of, untar};
 use super::{Beneath, Burned, Incoming, Plain, Reached, Source};
 use crate::error::{Phase, Result};
 use crate::facts::Hidden;

@@ -3,7 +3,7 @@
 
 use super::hints::doubts;
 use super::tree::Graph;
-use super::{Disk, Filesystem, Format, Layout, PartitionKind, Size};
+use super::{Disk, Filesystem, Format, Layout, PartitionKind, RaidLevel, Size};
 use crate::device::LayoutPath;
 use crate::problem::Problem;
 
@@ -56,33 +56,45 @@ impl Layout {
         }
     }
 
-    /// A raw image brings its own.
     fn advise_uefi(&self, said: &mut Vec<Problem>) {
+        said.extend(self.without_esp());
+    }
+
+    /// Why no UEFI machine boots this. A raw image brings its own EFI system partition.
+    pub fn without_esp(&self) -> Option<Problem> {
         if self.disks.iter().any(|disk| disk.image) {
-            return;
+            return None;
         }
         let Some((index, esp)) =
             self.mounted_at(&["/boot/efi", "/efi", "/boot"]).filter(|(_, at)| at.format == Format::Vfat)
         else {
             let message = "no vfat filesystem is mounted at /boot/efi, so that a UEFI machine cannot boot this: it needs an EFI system partition";
-            return said.push(Problem::new("filesystems", message));
+            return Some(Problem::new("filesystems", message));
         };
-        let parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
-        let part = parts.into_iter().find(|(disk, part)| disk.device.partition(part.number) == esp.device);
-        if let Some((_, part)) = part.filter(|(_, part)| part.kind != Some(PartitionKind::Boot)) {
-            let found = part.kind.unwrap_or(PartitionKind::Linux).code();
-            let message = format!(
-                "{} is to be the EFI system partition, but has type {found}: a UEFI machine looks for one of type ef00",
-                esp.device
-            );
-            said.push(Problem::new(format!("filesystems[{index}].device"), message));
-        } else if self.disks.iter().any(|disk| disk.device == esp.device) {
-            let message = format!(
-                "{} is to be the EFI system partition, but is a whole disk: a UEFI machine looks for a partition of type ef00",
-                esp.device
-            );
-            said.push(Problem::new(format!("filesystems[{index}].device"), message));
+        let what = self.no_esp(&esp.device)?;
+        let message = format!("{} is to be the EFI system partition, but {what}", esp.device);
+        Some(Problem::new(format!("filesystems[{index}].device"), message))
+    }
+
+    fn no_esp(&self, device: &LayoutPath) -> Option<String> {
+        let mut parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
+        if let Some((_, part)) = parts.find(|(disk, part)| disk.device.partition(part.number) == *device) {
+            let found = part.kind.unwrap_or(PartitionKind::Linux);
+            let said = || format!("has type {}: a UEFI machine looks for one of type ef00", found.code());
+            return (found != PartitionKind::Boot).then(said);
         }
+        if let Some(raid) = self.raid.iter().find(|raid| raid.arrayname == *device) {
+            let metadata = self.metadata(raid);
+            let is_read = raid.level == RaidLevel::Raid1 && ["1.0", "0.90"].contains(&metadata.as_str());
+            let said = || {
+                let level = raid.level;
+                format!("is {level} with metadata {metadata}: a UEFI machine reads members of raid1 with metadata 1.0")
+            };
+            return (!is_read).then(said);
+        }
+        let kind =
+            if self.disks.iter().any(|disk| disk.device == *device) { "a whole disk" } else { "a logical volume" };
+        Some(format!("is {kind}: a UEFI machine looks for a partition of type ef00"))
     }
 
     fn advise_sizes(&self, said: &mut Vec<Problem>) {

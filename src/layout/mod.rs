@@ -8,7 +8,8 @@ mod constraints;
 mod document;
 mod edit;
 mod fields;
-#[cfg(all(test, feature = "desk"))]
+#[cfg(test)]
+#[cfg(feature = "desk")]
 mod fuzz;
 pub mod hints;
 mod mkfs;

@@ -1,6 +1,7 @@
 //! The plan for a person: what `drophammer plan` and the console print before anything happens.
 
 mod disks;
+mod finish;
 mod kept;
 mod operations;
 mod running;

@@ -132,10 +132,11 @@ impl Ground<'_> {
                 | OfRun::GrowFilesystem(_)
                 | OfRun::BurnImage { .. }
                 | OfRun::WriteMachineFiles { .. }
-                | OfRun::RunInstaller { .. }
-                | OfRun::AdaptImage { .. }
+                | OfRun::Finish(_)
+                | OfRun::AdaptImage(_)
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
+                | OfRun::WriteBootEntries(_)
                 | OfRun::LoadKernel
                 | OfRun::ProveKept(_)
                 | OfRun::WriteMarker(_)

@@ -40,17 +40,16 @@ pub fn files(
     decided: &Decided,
     formats: &[Operation],
     root_uuid: &str,
-) -> OfRun {
+) -> MachineFiles {
     let made = formats.iter().filter_map(made).cloned().collect();
-    let files = MachineFiles {
+    MachineFiles {
         machine: request.subject.machine.clone(),
         assigned: request.assigned.clone(),
         nics: inventory.nics.clone(),
         has_arrays: !decided.arrays.is_empty(),
         made,
         root_uuid: root_uuid.to_owned(),
-    };
-    OfRun::WriteMachineFiles { files: Box::new(files) }
+    }
 }
 
 fn made(operation: &Operation) -> Option<&MakeFilesystem> {

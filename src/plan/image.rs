@@ -3,9 +3,11 @@
 
 use super::placed::Placed;
 use super::returning::Returning;
-use super::stages::made;
 use super::verdict::Decided;
-use super::{BurnDisk, DiskIdentity, ExpectedFilesystem, FstabEntry, OfRun, Operation, StageName, Subject, staying};
+use super::{
+    BurnDisk, DiskIdentity, ExpectedFilesystem, Finishing, FstabEntry, OfRun, Operation, StageName, Subject, booting,
+    staying,
+};
 use crate::inventory::Inventory;
 
 type Part = (StageName, Vec<Operation>);
@@ -16,6 +18,7 @@ pub struct Way {
     pub second: Part,
     pub installer: Operation,
     pub fstab: Vec<Operation>,
+    pub entries: Option<Operation>,
 }
 
 impl Way {
@@ -26,6 +29,7 @@ impl Way {
         filesystems: &[Placed],
         returning: &Returning,
         fstab: &[FstabEntry],
+        finishing: Box<Finishing>,
     ) -> Way {
         let (name, mounts) = (subject.image.clone(), returning.before_the_image());
         let Some(disk) = &decided.image_disk else {
@@ -35,7 +39,8 @@ impl Way {
             return Way {
                 first: (StageName::StorageMount, mounts),
                 second: (StageName::ImageBurn, vec![burn]),
-                installer: Operation::Run(OfRun::RunInstaller { devices: made(decided) }),
+                entries: booting::entries(&finishing),
+                installer: Operation::Run(OfRun::Finish(finishing)),
                 fstab: vec![Operation::Run(OfRun::WriteFstab(fstab.to_vec()))],
             };
         };
@@ -60,7 +65,9 @@ impl Way {
         Way {
             first: (StageName::ImageBurn, vec![Operation::Run(OfRun::BurnDisk(burn))]),
             second: (StageName::StorageMount, mounts.collect()),
-            installer: Operation::Run(OfRun::AdaptImage { devices: made(decided) }),
+            installer: Operation::Run(OfRun::AdaptImage(finishing)),
+            // A raw image boots as it was made.
+            entries: None,
             fstab: if fstab.is_empty() { Vec::new() } else { vec![Operation::Run(OfRun::ExtendFstab(fstab.to_vec()))] },
         }
     }

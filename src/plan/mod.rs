@@ -3,6 +3,7 @@
 mod absent;
 mod already;
 mod arrays;
+mod booting;
 mod capacity;
 mod copies;
 mod devices;
@@ -10,6 +11,7 @@ mod disks;
 mod display;
 mod extents;
 mod filesystems;
+mod finishing;
 mod handing;
 mod identity;
 mod identity_words;
@@ -91,6 +93,7 @@ pub fn make(
         decided = if again.problems.is_empty() { again } else { decided };
     }
     decided.problems.extend(steps::missing(&request.steps));
+    decided.problems.extend(finishing::refused(layout, inventory, &request));
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;
         return Err(Box::new(Refusal {

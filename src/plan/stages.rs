@@ -7,7 +7,7 @@ use super::{
     DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
     Stage, StageName, Summary, Verdict,
 };
-use super::{display, extents, handing, image, kept, making, marking, steps, trying, untouched};
+use super::{display, extents, finishing, handing, image, kept, making, marking, steps, trying, untouched};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
@@ -24,11 +24,13 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let filesystems = in_mount_order(layout, &decided.filesystems);
     let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(fstab_entry).collect();
     let returning = Returning::new(&meant, &decided, &filesystems);
-    let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab);
     let rehearsal = returning.rehearsal();
     let identities = identities(inventory, &decided, rehearsal.as_ref());
     let (formats, root_uuid) = (formats(&filesystems), root_uuid(&filesystems));
-    let files = handing::files(&request, inventory, &decided, &formats, &root_uuid);
+    let files = Box::new(handing::files(&request, inventory, &decided, &formats, &root_uuid));
+    let finishing = finishing::of(&meant, &decided, &filesystems, &fstab, files.clone());
+    let doubt = finishing::doubt(layout, &finishing);
+    let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab, finishing);
     let stages = [
         (StageName::ImageReach, vec![Operation::Run(handing::reach(&request, &image.first.1))]),
         (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
@@ -56,9 +58,10 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         image.first,
         image.second,
         (StageName::StorageMountKept, returning.after_the_image()),
-        (StageName::TargetFiles, vec![Operation::Run(files)]),
+        (StageName::TargetFiles, vec![Operation::Run(OfRun::WriteMachineFiles { files })]),
         (StageName::TargetInstaller, vec![image.installer]),
         (StageName::TargetFstab, image.fstab),
+        (StageName::BootEntries, image.entries.into_iter().collect()),
         (StageName::BootLoad, vec![Operation::Run(OfRun::LoadKernel)]),
         (StageName::StorageProveKept, prove(expected)),
         (StageName::TargetMarker, marker.into_iter().map(OfRun::WriteMarker).map(Operation::Run).collect()),
@@ -81,7 +84,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         fstab,
         root_uuid,
         already: None,
-        warnings: decided.warnings,
+        warnings: decided.warnings.into_iter().chain(doubt).collect(),
         torn: decided.torn,
         sizes: decided.sizes,
         extents: Vec::new(),

@@ -25,7 +25,7 @@ fn of(stage: StageName) -> Option<&'static str> {
         }
         StageName::TargetFiles => Some("deploy.write_files"),
         StageName::TargetInstaller | StageName::TargetFstab => Some("deploy.run_installer"),
-        StageName::BootLoad => Some("deploy.prepare_boot"),
+        StageName::BootEntries | StageName::BootLoad => Some("deploy.prepare_boot"),
         StageName::StorageProveKept | StageName::TargetMarker | StageName::StorageUnmount => Some("deploy.finish"),
         StageName::ReportFinal | StageName::BootKexec => None,
     }

@@ -1,5 +1,7 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
+mod booting;
+mod finishing;
 mod handed;
 mod identity;
 mod member;
@@ -8,6 +10,9 @@ mod request;
 mod stage;
 mod summary;
 
+pub use crate::allocation::BootOrder;
+pub use booting::BootEntries;
+pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, WantedNetwork};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use member::Member;

@@ -1,11 +1,13 @@
 //! One YAML file of the operator as data: which fields it may have, and what their values must be.
 
 mod all;
+mod network;
 mod node;
 
 pub use node::{at, nearest};
 
 use super::ipxe;
+use crate::allocation::{BootOrder, Finish, wrong_argument};
 use crate::steps::Erase;
 use marked_yaml::Spanned;
 use node::{field, json, parse, read};
@@ -67,6 +69,15 @@ pub struct Allocation {
     /// `quick`, `secure` or `none`.
     #[serde(default)]
     pub erase: Erase,
+    /// `auto`, `image`, `builtin` or `none`.
+    pub finish: Option<Finish>,
+    #[serde(default)]
+    pub kernel_arguments: Vec<Spanned<String>>,
+    /// `pxe`, `disk` or `keep`.
+    #[serde(default)]
+    pub boot_order: BootOrder,
+    #[serde(default, rename = "network")]
+    _network: Option<IgnoredAny>,
     #[serde(default, rename = "networks")]
     _networks: Option<IgnoredAny>,
     #[serde(default, rename = "dns_servers")]
@@ -82,8 +93,8 @@ pub struct Allocation {
     pub passed_on: serde_json::Map<String, Value>,
 }
 
-/// Fields of an allocation that are the image's business, not ours.
-const PASSED_ON: [&str; 5] = ["networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
+/// Fields of an allocation that the agent or the image understands.
+const PASSED_ON: [&str; 6] = ["network", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
 /// `images/*.yaml`, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +105,7 @@ pub struct Image {
     /// URLs of other places with the same image.
     pub mirrors: Vec<String>,
     pub digest: Option<String>,
+    pub finish: Option<Finish>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +140,7 @@ struct RawImage {
     #[serde(default)]
     mirrors: Vec<Spanned<String>>,
     digest: Option<Spanned<String>>,
+    finish: Option<Finish>,
 }
 
 /// Console arguments of a machine whose file names none, or that has no file.
@@ -168,8 +181,12 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             let command = format!("`drophammer machine reinstall {} --image IMAGE`", *raw.id);
             check(order, Err(format!("{message} {command}")));
         }
+        for argument in &allocation.kernel_arguments {
+            check(argument, wrong_argument(argument).map_or(Ok(()), |why| Err(why.to_owned())));
+        }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
+        wrong.extend(field(given, "network").map(network::problems).unwrap_or_default());
     }
     match id {
         Ok(id) if wrong.is_empty() => Ok(Machine {
@@ -232,7 +249,7 @@ pub fn image(text: &str) -> Result<Image, String> {
     }
     let digest = raw.digest.map(|digest| digest.to_lowercase());
     let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
-    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, mirrors, digest })
+    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, mirrors, digest, finish: raw.finish })
 }
 
 /// Where the agent can get an image from.
@@ -270,6 +287,22 @@ mod tests {
         let expected = serde_json::json!([{"asn": 4_200_000_000_u64, "private": true, "ips": ["10.0.0.1", "10"]}]);
         assert_eq!(allocation.passed_on["networks"], expected);
         assert_eq!(allocation.passed_on.len(), 1);
+    }
+
+    #[test]
+    fn what_is_for_the_installed_system_is_read() {
+        let text = format!(
+            "id: {ID}\nallocation:\n  id: a1\n  hostname: h\n  image: i\n  finish: builtin\n  kernel_arguments: [quiet, a=1]\n\
+             \x20 boot_order: disk\n  network: {{version: 2, ethernets: {{lan: {{addresses: [192.0.2.7/24]}}}}}}\n"
+        );
+        let allocation = machine(&text).unwrap().allocation.unwrap();
+        assert_eq!((allocation.finish, allocation.boot_order), (Some(Finish::Builtin), BootOrder::Disk));
+        let arguments: Vec<&str> = allocation.kernel_arguments.iter().map(|argument| argument.as_str()).collect();
+        assert_eq!(arguments, ["quiet", "a=1"]);
+        let network = serde_json::json!({"version": 2, "ethernets": {"lan": {"addresses": ["192.0.2.7/24"]}}});
+        assert_eq!(allocation.passed_on["network"], network);
+        assert_eq!(image("id: i\nfile: i.tar\nfinish: none\n").unwrap().finish, Some(Finish::None));
+        assert!(image("id: i\nfile: i.tar\nfinish: us\n").unwrap_err().starts_with("3:9: "));
     }
 
     #[test]
@@ -316,6 +349,11 @@ mod tests {
                     "6:14: a file orders no reinstall any more: take this line out, and use `drophammer machine reinstall {ID} --image IMAGE`"
                 ),
             ),
+            (
+                &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, kernel_arguments: [quiet, 'a b']}}\n"),
+                "2:70: an argument of the kernel is one word",
+            ),
+            (&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, finish: us}}\n"), "builtin"),
             ("id: [\n", "2:"),
             ("- 1\n", "mapping"),
             ("", "missing field `id`"),

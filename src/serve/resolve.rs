@@ -146,7 +146,14 @@ fn is_same(layout: &Layout, stored: &Value) -> bool {
 /// The image that the machine runs. Nothing is fetched, so only its id counts.
 fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
     let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
-    Image { id: id.clone(), name: String::new(), at: Location::File(id), mirrors: Vec::new(), digest: None }
+    Image {
+        id: id.clone(),
+        name: String::new(),
+        at: Location::File(id),
+        mirrors: Vec::new(),
+        digest: None,
+        finish: None,
+    }
 }
 
 /// The layout that the machine's file names. Otherwise, for an installed machine, the one with the stored id (earlier versions

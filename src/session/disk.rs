@@ -1,16 +1,17 @@
 //! A raw image: onto its disk, and then whatever it brings is taken as it is.
 
 use super::Session;
-use crate::boot::found;
+use super::undo::Undo;
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::raw::{Disk, Expected, Target, unique};
 use crate::image::{Incoming, Plain, Reached};
 use crate::inventory::{Partition, Table};
-use crate::plan::{BurnDisk, ExpectedFilesystem, MountFilesystem};
+use crate::plan::{BurnDisk, ExpectedFilesystem, Finishing, MountFilesystem};
 use crate::storage::{fit, grow, identify};
-use crate::target::{self, installer};
+use crate::target::{self, finish};
 use std::time::Instant;
+use time::OffsetDateTime;
 
 /// Refuses what is not for this disk, while nothing is written yet.
 pub(super) fn arriving(reached: Reached, burn: &BurnDisk) -> Result<Incoming> {
@@ -62,18 +63,13 @@ impl Session {
     }
 
     /// An image that was made for any machine needs no installer; what boots it is in it.
-    pub(super) fn adapt_image(&mut self, devices: &[DevicePath]) -> Result<()> {
+    pub(super) fn adapt_image(&mut self, finishing: &Finishing) -> Result<()> {
         let root = self.root()?;
         target::marker::forget(&root)?;
-        if installer::is_in(&root) {
-            self.run_installer(devices)?;
-        } else {
-            self.say("the image has no installer, and is left as it is");
-        }
-        if let Some(from) = found::describe(&root)? {
-            self.say(&format!("what is booted is what {from} boots"));
-        }
-        Ok(())
+        self.undo.push(Undo::EndProcesses);
+        let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));
+        finish::raw(&root, finishing, root_uuid, OffsetDateTime::now_utc(), &|line| reporter.say(line))?;
+        self.say_what_boots(&root)
     }
 }
 

@@ -58,10 +58,11 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
-        | OfRun::RunInstaller { .. }
-        | OfRun::AdaptImage { .. }
+        | OfRun::Finish(_)
+        | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
+        | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)
         | OfRun::WriteMarker(_)

@@ -1,14 +1,15 @@
 //! Plans run on loop devices, and what a failure leaves behind.
 
 use super::*;
-use crate::allocation::Allocation;
+use crate::allocation::{Allocation, Finish};
 use crate::device::DevicePath;
 use crate::facts::{Hidden, KeptProof, Outcome};
 use crate::layout::Format;
 use crate::marker::MarkedDisk;
 use crate::plan::{
-    AssembleArray, Assigned, BurnDisk, ByteRange, Closing, DiskIdentity, ExpectedFilesystem, Extents, FstabEntry, Kept,
-    KeptObject, MachineFiles, MakeFilesystem, Mode, MountFilesystem, Rehearsal, Restore, Subject, WipeDisk,
+    AssembleArray, Assigned, BurnDisk, ByteRange, Closing, DiskIdentity, ExpectedFilesystem, Extents, Finishing,
+    FstabEntry, Kept, KeptObject, MachineFiles, MakeFilesystem, Mode, MountFilesystem, Rehearsal, Restore, Subject,
+    WipeDisk,
 };
 use crate::storage::loopdev::LoopDevice;
 use crate::storage::{busy, identify, wipe};
@@ -157,8 +158,9 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     assert_eq!(timed, whole.stages.iter().map(|stage| stage.name.to_string()).collect::<Vec<_>>());
 
     // There is no image in the target, so there is no installer.
+    let by_the_image = Finishing { way: Finish::Image, ..Finishing::default() };
     let mut stages = prepare(&disk, &kept);
-    stages.push((StageName::TargetInstaller, vec![Operation::Run(OfRun::RunInstaller { devices: vec![] })]));
+    stages.push((StageName::TargetInstaller, vec![Operation::Run(OfRun::Finish(Box::new(by_the_image)))]));
     stages.push((StageName::ReportFinal, vec![Operation::Run(OfRun::Report(Closing::default()))]));
     let cut = plan(stages);
     let failure = bench.run(&cut).unwrap_err();

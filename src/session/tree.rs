@@ -2,16 +2,17 @@
 
 use super::{Session, disk};
 use crate::allocation;
-use crate::boot::kexec;
-use crate::device::DevicePath;
+use crate::boot::{efi, found, kexec};
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Hidden};
 use crate::image::{self, Beneath, Conflicts};
 use crate::marker::Marker;
-use crate::plan::{BurnDisk, MachineFiles};
+use crate::plan::{BootEntries, BurnDisk, Finishing, MachineFiles};
 use crate::session::undo::Undo;
 use crate::storage::writeback;
-use crate::target::{self, installer};
+use crate::target::finish::{self, Boots};
+use crate::target::{self, Root};
+use std::path::Path;
 use std::time::Instant;
 use time::OffsetDateTime;
 
@@ -71,15 +72,44 @@ impl Session {
         target::marker::forget(&self.root()?)
     }
 
-    pub(super) fn run_installer(&mut self, devices: &[DevicePath]) -> Result<()> {
-        self.undo.push(Undo::EndProcesses);
-        let reporter = &*self.reporter;
-        installer::run(&self.root()?, devices, installer::DEADLINE, &|line| reporter.say(line))
+    pub(super) fn write_machine_files(&self, files: &MachineFiles) -> Result<()> {
+        let root = self.root()?;
+        let allocation = &files.assigned.allocation;
+        // An image without the installer that it must have fails later, and says so.
+        let is_read = finish::Who::of(&root, allocation.finish()).is_ok_and(finish::Who::reads_password);
+        let password = if is_read { allocation.console_password.as_str() } else { "" };
+        target::files::write(&root, files, self.root_uuid(files), password, OffsetDateTime::now_utc())
     }
 
-    pub(super) fn write_machine_files(&self, files: &MachineFiles) -> Result<()> {
-        let root_uuid = self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid);
-        target::files::write(&self.root()?, files, root_uuid, OffsetDateTime::now_utc())
+    pub(super) fn finish(&mut self, finishing: &Finishing) -> Result<()> {
+        self.undo.push(Undo::EndProcesses);
+        let (root, reporter) = (self.root()?, &*self.reporter);
+        let root_uuid = self.root_uuid(&finishing.files);
+        let now = OffsetDateTime::now_utc();
+        match finish::tree(&root, finishing, root_uuid, now, &|line| reporter.say(line))? {
+            Boots::Written => Ok(()),
+            Boots::Unsaid => self.say_what_boots(&root),
+        }
+    }
+
+    pub(super) fn say_what_boots(&self, root: &Root) -> Result<()> {
+        if let Some(from) = found::describe(root)? {
+            self.say(&format!("what is booted is what {from} boots"));
+        }
+        Ok(())
+    }
+
+    /// A raw image brings its own.
+    pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
+        self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
+    }
+
+    /// The image's installer writes its own entries, if any.
+    pub(super) fn write_boot_entries(&self, planned: &BootEntries) {
+        if self.entries_wanted.is_empty() {
+            return self.say("boot entries are left to the image's installer");
+        }
+        efi::write(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| self.say(line));
     }
 
     pub(super) fn load_kernel(&mut self) -> Result<()> {

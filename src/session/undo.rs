@@ -10,7 +10,7 @@ use crate::layout::Format;
 use crate::plan::{ActivateGroup, AssembleArray, CreateArray, CreateGroup, Leaves, OnDevice};
 use crate::storage::identify::Held;
 use crate::storage::wipe;
-use crate::target::installer;
+use crate::target::chroot;
 
 /// How one operation is taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) enum Undo {
     TakeDown(OnDevice),
     /// Everything that is mounted.
     Unmount,
-    /// What an installer may have left running.
+    /// What programs of the image may have left running.
     EndProcesses,
     UnloadKernel,
 }
@@ -94,7 +94,7 @@ impl Session {
                 Ok(())
             }
             Undo::EndProcesses => {
-                installer::end_processes(self.mounts.root(), &|line| self.say(line));
+                chroot::end_processes(self.mounts.root(), &|line| self.say(line));
                 Ok(())
             }
             Undo::UnloadKernel => {

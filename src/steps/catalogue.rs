@@ -75,7 +75,7 @@ pub static CATALOGUE: [Entry; 6] = [
     },
     Entry {
         name: "deploy.prepare_boot",
-        about: "loads the installed kernel",
+        about: "writes the firmware's boot entries where the agent makes the boot loader, and loads the installed kernel",
         priority: 60,
         core: true,
         arguments: &[],

@@ -15,19 +15,19 @@ const SECRET: u32 = 0o600;
 /// The filesystems that old images look for in `disk.json`, by label.
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 
-/// Writes `install.yaml`, `userdata` and `disk.json`.
+/// Writes `install.yaml`, `userdata` and `disk.json`. The console password is given where somebody reads it there.
 ///
 /// # Errors
 /// One of them cannot be written.
-pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, now: OffsetDateTime) -> Result<()> {
+pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, password: &str, now: OffsetDateTime) -> Result<()> {
     let timestamp = now.format(&Rfc3339).context(Phase::Target, || "write the time into install.yaml")?;
-    root.write("/etc/metal/install.yaml", SECRET, install_yaml(files, root_uuid, &timestamp).as_bytes())?;
+    root.write("/etc/metal/install.yaml", SECRET, install_yaml(files, root_uuid, password, &timestamp).as_bytes())?;
     root.write("/etc/metal/userdata", SECRET, &userdata(&files.assigned.allocation.user_data))?;
     root.write("/etc/metal/disk.json", SECRET, disk_json(&files.made).to_string().as_bytes())
 }
 
 /// One key a line; each value is JSON, which is YAML too.
-fn install_yaml(files: &MachineFiles, root_uuid: &str, timestamp: &str) -> String {
+fn install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp: &str) -> String {
     let allocation = &files.assigned.allocation;
     let nics = files.nics.iter();
     let nics: Vec<Value> = nics.map(|nic| json!({"mac": nic.mac, "name": nic.name, "neighbors": []})).collect();
@@ -36,7 +36,7 @@ fn install_yaml(files: &MachineFiles, root_uuid: &str, timestamp: &str) -> Strin
         ("networks", allocation.networks.clone()),
         ("machineuuid", json!(files.machine)),
         ("sshpublickey", json!(allocation.ssh_pub_keys.join("\n"))),
-        ("password", json!(allocation.console_password)),
+        ("password", json!(password)),
         // The kernel makes the last one /dev/console, and images put one into their command line.
         ("console", json!(files.assigned.consoles.last().map(String::as_str).unwrap_or_default())),
         ("timestamp", json!(timestamp)),
@@ -54,7 +54,7 @@ fn install_yaml(files: &MachineFiles, root_uuid: &str, timestamp: &str) -> Strin
 }
 
 /// metal-stack takes it in base64 or plain.
-fn userdata(text: &str) -> Vec<u8> {
+pub fn userdata(text: &str) -> Vec<u8> {
     STANDARD.decode(text.trim()).unwrap_or_else(|_| text.as_bytes().to_vec())
 }
 
@@ -120,7 +120,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
-        write(&root, &files, "r-uuid", datetime!(2026-11-21 01:02:03 UTC)).unwrap();
+        write(&root, &files, "r-uuid", "p'w: {x}", datetime!(2026-11-21 01:02:03 UTC)).unwrap();
         (dir, root)
     }
 

@@ -1,10 +1,14 @@
-//! The system in the making: files in its tree, its installer, its fstab, its marker.
+//! The system in the making: files in its tree, what makes it boot on this machine, its fstab, its marker.
 
+pub mod chroot;
 mod devices;
 pub mod files;
+pub mod finish;
 pub mod fstab;
 pub mod installer;
 pub mod marker;
 mod root;
+#[cfg(test)]
+mod testing;
 
 pub use root::Root;

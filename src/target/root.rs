@@ -10,6 +10,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// No file that is read from the target is larger than this.
@@ -61,6 +62,39 @@ impl Root {
         file.sync_all()
     }
 
+    /// Replaces a file, whose owner and mode stay. A new one is root's and has this mode.
+    ///
+    /// # Errors
+    /// As [`Root::write`].
+    pub fn rewrite(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        let was = self.open_file(path).and_then(|file| file.metadata()).ok();
+        self.write(path, mode, content)?;
+        match was {
+            Some(was) => self.give(path, (was.uid(), was.gid()), was.mode() & 0o7777),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a file or a directory to this user and group.
+    ///
+    /// # Errors
+    /// It is not there, or the filesystem refuses.
+    pub fn give(&self, path: &str, (user, group): (u32, u32), mode: u32) -> Result<()> {
+        let give = || {
+            let file = File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
+            std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
+            // Last: chown(2) takes set-user-ID away.
+            Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
+        };
+        let given: io::Result<()> = give();
+        given.context(Phase::Target, || format!("change the owner of {path} in the target"))
+    }
+
+    /// Is something there? Symlinks are followed within the target.
+    pub fn has(&self, path: &str) -> bool {
+        self.resolve(path, OFlag::O_PATH).is_ok()
+    }
+
     /// Opens a regular file for reading; symlinks are followed within the target.
     ///
     /// # Errors
@@ -81,7 +115,7 @@ impl Root {
         if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
     }
 
-    /// Names in a directory, sorted.
+    /// Names in a directory, sorted, without `.` and `..`.
     ///
     /// # Errors
     /// There is none.
@@ -89,6 +123,7 @@ impl Root {
         let mut dir = nix::dir::Dir::from_fd(self.resolve(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let mut names = names.collect::<io::Result<Vec<String>>>()?;
+        names.retain(|name| name != "." && name != "..");
         names.sort_unstable();
         Ok(names)
     }
@@ -252,5 +287,17 @@ mod tests {
         }
         root.write("/fifo", 0o600, b"now a file").unwrap();
         assert_eq!(root.read("/fifo").unwrap(), "now a file");
+    }
+    #[test]
+    fn a_rewritten_file_keeps_its_mode() {
+        let (_dir, root, _) = target();
+        let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o7777;
+        root.rewrite("/shadow", 0o600, b"new").unwrap();
+        assert_eq!(mode("shadow"), 0o600);
+        fs::set_permissions(root.path().join("shadow"), PermissionsExt::from_mode(0o640)).unwrap();
+        root.rewrite("/shadow", 0o600, b"again").unwrap();
+        assert_eq!((mode("shadow"), root.read("/shadow").unwrap().as_str()), (0o640, "again"));
+        assert!(root.has("/shadow") && !root.has("/none"));
+        root.give("/none", (0, 0), 0o600).unwrap_err();
     }
 }

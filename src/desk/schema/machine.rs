@@ -43,6 +43,18 @@ pub fn schema() -> Value {
                 "default": "quick",
                 "description": "How thoroughly disks are erased before they are made anew.",
             },
+            "finish": {
+                "enum": ["auto", "image", "builtin", "none", null],
+                "default": "auto",
+                "description": "What makes the image boot on this machine: its installer if it has one or else drophammer, its installer, drophammer, nobody.",
+            },
+            "kernel_arguments": list("Further arguments of the installed kernel, one word each."),
+            "boot_order": {
+                "enum": ["pxe", "disk", "keep", null],
+                "default": "pxe",
+                "description": "Where the installed system comes among the entries of an EFI firmware: after the network, first, or the order stays.",
+            },
+            "network": network(),
             "networks": any("Passed on to the image as it is written."),
             "dns_servers": any("Passed on to the image as it is written."),
             "ntp_servers": any("Passed on to the image as it is written."),
@@ -91,6 +103,34 @@ pub fn schema() -> Value {
     })
 }
 
+/// The kinds of devices. What is in them the reader judges, in better words than a schema has.
+fn network() -> Value {
+    let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
+    let fields = json!({
+        "version": {"enum": [2, "2", null], "description": "Only version 2 is read."},
+        "ethernets": devices("Cards, found by match.macaddress or named by their id."),
+        "bonds": devices("Several cards as one."),
+        "vlans": devices("Tagged networks on a card or a bond."),
+    });
+    json!({
+        "type": ["object", "null"],
+        "description": "The network of the installed system, in version 2 of netplan's format.",
+        "additionalProperties": false,
+        "properties": {
+            "version": fields["version"],
+            "ethernets": fields["ethernets"],
+            "bonds": fields["bonds"],
+            "vlans": fields["vlans"],
+            "network": {
+                "type": ["object", "null"],
+                "description": "The same, as a file of netplan has it.",
+                "additionalProperties": false,
+                "properties": fields,
+            },
+        },
+    })
+}
+
 #[cfg(feature = "serve")]
 #[cfg(test)]
 mod tests {
@@ -129,6 +169,14 @@ mod tests {
             (json!({"id": ID}), true),
             (json!({"id": ID, "macs": ["52-54-00-AA-00-01"], "locked": true, "allocation": null}), true),
             (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "erase": "secure"}}), true),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "network": {"ethernets": {"lan0": {}}}}}),
+                true,
+            ),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "network": {"wifis": {}}}}),
+                false,
+            ),
             (json!({}), false),
             (json!({"id": "7"}), false),
             (json!({"id": ID, "mac": []}), false),

@@ -1,22 +1,17 @@
 //! The first half of the pipeline: fetch, digest and decode, each in threads of its own, from where the bytes are into the rings.
 
-use super::decode::{self, Plain, Refuse};
+use super::decode::Plain;
 use super::digest::{Digest, Digesting};
 use super::held::{Hold, hold};
-use super::ring::{Filling, Gone, Pool, Reader, Sender, pipe};
+use super::reader::Reader;
+use super::ring::{Filling, Gone, Pool, Receiver, Sender, pipe};
 use super::stages::{Clock, Stages};
+use super::worker::{Line, Worker};
+use super::{BUFFER_BYTES, BUFFERS};
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-
-/// 16 MiB of compressed stream: a head start while the disks are made, and patience with a decoder that is slow for a moment.
-pub const BUFFERS: usize = 32;
-pub const BUFFER_BYTES: usize = 512 * 1024;
-
-/// Between decoder and the last stage: 24 MiB.
-const PLAIN_BUFFERS: usize = 24;
-const PLAIN_BUFFER_BYTES: usize = 1 << 20;
 
 /// What feeds the flow: the bytes of one stream, wherever they come from.
 pub trait Feed: Read + Send {
@@ -29,8 +24,10 @@ pub trait Feed: Read + Send {
 
 /// A stream that is being fetched.
 pub struct Arriving {
-    /// Decompressed.
+    /// Decompressed: what the worker makes of it.
     pub reader: Reader,
+    /// To the worker.
+    pub line: Line,
     pub digest: Digested,
     pub told: Arc<Told>,
     pub stages: Stages,
@@ -80,18 +77,18 @@ impl Digested {
 
 impl Arriving {
     /// Where it is held, nothing comes before all of it is proven to be what was promised.
-    pub fn start(
-        feed: Box<dyn Feed>,
-        promised: &Digest,
-        plain: Plain,
-        refuse: Refuse,
-        held_in: Option<Hold>,
-    ) -> Arriving {
+    ///
+    /// # Errors
+    /// The process that decodes it cannot be started.
+    pub fn start(feed: Box<dyn Feed>, promised: &Digest, plain: Plain, held_in: Option<Hold>) -> io::Result<Arriving> {
         let (stages, told) = (Stages::start(), Arc::new(Told::default()));
+        let worker = Worker::start(plain, &stages)?;
+        // What is held is not the worker's yet.
+        let pool = if held_in.is_some() { Pool::new(BUFFERS, BUFFER_BYTES) } else { worker.pool() };
         let (to_digest, of_fetch) = pipe(BUFFERS);
         let (to_decode, receiver) = pipe(BUFFERS);
         let (clock, tell) = (stages.clock("network"), told.clone());
-        thread::spawn(move || fetch_all(feed, &tell, &clock, to_digest, to_decode));
+        thread::spawn(move || fetch_all(feed, &tell, &clock, &pool, to_digest, to_decode));
         let source = Reader::new(of_fetch, stages.clock("digest"));
         let kind = promised.kind;
         let digest = Digested(thread::spawn(move || {
@@ -101,20 +98,26 @@ impl Arriving {
         }));
         let (receiver, digest) = match held_in {
             None => (receiver, digest),
-            Some(held_in) => hold(held_in, Reader::new(receiver, stages.clock("hold")), digest, promised.clone()),
+            Some(held_in) => {
+                let reader = Reader::new(receiver, stages.clock("hold"));
+                hold(held_in, reader, digest, promised.clone(), worker.pool())
+            }
         };
-        let compressed = Reader::new(receiver, stages.clock("decode"));
-        let (to_last, of_decode) = pipe(PLAIN_BUFFERS);
-        let (pool, counted) = (Pool::new(PLAIN_BUFFERS, PLAIN_BUFFER_BYTES), stages.clone());
-        thread::spawn(move || decode::decode(compressed, plain, refuse, &pool, &counted, to_last));
-        let reader = Reader::new(of_decode, stages.clock(if plain == Plain::Tar { "untar" } else { "write" }));
-        Arriving { reader, digest, told, stages }
+        worker.feed(receiver, stages.clock("decode"));
+        let (line, clock) = (worker.line(), stages.clock(if plain == Plain::Tar { "untar" } else { "write" }));
+        let reader = Reader::new(Receiver::of(Box::new(worker)), clock);
+        Ok(Arriving { reader, line, digest, told, stages })
+    }
+
+    /// The time that counts begins now.
+    pub fn restart(&self) {
+        self.stages.restart();
+        self.line.restart();
     }
 }
 
 /// Sends all that comes to both; ends early when nobody decodes any more.
-fn fetch_all(mut feed: Box<dyn Feed>, told: &Told, clock: &Clock, to_digest: Sender, to_decode: Sender) {
-    let pool = Pool::new(BUFFERS, BUFFER_BYTES);
+fn fetch_all(mut feed: Box<dyn Feed>, told: &Told, clock: &Clock, pool: &Pool, to_digest: Sender, to_decode: Sender) {
     loop {
         let mut filling = pool.take(clock);
         let (got, end) = fill(&mut feed, &mut filling);
@@ -183,7 +186,7 @@ mod tests {
     fn whatever_gives_bytes_feeds_the_flow() {
         let packed = compress("zstd", &noise(3_000_000));
         let (feed, digest) = (Box::new(Here(io::Cursor::new(packed.clone()))), Digest::of(&packed));
-        let mut arriving = Arriving::start(feed, &digest, Plain::AnyBytes, |_| Ok(()), None);
+        let mut arriving = Arriving::start(feed, &digest, Plain::AnyBytes, None).unwrap();
         let mut bytes = Vec::new();
         arriving.reader.read_to_end(&mut bytes).unwrap();
         assert!(bytes == noise(3_000_000));

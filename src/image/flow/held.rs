@@ -2,9 +2,11 @@
 //! filesystem, and handed on from there once its digest is right. For what would replace somebody's files, or those of a
 //! layer that is proven already.
 
-use super::arriving::{BUFFER_BYTES, BUFFERS, Digested};
+use super::BUFFERS;
+use super::arriving::Digested;
 use super::digest::Digest;
-use super::ring::{Pool, Reader, Receiver, Sender, pipe};
+use super::reader::Reader;
+use super::ring::{Pool, Receiver, Sender, pipe};
 use super::room::too_little_for;
 use super::stages::Clock;
 use std::fs::File;
@@ -17,13 +19,13 @@ pub struct Hold {
     pub size_bytes: Option<u64>,
 }
 
-/// Holds the stream back. What is given in place of stream and digest comes when both agree.
-pub fn hold(hold: Hold, compressed: Reader, digest: Digested, promised: Digest) -> (Receiver, Digested) {
+/// Holds the stream back. What is given in place of stream and digest comes when both agree, in buffers of `pool`.
+pub fn hold(hold: Hold, compressed: Reader, digest: Digested, promised: Digest, pool: Pool) -> (Receiver, Digested) {
     let (sender, receiver) = pipe(BUFFERS);
     let clock = compressed.clock();
     let proven = thread::spawn(move || match prove(&hold, compressed, digest, &promised) {
         Ok(()) => {
-            hand_on(&hold.file, &clock, sender);
+            hand_on(&hold.file, &clock, &pool, sender);
             Ok(promised)
         }
         Err(error) => {
@@ -54,8 +56,7 @@ fn prove(hold: &Hold, mut compressed: Reader, digest: Digested, promised: &Diges
     file.rewind()
 }
 
-fn hand_on(mut file: &File, clock: &Clock, sender: Sender) {
-    let pool = Pool::new(BUFFERS, BUFFER_BYTES);
+fn hand_on(mut file: &File, clock: &Clock, pool: &Pool, sender: Sender) {
     loop {
         let mut filling = pool.take(clock);
         let got = match file.read(&mut filling) {

@@ -2,16 +2,45 @@
 //!
 //! A [`Pool`] has a fixed number of buffers. A stage takes one, fills it and sends it on as a [`Chunk`], of which several
 //! stages can hold parts without a copy. When the last of them lets go, the buffer is free again.
+//!
+//! The buffers lie in memory of this process, or in memory that it shares with another one (`shared`).
 
+use super::shared::Span;
 use super::stages::Clock;
-use std::io::{self, BufRead, Read};
-use std::ops::{Deref, DerefMut};
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::mpsc::{self, RecvError, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Where a buffer lies.
+pub enum Buffer {
+    Own(Vec<u8>),
+    Shared(Span),
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Buffer::Own(bytes) => bytes,
+            Buffer::Shared(span) => span,
+        }
+    }
+}
+
+/// Where a buffer goes when nobody holds a part of it any more.
+pub trait Home: Send + Sync {
+    fn take_back(&self, buffer: Buffer);
+}
+
 /// A fixed number of buffers of one size.
 #[derive(Clone)]
-pub struct Pool(Arc<Shelf>);
+pub struct Pool {
+    shelf: Arc<Shelf>,
+    /// Memory for other pools beside this one.
+    arena: Option<Arc<Mutex<Span>>>,
+}
 
 struct Shelf {
     free: Mutex<Free>,
@@ -20,31 +49,57 @@ struct Shelf {
 }
 
 struct Free {
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<Buffer>,
     /// Made when they are needed for the first time: a small image needs few.
     unmade: usize,
 }
 
 impl Pool {
     pub fn new(buffers: usize, buffer_bytes: usize) -> Pool {
-        let free = Mutex::new(Free { buffers: Vec::new(), unmade: buffers });
-        Pool(Arc::new(Shelf { free, returned: Condvar::new(), buffer_bytes }))
+        Pool::with(Vec::new(), buffers, buffer_bytes, None)
+    }
+
+    /// Its buffers lie in `arena`, as far as that has room.
+    pub fn within(arena: Span, buffers: usize, buffer_bytes: usize) -> Pool {
+        Pool::carved(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
+    }
+
+    /// Another pool, in the same memory.
+    pub fn beside(&self, buffers: usize, buffer_bytes: usize) -> Pool {
+        match &self.arena {
+            Some(arena) => Pool::carved(arena, buffers, buffer_bytes),
+            None => Pool::new(buffers, buffer_bytes),
+        }
+    }
+
+    fn carved(arena: &Arc<Mutex<Span>>, buffers: usize, buffer_bytes: usize) -> Pool {
+        let mut left = arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut carved: Vec<_> = (0..buffers).map_while(|_| left.split_off(buffer_bytes)).map(Buffer::Shared).collect();
+        // The first ones are taken first: what is never taken takes no memory.
+        carved.reverse();
+        let unmade = buffers - carved.len();
+        Pool::with(carved, unmade, buffer_bytes, Some(arena.clone()))
+    }
+
+    fn with(buffers: Vec<Buffer>, unmade: usize, buffer_bytes: usize, arena: Option<Arc<Mutex<Span>>>) -> Pool {
+        let free = Mutex::new(Free { buffers, unmade });
+        Pool { shelf: Arc::new(Shelf { free, returned: Condvar::new(), buffer_bytes }), arena }
     }
 
     /// A buffer to fill, as soon as there is one.
     pub fn take(&self, clock: &Clock) -> Filling {
-        let mut free = self.0.lock();
+        let mut free = self.shelf.lock();
         let buffer = loop {
             if let Some(buffer) = free.buffers.pop() {
                 break buffer;
             }
             if free.unmade > 0 {
                 free.unmade -= 1;
-                break vec![0; self.0.buffer_bytes];
+                break Buffer::Own(vec![0; self.shelf.buffer_bytes]);
             }
-            free = clock.waiting(|| self.0.returned.wait(free).unwrap_or_else(PoisonError::into_inner));
+            free = clock.waiting(|| self.shelf.returned.wait(free).unwrap_or_else(PoisonError::into_inner));
         };
-        Filling(Held { buffer, shelf: self.0.clone() })
+        Filling(Held { buffer, home: Some(self.shelf.clone()) })
     }
 }
 
@@ -55,15 +110,24 @@ impl Shelf {
     }
 }
 
+impl Home for Shelf {
+    fn take_back(&self, buffer: Buffer) {
+        self.lock().buffers.push(buffer);
+        self.returned.notify_one();
+    }
+}
+
 struct Held {
-    buffer: Vec<u8>,
-    shelf: Arc<Shelf>,
+    buffer: Buffer,
+    /// Without one it goes for good.
+    home: Option<Arc<dyn Home>>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.shelf.lock().buffers.push(std::mem::take(&mut self.buffer));
-        self.shelf.returned.notify_one();
+        if let Some(home) = &self.home {
+            home.take_back(std::mem::replace(&mut self.buffer, Buffer::Own(Vec::new())));
+        }
     }
 }
 
@@ -88,7 +152,10 @@ impl Deref for Filling {
 
 impl DerefMut for Filling {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0.buffer
+        match &mut self.0.buffer {
+            Buffer::Own(bytes) => bytes,
+            Buffer::Shared(span) => span,
+        }
     }
 }
 
@@ -101,6 +168,33 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// Bytes that come from no pool.
+    pub fn own(bytes: Vec<u8>) -> Chunk {
+        let end = bytes.len();
+        Chunk { held: Arc::new(Held { buffer: Buffer::Own(bytes), home: None }), start: 0, end }
+    }
+
+    /// What another process has put there.
+    pub fn lent(span: Span, home: Arc<dyn Home>) -> Chunk {
+        let end = span.len();
+        Chunk { held: Arc::new(Held { buffer: Buffer::Shared(span), home: Some(home) }), start: 0, end }
+    }
+
+    /// Where its buffer lies in shared memory, and where it lies itself; `None` in memory of this process.
+    pub fn shared(&self) -> Option<(&Span, Range<usize>)> {
+        match &self.held.buffer {
+            Buffer::Shared(span) => Some((span, span.at() + self.start..span.at() + self.end)),
+            Buffer::Own(_) => None,
+        }
+    }
+
+    /// A part of it; `None` where it has none such.
+    pub fn part(&self, range: Range<usize>) -> Option<Chunk> {
+        let (start, end) = (self.start.checked_add(range.start)?, self.start.checked_add(range.end)?);
+        let held = self.held.clone();
+        (start <= end && end <= self.end).then_some(Chunk { held, start, end })
+    }
+
     /// Takes up to `count` bytes off the front.
     pub fn split_to(&mut self, count: usize) -> Chunk {
         let end = self.start.saturating_add(count).min(self.end);
@@ -140,7 +234,7 @@ pub struct Gone;
 /// A pipe between two stages; the pool bounds the memory, `depth` only how many chunks wait in it.
 pub fn pipe(depth: usize) -> (Sender, Receiver) {
     let (sender, receiver) = mpsc::sync_channel(depth);
-    (Sender(sender), Receiver { channel: receiver, ended: false })
+    (Sender(sender), Receiver { origin: Origin::Stage(receiver), early: None, ended: false })
 }
 
 impl Sender {
@@ -166,13 +260,42 @@ impl Sender {
     }
 }
 
+/// What gives chunks besides a stage of this process.
+pub trait Gives: Send {
+    /// The next chunk; `None` after the end.
+    ///
+    /// # Errors
+    /// That of whoever gives them.
+    fn give(&mut self) -> io::Result<Option<Chunk>>;
+}
+
 /// Where a stage gets its chunks from.
 pub struct Receiver {
-    channel: mpsc::Receiver<Message>,
+    origin: Origin,
+    /// Came before somebody asked for it.
+    early: Option<Message>,
     ended: bool,
 }
 
+enum Origin {
+    Stage(mpsc::Receiver<Message>),
+    Other(Box<dyn Gives>),
+}
+
 impl Receiver {
+    /// Chunks that no stage of this process gives.
+    pub fn of(other: Box<dyn Gives>) -> Receiver {
+        Receiver { origin: Origin::Other(other), early: None, ended: false }
+    }
+
+    /// Whether the next chunk, or the end, is here already.
+    pub fn is_ready(&mut self) -> bool {
+        if let (Origin::Stage(channel), None) = (&self.origin, &self.early) {
+            self.early = channel.try_recv().ok();
+        }
+        self.early.is_some()
+    }
+
     /// The next chunk; `None` after the end.
     ///
     /// # Errors
@@ -181,8 +304,16 @@ impl Receiver {
         if self.ended {
             return Ok(None);
         }
-        let message = match self.channel.try_recv() {
-            Err(TryRecvError::Empty) => clock.waiting(|| self.channel.recv()),
+        let channel = match &mut self.origin {
+            Origin::Stage(channel) => channel,
+            Origin::Other(other) => {
+                let chunk = clock.waiting(|| other.give())?;
+                self.ended = chunk.is_none();
+                return Ok(chunk);
+            }
+        };
+        let message = match self.early.take().map_or_else(|| channel.try_recv(), Ok) {
+            Err(TryRecvError::Empty) => clock.waiting(|| channel.recv()),
             Ok(message) => Ok(message),
             Err(TryRecvError::Disconnected) => Err(RecvError),
         };
@@ -198,111 +329,11 @@ impl Receiver {
     }
 }
 
-/// The chunks of a [`Receiver`] as one stream of bytes.
-pub struct Reader {
-    receiver: Receiver,
-    clock: Arc<Clock>,
-    current: Option<Chunk>,
-    /// What comes after it, where that is here already.
-    behind: Option<Chunk>,
-    position: u64,
-}
-
-impl Reader {
-    pub fn new(receiver: Receiver, clock: Arc<Clock>) -> Reader {
-        Reader { receiver, clock, current: None, behind: None, position: 0 }
-    }
-
-    /// What counts this thread's waits; for what it sends on, too.
-    pub fn clock(&self) -> Arc<Clock> {
-        self.clock.clone()
-    }
-
-    /// From now on the waits count on another one: the work has gone to another thread.
-    pub fn count_on(&mut self, clock: Arc<Clock>) {
-        self.clock = clock;
-    }
-
-    /// Bytes taken so far.
-    pub fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// Up to `count` bytes without a copy, at least one; `None` at the end.
-    ///
-    /// # Errors
-    /// That of the stage before.
-    pub fn take_chunk(&mut self, count: usize) -> io::Result<Option<Chunk>> {
-        if !self.advance()? {
-            return Ok(None);
-        }
-        let chunk = self.current.as_mut().map(|current| current.split_to(count));
-        self.position += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
-        Ok(chunk)
-    }
-
-    /// The next `count` bytes in one piece, without taking them; fewer at the end. They are copied where they came in several.
-    ///
-    /// # Errors
-    /// That of the stage before: nothing more is to be had then.
-    pub fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
-        if self.advance()? && self.current.as_ref().is_some_and(|current| current.len() < count) {
-            let position = self.position;
-            let mut whole = Pool::new(1, count).take(&self.clock);
-            let mut filled = 0;
-            while filled < count
-                && let Some(chunk) = self.take_chunk(count - filled)?
-            {
-                whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
-                filled += chunk.len();
-            }
-            // All that was behind is in it or in the current one.
-            self.behind = self.current.replace(whole.filled(filled));
-            self.position = position;
-        }
-        let current = self.current.as_deref().unwrap_or_default();
-        Ok(&current[..count.min(current.len())])
-    }
-
-    /// Whether there is a byte ahead.
-    fn advance(&mut self) -> io::Result<bool> {
-        while self.current.as_ref().is_none_or(|current| current.is_empty()) {
-            // Before waiting for the next one: it may need this buffer.
-            self.current = None;
-            let next = self.behind.take().map_or_else(|| self.receiver.next(&self.clock), |chunk| Ok(Some(chunk)))?;
-            match next {
-                Some(chunk) => self.current = Some(chunk),
-                None => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-}
-
-impl BufRead for Reader {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.advance()?;
-        Ok(self.current.as_deref().unwrap_or_default())
-    }
-
-    fn consume(&mut self, amount: usize) {
-        if let Some(current) = &mut self.current {
-            self.position += current.split_to(amount).len() as u64;
-        }
-    }
-}
-
-impl Read for Reader {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let got = self.fill_buf()?.read(buf)?;
-        self.consume(got);
-        Ok(got)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::flow::Reader;
+    use std::io::Read;
     use std::thread;
     use std::time::Duration;
 
@@ -355,25 +386,6 @@ mod tests {
         assert_eq!((rest.len(), rest.last(), reader.position()), (986, Some(&99), 1000));
         assert!(reader.take_chunk(1).unwrap().is_none());
         stage.join().unwrap();
-    }
-
-    #[test]
-    fn who_looks_ahead_takes_nothing() {
-        for (length, ahead) in [(1, 100), (7, 1), (7, 7), (7, 8), (7, 100), (7, 1000), (1000, 30)] {
-            let bytes: Vec<u8> = (0..200u8).collect();
-            let mut reader = crate::image::testing::reader(&bytes, length);
-            assert_eq!(reader.take_chunk(3).unwrap().map_or(0, |chunk| chunk.len()), length.min(3));
-            let at = length.min(3);
-            for count in [1, ahead, ahead, 2 * ahead, 5] {
-                let end = (at + count).min(bytes.len());
-                assert_eq!(reader.look_ahead(count).unwrap(), &bytes[at..end], "{count} in pieces of {length}");
-                assert_eq!(reader.position(), at as u64);
-            }
-            let mut rest = Vec::new();
-            reader.read_to_end(&mut rest).unwrap();
-            assert_eq!(rest, &bytes[at..]);
-            assert_eq!(reader.look_ahead(1).unwrap(), b"");
-        }
     }
 
     #[test]

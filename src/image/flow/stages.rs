@@ -39,6 +39,8 @@ impl Clock {
 pub struct Stages {
     began: Arc<Mutex<Instant>>,
     clocks: Arc<Mutex<Vec<Named>>>,
+    /// How long stages were busy in another process.
+    elsewhere: Arc<Mutex<Vec<(String, Duration)>>>,
 }
 
 type Named = (&'static str, Arc<Clock>);
@@ -46,7 +48,7 @@ type Named = (&'static str, Arc<Clock>);
 impl Stages {
     /// Time runs from now.
     pub fn start() -> Stages {
-        Stages { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default() }
+        Stages { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default(), elsewhere: Arc::default() }
     }
 
     /// Time runs from now: an image that was reached waited for the disks, which says nothing about the burn.
@@ -71,22 +73,38 @@ impl Stages {
         self.shares_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
     }
 
-    fn shares_of(&self, total: Duration) -> Vec<Share> {
-        let total = total.as_secs_f64().max(1e-9);
+    /// How long each stage was busy so far. Several threads of one stage are averaged.
+    pub fn busy(&self) -> Vec<(&'static str, Duration)> {
+        self.busy_of(self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+    }
+
+    fn busy_of(&self, total: Duration) -> Vec<(&'static str, Duration)> {
         let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sums: Vec<(&str, f64, u32)> = Vec::new();
+        let mut sums: Vec<(&'static str, Duration, u32)> = Vec::new();
         for (stage, clock) in clocks.iter() {
-            let worked = 1.0 - clock.waited().as_secs_f64() / total;
+            let worked = total.saturating_sub(clock.waited());
             match sums.iter_mut().find(|(name, ..)| name == stage) {
                 Some((_, sum, threads)) => (*sum, *threads) = (*sum + worked, *threads + 1),
-                None => sums.push((stage, worked, 1)),
+                None => sums.push((*stage, worked, 1)),
             }
         }
-        let share = |(stage, sum, threads): (&str, f64, u32)| Share {
-            stage: stage.to_owned(),
-            percent: (sum / f64::from(threads) * 100.0).round().clamp(0.0, 100.0) as u8,
+        sums.into_iter().map(|(stage, sum, threads)| (stage, sum / threads)).collect()
+    }
+
+    /// What another process does of these stages, and for how long. A stage that is at work in both is as busy as the busier half.
+    pub fn add(&self, busy: Vec<(&str, u64)>) {
+        let busy = busy.into_iter().map(|(stage, nanoseconds)| (stage.to_owned(), Duration::from_nanos(nanoseconds)));
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).extend(busy);
+    }
+
+    fn shares_of(&self, total: Duration) -> Vec<Share> {
+        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = |(stage, here): (&str, Duration)| {
+            let there = elsewhere.iter().filter(|(name, _)| name == stage).map(|(_, time)| *time);
+            let busy = there.max().unwrap_or_default().max(here).as_secs_f64() / total.as_secs_f64().max(1e-9);
+            Share { stage: stage.to_owned(), percent: (busy * 100.0).round().clamp(0.0, 100.0) as u8 }
         };
-        sums.into_iter().map(share).collect()
+        self.busy_of(total).into_iter().map(share).collect()
     }
 }
 

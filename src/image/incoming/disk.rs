@@ -2,7 +2,7 @@
 
 use super::{Burned, End, Incoming, Watch};
 use crate::error::{Context, Error, Phase, Result};
-use crate::image::flow::{Arriving, telling};
+use crate::image::flow::{Arriving, Reader, telling};
 use crate::image::get::{Part, Reached};
 use crate::image::raw::{self, Disk, Expected, HEAD_BYTES, Target};
 
@@ -14,7 +14,11 @@ impl Incoming {
     /// It is not what is wanted, or its beginning cannot be had.
     pub fn require_disk(&mut self, disk: &Disk, expected: &Expected) -> Result<()> {
         self.only_part()?;
-        self.look(HEAD_BYTES, &|head| raw::check(head, disk, expected))
+        self.look(&|stream: &mut Reader| {
+            // A copy: the worker could change it while it is looked at.
+            let head = stream.look_ahead(HEAD_BYTES)?.to_vec();
+            Ok(raw::check(&head, disk, expected).map_err(|why| why.to_string()))
+        })
     }
 
     /// A raw image is one stream.
@@ -38,7 +42,7 @@ impl Incoming {
         loop {
             let first = self.first.take();
             let part = self.only_part()?;
-            let arriving = first.unwrap_or_else(|| self.arriving(part, None));
+            let arriving = first.map_or_else(|| self.arriving(part, None), Ok)?;
             let (why, before) = match burn_once(arriving, part, target, expected, watch)? {
                 End::Whole(burned) => return Ok(Burned { resumed: burned.resumed + resumed, ..burned }),
                 End::StartOver { why, resumed } => (why, resumed),
@@ -50,8 +54,8 @@ impl Incoming {
 }
 
 fn burn_once(arriving: Arriving, part: &Part, target: &Target, expected: &Expected, watch: Watch) -> Result<End> {
-    let Arriving { reader, digest, told, stages } = arriving;
-    stages.restart();
+    arriving.restart();
+    let Arriving { reader, digest, told, stages, .. } = arriving;
     let held_back = telling(&told, part.size_bytes, watch, || raw::write(reader, target, expected));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });

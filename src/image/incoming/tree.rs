@@ -2,11 +2,9 @@
 
 use super::{Burned, End, Incoming, MOST_STARTS, Watch};
 use crate::error::{Context, Error, Phase, Result};
-use crate::image::flow::{Arriving, Average, Hold, Meter, Reader, Stages, Told};
+use crate::image::flow::{Arriving, Average, Hold, Meter};
 use crate::image::get::Part;
-use crate::image::raw;
-use crate::image::tree::{Beneath, Counter, Root, Unpacked, relative, untar};
-use std::io::{self, BufRead};
+use crate::image::tree::{Announced, Beneath, Counter, Root, Unpacked, relative, untar};
 use std::path::Path;
 use std::time::Instant;
 
@@ -97,7 +95,7 @@ impl Incoming {
             // What was fetched for a look at it is fetched again where all of it is held.
             let arriving = match first.take().filter(|_| held_in.is_none()) {
                 Some(first) => first,
-                None => self.arriving(part, held_in),
+                None => self.arriving(part, held_in)?,
             };
             let began = Instant::now();
             match burn_part(arriving, part, root, &mut counter, &mut meter, watch, self.reached.layered)? {
@@ -134,9 +132,10 @@ fn burn_part(
     watch: Watch,
     layered: bool,
 ) -> Result<End> {
-    let Arriving { reader, digest, told, stages } = arriving;
-    stages.restart();
-    let unpacked = meter.telling(&told, watch, || unpack(reader, root, counter, layered, &told, &stages));
+    arriving.restart();
+    let Arriving { reader, line, digest, told, stages } = arriving;
+    let members = Announced::new(reader, Box::new(move |answer| line.answer(answer)));
+    let unpacked = meter.telling(&told, watch, || untar(members, root, counter, layered, &told, &stages));
     if let Some(why) = told.start_over() {
         return Ok(End::StartOver { why, resumed: told.resumed() });
     }
@@ -149,16 +148,4 @@ fn burn_part(
     let Unpacked { entries, tar_bytes, conflicts } = unpacked;
     let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());
     Ok(End::Whole(Burned { bytes, tar_bytes, entries, resumed, conflicts, shares, ..Burned::default() }))
-}
-
-fn unpack(
-    mut tar: Reader,
-    root: &Root,
-    counter: &mut Counter,
-    layered: bool,
-    told: &Told,
-    stages: &Stages,
-) -> io::Result<Unpacked> {
-    raw::require_tree(tar.fill_buf()?)?;
-    untar(tar, root, counter, layered, told, stages)
 }

@@ -141,8 +141,8 @@ fn goes_off(bomb: &Bomb, image: &[u8], root: &Path) -> String {
         let (sender, receiver) = pipe(4);
         let unpacked = std::thread::scope(|scope| {
             scope.spawn(|| decode(source(image, 1 << 16, Ok(())), Plain::Tar, |_| Ok(()), &pool, &stages, sender));
-            let stream = Reader::new(receiver, Arc::default());
-            untar(stream, &below, &mut counter, bomb.layered, &Told::default(), &stages)
+            let members = members_of(Reader::new(receiver, Arc::default()));
+            untar(members, &below, &mut counter, bomb.layered, &Told::default(), &stages)
         });
         if let Err(error) = unpacked {
             return error.to_string();

@@ -33,8 +33,14 @@ fn with_blocks_left(blocks: u64, layered: bool, tar: Tar) -> (Option<String>, us
     let mut counter = Counter::new(Beneath::default());
     counter.work.add(counter.work.left(0) - blocks, 0);
     let below = Root::open(root.path(), Vec::new()).unwrap();
-    let unpacked =
-        untar(reader(&tar.end(), 1 << 16), &below, &mut counter, layered, &Told::default(), &Stages::start());
+    let unpacked = untar(
+        members_of(reader(&tar.end(), 1 << 16)),
+        &below,
+        &mut counter,
+        layered,
+        &Told::default(),
+        &Stages::start(),
+    );
     (unpacked.err().map(|error| error.to_string()), names(root.path()).len())
 }
 

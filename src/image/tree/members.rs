@@ -5,6 +5,7 @@
 
 use super::acl;
 use super::pax::Records;
+use super::space::too_long;
 use super::sparse::{self, Map};
 use super::work::too_much;
 use crate::image::flow::{Chunk, Reader};
@@ -69,9 +70,14 @@ impl Attributes {
     }
 }
 
+/// Says how many bytes the tar may have by now, and how many blocks of headers.
+type Asks<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
+
 /// Reading it, or taking its chunks, gives the content of the member that [`Members::next_member`] gave last.
-pub struct Members {
+pub struct Members<'a> {
     stream: Reader,
+    /// Is asked when there is more than was said last.
+    asks: Asks<'a>,
     /// What is longer is a bomb.
     longest: u64,
     /// Content of the current member that was not read yet.
@@ -84,6 +90,8 @@ pub struct Members {
     blocks: u64,
     most_blocks: u64,
     warned_of_acls: bool,
+    /// That it happens, once.
+    pub lost_acl: Option<String>,
 }
 
 /// Headers before a member that speak of it.
@@ -94,19 +102,31 @@ struct Extensions {
     link: Option<Vec<u8>>,
 }
 
-impl Members {
+impl<'a> Members<'a> {
+    #[cfg(test)]
     pub fn new(stream: Reader) -> Self {
+        Members::asking(stream, Box::new(|| Ok([u64::MAX; 2])))
+    }
+
+    pub fn asking(stream: Reader, asks: Asks<'a>) -> Self {
         Members {
             stream,
-            longest: u64::MAX,
+            asks,
+            longest: 0,
             left: 0,
             padding: 0,
             global: Records::default(),
             global_blocks: 0,
             blocks: 0,
-            most_blocks: u64::MAX,
+            most_blocks: 0,
             warned_of_acls: false,
+            lost_acl: None,
         }
+    }
+
+    /// Whether some of what follows is here already.
+    pub fn is_ready(&mut self) -> bool {
+        self.stream.is_ready()
     }
 
     /// Bytes of tar read so far.
@@ -114,19 +134,9 @@ impl Members {
         self.stream.position()
     }
 
-    /// From here on the whole stream may have so many bytes.
-    pub fn limit(&mut self, bytes: u64) {
-        self.longest = bytes;
-    }
-
     /// Blocks of headers so far: what members cost besides their content. Global records count once more for each member.
     pub fn blocks(&self) -> u64 {
         self.blocks
-    }
-
-    /// From here on there may be so many of them in all.
-    pub fn limit_blocks(&mut self, blocks: u64) {
-        self.most_blocks = blocks;
     }
 
     /// The next piece of the content, as it lies in the stream's buffers, up to `count` bytes.
@@ -231,10 +241,8 @@ impl Members {
             && !self.warned_of_acls
         {
             self.warned_of_acls = true;
-            tracing::warn!(
-                "{}: an ACL of the image is not restored, and others may not be: {lost}",
-                String::from_utf8_lossy(&path)
-            );
+            let path = String::from_utf8_lossy(&path);
+            self.lost_acl = Some(format!("{path}: an ACL of the image is not restored, and others may not be: {lost}"));
         }
         Ok(Member { path, kind, attributes })
     }
@@ -344,6 +352,9 @@ impl Members {
 
     fn count(&mut self, blocks: u64) -> io::Result<()> {
         self.blocks += blocks;
+        if self.blocks > self.most_blocks {
+            [self.longest, self.most_blocks] = (self.asks)()?;
+        }
         if self.blocks <= self.most_blocks {
             return Ok(());
         }
@@ -365,12 +376,14 @@ impl Members {
         Ok(got)
     }
 
-    fn check_length(&self) -> io::Result<()> {
+    fn check_length(&mut self) -> io::Result<()> {
+        if self.position() > self.longest {
+            [self.longest, self.most_blocks] = (self.asks)()?;
+        }
         if self.position() <= self.longest {
             return Ok(());
         }
-        let text = format!("the tar has more than {} bytes, twice what its filesystems can hold", self.longest);
-        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+        Err(io::Error::new(io::ErrorKind::InvalidData, too_long(self.longest)))
     }
 
     fn cut(&self) -> io::Error {
@@ -386,7 +399,7 @@ impl Members {
     }
 }
 
-impl Read for Members {
+impl Read for Members<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let want = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if want == 0 {

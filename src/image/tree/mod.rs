@@ -2,15 +2,20 @@
 //! that the image does not name.
 //!
 //! ```text
-//! members ──> untar ──> writers
+//! members ──> announce ─ ─> announced ──> untar ──> writers
 //! ```
+//!
+//! What reads the tar runs in a process that has no power, and tells this one of its members: whatever it says, `untar` takes it as
+//! it would take it from a tar.
 //!
 //! Of `image` it uses `flow` alone, which it reads. It knows nothing of `get` and `raw`.
 //!
-//! It gives [`untar`] below a [`Root`], with a [`Counter`] over all parts of an image; [`Beneath`] says what is or will be mounted there,
-//! [`Conflicts`] what the image could not put anywhere.
+//! It gives [`announce`] for that process, and for this one [`begins`], [`Announced`] and [`untar`] below a [`Root`], with a [`Counter`]
+//! over all parts of an image; [`Beneath`] says what is or will be mounted there, [`Conflicts`] what the image could not put anywhere.
 
 mod acl;
+mod announce;
+mod announced;
 mod attributes;
 mod beneath;
 mod copy;
@@ -19,6 +24,7 @@ mod members;
 mod names;
 mod pax;
 mod place;
+mod record;
 mod space;
 mod sparse;
 mod sweep;
@@ -30,6 +36,10 @@ mod whiteout;
 mod work;
 mod writers;
 
+pub use announce::announce;
+#[cfg(test)]
+pub use announced::here::members_of;
+pub use announced::{Announced, begins};
 pub use beneath::{Beneath, Conflicts, Counter, relative};
 pub use place::Root;
 pub use untar::{Unpacked, untar};

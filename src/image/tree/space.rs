@@ -36,3 +36,8 @@ impl Space {
         sum.saturating_mul(2).saturating_add(MARGIN)
     }
 }
+
+/// What is said when it is longer.
+pub fn too_long(longest: u64) -> String {
+    format!("the tar has more than {longest} bytes, twice what its filesystems can hold")
+}

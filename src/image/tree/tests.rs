@@ -1,6 +1,6 @@
 //! What tars become below a root, and what the bad ones get.
 
-use super::{Beneath, Conflicts, Counter, Root, Unpacked, relative, untar};
+use super::{Beneath, Conflicts, Counter, Root, Unpacked, members_of, relative, untar};
 use crate::image::flow::{Stages, Told};
 use crate::image::testing::{Tar, noise, reader};
 use crate::storage::mount::unmount;
@@ -24,7 +24,14 @@ pub(crate) use seen::{Seen, assert_same, look};
 /// Unpacks bytes that come in buffers of `cut` bytes.
 fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<Unpacked> {
     let mut counter = Counter::new(Beneath::default());
-    untar(reader(tar, cut), &Root::open(root, Vec::new())?, &mut counter, layered, &Told::default(), &Stages::start())
+    untar(
+        members_of(reader(tar, cut)),
+        &Root::open(root, Vec::new())?,
+        &mut counter,
+        layered,
+        &Told::default(),
+        &Stages::start(),
+    )
 }
 
 /// What lies below a root, without the root itself.

@@ -1,15 +1,16 @@
 //! From members to files below the root.
 
 use super::acl::has_default;
+use super::announced::Announced;
 use super::attributes::{first_mode, set_by_name, set_xattrs};
 use super::beneath::{Conflicts, Counter};
 use super::copy::{copy, link};
-use super::members::{Attributes, Kind, Member, Members};
+use super::members::{Attributes, Kind, Member};
 use super::place::{Place, Root, inside};
 use super::sparse::Map;
 use super::whiteout::{Layer, Whiteout};
 use super::writers::{Made, Writers, named};
-use crate::image::flow::{Reader, Stages, Told, too_little_for};
+use crate::image::flow::{Stages, Told, too_little_for};
 use crate::marker;
 use nix::sys::stat::SFlag;
 use nix::sys::statfs::fstatfs;
@@ -31,23 +32,23 @@ pub struct Unpacked {
     pub conflicts: Conflicts,
 }
 
-/// Unpacks the stream to its end. Later members replace earlier ones, and what stood below the root before; only
+/// Unpacks all members to their end. Later members replace earlier ones, and what stood below the root before; only
 /// directories of a kept filesystem stay as a conflict. Each member that is no directory is shown to `counter`.
 /// In a layer of an OCI image (`layered`), whiteouts remove what earlier layers brought. `told` says how much was fetched for all this.
 ///
 /// # Errors
-/// The stream's own; the archive is malformed, cut or empty; something cannot be written. The member is named.
+/// Those of who tells the members; the archive is malformed, cut or empty; something cannot be written. The member is named.
 pub fn untar(
-    stream: Reader,
+    members: Announced,
     root: &Root,
     counter: &mut Counter,
     layered: bool,
     told: &Told,
     stages: &Stages,
 ) -> io::Result<Unpacked> {
-    let writers = Writers::start(stream.clock(), stages);
+    let writers = Writers::start(members.clock(), stages);
     let mut unpacking = Unpacking {
-        members: Members::new(stream),
+        members,
         root,
         writers,
         directories: Directories::default(),
@@ -66,7 +67,7 @@ pub fn untar(
 }
 
 struct Unpacking<'a, 'b> {
-    members: Members,
+    members: Announced,
     root: &'a Root,
     writers: Writers,
     directories: Directories,
@@ -122,9 +123,8 @@ impl Unpacking<'_, '_> {
     }
 
     fn next_member(&mut self) -> io::Result<Option<Member>> {
-        let left = self.counter.work.left(self.told.bytes());
-        self.members.limit_blocks(left.saturating_sub(self.root.worked()));
-        self.members.next_member()
+        let (work, told, root) = (&self.counter.work, self.told, self.root);
+        self.members.next_member(&|| work.left(told.bytes()).saturating_sub(root.worked()))
     }
 
     fn one(&mut self, path: &[u8], member: Member) -> io::Result<()> {
@@ -308,6 +308,7 @@ mod tests {
     use super::super::beneath::Beneath;
     use super::*;
     use crate::image::testing::{Tar, reader};
+    use crate::image::tree::members_of;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use tempfile::TempDir;
@@ -334,8 +335,8 @@ mod tests {
 
         fn untar(&self, tar: Tar) -> io::Result<Unpacked> {
             let mut counter = Counter::new(Beneath::default());
-            let (reader, root) = (reader(&tar.end(), 700), Root::open(&self.root, Vec::new())?);
-            untar(reader, &root, &mut counter, false, &Told::default(), &Stages::start())
+            let (members, root) = (members_of(reader(&tar.end(), 700)), Root::open(&self.root, Vec::new())?);
+            untar(members, &root, &mut counter, false, &Told::default(), &Stages::start())
         }
 
         fn read(&self, path: &str) -> String {

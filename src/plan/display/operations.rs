@@ -1,13 +1,14 @@
 //! The operations of a stage as lines; the same thing done to many devices is one line.
 
-use super::short;
+use super::{finish, short};
 use crate::device::DevicePath;
 use crate::inventory::EraseMethod;
 use crate::layout::Size;
 use crate::plan::sectors::MIB;
 use crate::plan::{
-    ActivateGroup, AssembleArray, BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder, Kept, MakeFilesystem,
-    Member, MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder,
+    Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray,
+    TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
 use std::collections::BTreeMap;
@@ -30,15 +31,19 @@ pub fn lines(operations: &[Operation], sizes: &Sizes) -> Vec<String> {
 
 /// What is said about devices: before their names, after them, and on lines below.
 #[derive(PartialEq, Eq)]
-struct Said {
+pub(super) struct Said {
     before: String,
     after: String,
     below: Vec<String>,
 }
 
 impl Said {
-    fn after(after: impl Into<String>) -> Said {
+    pub(super) fn after(after: impl Into<String>) -> Said {
         Said { before: String::new(), after: after.into(), below: Vec::new() }
+    }
+
+    pub(super) fn with(self, below: Vec<String>) -> Said {
+        Said { below, ..self }
     }
 
     fn before(before: &str) -> Said {
@@ -103,13 +108,11 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         }
         OfRun::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
         OfRun::WriteMachineFiles { .. } => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
-        OfRun::RunInstaller { .. } => alone("/install-go or /install.sh of the image, in a chroot".to_owned()),
-        OfRun::AdaptImage { .. } => alone(
-            "/install-go or /install.sh of the image where it has one; what its boot loader boots is what is booted"
-                .to_owned(),
-        ),
+        OfRun::Finish(finishing) => (None, finish::tree(finishing)),
+        OfRun::AdaptImage(finishing) => alone(finish::raw(finishing.way).to_owned()),
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
+        OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),
         OfRun::TellPointOfNoReturn { .. } => {
@@ -122,6 +125,18 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
         OfRun::Kexec => alone("into the installed system".to_owned()),
     }
+}
+
+/// `EFI entries "drophammer: web-1" for sda1, sdb1; PXE stays first`.
+fn boot_entries(BootEntries { label, esps, order, unless_installer }: &BootEntries) -> String {
+    let esps: Vec<&str> = esps.iter().map(|esp| short(&esp.device)).collect();
+    let order = match order {
+        BootOrder::Pxe => "PXE stays first",
+        BootOrder::Disk => "they come first",
+        BootOrder::Keep => "the boot order stays",
+    };
+    let unless = if *unless_installer { "; not where the image has an installer" } else { "" };
+    format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
 }
 
 fn writable_again(others: &[u32]) -> String {
@@ -297,4 +312,26 @@ fn kind(guid: uuid::Uuid) -> String {
 
 fn listed(devices: &[DevicePath]) -> String {
     devices.iter().map(short).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Esp;
+
+    #[test]
+    fn boot_entries_say_where_and_in_which_order() {
+        let esp = |device: &str| Esp { device: device.into(), ..Esp::default() };
+        for (order, unless_installer, words) in [
+            (BootOrder::Pxe, false, "PXE stays first"),
+            (BootOrder::Disk, false, "they come first"),
+            (BootOrder::Keep, true, "the boot order stays; not where the image has an installer"),
+        ] {
+            let (label, esps) = ("drophammer: web-1".to_owned(), vec![esp("/dev/sda1"), esp("/dev/sdb1")]);
+            let operation =
+                Operation::Run(OfRun::WriteBootEntries(BootEntries { label, esps, order, unless_installer }));
+            let line = format!("EFI entries \"drophammer: web-1\" for sda1, sdb1; {words}");
+            assert_eq!(lines(&[operation], &Sizes::new()), [line]);
+        }
+    }
 }

@@ -81,7 +81,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
             Effect { brought: partitions.collect(), ..destroying([&burn.device]) }
         }
         // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
-        OfRun::RunInstaller { devices } | OfRun::AdaptImage { devices } => destroying(devices),
+        OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) => destroying(&finishing.devices),
         // More than files are written: what is kept must keep its size.
         OfRun::GrowFilesystem(mount) => destroying([&mount.device]),
         OfRun::Mount(mount) => {
@@ -104,6 +104,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::LockDisk { .. }
         | OfRun::UnlockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)
         | OfRun::Unmount

@@ -18,6 +18,7 @@ mod erasing;
 mod extents;
 mod failed;
 mod finding;
+mod finishing;
 mod foreign;
 mod fuzz;
 mod identity;

@@ -96,10 +96,11 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::GrowFilesystem(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
-        | OfRun::RunInstaller { .. }
-        | OfRun::AdaptImage { .. }
+        | OfRun::Finish(_)
+        | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
+        | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)
         | OfRun::WriteMarker(_)

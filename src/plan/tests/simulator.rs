@@ -97,10 +97,11 @@ impl Machine {
             | OfRun::TellPointOfNoReturn { .. }
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
-            | OfRun::RunInstaller { .. }
-            | OfRun::AdaptImage { .. }
+            | OfRun::Finish(_)
+            | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)
             | OfRun::ExtendFstab(_)
+            | OfRun::WriteBootEntries(_)
             | OfRun::LoadKernel
             | OfRun::ProveKept(_)
             | OfRun::WriteMarker(_)

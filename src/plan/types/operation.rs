@@ -4,8 +4,9 @@
 
 use super::Extents;
 use super::{
-    BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, FstabEntry, Holder, Kept,
-    MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Finishing,
+    FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray,
+    TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
 use crate::device::DevicePath;
@@ -162,19 +163,17 @@ pub enum OfRun {
         #[serde(skip)]
         files: Box<MachineFiles>,
     },
-    /// `/install-go` or `/install.sh` in a chroot, with the nodes of these devices and of their partitions.
-    RunInstaller {
-        devices: Vec<DevicePath>,
-    },
-    /// Run the installer if the image has one. If not, make `/etc/metal/boot-info.yaml` from the files of its boot
-    /// loader.
-    AdaptImage {
-        devices: Vec<DevicePath>,
-    },
+    /// Make a machine that boots of the image's files: by the image's installer in a chroot, or without one.
+    Finish(Box<Finishing>),
+    /// The same for a raw image, which was made for any machine: without an installer it keeps its boot loader, and
+    /// `/etc/metal/boot-info.yaml` is made from the files of that.
+    AdaptImage(Box<Finishing>),
     /// `/etc/fstab`, in mount order.
     WriteFstab(Vec<FstabEntry>),
     /// Add lines to the image's own.
     ExtendFstab(Vec<FstabEntry>),
+    /// Tell the firmware what it can boot, through efivarfs.
+    WriteBootEntries(BootEntries),
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.
     LoadKernel,
     /// Read again what identifies everything that is kept, and what nobody may write. All must be as it was.

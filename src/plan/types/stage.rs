@@ -59,6 +59,7 @@ stages! {
     TargetFiles = "target.files",
     TargetInstaller = "target.installer",
     TargetFstab = "target.fstab",
+    BootEntries = "boot.entries",
     BootLoad = "boot.load",
     StorageProveKept = "storage.prove_kept",
     TargetMarker = "target.marker",
@@ -137,6 +138,7 @@ impl StageName {
             | StageName::TargetFiles
             | StageName::TargetInstaller
             | StageName::TargetFstab
+            | StageName::BootEntries
             | StageName::BootLoad
             | StageName::TargetMarker
             | StageName::StorageUnmount => (false, false, Leaves::HalfMade),

@@ -60,7 +60,8 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-fn place(mark: Option<&Marker>) -> String {
+/// `3:7: `, to stand before a message.
+pub(super) fn place(mark: Option<&Marker>) -> String {
     mark.map(|mark| format!("{}:{}: ", mark.line(), mark.column())).unwrap_or_default()
 }
 

@@ -42,6 +42,8 @@ async fn who_misses_an_image_is_not_told_to_take_the_order_back() {
     server.heard("or order one that is there with `drophammer machine reinstall").await;
     std::fs::write(&image, text).unwrap();
     let token = server.token(ONE).await;
+    // Until the server has seen that the image is back.
+    server.allocated(ONE, &token).await;
     assert_eq!(server.begin(&token, &order).await, 200);
     std::fs::remove_file(&image).unwrap();
     server.heard("it has begun, so put the image back").await;

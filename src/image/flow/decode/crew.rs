@@ -21,6 +21,9 @@ use zstd::zstd_safe::DCtx;
 /// Most that may come out of a part. pzstd's frames are as large.
 pub const MOST_BYTES: usize = 8 << 20;
 
+/// Places for what comes out of parts, beside one for each thread.
+pub const ROOMS_BESIDE: usize = 3;
+
 /// Smaller parts are handed out together, until about so much comes out of them.
 pub const TASK_BYTES: usize = 4 << 20;
 
@@ -192,7 +195,7 @@ impl<'scope, 'env> Crew<'scope, 'env> {
             pool,
             filling: None,
             tools: Tools::default(),
-            rooms: Pool::new(threads + 3, MOST_BYTES),
+            rooms: pool.beside(threads + ROOMS_BESIDE, MOST_BYTES),
             turns: Pool::new(MOST_FRAMES, 0),
             parts: Vec::new(),
             parts_bytes: 0,
@@ -348,7 +351,8 @@ mod tests {
     use super::super::fault::Result;
     use super::super::lz4_blocks::Frame;
     use super::*;
-    use crate::image::flow::ring::{Reader, pipe};
+    use crate::image::flow::reader::Reader;
+    use crate::image::flow::ring::pipe;
     use crate::image::testing::source;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;

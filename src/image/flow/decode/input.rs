@@ -3,7 +3,8 @@
 
 use super::barren::{Barren, MOST_BYTES};
 use super::fault::damaged;
-use crate::image::flow::ring::{Chunk, Reader};
+use crate::image::flow::reader::Reader;
+use crate::image::flow::ring::Chunk;
 use crate::image::flow::stages::Clock;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};

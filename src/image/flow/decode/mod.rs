@@ -20,9 +20,10 @@ mod zstd_frames;
 
 pub use format::{Format, Plain};
 
-use super::ring::{Pool, Reader, Sender};
+use super::reader::Reader;
+use super::ring::{Pool, Sender};
 use super::stages::Stages;
-use crew::{Crew, Part, Shared, TASK_BYTES};
+use crew::{Crew, MOST_BYTES, Part, ROOMS_BESIDE, Shared, TASK_BYTES};
 use fault::{Fault, damaged};
 use flate2::bufread::GzDecoder;
 use input::Input;
@@ -35,6 +36,9 @@ use xz::Xz;
 /// More than four cores are not kept busy by anything that a link delivers.
 const MOST_THREADS: usize = 4;
 
+/// What is decoded in one piece takes so much memory at most, beside the pool.
+pub const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
+
 /// What is wrong with a stream that is no tar and begins so, for those who know more of it than the decoders.
 pub type Refuse = fn(&[u8]) -> io::Result<()>;
 
@@ -42,7 +46,7 @@ pub type Refuse = fn(&[u8]) -> io::Result<()>;
 /// and none comes, `refuse` may have better words for it.
 ///
 /// Frames of zstd and independent blocks of lz4 are decoded by several threads; all clocks are of the stage "decode". Memory
-/// is bounded whatever the stream says.
+/// is bounded whatever the stream says, and lies where that of the pool lies.
 pub fn decode(compressed: Reader, plain: Plain, refuse: Refuse, pool: &Pool, stages: &Stages, sender: Sender) {
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_THREADS));
     decode_with(threads, Input::new(compressed), plain, refuse, pool, stages, sender);

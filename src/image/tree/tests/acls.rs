@@ -55,7 +55,8 @@ fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
         let below = Root::open(&root, relative(merged)).unwrap();
         for tar in [&first, &second] {
             let mut counter = Counter::new(Beneath::default());
-            untar(reader(tar, 700), &below, &mut counter, true, &Told::default(), &Stages::start()).unwrap();
+            untar(members_of(reader(tar, 700)), &below, &mut counter, true, &Told::default(), &Stages::start())
+                .unwrap();
         }
         let mut seen = acls(&root);
         seen.retain(|line| merged.is_empty() || !line.starts_with("kept"));

@@ -44,7 +44,14 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
 fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std::io::Result<Unpacked> {
     let merged = if bytes.len().is_multiple_of(2) { vec![PathBuf::from("kept")] } else { Vec::new() };
     let mut counter = Counter::new(Beneath::default());
-    untar(reader(bytes, cut), &Root::open(root, merged)?, &mut counter, layered, &Told::default(), &Stages::start())
+    untar(
+        members_of(reader(bytes, cut)),
+        &Root::open(root, merged)?,
+        &mut counter,
+        layered,
+        &Told::default(),
+        &Stages::start(),
+    )
 }
 
 /// All that is beside the root, with times: to set the owner that is there already would change one too.

@@ -12,7 +12,8 @@ fn unpack(tar: Tar, root: &Path, hidden: &[&str], merged: &[&str]) -> (std::io::
     let (hidden, merged) = (owned(hidden), owned(merged));
     let mut counter = Counter::new(Beneath { hidden: &hidden, merged: &merged, fresh: &[] });
     let root = Root::open(root, relative(&merged)).unwrap();
-    let unpacked = untar(reader(&tar.end(), 700), &root, &mut counter, false, &Told::default(), &Stages::start());
+    let unpacked =
+        untar(members_of(reader(&tar.end(), 700)), &root, &mut counter, false, &Told::default(), &Stages::start());
     (unpacked, counter.finish())
 }
 

@@ -14,7 +14,8 @@ fn layers_onto(below: Root, layers: Vec<Tar>) -> std::io::Result<Conflicts> {
     for tar in layers {
         let mut counter = Counter::new(Beneath::default());
         conflicts =
-            untar(reader(&tar.end(), 700), &below, &mut counter, true, &Told::default(), &Stages::start())?.conflicts;
+            untar(members_of(reader(&tar.end(), 700)), &below, &mut counter, true, &Told::default(), &Stages::start())?
+                .conflicts;
     }
     Ok(conflicts)
 }

@@ -3,9 +3,13 @@
 use super::*;
 
 fn arriving(server: &Server) -> Incoming {
+    arriving_as(server, Plain::AnyBytes)
+}
+
+fn arriving_as(server: &Server, plain: Plain) -> Incoming {
     let source = Source { url: server.url("x"), digest: Some(Digest::of(b"another")), ..Source::default() };
     let reached = reach(&crate::http::client().unwrap(), &source, &pace()).unwrap();
-    Incoming::at_pace(reached, Plain::AnyBytes, pace()).unwrap()
+    Incoming::at_pace(reached, plain, pace()).unwrap()
 }
 
 fn sda(sector_bytes: u32) -> Disk {
@@ -23,7 +27,7 @@ fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written(
         (compress("zstd", &crowded_image(4096, 500)), refused),
     ] {
         let server = Server::start(bytes, |_| Act::default());
-        let said = arriving(&server).require_tree().map_err(|error| error.to_string());
+        let said = arriving_as(&server, Plain::Tar).require_tree().map_err(|error| error.to_string());
         match says {
             None => assert_eq!(said, Ok(())),
             Some(says) => assert!(said.as_ref().is_err_and(|error| error.contains(says)), "{said:?}"),

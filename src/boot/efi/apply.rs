@@ -1,0 +1,136 @@
+//! Writes what was decided, and reads it back. A firmware that refuses stops nobody: what to do about it is said.
+
+use super::entries::Changes;
+use super::variables::{self, Variables, entry_name};
+use nix::libc;
+use std::io;
+use std::path::Path;
+
+/// Returns what could not be done, and what a person can do about it.
+pub fn apply(directory: &Path, changes: &Changes, variables: &Variables) -> Vec<String> {
+    let mut refused = Vec::new();
+    // Former entries first: they make room.
+    for number in &changes.remove {
+        let name = entry_name(*number);
+        refused.extend(variables::remove(directory, &name).err().map(|error| Refused::new("remove", &name, &error)));
+    }
+    let mut missing = Vec::new();
+    for (number, value) in &changes.write {
+        if let Err(error) = written(directory, &entry_name(*number), value) {
+            missing.push(*number);
+            refused.push(error);
+        }
+    }
+    let order = changes.order.iter().flatten().copied().filter(|number| {
+        // One that was to be replaced may be there still.
+        !missing.contains(number) || variables.place(*number).is_some()
+    });
+    let order: Vec<u16> = order.collect();
+    if changes.order.is_some() && order != variables.order {
+        let value: Vec<u8> = order.iter().flat_map(|number| number.to_le_bytes()).collect();
+        refused.extend(written(directory, "BootOrder", &value).err());
+    }
+    Refused::warnings(refused)
+}
+
+fn written(directory: &Path, name: &str, value: &[u8]) -> Result<(), Refused> {
+    variables::write(directory, name, value).map_err(|error| Refused::new("write", name, &error))?;
+    if variables::read(directory, name).as_deref() == Some(value) {
+        return Ok(());
+    }
+    Err(Refused { what: format!("{name} does not keep what was written"), advice: OTHERWISE })
+}
+
+/// One variable, and why not.
+struct Refused {
+    what: String,
+    advice: &'static str,
+}
+
+const FULL: &str = "the firmware has no room for it: remove entries that nobody needs (`efibootmgr -v`, `efibootmgr -B -b NUMBER`) and \
+                    crash dumps (`rm /sys/firmware/efi/efivars/dump-*`), then reboot: many firmwares make room only then";
+
+const READ_ONLY: &str = "the firmware's variables are read-only: a kernel parameter (`efi=noruntime`), the firmware's setup or a kernel \
+                         under lockdown forbids to write them";
+
+const OTHERWISE: &str = "set the boot order in the firmware's setup, or update the firmware";
+
+impl Refused {
+    fn new(act: &str, name: &str, error: &io::Error) -> Refused {
+        let advice = match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => FULL,
+            Some(libc::EROFS | libc::EPERM | libc::EACCES) => READ_ONLY,
+            _ => OTHERWISE,
+        };
+        Refused { what: format!("{act} {name}: {error}"), advice }
+    }
+
+    /// Each advice once.
+    fn warnings(refused: Vec<Refused>) -> Vec<String> {
+        let all = [FULL, READ_ONLY, OTHERWISE].into_iter().map(|advice| {
+            let of_it = refused.iter().filter(|refused| refused.advice == advice);
+            (of_it.map(|refused| refused.what.as_str()).collect::<Vec<_>>().join("; "), advice)
+        });
+        all.filter(|(what, _)| !what.is_empty()).map(|(what, advice)| format!("{what}: {advice}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::variables::{file, testing};
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn changes() -> Changes {
+        let write = vec![(1, b"one".to_vec()), (2, b"two".to_vec())];
+        Changes { remove: vec![7], write, order: Some(vec![3, 1, 2]), ours: vec![1, 2], network: None }
+    }
+
+    fn firmware() -> (tempfile::TempDir, Variables) {
+        let directory = tempfile::tempdir().unwrap();
+        testing::write(directory.path(), "BootOrder", &[7, 0, 3, 0, 9, 0, 9, 0]);
+        testing::write(directory.path(), "Boot0007", b"former");
+        let variables = Variables::read(directory.path()).unwrap();
+        (directory, variables)
+    }
+
+    #[test]
+    fn what_was_decided_is_there_afterwards() {
+        let (directory, before) = firmware();
+        testing::write(directory.path(), "Boot0001", b"a longer one");
+        assert_eq!(apply(directory.path(), &changes(), &before), Vec::<String>::new());
+        let after = Variables::read(directory.path()).unwrap();
+        assert_eq!(after.order, [3, 1, 2]);
+        assert_eq!(after.entries, [(1, b"one".to_vec()), (2, b"two".to_vec())].into());
+        let attributes = fs::read(file(directory.path(), "Boot0001")).unwrap()[..4].to_vec();
+        assert_eq!(attributes, [7, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_full_firmware_is_a_warning_and_the_order_names_what_is_there() {
+        let (directory, before) = firmware();
+        symlink("/dev/full", file(directory.path(), "Boot0002")).unwrap();
+        let warnings = apply(directory.path(), &changes(), &before);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("write Boot0002: No space left on device"), "{warnings:?}");
+        assert!(warnings[0].contains("efibootmgr -B") && warnings[0].contains("dump-"), "{warnings:?}");
+        assert_eq!(Variables::read(directory.path()).unwrap().order, [3, 1]);
+    }
+
+    #[test]
+    fn a_firmware_that_forgets_or_refuses_is_a_warning() {
+        let (directory, before) = firmware();
+        symlink("/dev/null", file(directory.path(), "Boot0001")).unwrap();
+        fs::remove_file(file(directory.path(), "Boot0007")).unwrap();
+        fs::create_dir(file(directory.path(), "Boot0007")).unwrap();
+        let warnings = apply(directory.path(), &changes(), &before);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("remove Boot0007: Is a directory"), "{warnings:?}");
+        assert!(warnings[0].contains("; Boot0001 does not keep what was written: set the boot order"), "{warnings:?}");
+        for (number, words) in [(libc::EROFS, "read-only"), (libc::EPERM, "lockdown"), (libc::EIO, "setup")] {
+            let refused = Refused::new("write", "BootOrder", &io::Error::from_raw_os_error(number));
+            assert!(refused.advice.contains(words), "{}", refused.advice);
+        }
+    }
+}

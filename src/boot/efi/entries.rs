@@ -1,0 +1,145 @@
+//! Which entries the firmware should have, and in which order: pure.
+
+use super::network;
+use super::option::{LoadOption, Node};
+use super::variables::Variables;
+use crate::plan::BootOrder;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How the entries of our installations begin, and no others do.
+pub const OWN: &str = "drophammer: ";
+
+/// What is to be written. What is not named here stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Entries of former installations.
+    pub remove: Vec<u16>,
+    pub write: Vec<(u16, Vec<u8>)>,
+    /// All of `BootOrder`, when it is to be another one.
+    pub order: Option<Vec<u16>>,
+    /// The entries of this installation, in the order of what was wanted.
+    pub ours: Vec<u16>,
+    /// What boots over the network and comes first.
+    pub network: Option<u16>,
+}
+
+impl Changes {
+    /// All is as it should be.
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.write.is_empty() && self.order.is_none()
+    }
+}
+
+/// `drophammer: web-1`.
+pub fn own_label(label: &str) -> String {
+    if label.starts_with(OWN) { label.to_owned() } else { format!("{OWN}{label}") }
+}
+
+/// One entry for each that is wanted; the same twice is one. An entry that is right stays under its number. Numbers of former entries of ours are taken
+/// next, then free ones.
+pub fn decide(variables: &Variables, wanted: &[LoadOption], order: BootOrder) -> Changes {
+    let mut former: BTreeMap<u16, &[u8]> = BTreeMap::new();
+    former.extend(
+        variables.entries.iter().filter(|(_, value)| is_own(value)).map(|(number, value)| (*number, &value[..])),
+    );
+    let own: BTreeSet<u16> = former.keys().copied().collect();
+    let mut values: Vec<Vec<u8>> = Vec::new();
+    for value in wanted.iter().map(LoadOption::bytes) {
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    let right: Vec<Option<u16>> = values
+        .iter()
+        .map(|value| {
+            let number = former.iter().find(|(_, is)| *is == value).map(|(number, _)| *number)?;
+            former.remove(&number).map(|_| number)
+        })
+        .collect();
+    let mut numbers = former.keys().copied().collect::<Vec<_>>().into_iter().chain(free(variables));
+    let (mut ours, mut write) = (Vec::new(), Vec::new());
+    for (value, right) in values.into_iter().zip(right) {
+        let Some(number) = right.or_else(|| numbers.next()) else { break };
+        former.remove(&number);
+        ours.push(number);
+        if right.is_none() {
+            write.push((number, value));
+        }
+    }
+    let remove: Vec<u16> = former.into_keys().collect();
+    let network = if order == BootOrder::Pxe { over_network(variables, &own) } else { None };
+    let should = match order {
+        BootOrder::Pxe | BootOrder::Disk => in_front(variables, network, &ours, &own),
+        BootOrder::Keep => in_place(variables, &ours, &remove),
+    };
+    let order = (should != variables.order).then_some(should);
+    Changes { remove, write, order, ours, network }
+}
+
+fn is_own(value: &[u8]) -> bool {
+    LoadOption::read(value).is_some_and(|option| option.description.starts_with(OWN))
+}
+
+/// Numbers that nobody uses: an order or `BootNext` may name what is not there.
+fn free(variables: &Variables) -> impl Iterator<Item = u16> {
+    let taken = |number: &u16| {
+        variables.entries.contains_key(number) || variables.order.contains(number) || variables.next == Some(*number)
+    };
+    (0..=u16::MAX).filter(move |number| !taken(number))
+}
+
+/// The network, ours, then all others as they were.
+fn in_front(variables: &Variables, network: Option<u16>, ours: &[u16], own: &BTreeSet<u16>) -> Vec<u16> {
+    let others = variables.order.iter().filter(|number| Some(**number) != network);
+    let others = others.filter(|number| !own.contains(number) && !ours.contains(number));
+    network.iter().chain(ours).chain(others).copied().collect()
+}
+
+/// All as they were, and what is new behind what is ours already, or at the end.
+fn in_place(variables: &Variables, ours: &[u16], remove: &[u16]) -> Vec<u16> {
+    let mut order: Vec<u16> = variables.order.iter().copied().filter(|number| !remove.contains(number)).collect();
+    let at = order.iter().rposition(|number| ours.contains(number)).map_or(order.len(), |place| place + 1);
+    let new: Vec<u16> = ours.iter().copied().filter(|number| !order.contains(number)).collect();
+    order.splice(at..at, new);
+    order
+}
+
+/// What this machine has booted from, when that was the network; else what comes first, when that is the network; else the entry
+/// that speaks PXE over IPv4, as far as there is one in the order.
+fn over_network(variables: &Variables, own: &BTreeSet<u16>) -> Option<u16> {
+    let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
+    let rank = |number: &u16| {
+        let entry = variables.entries.get(number).and_then(|value| network::parse(*number, value));
+        entry.map_or((true, true), |entry| (entry.http, entry.ipv6))
+    };
+    let current = variables.current.filter(boots);
+    let first = || variables.order.first().copied().filter(boots);
+    let best = || variables.order.iter().copied().filter(boots).min_by_key(rank);
+    current.or_else(first).or_else(best)
+}
+
+/// Does the entry boot over the network? Some firmware says it in words only.
+fn is_network(value: &[u8]) -> bool {
+    let Some(option) = LoadOption::read(value).filter(LoadOption::is_active) else { return false };
+    let Some(nodes) = option.nodes() else { return false };
+    let is = |kinds: &[(u8, u8)]| nodes.iter().any(|node| kinds.contains(&(node.kind, node.subtype)));
+    // A card, IPv4, IPv6, a URI; disk, CD and file.
+    is(&[(3, 11), (3, 12), (3, 13), (3, 24)])
+        || nodes.iter().any(is_network_of_bios)
+        || (!is(&[(4, 1), (4, 2), (4, 4)]) && says_network(&option.description))
+}
+
+/// BIOS boot specification: an embedded network, or a device with a boot entry vector.
+fn is_network_of_bios(node: &Node) -> bool {
+    (node.kind, node.subtype) == (5, 1) && matches!(node.data, [0x06 | 0x80, 0, ..])
+}
+
+fn says_network(description: &str) -> bool {
+    let words = description.split(|letter: char| !letter.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
+    words
+        .into_iter()
+        .any(|word| word.starts_with("pxe") || ["network", "lan", "nic", "ethernet"].contains(&word.as_str()))
+}
+
+#[cfg(test)]
+mod tests;

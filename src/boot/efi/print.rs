@@ -1,0 +1,171 @@
+//! The firmware's entries for a person, as `efibootmgr -v` prints them.
+
+use super::option::{LoadOption, Node};
+use super::variables::{Variables, entry_name};
+use std::fmt;
+use std::fmt::Write;
+
+impl fmt::Display for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = Vec::new();
+        lines.extend(self.next.map(|number| format!("BootNext: {number:04X}")));
+        lines.extend(self.current.map(|number| format!("BootCurrent: {number:04X}")));
+        lines.extend(self.timeout_seconds.map(|seconds| format!("Timeout: {seconds} seconds")));
+        let order: Vec<String> = self.order.iter().map(|number| format!("{number:04X}")).collect();
+        lines.push(match &self.unreadable_order {
+            Some(why) => why.clone(),
+            None => format!("BootOrder: {}", order.join(",")),
+        });
+        lines.extend(self.entries.iter().map(|(number, value)| entry(*number, value)));
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// `Boot0001* debian  HD(1,GPT,…,0x800,0x82000)/File(\EFI\debian\shimx64.efi)`.
+fn entry(number: u16, value: &[u8]) -> String {
+    let name = entry_name(number);
+    let Some(option) = LoadOption::read(value) else {
+        return format!("{name}  cannot be read: {} bytes", value.len());
+    };
+    let active = if option.is_active() { "*" } else { " " };
+    let path = option.nodes().map(|nodes| nodes.iter().map(node).collect::<Vec<_>>().join("/"));
+    let path = path.unwrap_or_else(|| "a broken path".to_owned());
+    let optional = arguments(&option.optional);
+    printable(&format!("{name}{active} {}  {path}{optional}", option.description))
+}
+
+/// Firmware and other systems may put anything there.
+fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
+}
+
+/// As text where it is text, else how much it is.
+fn arguments(optional: &[u8]) -> String {
+    if optional.is_empty() {
+        return String::new();
+    }
+    let units = optional.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    let text = String::from_utf16(&units.collect::<Vec<_>>()).unwrap_or_default();
+    let text = text.trim_end_matches('\0');
+    let is_text =
+        optional.len().is_multiple_of(2) && text.chars().all(|letter| letter == ' ' || letter.is_ascii_graphic());
+    if is_text && !text.is_empty() { format!("  {text}") } else { format!("  {} bytes of data", optional.len()) }
+}
+
+/// UEFI specification 10.6.1.6: device nodes as text.
+fn node(node: &Node) -> String {
+    known(node).unwrap_or_else(|| format!("Path({},{},{})", node.kind, node.subtype, hexadecimal(node.data)))
+}
+
+fn known(Node { kind, subtype, data }: &Node) -> Option<String> {
+    Some(match (kind, subtype) {
+        (1, 1) => format!("Pci(0x{:x},0x{:x})", data.get(1)?, data.first()?),
+        (1, 4) => format!("VenHw({})", guid(data)?),
+        (2, 1) => match data.get(..4)? {
+            // EISA's spelling of PNP0A03 and PNP0A08.
+            [0xd0, 0x41, 0x03 | 0x08, 0x0a] => format!("PciRoot(0x{:x})", quarter(data, 4)?),
+            _ => format!("Acpi(0x{:08x},0x{:x})", quarter(data, 0)?, quarter(data, 4)?),
+        },
+        (3, 2) => format!("Scsi({},{})", half(data, 0)?, half(data, 2)?),
+        (3, 5) => format!("USB({},{})", data.first()?, data.get(1)?),
+        (3, 10) => format!("VenMsg({})", guid(data)?),
+        (3, 11) => format!("MAC({},{})", hexadecimal(data.get(..6)?), data.get(32)?),
+        (3, 12) => "IPv4()".to_owned(),
+        (3, 13) => "IPv6()".to_owned(),
+        (3, 18) => format!("Sata({},{},{})", half(data, 0)?, half(data, 2)?, half(data, 4)?),
+        (3, 20) => format!("Vlan({})", half(data, 0)?),
+        (3, 23) => {
+            let eui: Vec<String> = data.get(4..12)?.iter().rev().map(|byte| format!("{byte:02X}")).collect();
+            format!("NVMe(0x{:x},{})", quarter(data, 0)?, eui.join("-"))
+        }
+        (3, 24) => format!("Uri({})", String::from_utf8_lossy(data)),
+        (4, 1) => partition(data)?,
+        (4, 2) => format!("CDROM({})", quarter(data, 0)?),
+        (4, 3) => format!("VenMedia({})", guid(data)?),
+        (4, 4) => {
+            let units = data.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+            let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();
+            format!("File({})", String::from_utf16_lossy(&units))
+        }
+        (4, 6) => format!("FvFile({})", guid(data)?),
+        (4, 7) => format!("FvVol({})", guid(data)?),
+        (5, 1) => format!("BBS({},{})", half(data, 0)?, String::from_utf8_lossy(data.get(4..)?).trim_end_matches('\0')),
+        _ => return None,
+    })
+}
+
+fn partition(data: &[u8]) -> Option<String> {
+    let (number, signature) = (quarter(data, 0)?, data.get(20..36)?);
+    let (start, sectors) = (whole(data, 4)?, whole(data, 12)?);
+    let (format, signature) = match data.get(36..38)? {
+        [2, 2] => ("GPT", guid(signature)?),
+        [1, 1] => ("MBR", format!("0x{:08x}", quarter(signature, 0)?)),
+        _ => return None,
+    };
+    Some(format!("HD({number},{format},{signature},0x{start:x},0x{sectors:x})"))
+}
+
+fn guid(data: &[u8]) -> Option<String> {
+    Some(uuid::Uuid::from_bytes_le(data.get(..16)?.try_into().ok()?).to_string())
+}
+
+fn half(data: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(data.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn quarter(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn whole(data: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn hexadecimal(data: &[u8]) -> String {
+    data.iter().fold(String::new(), |mut text, byte| {
+        // A text takes all that is written to it.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::option::testing::{PCI, card, esp, option};
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn all_that_the_firmware_remembers() {
+        let root = [&[2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a][..], &[0; 4]].concat();
+        let card = card([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        let network = option(1, "UEFI PXEv4\u{7}", &[&root, PCI, &card, &[&[3, 12, 27, 0][..], &[0; 23]].concat()]);
+        let nvme = [&[3, 23, 16, 0, 1, 0, 0, 0][..], &[8, 7, 6, 5, 4, 3, 2, 1]].concat();
+        let mut off = option(0, "off", &[&root, &nvme, &[9, 9, 5, 0, 0xab]]);
+        off.optional = vec![0, 0, b'B', b'O'];
+        let esp = esp("/dev/sda1", 0xd06ff472_d7a1_4617_b48e_c6b2eff6fe8d);
+        let ours = LoadOption::of_file("drophammer: web-1", &esp, r"\EFI\debian\shimx64.efi", "ro quiet").unwrap();
+        let entries = [(0, ours.bytes()), (3, network.bytes()), (0x1a, off.bytes()), (0x1b, vec![1, 2])].into();
+        let (order, current) = (vec![3, 0, 0x99], Some(3));
+        let variables = Variables { entries, order, current, timeout_seconds: Some(5), ..Variables::default() };
+        let expected = "\
+BootCurrent: 0003
+Timeout: 5 seconds
+BootOrder: 0003,0000,0099
+Boot0000* drophammer: web-1  HD(1,GPT,d06ff472-d7a1-4617-b48e-c6b2eff6fe8d,0x800,0x82000)/File(\\EFI\\debian\\shimx64.efi)  ro quiet
+Boot0003* UEFI PXEv4.  PciRoot(0x0)/Pci(0x2,0x0)/MAC(525400123456,1)/IPv4()
+Boot001A  off  PciRoot(0x0)/NVMe(0x1,01-02-03-04-05-06-07-08)/Path(9,9,ab)  4 bytes of data
+Boot001B  cannot be read: 2 bytes";
+        assert_eq!(variables.to_string(), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_printed(kind in 0u8..6, subtype in 0u8..26, data in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let length = u8::try_from(data.len() + 4).unwrap();
+            let whole = [&[kind, subtype, length, 0][..], &data].concat();
+            let text = entry(1, &option(1, "x", &[&whole]).bytes());
+            prop_assert!(!text.chars().any(char::is_control));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A directory as efivarfs, from what the session says to what is in it.
+
+use super::option::testing::{PCI, card, esp, option};
+use super::variables::{file, testing};
+use super::*;
+use crate::plan::{self, BootOrder};
+use std::cell::RefCell;
+use std::fs;
+
+fn planned() -> BootEntries {
+    let esps = vec![esp("/dev/sda1", 1), esp("/dev/sdb1", 2)];
+    BootEntries { label: "drophammer: web-1".into(), esps, order: BootOrder::Pxe, unless_installer: false }
+}
+
+fn wanted() -> Vec<EntryWanted> {
+    let on = |esp| EntryWanted { esp, loader: r"\EFI\debian\shimx64.efi".into(), ..EntryWanted::default() };
+    vec![on(0), on(1)]
+}
+
+fn said(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted]) -> Vec<String> {
+    let lines = RefCell::new(Vec::new());
+    write(directory, planned, wanted, &|line| lines.borrow_mut().push(line.to_owned()));
+    lines.into_inner()
+}
+
+#[test]
+fn a_firmware_with_pxe_learns_of_two_disks_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    testing::write(path, "BootOrder", &[0, 0, 1, 0]);
+    testing::write(path, "BootCurrent", &[0, 0]);
+    testing::write(path, "Boot0000", &option(1, "UEFI PXEv4", &[PCI, &card([2, 0, 0, 0, 0, 1])]).bytes());
+    testing::write(path, "Boot0001", &option(1, "drophammer: old", &[PCI]).bytes());
+    let expected = [
+        "BootCurrent: 0000",
+        "BootOrder: 0000,0001,0002",
+        "Boot0000* UEFI PXEv4  Pci(0x2,0x0)/MAC(020000000001,1)",
+        r"Boot0001* drophammer: web-1  HD(1,GPT,00000000-0000-0000-0000-000000000001,0x800,0x82000)/File(\EFI\debian\shimx64.efi)",
+        r"Boot0002* drophammer: web-1  HD(1,GPT,00000000-0000-0000-0000-000000000002,0x800,0x82000)/File(\EFI\debian\shimx64.efi)",
+    ];
+    assert_eq!(said(path, &planned(), &wanted()), expected);
+    let time = || fs::metadata(file(path, "BootOrder")).unwrap().modified().unwrap();
+    let before = time();
+    let again = said(path, &planned(), &wanted());
+    assert_eq!(again[0], "boot entries: all are right already, nothing is written");
+    assert_eq!(&again[1..], expected);
+    assert_eq!(time(), before);
+}
+
+#[test]
+fn what_cannot_be_written_is_said_and_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    for nothing in [path, &path.join("no")] {
+        let lines = said(nothing, &planned(), &wanted());
+        assert!(lines.len() == 1 && lines[0].contains("no EFI variables in /"), "{lines:?}");
+        assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots through the fallback path"), "{lines:?}");
+    }
+    fs::write(file(path, "BootOrder"), b"").unwrap();
+    let lines = said(path, &planned(), &wanted());
+    assert!(lines.len() == 1 && lines[0].contains("BootOrder cannot be read"), "{lines:?}");
+    assert_eq!(fs::read_dir(path).unwrap().count(), 1);
+
+    fs::remove_file(file(path, "BootOrder")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", file(path, "BootOrder")).unwrap();
+    // The link makes it unreadable, so it is not touched.
+    assert!(said(path, &planned(), &wanted())[0].contains("BootOrder cannot be read"));
+    fs::remove_file(file(path, "BootOrder")).unwrap();
+    testing::write(path, "Timeout", &[5, 0]);
+    let strange = [EntryWanted { esp: 7, loader: "x".into(), ..EntryWanted::default() }, EntryWanted::default()];
+    let lines = said(path, &planned(), &[&wanted()[..], &strange].concat());
+    assert!(lines[0].contains("no entry can be made for x on ESP 7"), "{lines:?}");
+    assert!(lines[1].contains("no entry can be made for  on ESP 0"), "{lines:?}");
+    assert_eq!(lines[3], "BootOrder: 0000,0001");
+}
+
+fn efibootmgr(arguments: &[&str]) -> String {
+    let stdout = crate::command::Command::new("efibootmgr").args(arguments).run().unwrap().stdout;
+    println!("# efibootmgr {}\n{stdout}", arguments.join(" "));
+    stdout
+}
+
+/// `/dev/vda` has a GPT. The GUID of its first partition ends in 5 and is zero otherwise.
+#[test]
+#[ignore = "needs a UEFI machine that nobody misses, and efibootmgr"]
+fn uefi_another_tool_reads_what_is_written_and_writes_the_same() {
+    let path = Path::new(VARIABLES);
+    let before = Variables::read(path).unwrap();
+    let first = efibootmgr(&["-v"]);
+    assert!(first.contains("BootOrder: "), "{first}");
+    said(path, &planned(), &wanted()).iter().for_each(|line| println!("{line}"));
+    let read = efibootmgr(&["-v"]);
+    for guid in [1, 2].map(uuid::Uuid::from_u128) {
+        let entry = format!("drophammer: web-1\tHD(1,GPT,{guid},0x800,0x82000)/File(\\EFI\\debian\\shimx64.efi)");
+        assert!(read.contains(&entry), "{read}");
+    }
+    let after = Variables::read(path).unwrap();
+    assert!(before.entries.iter().all(|(number, value)| after.entries.get(number) == Some(value)), "{after}");
+    assert_eq!(after.entries.len(), before.entries.len() + 2);
+    assert_eq!(said(path, &planned(), &wanted())[0], "boot entries: all are right already, nothing is written");
+    let disk = BootEntries { order: BootOrder::Disk, ..planned() };
+    said(path, &disk, &wanted()[1..]);
+    let one = Variables::read(path).unwrap();
+    assert_eq!(one.entries.len(), before.entries.len() + 1);
+    assert_eq!(one.order.len(), before.order.len() + 1);
+    assert!(one.entries[&one.order[0]] == after.entries[&one.order[0]], "{one}");
+
+    efibootmgr(&["-c", "-d", "/dev/vda", "-p", "1", "-L", "theirs", "-l", r"\EFI\debian\shimx64.efi"]);
+    let theirs = Variables::read(path).unwrap();
+    let sysfs = |name: &str| fs::read_to_string(format!("/sys/class/block/vda1/{name}")).unwrap();
+    let esp = plan::Esp {
+        first_lba: sysfs("start").trim().parse().unwrap(),
+        sectors: sysfs("size").trim().parse().unwrap(),
+        ..esp("/dev/vda1", 5)
+    };
+    let ours = LoadOption::of_file("theirs", &esp, r"\EFI\debian\shimx64.efi", "").unwrap();
+    assert_eq!(theirs.entries[&theirs.order[0]], ours.bytes());
+
+    let filling = LoadOption::of_file("fill", &esp, "a", &"x".repeat(500)).unwrap().bytes();
+    let name = |number: u16| variables::entry_name(0x1000 + number);
+    let refused = (0..1000).find_map(|number| Some((number, variables::write(path, &name(number), &filling).err()?)));
+    let (full, error) = refused.unwrap();
+    println!("{full} entries of {} bytes fit: {error}", filling.len());
+    let long = EntryWanted { arguments: "x".repeat(900), ..wanted()[0].clone() };
+    let lines = said(path, &planned(), &[wanted()[1].clone(), long]);
+    println!("{}", lines[0]);
+    assert!(lines[0].contains("No space left on device") && lines[0].contains("efibootmgr -B"), "{}", lines[0]);
+    assert_eq!(Variables::read(path).unwrap().entries.len(), theirs.entries.len() + usize::from(full));
+    (0..full).for_each(|number| variables::remove(path, &name(number)).unwrap());
+    said(path, &planned(), &wanted()).iter().for_each(|line| println!("{line}"));
+}

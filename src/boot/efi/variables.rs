@@ -1,0 +1,210 @@
+//! The firmware's variables, as efivarfs shows them: four bytes of attributes, then the value.
+
+use crate::error::{Context, Phase, Result};
+use nix::errno::Errno;
+use nix::libc::c_long;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// efivarfs, where the kernel shows it.
+pub const VARIABLES: &str = "/sys/firmware/efi/efivars";
+
+/// Vendor of all variables that the specification names.
+const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+
+/// Non-volatile, for boot services and for the running system.
+const ATTRIBUTES: u32 = 7;
+
+/// No firmware keeps more in one variable.
+const MAXIMUM: u64 = 1 << 20;
+
+/// All that the firmware remembers of how it boots.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variables {
+    /// `Boot0003` by its number; empty when it cannot be read.
+    pub entries: BTreeMap<u16, Vec<u8>>,
+    pub order: Vec<u16>,
+    /// What the firmware has booted this time.
+    pub current: Option<u16>,
+    /// What it boots the next time, once.
+    pub next: Option<u16>,
+    pub timeout_seconds: Option<u16>,
+    /// `BootOrder` is there, and cannot be read: nobody may replace it.
+    pub unreadable_order: Option<String>,
+}
+
+impl Variables {
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn read(directory: &Path) -> Result<Variables> {
+        let what = || format!("read {}", directory.display());
+        let number = |name| read(directory, name).and_then(|value| Some(u16::from_le_bytes(value.try_into().ok()?)));
+        let order = read(directory, "BootOrder");
+        let there = || fs::symlink_metadata(file(directory, "BootOrder")).is_ok();
+        let mut variables = Variables {
+            current: number("BootCurrent"),
+            next: number("BootNext"),
+            timeout_seconds: number("Timeout"),
+            unreadable_order: (order.is_none() && there()).then(|| "BootOrder cannot be read".to_owned()),
+            ..Variables::default()
+        };
+        let order = order.unwrap_or_default();
+        variables.order = order.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+        for file in fs::read_dir(directory).context(Phase::Boot, what)? {
+            let name = file.context(Phase::Boot, what)?.file_name();
+            let Some(number) = name.to_str().and_then(entry_number) else { continue };
+            let value = read(directory, &entry_name(number)).unwrap_or_default();
+            variables.entries.insert(number, value);
+        }
+        Ok(variables)
+    }
+
+    /// Where the entry stands in the order.
+    pub fn place(&self, number: u16) -> Option<usize> {
+        self.order.iter().position(|other| *other == number)
+    }
+}
+
+/// `Boot000A`.
+pub fn entry_name(number: u16) -> String {
+    format!("Boot{number:04X}")
+}
+
+pub fn file(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}-{GLOBAL}"))
+}
+
+/// The value of a variable, without its attributes.
+pub fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(file(directory, name)).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
+    let is_whole = content.len() as u64 <= MAXIMUM;
+    content.get(4..).filter(|_| is_whole).map(<[u8]>::to_vec)
+}
+
+/// # Errors
+/// The firmware or the kernel refuses. A variable that was not there is not there then either.
+pub fn write(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    let path = file(directory, name);
+    let is_new = fs::symlink_metadata(&path).is_err();
+    make_mutable(&path)?;
+    // efivarfs takes attributes and value in one write(2) or not at all.
+    let content = [&ATTRIBUTES.to_le_bytes()[..], value].concat();
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let written = opened.and_then(|variable| write_whole(variable, &content));
+    if written.is_err() && is_new {
+        // Older kernels show an empty file until the next boot.
+        let _ = fs::remove_file(&path);
+    }
+    written
+}
+
+fn write_whole(mut variable: File, content: &[u8]) -> io::Result<()> {
+    variable.write_all(content)?;
+    // efivarfs has cut it by now. A file elsewhere keeps the end of a longer value.
+    let (is, wanted) = (variable.metadata()?, content.len() as u64);
+    if is.is_file() && is.len() > wanted { variable.set_len(wanted) } else { Ok(()) }
+}
+
+/// # Errors
+/// The firmware or the kernel refuses.
+pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
+    let path = file(directory, name);
+    make_mutable(&path)?;
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// `Boot0003-8be4df61-…` is number 3.
+fn entry_number(file: &str) -> Option<u16> {
+    let digits = file.strip_suffix(GLOBAL)?.strip_suffix('-')?.strip_prefix("Boot")?;
+    let hexadecimal = digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u16::from_str_radix(digits, 16).ok().filter(|_| hexadecimal)
+}
+
+mod ioctl {
+    use nix::libc::c_long;
+
+    nix::ioctl_read!(get_flags, b'f', 1, c_long);
+    nix::ioctl_write_ptr!(set_flags, b'f', 2, c_long);
+}
+
+/// FS_IMMUTABLE_FL: efivarfs sets it on what it does not know, so that `rm -r` kills no firmware.
+const IMMUTABLE: c_long = 0x10;
+
+/// What is not there, or cannot be opened, has no flag to clear.
+fn make_mutable(path: &Path) -> io::Result<()> {
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    let mut flags: c_long = 0;
+    // SAFETY: the descriptor is open. The kernel writes and reads an int there, which a long has room for.
+    match unsafe { ioctl::get_flags(file.as_raw_fd(), &mut flags) } {
+        // No such flags, so none is set.
+        Err(Errno::ENOTTY | Errno::EOPNOTSUPP) => return Ok(()),
+        other => other?,
+    };
+    if flags & IMMUTABLE == 0 {
+        return Ok(());
+    }
+    flags &= !IMMUTABLE;
+    // SAFETY: as above.
+    unsafe { ioctl::set_flags(file.as_raw_fd(), &flags) }?;
+    Ok(())
+}
+
+#[cfg(test)]
+pub mod testing {
+    use super::*;
+
+    pub fn write(directory: &Path, name: &str, value: &[u8]) {
+        fs::write(file(directory, name), [&ATTRIBUTES.to_le_bytes()[..], value].concat()).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_read_and_what_is_broken_keeps_its_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        assert_eq!(Variables::read(path).unwrap(), Variables::default());
+        testing::write(path, "BootOrder", &[3, 0, 0x34, 0x12, 9]);
+        testing::write(path, "BootCurrent", &[3, 0]);
+        testing::write(path, "Timeout", &[5, 0]);
+        testing::write(path, "BootNext", &[5]);
+        testing::write(path, "Boot0003", b"three");
+        testing::write(path, "Boot00a1", b"of another spelling");
+        testing::write(path, "Boot00x1", b"no number");
+        fs::create_dir(file(path, "Boot0004")).unwrap();
+        fs::write(file(path, "Boot0005"), b"").unwrap();
+        let entries = [(3, b"three".to_vec()), (4, vec![]), (5, vec![]), (0xa1, vec![])].into();
+        let (order, current, timeout_seconds) = (vec![3, 0x1234], Some(3), Some(5));
+        let is = Variables { entries, order, current, timeout_seconds, ..Variables::default() };
+        assert_eq!(Variables::read(path).unwrap(), is);
+        fs::write(file(path, "BootOrder"), b"7").unwrap();
+        let broken = Variables::read(path).unwrap();
+        assert_eq!((broken.unreadable_order.is_some(), broken.order), (true, vec![]));
+        assert!(Variables::read(&path.join("no")).is_err());
+    }
+
+    #[test]
+    fn a_new_variable_that_does_not_fit_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        std::os::unix::fs::symlink("/dev/full", file(path, "Boot0001")).unwrap();
+        let error = write(path, "Boot0001", b"x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(nix::libc::ENOSPC));
+        assert!(fs::symlink_metadata(file(path, "Boot0001")).is_ok(), "it was there before");
+        write(path, "Boot0002", b"y").unwrap();
+        assert_eq!(read(path, "Boot0002").as_deref(), Some(&b"y"[..]));
+        remove(path, "Boot0002").unwrap();
+        remove(path, "Boot0002").unwrap();
+        assert!(!file(path, "Boot0002").exists());
+    }
+}

@@ -1,0 +1,139 @@
+//! What comes out of a pipe as one stream of bytes.
+
+use super::ring::{Chunk, Pool, Receiver};
+use super::stages::Clock;
+use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+
+/// The chunks of a [`Receiver`] as one stream of bytes.
+pub struct Reader {
+    receiver: Receiver,
+    clock: Arc<Clock>,
+    current: Option<Chunk>,
+    /// What comes after it, where that is here already.
+    behind: Option<Chunk>,
+    position: u64,
+}
+
+impl Reader {
+    pub fn new(receiver: Receiver, clock: Arc<Clock>) -> Reader {
+        Reader { receiver, clock, current: None, behind: None, position: 0 }
+    }
+
+    /// What counts this thread's waits; for what it sends on, too.
+    pub fn clock(&self) -> Arc<Clock> {
+        self.clock.clone()
+    }
+
+    /// From now on the waits count on another one: the work has gone to another thread.
+    pub fn count_on(&mut self, clock: Arc<Clock>) {
+        self.clock = clock;
+    }
+
+    /// Bytes taken so far.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Whether there is something to take without waiting, or the end.
+    pub fn is_ready(&mut self) -> bool {
+        self.current.as_ref().is_some_and(|current| !current.is_empty())
+            || self.behind.is_some()
+            || self.receiver.is_ready()
+    }
+
+    /// Up to `count` bytes without a copy, at least one; `None` at the end.
+    ///
+    /// # Errors
+    /// That of the stage before.
+    pub fn take_chunk(&mut self, count: usize) -> io::Result<Option<Chunk>> {
+        if !self.advance()? {
+            return Ok(None);
+        }
+        let chunk = self.current.as_mut().map(|current| current.split_to(count));
+        self.position += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        Ok(chunk)
+    }
+
+    /// The next `count` bytes in one piece, without taking them; fewer at the end. They are copied where they came in several.
+    ///
+    /// # Errors
+    /// That of the stage before: nothing more is to be had then.
+    pub fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
+        if self.advance()? && self.current.as_ref().is_some_and(|current| current.len() < count) {
+            let position = self.position;
+            let mut whole = Pool::new(1, count).take(&self.clock);
+            let mut filled = 0;
+            while filled < count
+                && let Some(chunk) = self.take_chunk(count - filled)?
+            {
+                whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
+                filled += chunk.len();
+            }
+            // All that was behind is in it or in the current one.
+            self.behind = self.current.replace(whole.filled(filled));
+            self.position = position;
+        }
+        let current = self.current.as_deref().unwrap_or_default();
+        Ok(&current[..count.min(current.len())])
+    }
+
+    /// Whether there is a byte ahead.
+    fn advance(&mut self) -> io::Result<bool> {
+        while self.current.as_ref().is_none_or(|current| current.is_empty()) {
+            // Before waiting for the next one: it may need this buffer.
+            self.current = None;
+            let next = self.behind.take().map_or_else(|| self.receiver.next(&self.clock), |chunk| Ok(Some(chunk)))?;
+            match next {
+                Some(chunk) => self.current = Some(chunk),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl BufRead for Reader {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.advance()?;
+        Ok(self.current.as_deref().unwrap_or_default())
+    }
+
+    fn consume(&mut self, amount: usize) {
+        if let Some(current) = &mut self.current {
+            self.position += current.split_to(amount).len() as u64;
+        }
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.fill_buf()?.read(buf)?;
+        self.consume(got);
+        Ok(got)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_looks_ahead_takes_nothing() {
+        for (length, ahead) in [(1, 100), (7, 1), (7, 7), (7, 8), (7, 100), (7, 1000), (1000, 30)] {
+            let bytes: Vec<u8> = (0..200u8).collect();
+            let mut reader = crate::image::testing::reader(&bytes, length);
+            assert_eq!(reader.take_chunk(3).unwrap().map_or(0, |chunk| chunk.len()), length.min(3));
+            let at = length.min(3);
+            for count in [1, ahead, ahead, 2 * ahead, 5] {
+                let end = (at + count).min(bytes.len());
+                assert_eq!(reader.look_ahead(count).unwrap(), &bytes[at..end], "{count} in pieces of {length}");
+                assert_eq!(reader.position(), at as u64);
+            }
+            let mut rest = Vec::new();
+            reader.read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, &bytes[at..]);
+            assert_eq!(reader.look_ahead(1).unwrap(), b"");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! How the agent and its worker speak: packets through a socket that keeps them whole, and the words in them.
+
+use super::shared::Region;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, recv, recvmsg, send,
+    sendmsg, shutdown, socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// No packet is longer.
+pub const PACKET_BYTES: usize = 32 << 10;
+
+/// One end of the socket.
+pub struct Wire(OwnedFd);
+
+impl Wire {
+    pub fn over(socket: OwnedFd) -> Wire {
+        Wire(socket)
+    }
+
+    /// This end, and the other one.
+    ///
+    /// # Errors
+    /// The kernel's own.
+    pub fn pair() -> io::Result<(Wire, OwnedFd)> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((Wire(here), there))
+    }
+
+    /// # Errors
+    /// Nobody is at the other end any more.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        Ok(patient(|| send(self.0.as_raw_fd(), packet, flags)).map(drop)?)
+    }
+
+    /// With open files.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_with(&self, packet: &[u8], files: &[BorrowedFd]) -> io::Result<()> {
+        let files: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        let (rights, packet) = ([ControlMessage::ScmRights(&files)], [IoSlice::new(packet)]);
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        Ok(patient(|| sendmsg::<()>(self.0.as_raw_fd(), &packet, &rights, flags, None)).map(drop)?)
+    }
+
+    /// Length of the next packet; 0 when nobody is at the other end any more.
+    ///
+    /// # Errors
+    /// The kernel's own.
+    pub fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match patient(|| recv(self.0.as_raw_fd(), packet, MsgFlags::empty())) {
+                // Told once, before what it has still said: it went while something for it was on the way.
+                Err(Errno::ECONNRESET) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// As [`Wire::receive`], with up to so many open files.
+    ///
+    /// # Errors
+    /// The kernel's own.
+    pub fn receive_with(&self, packet: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        let mut space = nix::cmsg_space!([RawFd; 3]);
+        let mut packet = [IoSliceMut::new(packet)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<()>(self.0.as_raw_fd(), &mut packet, Some(&mut space), flags)?;
+        let mut files = Vec::new();
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(numbers) = control {
+                // SAFETY: the kernel has just given them to this process, and nobody else knows them.
+                files.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+            }
+        }
+        Ok((message.bytes, files))
+    }
+
+    /// Whoever waits at either end is told that nobody is there.
+    pub fn hang_up(&self) {
+        // Gone already is as good.
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
+    }
+}
+
+fn patient<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// What the agent says to the worker, a packet each. Places are those in a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToWorker {
+    /// A piece of the image has come.
+    Packed { at: u32, bytes: u32 },
+    /// All of it has.
+    Whole,
+    /// The rest will not come.
+    Broken,
+    /// Nobody reads this buffer any more.
+    Freed { region: Region, at: u32 },
+    /// To what was asked.
+    Answer([u64; 2]),
+    /// The time that counts begins now.
+    Restart,
+}
+
+impl ToWorker {
+    pub fn packet(self) -> Vec<u8> {
+        let (kind, one, two) = match self {
+            ToWorker::Packed { at, bytes } => (0, at.into(), bytes.into()),
+            ToWorker::Whole => (1, 0, 0),
+            ToWorker::Broken => (2, 0, 0),
+            ToWorker::Freed { region, at } => (3, region.number().into(), at.into()),
+            ToWorker::Answer([one, two]) => (4, one, two),
+            ToWorker::Restart => (5, 0, 0),
+        };
+        [&[kind][..], &u64::to_le_bytes(one), &u64::to_le_bytes(two)].concat()
+    }
+
+    pub fn of(packet: &[u8]) -> Option<ToWorker> {
+        let mut words = Words(packet);
+        let (kind, one, two) = (words.u8()?, words.u64()?, words.u64()?);
+        let small = |number: u64| u32::try_from(number).ok();
+        Some(match kind {
+            0 => ToWorker::Packed { at: small(one)?, bytes: small(two)? },
+            1 => ToWorker::Whole,
+            2 => ToWorker::Broken,
+            3 => ToWorker::Freed { region: Region::of(u8::try_from(one).ok()?)?, at: small(two)? },
+            4 => ToWorker::Answer([one, two]),
+            5 => ToWorker::Restart,
+            _ => return None,
+        })
+    }
+}
+
+/// What a packet of the worker consists of.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// The first one: it has no power any more, and files are forbidden by Landlock too.
+    Ready {
+        landlock: bool,
+    },
+    /// The next bytes lie in this buffer.
+    Lent {
+        region: Region,
+        buffer: u32,
+        at: u32,
+        bytes: u32,
+    },
+    /// The next bytes.
+    Inline(&'a [u8]),
+    /// All was said. How long each stage was busy, in nanoseconds.
+    End(Vec<(&'a str, u64)>),
+    Failed {
+        is_content: bool,
+        text: String,
+    },
+}
+
+const READY: u8 = 0;
+const LENT: u8 = 1;
+pub const INLINE: u8 = 2;
+const END: u8 = 3;
+const FAILED: u8 = 4;
+
+/// No stage has a longer name, and there are not so many of them.
+const MOST_STAGES: u8 = 16;
+
+impl<'a> Event<'a> {
+    /// Takes one off the front of a packet; `None` when it is none.
+    pub fn take(packet: &mut &'a [u8]) -> Option<Event<'a>> {
+        let mut words = Words(packet);
+        let event = match words.u8()? {
+            READY => Event::Ready { landlock: words.u8()? != 0 },
+            LENT => Event::Lent {
+                region: Region::of(words.u8()?)?,
+                buffer: words.u32()?,
+                at: words.u32()?,
+                bytes: words.u32()?,
+            },
+            INLINE => Event::Inline(words.text()?),
+            END => {
+                let count = words.u8().filter(|count| *count <= MOST_STAGES)?;
+                let busy = (0..count).map(|_| Some((std::str::from_utf8(words.text()?).ok()?, words.u64()?)));
+                Event::End(busy.collect::<Option<_>>()?)
+            }
+            FAILED => {
+                let is_content = words.u8()? != 0;
+                Event::Failed { is_content, text: String::from_utf8_lossy(words.text()?).into_owned() }
+            }
+            _ => return None,
+        };
+        *packet = words.0;
+        Some(event)
+    }
+
+    /// Adds it to a packet.
+    pub fn add_to(&self, packet: &mut Vec<u8>) {
+        match self {
+            Event::Ready { landlock } => packet.extend([READY, u8::from(*landlock)]),
+            Event::Lent { region, buffer, at, bytes } => {
+                packet.extend([LENT, region.number()]);
+                [buffer, at, bytes].into_iter().for_each(|word| packet.extend(word.to_le_bytes()));
+            }
+            Event::Inline(bytes) => {
+                packet.push(INLINE);
+                add_text(packet, bytes);
+            }
+            Event::End(busy) => {
+                packet.extend([END, u8::try_from(busy.len()).unwrap_or(MOST_STAGES)]);
+                for (name, nanoseconds) in busy.iter().take(MOST_STAGES.into()) {
+                    add_text(packet, name.as_bytes());
+                    packet.extend(nanoseconds.to_le_bytes());
+                }
+            }
+            Event::Failed { is_content, text } => {
+                packet.extend([FAILED, u8::from(*is_content)]);
+                add_text(packet, text.as_bytes());
+            }
+        }
+    }
+}
+
+/// With its length before it.
+pub fn add_text(packet: &mut Vec<u8>, text: &[u8]) {
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    packet.extend(length.to_le_bytes());
+    packet.extend(&text[..length as usize]);
+}
+
+/// Numbers and texts, taken off the front; `None` where there are too few bytes.
+pub struct Words<'a>(pub &'a [u8]);
+
+impl<'a> Words<'a> {
+    fn bytes<const COUNT: usize>(&mut self) -> Option<[u8; COUNT]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    pub fn u8(&mut self) -> Option<u8> {
+        self.bytes().map(u8::from_le_bytes)
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    /// With its length before it.
+    pub fn text(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.u32()?).ok()?;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let said = [
+            ToWorker::Packed { at: 524_288, bytes: 7 },
+            ToWorker::Whole,
+            ToWorker::Broken,
+            ToWorker::Freed { region: Region::Plain, at: u32::MAX },
+            ToWorker::Answer([u64::MAX, 1]),
+            ToWorker::Restart,
+        ];
+        for word in said {
+            let packet = word.packet();
+            assert_eq!(ToWorker::of(&packet), Some(word));
+            assert!((0..packet.len()).all(|length| ToWorker::of(&packet[..length]).is_none()));
+        }
+        let events = || {
+            [
+                Event::Ready { landlock: true },
+                Event::Lent { region: Region::Packed, buffer: 1, at: 2, bytes: 3 },
+                Event::Inline(b"bytes"),
+                Event::Failed { is_content: true, text: "why".to_owned() },
+                Event::End(vec![("decode", 12), ("untar", u64::MAX)]),
+            ]
+        };
+        let mut packet = Vec::new();
+        events().iter().for_each(|event| event.add_to(&mut packet));
+        let mut left = &packet[..];
+        assert!(events().iter().all(|event| Event::take(&mut left).as_ref() == Some(event)) && left.is_empty());
+        for event in events() {
+            let mut packet = Vec::new();
+            event.add_to(&mut packet);
+            assert!((0..packet.len()).all(|length| Event::take(&mut &packet[..length]).is_none()), "{event:?}");
+        }
+    }
+
+    #[test]
+    fn packets_come_whole_with_files_and_an_end() {
+        let (here, there) = Wire::pair().unwrap();
+        let there = Wire::over(there);
+        let file = tempfile::tempfile().unwrap();
+        here.send_with(b"first", &[std::os::fd::AsFd::as_fd(&file)]).unwrap();
+        here.send(b"second").unwrap();
+        let mut packet = [0; 100];
+        let (length, files) = there.receive_with(&mut packet).unwrap();
+        assert_eq!((&packet[..length], files.len()), (&b"first"[..], 1));
+        assert_eq!(there.receive(&mut packet).unwrap(), 6);
+        here.hang_up();
+        assert_eq!(there.receive(&mut packet).unwrap(), 0);
+        assert!(there.send(b"x").is_err());
+    }
+
+    #[test]
+    fn last_words_are_heard_of_who_did_not_listen() {
+        let (here, there) = Wire::pair().unwrap();
+        let there = Wire::over(there);
+        there.send(b"the end").unwrap();
+        here.send(b"and another thing").unwrap();
+        drop(there);
+        let mut packet = [0; 100];
+        assert_eq!([(); 2].map(|()| here.receive(&mut packet).unwrap()), [7, 0]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The agent's end: a process without power decodes the image and takes it apart (`inside`), and this is all that comes of it.
+//!
+//! ```text
+//! fetch ─┬─> digest                                            agent
+//!        └─> lent ─┐                        ┌─> Reader ─> untar, write
+//! ─────────────────┼── shared memory, socket ┼──────────────────────────
+//!                  └─> decode ─> members ────┘                 worker
+//! ```
+//!
+//! The digest is taken here: whoever has taken over the worker has not taken over the proof. Nothing that the worker says is
+//! believed but that it is content of the image, or why there is none.
+
+use super::decode::Plain;
+use super::lent::Lent;
+use super::ring::{Buffer, Chunk, Gives, Home, Pool, Receiver};
+use super::shared::{Region, Span, create, seal};
+use super::stages::{Clock, Stages};
+use super::wire::{Event, PACKET_BYTES, ToWorker, Wire};
+use super::{BUFFER_BYTES, BUFFERS, PLAIN_BUFFER_BYTES, PLAIN_BUFFERS};
+use crate::command::powerless::Powerless;
+use crate::text::clean;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
+
+pub const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
+
+/// With room for what is decoded in one piece.
+pub const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
+
+/// Stands in the worker's words for why the image did not come: that is for the agent alone, which puts it there.
+pub const SOURCE: &str = "\u{1}the source\u{1}";
+
+/// A worker, and what is read of it.
+pub struct Worker {
+    line: Line,
+    /// `None` where a test speaks for it.
+    process: Option<Powerless>,
+    packed: Span,
+    plain: Span,
+    pool: Pool,
+    lent: Arc<Lent>,
+    /// Why the image did not come.
+    broken: Broken,
+    stages: Stages,
+    packet: Vec<u8>,
+    /// What is left of the packet.
+    left: Range<usize>,
+    /// The buffer that was lent last, and where it begins.
+    current: Option<((Region, usize), Chunk)>,
+    is_ready: bool,
+}
+
+type Broken = Arc<Mutex<Option<String>>>;
+
+/// What is said to a worker.
+#[derive(Clone)]
+pub struct Line(Arc<Wire>);
+
+impl Line {
+    /// The time that counts begins now.
+    pub fn restart(&self) {
+        self.say(ToWorker::Restart);
+    }
+
+    /// To what was asked.
+    pub fn answer(&self, answer: [u64; 2]) {
+        self.say(ToWorker::Answer(answer));
+    }
+
+    /// Where nobody listens, that is found out when something is read.
+    fn say(&self, word: ToWorker) {
+        let _ = self.0.send(&word.packet());
+    }
+}
+
+/// Tells the worker that nobody reads its buffer any more.
+impl Home for Line {
+    fn take_back(&self, buffer: Buffer) {
+        if let Buffer::Shared(span) = buffer
+            && let Ok(at) = u32::try_from(span.at())
+        {
+            self.say(ToWorker::Freed { region: span.region(), at });
+        }
+    }
+}
+
+impl Worker {
+    /// `stages` gets to know how busy it was.
+    ///
+    /// # Errors
+    /// There is no room for it, or no /proc.
+    pub fn start(plain: Plain, stages: &Stages) -> io::Result<Worker> {
+        let (wire, socket) = Wire::pair()?;
+        let mut worker = Worker::speaking(wire, plain, stages)?;
+        worker.process = Some(Powerless::start(socket)?);
+        Ok(worker)
+    }
+
+    /// Whoever is at the other end gets the order.
+    fn speaking(wire: Wire, plain: Plain, stages: &Stages) -> io::Result<Worker> {
+        let (packed_file, plain_file) = (create(Region::Packed, PACKED_BYTES)?, create(Region::Plain, PLAIN_BYTES)?);
+        let packed = Span::map(&packed_file, Region::Packed, PACKED_BYTES, true)?;
+        seal(&packed_file)?;
+        let plain_span = Span::map(&plain_file, Region::Plain, PLAIN_BYTES, false)?;
+        let (returned, returns) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let kind = if plain == Plain::Tar { 0 } else { 1 };
+        wire.send_with(&[kind], &[packed_file.as_fd(), plain_file.as_fd(), returns.as_fd()])?;
+        let lent = Arc::<Lent>::default();
+        let held = lent.clone();
+        thread::spawn(move || give_back(File::from(returned), &held));
+        Ok(Worker {
+            line: Line(Arc::new(wire)),
+            process: None,
+            pool: Pool::within(packed.clone(), BUFFERS, BUFFER_BYTES),
+            packed,
+            plain: plain_span,
+            lent,
+            broken: Arc::default(),
+            stages: stages.clone(),
+            packet: vec![0; PACKET_BYTES],
+            left: 0..0,
+            current: None,
+            is_ready: false,
+        })
+    }
+
+    pub fn line(&self) -> Line {
+        self.line.clone()
+    }
+
+    /// The process's id.
+    #[cfg(test)]
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Powerless::id)
+    }
+
+    /// What it is to get lies in buffers of this pool.
+    pub fn pool(&self) -> Pool {
+        self.pool.clone()
+    }
+
+    /// Sends it the image, from a thread of its own.
+    pub fn feed(&self, image: Receiver, clock: Arc<Clock>) {
+        let (line, lent, broken) = (self.line.clone(), self.lent.clone(), self.broken.clone());
+        thread::spawn(move || feed(image, &clock, &line, &lent, &broken));
+    }
+
+    fn next_packet(&mut self) -> io::Result<()> {
+        let length = self.line.0.receive(&mut self.packet)?;
+        if length > 0 {
+            self.left = 0..length;
+            return Ok(());
+        }
+        let how = self.process.as_mut().map_or_else(String::new, |process| clean(&process.end()));
+        Err(io::Error::other(format!("the worker that decodes the image has ended before its time: {how}")))
+    }
+
+    fn lent(&mut self, place: (Region, usize), range: Range<usize>) -> io::Result<Chunk> {
+        let known = self.current.as_ref().filter(|(known, _)| *known == place);
+        if known.is_none() {
+            let memory = if place.0 == Region::Packed { &self.packed } else { &self.plain };
+            let span = memory.from(place.1).ok_or_else(nonsense)?;
+            self.current = Some((place, Chunk::lent(span, Arc::new(self.line.clone()))));
+        }
+        let whole = self.current.as_ref().map(|(_, whole)| whole.clone()).ok_or_else(nonsense)?;
+        let skipped = range.start.checked_sub(place.1).ok_or_else(nonsense)?;
+        whole.part(skipped..skipped + range.len()).ok_or_else(nonsense)
+    }
+
+    fn failed(&self, is_content: bool, text: &str) -> io::Error {
+        let broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = clean(&text.replace(SOURCE, broken.as_deref().unwrap_or_default()));
+        io::Error::new(if is_content { io::ErrorKind::InvalidData } else { io::ErrorKind::Other }, text)
+    }
+}
+
+impl Gives for Worker {
+    fn give(&mut self) -> io::Result<Option<Chunk>> {
+        loop {
+            if self.left.is_empty() {
+                self.next_packet()?;
+            }
+            // It is kept while the event is looked at, which borrows it.
+            let packet = std::mem::take(&mut self.packet);
+            let mut words = &packet[self.left.clone()];
+            let given = match Event::take(&mut words) {
+                Some(Event::Ready { landlock }) if !self.is_ready => {
+                    self.is_ready = true;
+                    if !landlock {
+                        warn_of_landlock();
+                    }
+                    Ok(None)
+                }
+                Some(Event::Failed { is_content, text }) => Err(self.failed(is_content, &text)),
+                Some(Event::Lent { region, buffer, at, bytes }) if self.is_ready => {
+                    self.lent((region, buffer as usize), at as usize..at as usize + bytes as usize).map(Some)
+                }
+                Some(Event::Inline(bytes)) if self.is_ready => Ok(Some(Chunk::own(bytes.to_vec()))),
+                Some(Event::End(busy)) if self.is_ready => {
+                    self.stages.add(busy);
+                    self.current = None;
+                    return Ok(None);
+                }
+                _ => Err(nonsense()),
+            };
+            let left = words.len();
+            self.packet = packet;
+            self.left.start = self.left.end - left;
+            if let Some(chunk) = given? {
+                return Ok(Some(chunk));
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Who feeds it is told by that, too.
+        self.line.0.hang_up();
+    }
+}
+
+fn nonsense() -> io::Error {
+    io::Error::other("the worker that decodes the image says what cannot be: it is not trusted any more")
+}
+
+/// Once is enough: it is the same kernel for all images.
+fn warn_of_landlock() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            "this kernel has no Landlock; what decodes images is held by its user and a filter of system calls"
+        );
+    });
+}
+
+fn feed(mut image: Receiver, clock: &Clock, line: &Line, lent: &Lent, broken: &Broken) {
+    loop {
+        let word = match image.next(clock) {
+            Ok(Some(chunk)) => {
+                let Some((place, word)) = packed(&chunk) else { return };
+                lent.add(place, chunk);
+                word
+            }
+            Ok(None) => return line.say(ToWorker::Whole),
+            Err(error) => {
+                *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+                return line.say(ToWorker::Broken);
+            }
+        };
+        // It has gone, and why is known to whoever reads of it.
+        if line.0.send(&word.packet()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whoever fetches fills buffers from their beginning.
+fn packed(chunk: &Chunk) -> Option<((Region, usize), ToWorker)> {
+    let (span, range) = chunk.shared()?;
+    let (at, bytes) = (u32::try_from(range.start).ok()?, u32::try_from(range.len()).ok()?);
+    Some(((span.region(), span.at()), ToWorker::Packed { at, bytes }))
+}
+
+/// Takes buffers back that the worker has read, as long as there is one.
+fn give_back(mut returned: File, lent: &Lent) {
+    let mut at = [0; 4];
+    while returned.read_exact(&mut at).is_ok() {
+        lent.give_back((Region::Packed, u32::from_le_bytes(at) as usize));
+    }
+}
+
+#[cfg(test)]
+mod tests;

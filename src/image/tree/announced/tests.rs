@@ -1,0 +1,154 @@
+//! What is taken of a worker that was taken over: no more than of a tar.
+
+use super::super::members::{Attributes, Kind};
+use super::super::record::add_member;
+use super::*;
+use crate::image::testing::reader;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+#[derive(Default, Clone)]
+struct Said(Vec<u8>);
+
+impl Said {
+    fn begun() -> Said {
+        Said::default().frame(Frame::Begins, &[])
+    }
+
+    fn frame(mut self, frame: Frame, bytes: &[u8]) -> Said {
+        self.0.extend(frame.head(bytes.len()));
+        self.0.extend(bytes);
+        self
+    }
+
+    fn member(self, kind: Kind, position: u64, blocks: u64) -> Said {
+        let attributes = Attributes { mode: 0o644, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
+        let mut bytes = Vec::new();
+        Reached { position, blocks }.add_to(&mut bytes);
+        add_member(&Member { path: b"a".to_vec(), kind, attributes }, &mut bytes);
+        self.frame(Frame::Member, &bytes)
+    }
+
+    fn last(self, position: u64, blocks: u64) -> Said {
+        let mut bytes = Vec::new();
+        Reached { position, blocks }.add_to(&mut bytes);
+        self.frame(Frame::Last, &bytes)
+    }
+
+    fn heard(&self) -> Announced {
+        Announced::new(reader(&self.0, 10), Box::new(|_| ()))
+    }
+
+    /// The content of all members, and how the tar ended.
+    fn read(&self) -> io::Result<(Vec<u8>, u64, u64)> {
+        read(self.heard(), u64::MAX)
+    }
+}
+
+fn read(mut members: Announced, most_blocks: u64) -> io::Result<(Vec<u8>, u64, u64)> {
+    let mut content = Vec::new();
+    while let Some(member) = members.next_member(&|| most_blocks)? {
+        if let Kind::File { size } = member.kind {
+            let end = content.len() as u64 + size;
+            while (content.len() as u64) < end {
+                content.extend_from_slice(&members.chunk(end - content.len() as u64)?);
+            }
+        }
+    }
+    Ok((content, members.position(), members.blocks()))
+}
+
+fn file(size: u64) -> Kind {
+    Kind::File { size }
+}
+
+#[test]
+fn members_come_with_their_content() {
+    let said = Said::begun().member(file(5), 512, 1).frame(Frame::Content, b"abc").frame(Frame::Content, b"de");
+    let said = said.frame(Frame::Says, b"by the way").member(Kind::Fifo, 1536, 2).last(2560, 3);
+    assert_eq!(said.read().unwrap(), (b"abcde".to_vec(), 2560, 3));
+    let mut members = said.heard();
+    members.next_member(&|| 9).unwrap();
+    assert_eq!(&members.chunk(2).unwrap()[..], b"ab");
+    // What is not read is skipped.
+    assert_eq!(members.next_member(&|| 9).unwrap().map(|member| member.kind), Some(Kind::Fifo));
+    assert!(members.next_member(&|| 9).unwrap().is_none());
+}
+
+#[test]
+fn what_it_asks_is_answered_at_its_place() {
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let told = answers.clone();
+    let said = Said::begun().frame(Frame::Asks, &[]).member(file(1), 512, 1).frame(Frame::Asks, &[]);
+    let said = said.frame(Frame::Content, b"x").last(1024, 2);
+    let mut members = Announced::new(reader(&said.0, 3), Box::new(move |answer| told.borrow_mut().push(answer)));
+    members.limit(5000);
+    members.next_member(&|| 10).unwrap();
+    members.limit(6000);
+    read(members, 11).unwrap();
+    assert_eq!(*answers.borrow(), [[5000, 10], [6000, 10]]);
+}
+
+#[test]
+fn lies_are_found_out() {
+    let begun = Said::begun;
+    let content = |said: Said, bytes: &[u8]| said.frame(Frame::Content, bytes);
+    let lies = [
+        Said::default().member(file(0), 512, 1),
+        begun().frame(Frame::Begins, &[]),
+        begun().frame(Frame::Refused, b"late"),
+        content(begun(), b"of nobody"),
+        content(begun().member(file(3), 512, 1), b"more"),
+        begun().member(file(3), 512, 1).last(1024, 2),
+        begun().member(file(3), 512, 1).member(file(0), 1024, 2),
+        // Less of the tar than what was told of it.
+        begun().member(file(0), 511, 1),
+        begun().member(file(0), 512, 0),
+        content(begun().member(file(3), 512, 1), b"abc").member(file(0), 1026, 2),
+        begun().member(file(0), 512, 1).last(511, 1),
+        begun().member(file(0), 512, 1).last(512, 0),
+        begun().member(file(0), 512, 1).last(1024, 2).frame(Frame::Says, b"after the end"),
+        // It has gone.
+        begun(),
+        begun().member(file(3), 512, 1),
+        Said(begun().0[..3].to_vec()),
+        // Frames that are none.
+        Said([&begun().0[..], &[99, 0, 0, 0, 0]].concat()),
+        Said([&begun().0[..], &Frame::Member.head(usize::MAX)].concat()),
+        begun().frame(Frame::Member, b"no member"),
+        begun().frame(Frame::Last, b""),
+    ];
+    for (number, lie) in lies.iter().enumerate() {
+        let error = lie.read().unwrap_err().to_string();
+        assert!(error.ends_with("says what cannot be: it is not trusted any more"), "lie {number}: {error}");
+    }
+}
+
+#[test]
+fn it_cannot_say_more_than_there_may_be() {
+    let said =
+        Said::begun().member(file(4), 512, 1).frame(Frame::Content, b"abcd").member(file(0), 1536, 9).last(2000, 10);
+    for (longest, blocks, says) in [
+        (511, 9, "the tar has more than 511 bytes"),
+        (515, 9, "the tar has more than 515 bytes"),
+        (1999, 99, "the tar has more than 1999 bytes"),
+        (9999, 8, "more than 8 blocks of headers"),
+    ] {
+        let mut members = said.heard();
+        members.limit(longest);
+        let error = read(members, blocks).unwrap_err();
+        assert!(error.kind() == io::ErrorKind::InvalidData && error.to_string().starts_with(says), "{error}");
+    }
+}
+
+#[test]
+fn why_it_is_refused_is_known_before_anything_is_made() {
+    let why = || Said::default().frame(Frame::Refused, b"it is a disk\x1b[2J");
+    assert_eq!(why().read().unwrap_err().to_string(), "it is a disk [2J");
+    assert_eq!(begins(&mut reader(&why().0, 4)).unwrap(), Err("it is a disk [2J".to_owned()));
+    let mut stream = reader(&Said::begun().last(1024, 2).0, 4);
+    assert_eq!(begins(&mut stream).unwrap(), Ok(()));
+    read(Announced::new(stream, Box::new(|_| ())), 2).unwrap();
+    begins(&mut reader(b"", 4)).unwrap_err();
+    begins(&mut reader(&Frame::Last.head(0), 4)).unwrap_err();
+}

@@ -1,0 +1,43 @@
+//! The process that takes an image apart: it has the image's bytes and a socket, and no power over anything else.
+//!
+//! It is this program once more, which is called as [`WORKER`](crate::command::powerless::WORKER). The agent starts one for each stream.
+
+use super::flow::{Inside, Plain, pass_on};
+use super::{raw, tree};
+use crate::command::power::{self, GivenUp};
+use std::io;
+use std::os::fd::AsFd;
+use std::process;
+
+/// Decodes what comes through standard input, which is a socket of the agent.
+///
+/// # Errors
+/// Nobody is there, or says something else.
+pub fn run() -> io::Result<()> {
+    power::close_others()?;
+    let inside = Inside::open(io::stdin().as_fd().try_clone_to_owned()?)?;
+    match power::give_up() {
+        Ok(GivenUp { landlock }) => work(inside, landlock),
+        Err(error) => inside.fail(&error),
+    }
+    Ok(())
+}
+
+fn work(inside: Inside, landlock: bool) {
+    let plain = inside.plain;
+    inside.work(landlock, raw::require_tree, alone, |mut stream, out, answers| match plain {
+        Plain::AnyBytes => pass_on(stream, out),
+        Plain::Tar => {
+            let refused = raw::require_tree(stream.look_ahead(raw::KIND_BYTES)?).err();
+            tree::announce(stream, refused, out, answers)
+        }
+    });
+}
+
+/// The agent has gone. A thread that waits for another one would wait for ever.
+fn alone() {
+    process::exit(1);
+}
+
+#[cfg(test)]
+mod tests;

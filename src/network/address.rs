@@ -1,0 +1,224 @@
+//! IP addresses with the length of their prefix, and what a host's own address cannot be.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// `10.0.0.7/24`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cidr {
+    pub address: IpAddr,
+    pub prefix: u8,
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl Serialize for Cidr {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn width(address: &IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// The address as a number, aligned to the left.
+fn bits(address: &IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// The bits of the prefix.
+fn mask(prefix: u8) -> u128 {
+    match prefix {
+        0 => 0,
+        _ => u128::MAX << (128 - u32::from(prefix.min(128))),
+    }
+}
+
+impl Cidr {
+    pub fn is_v4(&self) -> bool {
+        self.address.is_ipv4()
+    }
+
+    /// Is it the whole family?
+    pub fn is_default(&self) -> bool {
+        self.prefix == 0
+    }
+
+    pub fn holds(&self, address: &IpAddr) -> bool {
+        self.is_v4() == address.is_ipv4() && (bits(&self.address) ^ bits(address)) & mask(self.prefix) == 0
+    }
+
+    /// A single address.
+    pub fn of(address: IpAddr) -> Cidr {
+        Cidr { address, prefix: width(&address) }
+    }
+
+    /// All addresses of the family.
+    pub fn all(is_v4: bool) -> Cidr {
+        let address = if is_v4 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+        Cidr { address, prefix: 0 }
+    }
+
+    fn network(&self) -> IpAddr {
+        let bits = bits(&self.address) & mask(self.prefix);
+        match self.address {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits((bits >> 96) as u32)),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(bits)),
+        }
+    }
+
+    fn is_broadcast(&self) -> bool {
+        self.is_v4() && self.prefix < 31 && bits(&self.address) | mask(self.prefix) | (u128::MAX >> 32) == u128::MAX
+    }
+}
+
+pub(super) fn ip(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an IP address such as 10.0.0.1 or 2001:db8::1"))
+}
+
+/// An address in a network, of either.
+pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
+    let no = || format!("{text:?} is not an address with the length of its prefix, such as 10.0.0.7/24");
+    let (address, length) = text.split_once('/').ok_or_else(no)?;
+    let address = ip(address)?;
+    let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+    let prefix = length.parse().ok().filter(|length| is_number && *length <= width(&address));
+    let prefix = prefix
+        .ok_or_else(|| format!("the prefix of {text:?} has a length of 0 to {}, and is no netmask", width(&address)))?;
+    Ok(Cidr { address, prefix })
+}
+
+/// An address that a device can have.
+pub(super) fn own(text: &str) -> Result<Cidr, String> {
+    let cidr = cidr(text)?;
+    let address = cidr.address;
+    if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
+        return Err(format!("no card has the address {address}"));
+    }
+    if cidr.is_default() {
+        return Err(format!("{text:?} would make every address a neighbour; give the network's own prefix"));
+    }
+    if cidr.prefix + 1 < width(&address) && cidr.network() == address {
+        return Err(format!("{text:?} is the network itself; give the address of this machine in it"));
+    }
+    if cidr.is_broadcast() {
+        return Err(format!(
+            "{text:?} is the broadcast address of its network; give the address of this machine in it"
+        ));
+    }
+    Ok(cidr)
+}
+
+/// Where a route leads. `default` is of the gateway's family.
+pub(super) fn destination(text: &str, via: &IpAddr) -> Result<Cidr, String> {
+    let to = match text {
+        "default" => Cidr::all(via.is_ipv4()),
+        _ if text.contains('/') => cidr(text)?,
+        _ => Cidr::of(ip(text)?),
+    };
+    if to.is_v4() != via.is_ipv4() {
+        return Err(format!("the route leads to {to}, and its gateway {via} is of the other family"));
+    }
+    if to.network() != to.address {
+        return Err(format!("{to} is an address in a network; the network is {}/{}", to.network(), to.prefix));
+    }
+    Ok(to)
+}
+
+/// In lower case, with colons.
+pub(super) fn mac(text: &str) -> Result<String, String> {
+    let pairs: Vec<&str> = text.split([':', '-']).collect();
+    let bytes: Option<Vec<u8>> = pairs
+        .iter()
+        .map(|pair| {
+            let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+            u8::from_str_radix(pair, 16).ok().filter(|_| is_pair)
+        })
+        .collect();
+    match bytes {
+        Some(bytes) if bytes.len() != 6 => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
+        Some(bytes) if bytes[0] & 1 == 1 => Err(format!("{text:?} is a group address, which no card has")),
+        Some(bytes) if bytes.iter().all(|byte| *byte == 0) => Err(format!("{text:?} is an address that no card has")),
+        Some(_) => Ok(pairs.join(":").to_lowercase()),
+        None => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_host() {
+        for good in ["10.0.0.7/24", "10.0.0.0/31", "10.0.0.1/32", "2001:db8::7/64", "fe80::1/64", "2001:db8::/128"] {
+            assert_eq!(own(good).unwrap().to_string(), good);
+        }
+        for (bad, words) in [
+            ("10.0.0.7", "with the length of its prefix"),
+            ("10.0.0.300/24", "not an IP address"),
+            ("10.0.0.7/33", "0 to 32"),
+            ("10.0.0.7/+8", "0 to 32"),
+            ("10.0.0.7/255.255.255.0", "no netmask"),
+            ("2001:db8::7/129", "0 to 128"),
+            ("10.0.0.0/24", "the network itself"),
+            ("2001:db8::/64", "the network itself"),
+            ("10.0.0.255/24", "broadcast"),
+            ("10.0.3.255/22", "broadcast"),
+            ("127.0.0.1/8", "no card"),
+            ("224.0.0.1/4", "no card"),
+            ("::1/128", "no card"),
+            ("10.0.0.7/0", "every address"),
+        ] {
+            let said = own(bad).unwrap_err();
+            assert!(said.contains(words), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn destinations() {
+        let to = |text: &str, via: &str| destination(text, &via.parse().unwrap()).map(|to| to.to_string());
+        assert_eq!(to("default", "10.0.0.1").unwrap(), "0.0.0.0/0");
+        assert_eq!(to("default", "fe80::1").unwrap(), "::/0");
+        assert_eq!(to("10.9.0.0/16", "10.0.0.1").unwrap(), "10.9.0.0/16");
+        assert_eq!(to("10.9.0.1", "10.0.0.1").unwrap(), "10.9.0.1/32");
+        assert!(to("10.9.0.1/16", "10.0.0.1").unwrap_err().contains("the network is 10.9.0.0/16"));
+        assert!(to("10.9.0.0/16", "fe80::1").unwrap_err().contains("other family"));
+        assert!(to("nowhere", "fe80::1").is_err());
+    }
+
+    #[test]
+    fn what_a_network_holds() {
+        let holds = |network: &str, address: &str| cidr(network).unwrap().holds(&address.parse().unwrap());
+        assert!(
+            holds("10.0.0.7/24", "10.0.0.1")
+                && holds("10.0.0.7/0", "8.8.8.8")
+                && holds("2001:db8::7/64", "2001:db8::1")
+        );
+        assert!(!holds("10.0.0.7/24", "10.0.1.1") && !holds("10.0.0.7/24", "::1") && !holds("10.0.0.7/32", "10.0.0.1"));
+    }
+
+    #[test]
+    fn macs() {
+        assert_eq!(mac("52-54-00-AA-00-01").unwrap(), "52:54:00:aa:00:01");
+        for bad in [
+            "",
+            "52:54:00:aa:00",
+            "52:54:00:aa:00:0g",
+            "52:54:00:aa:00:1",
+            "+1:54:00:aa:00:01",
+            "01:00:5e:00:00:01",
+            "00:00:00:00:00:00",
+        ] {
+            assert!(mac(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! ifupdown: `/etc/network/interfaces`, and the files by which udev names the cards.
+//!
+//! Bonds and VLANs are made by `ip` in the stanza itself: so the image needs neither ifenslave nor the package vlan.
+
+use super::bonding::Kind;
+use super::{Bond, Card, Network, Rendered, Route, Settings, WRITTEN_BY};
+use crate::inventory::Nic;
+
+impl Network {
+    pub(super) fn ifupdown(&self, nics: &[Nic]) -> Vec<Rendered> {
+        let mut text = format!("{WRITTEN_BY}\nsource /etc/network/interfaces.d/*\n\nauto lo\niface lo inet loopback\n");
+        let mut files = Vec::new();
+        for (id, ethernet) in &self.ethernets {
+            let name = self.given_name(id, nics);
+            if ethernet.set_name.is_some() || matches!(ethernet.card, Card::Mac(_)) {
+                files.extend(self.link_file(id, &name));
+            }
+            if self.bond_of(id).is_some() {
+                continue;
+            }
+            // A VLAN is brought up at once, and needs it.
+            let comes_late = ethernet.settings.optional && self.vlans_on(id).next().is_none();
+            text += &stanzas(&name, comes_late, Vec::new(), &ethernet.settings, Vec::new());
+        }
+        for (id, bond) in &self.bonds {
+            text += &stanzas(id, false, self.makes_bond(id, bond, nics), &bond.settings, removes(id));
+        }
+        for (id, vlan) in self.vlans_in_order() {
+            let link = self.given_name(&vlan.link, nics);
+            let add = format!("link {link} name {id} type vlan id {}", vlan.id);
+            text += &stanzas(id, false, vec![makes(id, &add)], &vlan.settings, removes(id));
+        }
+        files.push(Rendered { path: "/etc/network/interfaces".to_owned(), mode: 0o644, content: text });
+        files
+    }
+
+    fn makes_bond(&self, id: &str, bond: &Bond, nics: &[Nic]) -> Vec<String> {
+        let given = bond.given().filter(|(parameter, value)| {
+            // Zero is what the kernel begins with, and next to the other kind of watching it is refused.
+            !(matches!(parameter.kind, Kind::Milliseconds) && *value == "0")
+        });
+        let parameters: Vec<String> = given.map(|(parameter, value)| format!("{} {value}", parameter.kernel)).collect();
+        // Loading the kernel's module may have made a bond0 already.
+        let mut lines = vec![makes(id, &format!("name {id} type bond"))];
+        lines.push(format!("pre-up ip link set dev {id} type bond {}", parameters.join(" ")));
+        lines.extend(bond.mac.iter().map(|mac| format!("pre-up ip link set dev {id} address {mac}")));
+        for member in &bond.members {
+            let member = self.given_name(member, nics);
+            lines.push(format!("pre-up ip link set dev {member} down"));
+            lines.push(format!("pre-up ip link set dev {member} master {id}"));
+        }
+        let primary = bond.primary.iter().map(|primary| self.given_name(primary, nics));
+        lines.extend(primary.map(|primary| format!("pre-up ip link set dev {id} type bond primary {primary}")));
+        lines
+    }
+}
+
+fn makes(id: &str, add: &str) -> String {
+    format!("pre-up ip link show dev {id} >/dev/null 2>&1 || ip link add {add}")
+}
+
+fn removes(id: &str) -> Vec<String> {
+    vec![format!("post-down ip link delete dev {id}")]
+}
+
+/// One for each address and each way to get one. What makes the device is in the first, what removes it in the last.
+struct Stanza {
+    is_v4: bool,
+    method: &'static str,
+    options: Vec<String>,
+}
+
+fn stanzas(name: &str, comes_late: bool, before: Vec<String>, settings: &Settings, after: Vec<String>) -> String {
+    let mut stanzas = ways(settings);
+    if stanzas.is_empty() {
+        stanzas.push(Stanza { is_v4: true, method: "manual", options: Vec::new() });
+    }
+    if let Some(first) = stanzas.first_mut() {
+        let mtu = settings.mtu.map(|mtu| format!("pre-up ip link set dev {name} mtu {mtu}"));
+        let mut options: Vec<String> = before.into_iter().chain(mtu).collect();
+        options.append(&mut first.options);
+        options.extend(dns(settings));
+        if settings.accept_ra == Some(false) {
+            options.push(format!("pre-up echo 0 >/proc/sys/net/ipv6/conf/{name}/accept_ra || true"));
+        }
+        first.options = options;
+    }
+    for is_v4 in [true, false] {
+        let last = stanzas.iter().rposition(|stanza| stanza.is_v4 == is_v4).unwrap_or_default();
+        let routes = settings.routes.iter().filter(|route| route.to.is_v4() == is_v4);
+        stanzas[last].options.extend(routes.map(|one| route(name, one)));
+    }
+    if let Some(last) = stanzas.last_mut() {
+        last.options.extend(after);
+    }
+    let mut text = format!("\n{} {name}\n", if comes_late { "allow-hotplug" } else { "auto" });
+    for Stanza { is_v4, method, options } in stanzas {
+        text += &format!("iface {name} {} {method}\n", if is_v4 { "inet" } else { "inet6" });
+        options.iter().for_each(|option| text += &format!("    {option}\n"));
+    }
+    text
+}
+
+fn ways(settings: &Settings) -> Vec<Stanza> {
+    let mut ways = Vec::new();
+    let mut push = |is_v4, method, options| ways.push(Stanza { is_v4, method, options });
+    if settings.dhcp4 {
+        push(true, "dhcp", Vec::new());
+    }
+    for address in settings.addresses.iter().filter(|address| address.is_v4()) {
+        push(true, "static", vec![format!("address {address}")]);
+    }
+    match (settings.dhcp6, settings.accept_ra) {
+        (true, Some(false)) => push(false, "dhcp", vec!["accept_ra 0".to_owned()]),
+        (true, _) => push(false, "dhcp", Vec::new()),
+        (false, Some(true)) => push(false, "auto", Vec::new()),
+        (false, _) => {}
+    }
+    for address in settings.addresses.iter().filter(|address| !address.is_v4()) {
+        push(false, "static", vec![format!("address {address}")]);
+    }
+    ways
+}
+
+/// For resolvconf, if the image has it.
+fn dns(settings: &Settings) -> Vec<String> {
+    let servers: Vec<String> = settings.nameservers.iter().map(ToString::to_string).collect();
+    let lines = [("dns-nameservers", &servers), ("dns-search", &settings.search)];
+    lines
+        .iter()
+        .filter(|(_, words)| !words.is_empty())
+        .map(|(name, words)| format!("{name} {}", words.join(" ")))
+        .collect()
+}
+
+fn route(name: &str, route: &Route) -> String {
+    let family = if route.to.is_v4() { 4 } else { 6 };
+    let metric = route.metric.map(|metric| format!(" metric {metric}")).unwrap_or_default();
+    let on_link = if route.on_link { " onlink" } else { "" };
+    format!("up ip -{family} route replace {} via {} dev {name}{metric}{on_link}", route.to, route.via)
+}

@@ -1,0 +1,54 @@
+//! What makes the image boot on this machine, as lines.
+
+use super::operations::Said;
+use super::short;
+use crate::allocation::Finish;
+use crate::inventory::Firmware;
+use crate::plan::Finishing;
+
+/// Of an image that is a tree of files.
+pub fn tree(finishing: &Finishing) -> Said {
+    match finishing.way {
+        Finish::Auto => Said::after(
+            "/install-go or /install.sh of the image, in a chroot; without one: built in, as the image needs",
+        ),
+        Finish::Image => Said::after("/install-go or /install.sh of the image, in a chroot"),
+        Finish::Builtin => Said::after("built in, as the image needs").with(built_in(finishing)),
+        Finish::None => Said::after("nothing: the image boots as it is"),
+    }
+}
+
+/// Of an image that was made for any machine.
+pub fn raw(way: Finish) -> &'static str {
+    match way {
+        Finish::Auto => {
+            "/install-go or /install.sh of the image where it has one; what its boot loader boots is what is booted"
+        }
+        Finish::Image => "/install-go or /install.sh of the image; what its boot loader boots is what is booted",
+        Finish::Builtin => "hostname, owner and user data built in; what its boot loader boots is what is booted",
+        Finish::None => "nothing: what its boot loader boots is what is booted",
+    }
+}
+
+fn built_in(finishing: &Finishing) -> Vec<String> {
+    let allocation = &finishing.files.assigned.allocation;
+    let keys = allocation.ssh_pub_keys.len();
+    let name = if allocation.hostname.is_empty() { "as the image has it" } else { &allocation.hostname };
+    let on = |devices: Vec<&str>| if devices.is_empty() { "no disk".to_owned() } else { devices.join(", ") };
+    let places = match finishing.firmware {
+        Firmware::Uefi => on(finishing.esps.iter().map(|esp| short(&esp.device)).collect()),
+        Firmware::Bios => on(finishing.boot_disks.iter().map(|disk| short(disk)).collect()),
+    };
+    let firmware = match finishing.firmware {
+        Firmware::Uefi => "UEFI",
+        Firmware::Bios => "BIOS",
+    };
+    let arguments = match allocation.kernel_arguments.join(" ") {
+        none if none.is_empty() => String::new(),
+        arguments => format!(" with {arguments}"),
+    };
+    vec![
+        format!("hostname {name}; SSH keys of the owner: {keys}; no machine-id and no SSH host keys of the image"),
+        format!("boot loader for {firmware} on {places}; the kernel of the image{arguments}"),
+    ]
+}

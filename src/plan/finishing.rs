@@ -1,0 +1,217 @@
+//! What makes the image boot on this machine is decided here, and what of it is refused before the first write.
+
+use super::placed::Placed;
+use super::stages::made;
+use super::verdict::{ArrayFate, Decided};
+use super::{
+    BootFilesystem, Esp, FinishedArray, Finishing, FstabEntry, MachineFiles, NewPartition, Request, RootFilesystem,
+    RootVolume, WantedNetwork,
+};
+use crate::allocation::{Allocation, Finish, wrong_argument, wrong_hostname};
+use crate::device::{DevicePath, LayoutPath};
+use crate::inventory::{self, Firmware, Inventory, Nic};
+use crate::layout::{Disk, Filesystem, Format, Layout, PartitionKind, RaidLevel};
+use crate::network::Network;
+use crate::problem::Problem;
+use crate::topology::Match;
+use uuid::Uuid;
+
+/// Why the image cannot be finished on this machine.
+pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec<Problem> {
+    let allocation = &request.assigned.allocation;
+    let esp = match (allocation.finish(), inventory.system.firmware) {
+        (Finish::Builtin, Firmware::Uefi) => layout.without_esp(),
+        _ => None,
+    };
+    let writes = matches!(allocation.finish(), Finish::Auto | Finish::Builtin);
+    let words = if writes { wrong_words(allocation) } else { Vec::new() };
+    let network = network(allocation, &inventory.nics).err().unwrap_or_default();
+    esp.into_iter().chain(words).chain(network).collect()
+}
+
+/// `network` is refused where it is wrong. `networks` are for the image, which may read in them what is not known here.
+fn network(allocation: &Allocation, nics: &[Nic]) -> Result<WantedNetwork, Vec<Problem>> {
+    if !allocation.network.is_null() {
+        let network = Network::read(&allocation.network).map_err(in_allocation)?;
+        let doubts = network.fits(nics).into_iter().map(|why| Problem::new("allocation.network", why));
+        let doubts: Vec<Problem> = doubts.collect();
+        return if doubts.is_empty() { Ok(WantedNetwork::Described(network)) } else { Err(doubts) };
+    }
+    if allocation.networks.is_null() {
+        return Ok(WantedNetwork::Unsaid);
+    }
+    let announced = Network::from_metal_stack(&allocation.networks, &allocation.dns_servers, nics);
+    match (announced, allocation.finish()) {
+        (Ok(network), _) => Ok(WantedNetwork::Announced(network)),
+        (Err(problems), Finish::Builtin) => Err(in_allocation(problems)),
+        (Err(_), _) => Ok(WantedNetwork::Unsaid),
+    }
+}
+
+fn in_allocation(problems: Vec<Problem>) -> Vec<Problem> {
+    let place = |place: String| match place.as_str() {
+        "" => "allocation.network".to_owned(),
+        inner if inner.starts_with("network") || inner.starts_with("dns_servers") => format!("allocation.{inner}"),
+        inner => format!("allocation.network.{inner}"),
+    };
+    problems.into_iter().map(|problem| Problem { place: place(problem.place.clone()), ..problem }).collect()
+}
+
+/// What an installer of the image may know better.
+pub fn doubt(layout: &Layout, finishing: &Finishing) -> Option<String> {
+    match (finishing.way, finishing.firmware) {
+        (Finish::Auto, Firmware::Uefi) => layout.without_esp().map(|problem| problem.message),
+        _ => None,
+    }
+}
+
+/// What becomes a part of a file, and would be more than a part there.
+fn wrong_words(allocation: &Allocation) -> Vec<Problem> {
+    let Allocation { hostname, ssh_pub_keys, kernel_arguments, .. } = allocation;
+    let hostname = Some(hostname).filter(|name| !name.is_empty()).and_then(|name| wrong_hostname(name));
+    let hostname = hostname.map(|why| Problem::new("allocation.hostname", why));
+    let keys = ssh_pub_keys.iter().enumerate().filter(|(_, key)| key.trim().chars().any(char::is_control));
+    let keys = keys.map(|(index, _)| {
+        Problem::new(format!("allocation.ssh_pub_keys[{index}]"), "a public key is one line: list each of several")
+    });
+    let arguments = kernel_arguments.iter().enumerate().filter_map(|(index, word)| {
+        Some(Problem::new(format!("allocation.kernel_arguments[{index}]"), wrong_argument(word)?))
+    });
+    hostname.into_iter().chain(keys).chain(arguments).collect()
+}
+
+pub fn of(
+    meant: &Match,
+    decided: &Decided,
+    filesystems: &[Placed],
+    fstab: &[FstabEntry],
+    files: Box<MachineFiles>,
+) -> Box<Finishing> {
+    let (layout, inventory) = (meant.graph.layout, meant.inventory);
+    let mounted = |path: &str| filesystems.iter().find(|(wanted, _)| wanted.path.as_deref() == Some(path));
+    let root = mounted("/");
+    let boot = mounted("/boot");
+    Box::new(Finishing {
+        way: files.assigned.allocation.finish(),
+        devices: made(decided),
+        firmware: inventory.system.firmware,
+        root: root.map(|root| root_filesystem(meant, decided, root)).unwrap_or_default(),
+        arrays: layout
+            .raid
+            .iter()
+            .zip(&decided.arrays)
+            .map(|(raid, fate)| array(layout, inventory, raid, fate))
+            .collect(),
+        groups: layout.volumegroups.iter().map(|group| group.name.clone()).collect(),
+        esps: esps(meant, decided),
+        boot: boot.and_then(|(wanted, is)| Some(BootFilesystem { uuid: is.uuid()?.to_owned(), format: wanted.format })),
+        boot_disks: boot.or(root).map(|(wanted, _)| disks_below(meant, &wanted.device)).unwrap_or_default(),
+        fstab: fstab.to_vec(),
+        // What is wrong with it was refused.
+        network: network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
+        files,
+    })
+}
+
+fn root_filesystem(meant: &Match, decided: &Decided, (wanted, is): &Placed) -> RootFilesystem {
+    let below = meant.graph.below([&wanted.device]);
+    let volume = meant.graph.layout.logicalvolumes.iter().find(|volume| volume.device() == wanted.device);
+    RootFilesystem {
+        uuid: is.uuid().unwrap_or_default().to_owned(),
+        format: Some(wanted.format),
+        arrays: below.arrays.into_iter().filter_map(|index| decided.arrays.get(index)).map(array_uuid).collect(),
+        volume: volume.map(|volume| RootVolume {
+            group: volume.volumegroup.clone(),
+            name: volume.name.clone(),
+            kind: volume.lvmtype,
+        }),
+    }
+}
+
+fn array_uuid(fate: &ArrayFate) -> Uuid {
+    match fate {
+        ArrayFate::Made(array) => array.uuid,
+        ArrayFate::Kept { uuid, .. } => *uuid,
+    }
+}
+
+fn array(layout: &Layout, inventory: &Inventory, raid: &crate::layout::Raid, fate: &ArrayFate) -> FinishedArray {
+    let (device, metadata) = match fate {
+        ArrayFate::Made(array) => (array.device.clone(), array.metadata.clone()),
+        ArrayFate::Kept { device, uuid, .. } => {
+            let found = inventory.arrays.iter().find(|array| array.uuid == *uuid);
+            (device.clone(), found.map_or_else(|| layout.metadata(raid), |array| array.metadata.clone()))
+        }
+    };
+    FinishedArray { device, uuid: array_uuid(fate), level: raid.level, metadata }
+}
+
+fn disks_below(meant: &Match, device: &LayoutPath) -> Vec<DevicePath> {
+    let disks = meant.graph.below([device]).disks.into_iter().filter_map(|index| meant.disk(index));
+    disks.map(|disk| disk.device.clone()).collect()
+}
+
+/// In the order of the layout's disks.
+fn esps(meant: &Match, decided: &Decided) -> Vec<Esp> {
+    let disks =
+        meant.graph.layout.disks.iter().enumerate().filter_map(|(index, disk)| Some((disk, meant.disk(index)?)));
+    let parts = disks.flat_map(|(disk, found)| disk.partitions.iter().map(move |part| (disk, found, part)));
+    let esps = parts.filter_map(|(disk, found, part)| {
+        let (filesystem, array) = esp_on(meant.graph.layout, disk, part)?;
+        let made = made_place(decided, found, part.number);
+        // What is kept is written where the layout mounts it, and nowhere else.
+        let place = made.or_else(|| kept_place(found, part.number).filter(|_| filesystem.path.is_some()))?;
+        Some(Esp {
+            device: place.device,
+            disk: found.device.clone(),
+            number: part.number,
+            guid: place.guid,
+            first_lba: place.first_lba,
+            sectors: place.last_lba + 1 - place.first_lba,
+            sector_bytes: found.sector_bytes,
+            path: filesystem.path.clone(),
+            array,
+        })
+    });
+    esps.collect()
+}
+
+/// The filesystem of the layout that a firmware reads in this partition, and the mirror that it is on.
+fn esp_on<'a>(
+    layout: &'a Layout,
+    disk: &Disk,
+    part: &crate::layout::Partition,
+) -> Option<(&'a Filesystem, Option<DevicePath>)> {
+    let device = disk.device.partition(part.number);
+    let vfat = |on: &LayoutPath| layout.filesystems.iter().find(|is| is.format == Format::Vfat && is.device == *on);
+    if part.kind == Some(PartitionKind::Boot)
+        && let Some(filesystem) = vfat(&device)
+    {
+        return Some((filesystem, None));
+    }
+    let mirrors = layout.raid.iter().filter(|raid| raid.level == RaidLevel::Raid1 && raid.devices.contains(&device));
+    let mut mirrors = mirrors.filter(|raid| ["1.0", "0.90"].contains(&layout.metadata(raid).as_str()));
+    mirrors.find_map(|raid| Some((vfat(&raid.arrayname)?, Some(raid.arrayname.as_device()))))
+}
+
+/// Where the partition will be.
+fn made_place(decided: &Decided, disk: &inventory::Disk, number: u32) -> Option<NewPartition> {
+    let table = decided.tables.iter().find(|table| table.device == disk.device)?;
+    table.partitions.iter().find(|part| part.number == number).cloned()
+}
+
+/// Where the partition is.
+fn kept_place(disk: &inventory::Disk, number: u32) -> Option<NewPartition> {
+    let part = disk.table.iter().flat_map(|table| &table.partitions).find(|part| part.number == number)?;
+    let sector_bytes = u64::from(disk.sector_bytes.max(1));
+    let first_lba = part.start_bytes / sector_bytes;
+    Some(NewPartition {
+        number,
+        device: part.device.clone(),
+        first_lba,
+        last_lba: first_lba + (part.size_bytes / sector_bytes).checked_sub(1)?,
+        kind: PartitionKind::Boot.guid(),
+        guid: part.guid?,
+        name: part.label.clone(),
+    })
+}

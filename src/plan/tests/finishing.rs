@@ -1,0 +1,190 @@
+//! What makes the image boot: what is refused, and what the finisher is told of the machine.
+
+use super::*;
+use crate::allocation::{Allocation, Finish};
+use crate::device::{DevicePath, LayoutPath};
+use crate::inventory::Firmware;
+use crate::layout::{LogicalVolume, Raid, RaidLevel, VolumeGroup};
+
+fn finished(layout: &Layout, firmware: Firmware, allocation: &Allocation) -> Result<Plan, Box<Refusal>> {
+    let mut inventory = machine();
+    inventory.system.firmware = firmware;
+    let assigned = Assigned { allocation: allocation.clone(), ..Assigned::default() };
+    let request = Request { mode: Mode::Install, steps: Steps::default(), subject: subject(), assigned, claim: None };
+    super::super::make(layout, &inventory, request, &mut counting())
+}
+
+fn by(finish: Finish) -> Allocation {
+    Allocation { finish: Some(finish), hostname: "web-1".into(), ..Allocation::default() }
+}
+
+fn finishing(plan: &Plan) -> &Finishing {
+    let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let found = operations.find_map(|operation| match operation {
+        Operation::Run(OfRun::Finish(finishing) | OfRun::AdaptImage(finishing)) => Some(finishing),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+/// System on two disks: a mirror with this metadata for the ESP, and one for the rest.
+fn mirrored(metadata: &str) -> Layout {
+    let raid = |name: &str, number: u32, options: &[&str]| Raid {
+        arrayname: format!("/dev/md/{name}").into(),
+        devices: ["/dev/sda", "/dev/sdb"].map(|disk| LayoutPath::from(disk).partition(number)).to_vec(),
+        level: RaidLevel::Raid1,
+        createoptions: options.iter().map(|word| (*word).to_owned()).collect(),
+        spares: 0,
+    };
+    let mut layout = layout();
+    for disk in &mut layout.disks {
+        disk.wipeonreinstall = true;
+        disk.partitions =
+            vec![partition(1, "efi", 500, PartitionKind::LinuxRaid), partition(2, "root", 0, PartitionKind::LinuxRaid)];
+    }
+    layout.raid = vec![raid("efi", 1, &[&format!("--metadata={metadata}")]), raid("root", 2, &[])];
+    layout.filesystems = vec![
+        filesystem("/boot/efi", "/dev/md/efi", Format::Vfat, "efi"),
+        filesystem("/", "/dev/md/root", Format::Ext4, "root"),
+    ];
+    layout
+}
+
+#[test]
+fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
+    let mut no_esp = layout();
+    no_esp.filesystems.retain(|filesystem| filesystem.path.as_deref() != Some("/boot/efi"));
+    let mut other_type = layout();
+    other_type.disks[0].partitions[0].kind = Some(PartitionKind::Linux);
+    for (layout, place, why) in [
+        (&no_esp, "filesystems", "no vfat filesystem is mounted at /boot/efi"),
+        (&other_type, "filesystems[1].device", "/dev/sda1 is to be the EFI system partition, but has type 8300"),
+        (
+            &mirrored("1.2"),
+            "filesystems[0].device",
+            "/dev/md/efi is to be the EFI system partition, but is raid1 with metadata 1.2",
+        ),
+    ] {
+        let refused = reasons(finished(layout, Firmware::Uefi, &by(Finish::Builtin)));
+        assert!(refused.len() == 1 && refused[0].starts_with(&format!("{place}: {why}")), "{refused:?}");
+        let warned = finished(layout, Firmware::Uefi, &by(Finish::Auto)).unwrap().warnings;
+        assert!(warned.len() == 1 && warned[0].starts_with(why), "{warned:?}");
+        for (firmware, finish) in [
+            (Firmware::Uefi, Finish::Image),
+            (Firmware::Uefi, Finish::None),
+            (Firmware::Bios, Finish::Builtin),
+            (Firmware::Bios, Finish::Auto),
+        ] {
+            let plan = finished(layout, firmware, &by(finish)).unwrap();
+            assert_eq!(plan.warnings, Vec::<String>::new(), "{firmware:?} {finish:?}");
+        }
+    }
+    for layout in [layout(), mirrored("1.0"), mirrored("0.90")] {
+        assert_eq!(finished(&layout, Firmware::Uefi, &by(Finish::Builtin)).unwrap().warnings, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn words_that_would_be_more_than_words_are_refused() {
+    let wrong = Allocation {
+        hostname: "web 1".into(),
+        ssh_pub_keys: vec!["ssh-ed25519 AAAA\n".into(), "ssh-ed25519 AAAA\nssh-ed25519 BBBB".into()],
+        kernel_arguments: vec!["quiet".into(), "root=/dev/sda1".into()],
+        ..by(Finish::Auto)
+    };
+    let places: Vec<String> = reasons(finished(&layout(), Firmware::Bios, &wrong));
+    let places: Vec<&str> = places.iter().map(|line| line.split(": ").next().unwrap()).collect();
+    assert_eq!(places, ["allocation.hostname", "allocation.ssh_pub_keys[1]", "allocation.kernel_arguments[1]"]);
+    finished(&layout(), Firmware::Bios, &Allocation { finish: Some(Finish::Image), ..wrong }).unwrap();
+}
+
+#[test]
+fn the_finisher_knows_where_a_boot_loader_goes() {
+    let plan = finished(&layout(), Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    let one = finishing(&plan);
+    let [esp] = &one.esps[..] else { panic!("{one:?}") };
+    assert_eq!((esp.device.as_str(), esp.disk.as_str(), esp.number), ("/dev/sda1", "/dev/sda", 1));
+    assert_eq!((esp.first_lba, esp.sectors, esp.sector_bytes), (2048, 500 * 2048, 512));
+    assert_eq!((esp.path.as_deref(), esp.array.as_ref().map(|array| array.as_str())), (Some("/boot/efi"), None));
+    assert_eq!(
+        (one.boot_disks.as_slice(), one.root.uuid.as_str()),
+        (&[DevicePath::from("/dev/sda")][..], plan.root_uuid.as_str())
+    );
+    assert_eq!(
+        (one.fstab.as_slice(), one.devices.as_slice()),
+        (plan.fstab.as_slice(), &["/dev/sda", "/dev/sdb"].map(DevicePath::from)[..])
+    );
+
+    // A second one that is mounted nowhere, and a volume that carries the root.
+    let mut second = layout();
+    second.disks[1] = Disk { device: "/dev/sdb".into(), ..second.disks[0].clone() };
+    second.filesystems.retain(|filesystem| filesystem.path.as_deref() != Some("/srv"));
+    second.filesystems.push(filesystem("", "/dev/sdb1", Format::Vfat, "efi2"));
+    let plan = finished(&second, Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    let esps: Vec<_> = finishing(&plan).esps.iter().map(|esp| (esp.device.as_str(), esp.path.as_deref())).collect();
+    assert_eq!(esps, [("/dev/sda1", Some("/boot/efi")), ("/dev/sdb1", None)]);
+    let mut volume = second.clone();
+    volume.volumegroups =
+        vec![VolumeGroup { name: "vg".into(), devices: vec!["/dev/sda2".into(), "/dev/sdb2".into()], tags: vec![] }];
+    volume.logicalvolumes = vec![LogicalVolume {
+        name: "root".into(),
+        volumegroup: "vg".into(),
+        size: 4000.into(),
+        lvmtype: Default::default(),
+    }];
+    volume
+        .filesystems
+        .iter_mut()
+        .filter(|is| is.path.as_deref() == Some("/"))
+        .for_each(|is| is.device = "/dev/vg/root".into());
+    let plan = finished(&volume, Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    let root = finishing(&plan).root.volume.as_ref().unwrap();
+    assert_eq!((root.group.as_str(), root.name.as_str()), ("vg", "root"));
+    assert_eq!(finishing(&plan).boot_disks, ["/dev/sda", "/dev/sdb"]);
+
+    let plan = finished(&mirrored("1.0"), Firmware::Uefi, &by(Finish::Builtin)).unwrap();
+    let mirror = finishing(&plan);
+    let esps: Vec<_> =
+        mirror.esps.iter().map(|esp| (esp.device.as_str(), esp.array.as_ref().map(|array| array.as_str()))).collect();
+    assert_eq!(esps, [("/dev/sda1", Some("/dev/md/efi")), ("/dev/sdb1", Some("/dev/md/efi"))]);
+    assert!(mirror.esps.iter().all(|esp| esp.path.as_deref() == Some("/boot/efi")));
+    assert_eq!(mirror.root.arrays, [mirror.arrays[1].uuid]);
+    assert_eq!((mirror.arrays[0].metadata.as_str(), mirror.boot_disks.len()), ("1.0", 2));
+}
+
+#[test]
+fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
+    for (finish, line) in [
+        (
+            Finish::Auto,
+            "/install-go or /install.sh of the image, in a chroot; without one: built in, as the image needs",
+        ),
+        (Finish::Image, "/install-go or /install.sh of the image, in a chroot\n"),
+        (Finish::Builtin, "built in, as the image needs\n"),
+        (Finish::None, "nothing: the image boots as it is\n"),
+    ] {
+        let secret = Allocation { console_password: "hunter2".into(), user_data: "hunter3".into(), ..by(finish) };
+        let plan = finished(&layout(), Firmware::Uefi, &secret).unwrap();
+        assert!(plan.to_string().contains(line), "{plan}");
+        let json = serde_json::to_string(&plan).unwrap();
+        assert!(!json.contains("hunter") && json.contains("\"finish\""), "{json}");
+    }
+    let plan = finished(&layout(), Firmware::Uefi, &by(Finish::Builtin)).unwrap().to_string();
+    assert!(plan.contains("hostname web-1; SSH keys of the owner: 0; no machine-id"), "{plan}");
+    assert!(plan.contains("boot loader for UEFI on sda1; the kernel of the image\n"), "{plan}");
+}
+
+/// A copy on a kept disk would be a write that the layout does not ask for.
+#[test]
+fn an_esp_on_a_kept_disk_counts_where_the_layout_mounts_it_alone() {
+    let mut two = layout();
+    two.disks[1].partitions[0].kind = Some(PartitionKind::Boot);
+    for (path, expected) in [("", &["/dev/sda1"][..]), ("/srv", &["/dev/sda1", "/dev/sdb1"])] {
+        two.filesystems[0] = filesystem(path, "/dev/sdb1", Format::Vfat, "srv");
+        let first = make(&two, &machine(), Mode::Install).unwrap();
+        assert_eq!(finishing(&first).esps.len(), 2);
+        let again = make(&two, &after(&first, machine()), Mode::Reinstall).unwrap();
+        let esps: Vec<&str> = finishing(&again).esps.iter().map(|esp| esp.device.as_str()).collect();
+        assert_eq!(esps, expected, "{path:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! What is wrong with the network of an allocation, each with its line and column.
+
+use super::node::{json, place};
+use crate::network::Network;
+use crate::problem::Problem;
+use marked_yaml::{Marker, Node};
+
+/// A line for each problem.
+pub fn problems(node: &Node) -> Vec<String> {
+    let line = |problem: Problem| {
+        let within = if problem.place.is_empty() { String::new() } else { format!(".{}", problem.place) };
+        format!("{}network{within}: {}", place(locate(node, "", &problem.place)), problem.message)
+    };
+    Network::read(&json(node)).err().into_iter().flatten().map(line).collect()
+}
+
+/// Where the thing begins that the place speaks of: a field by its name. Of one that is missing, what it is missing in.
+fn locate<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marker> {
+    let children: Vec<(String, Option<&Marker>, &Node)> = match node {
+        Node::Mapping(mapping) => {
+            let child = |name: &str| if here.is_empty() { name.to_owned() } else { format!("{here}.{name}") };
+            mapping.iter().map(|(key, value)| (child(key.as_str()), key.span().start(), value)).collect()
+        }
+        Node::Sequence(items) => {
+            let items = items.iter().enumerate();
+            items.map(|(index, item)| (format!("{here}[{index}]"), item.span().start(), item)).collect()
+        }
+        Node::Scalar(_) => Vec::new(),
+    };
+    // Names may have dots in them: `bond0` is not on the way to `bond0.100`, if both are there.
+    let is_on_the_way =
+        |place: &str| wanted.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+    let nearest = children.into_iter().filter(|(place, ..)| is_on_the_way(place)).max_by_key(|(place, ..)| place.len());
+    match nearest {
+        Some((place, mark, below)) => locate(below, &place, wanted).filter(|_| place != wanted).or(mark),
+        None => node.span().start(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine;
+
+    #[test]
+    fn each_problem_is_told_with_line_and_column() {
+        let text = "id: 4c4c4544-0051-3010-8031-b2c04f333633
+allocation:
+  id: a
+  hostname: h
+  image: i
+  network:
+    version: 2
+    ethernets:
+      lan0:
+        match: {macaddress: 52:54:00:aa:00:01}
+        dhpc4: true
+        addresses:
+          - 10.0.0.7/24
+          - 10.0.0.300/24
+        gateway4: 10.0.1.1
+      lan1:
+        match: {macaddress: 52-54-00-AA-00-01}
+    vlans:
+      lan0.5: {id: 5, link: lan0, addresses: [10.0.0.7/24]}
+      v6: {link: lan0}
+";
+        let said = machine(text).unwrap_err();
+        let mut lines: Vec<&str> = said.lines().collect();
+        lines.sort_by_key(|line| line.split(':').next().and_then(|line| line.parse::<u32>().ok()));
+        assert_eq!(
+            lines,
+            [
+                "11:9: network.ethernets.lan0.dhpc4: there is no field \"dhpc4\"; did you mean \"dhcp4\"?",
+                "14:13: network.ethernets.lan0.addresses[1]: \"10.0.0.300\" is not an IP address such as 10.0.0.1 or 2001:db8::1",
+                "17:17: network.ethernets.lan1.match.macaddress: the card 52:54:00:aa:00:01 is matched twice, first at \
+                 ethernets.lan0.match.macaddress",
+                "19:47: network.vlans.lan0.5.addresses[0]: the address 10.0.0.7 is given twice, first at \
+                 ethernets.lan0.addresses[0]",
+                "20:7: network.vlans.v6: id is missing: a VLAN needs the number, from 1 to 4094",
+            ]
+        );
+        let good = text.replace("dhpc4: true", "dhcp4: true").replace("10.0.0.300", "10.0.9.7");
+        let good = good.replace("52-54-00-AA-00-01", "52:54:00:aa:00:02").replace("v6: {", "v6: {id: 6, ");
+        let good = good.replace("addresses: [10.0.0.7/24]", "mtu: 1400");
+        let network = machine(&good).unwrap().allocation.unwrap().passed_on["network"].clone();
+        assert_eq!(network["ethernets"]["lan0"]["match"]["macaddress"], "52:54:00:aa:00:01");
+    }
+
+    #[test]
+    fn a_network_that_is_none_is_told_where_it_is() {
+        let text = |network: &str| {
+            format!(
+                "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: i\n  network: {network}\n"
+            )
+        };
+        assert!(machine(&text("dhcp")).unwrap_err().starts_with("6:12: network: this must be a mapping"));
+        assert!(machine(&text("{}")).unwrap_err().starts_with("6:12: network: this names no device"));
+        assert!(machine(&text("")).is_ok());
+    }
+}

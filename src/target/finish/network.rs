@@ -1,0 +1,144 @@
+//! The network: what sets it up in this tree is told what the allocation wants.
+
+use crate::error::{Context, Phase, Result};
+use crate::inventory::Nic;
+use crate::network::{Network, Rendered, System};
+use crate::plan::WantedNetwork;
+use crate::target::Root;
+use crate::target::chroot::InTree;
+use std::time::Duration;
+
+const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The routing daemon that makes something of metal-stack's `networks` by itself.
+const FRR: &str = "/usr/lib/frr/bgpd";
+
+/// Writes the files, and takes away what the image has in their place. Returns the unit that is to be enabled.
+///
+/// # Errors
+/// A file cannot be written or removed.
+pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&str)) -> Result<Option<&'static str>> {
+    let has = |path: &str| root.has(path);
+    let Some(system) = System::found(&has) else {
+        say(
+            "WARNING: nothing in the image sets up a network: no netplan, NetworkManager, ifupdown, systemd-networkd or cloud-init",
+        );
+        return Ok(None);
+    };
+    let Some(network) = meant(root, system, wanted, nics) else {
+        say(&format!("the network is left as the image has it, for {}", system.name()));
+        return Ok(None);
+    };
+    for file in own_files(root, system) {
+        root.remove(&file)?;
+    }
+    for Rendered { path, mode, content } in
+        network.render(system, nics).into_iter().chain(network.besides(system, &has))
+    {
+        root.write(&path, mode, content.as_bytes())?;
+    }
+    say(&format!("the network is set up by {}", system.name()));
+    Ok(system.unit().filter(|_| has("/usr/bin/systemctl") || has("/bin/systemctl")))
+}
+
+/// For the cloud-init of an image that was made for any machine.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn seed(root: &Root, wanted: &WantedNetwork, nics: &[Nic]) -> Result<()> {
+    let WantedNetwork::Described(network) = wanted else { return Ok(()) };
+    let files = network.render(System::CloudInit, nics).into_iter();
+    files.into_iter().try_for_each(|file| root.write(&file.path, file.mode, file.content.as_bytes()))
+}
+
+/// # Errors
+/// `systemctl` of the image fails.
+pub fn enable(unit: &str, run: &dyn InTree) -> Result<()> {
+    let ran = run.run("systemctl", &["enable", unit], ENABLE_DEADLINE);
+    ran.map(drop).context(Phase::Target, || format!("enable {unit}"))
+}
+
+/// What is to be written. Where nobody has described a network, that of the image stays; without one, all cards ask DHCP.
+fn meant(root: &Root, system: System, wanted: &WantedNetwork, nics: &[Nic]) -> Option<Network> {
+    match wanted {
+        WantedNetwork::Described(network) => Some(network.clone()),
+        WantedNetwork::Announced(network) => Some(network.clone()).filter(|_| !root.has(FRR)),
+        WantedNetwork::Unsaid => own_files(root, system).is_empty().then(|| Network::dhcp(nics)),
+    }
+}
+
+fn own_files(root: &Root, system: System) -> Vec<String> {
+    let mut files = Vec::new();
+    for aside in system.aside() {
+        let names = root.names(aside.folder).unwrap_or_default().into_iter().filter(|name| !name.starts_with('.'));
+        let counted = names.filter(|name| aside.endings.iter().any(|ending| name.ends_with(ending)));
+        files.extend(counted.map(|name| format!("{}/{name}", aside.folder)));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{said, tree};
+    use super::*;
+    use serde_json::json;
+
+    fn nics() -> Vec<Nic> {
+        vec![Nic { name: "eth0".into(), mac: "52:54:00:00:00:01".into(), link: true, ..Nic::default() }]
+    }
+
+    fn described() -> WantedNetwork {
+        let document = json!({"version": 2, "ethernets": {"lan": {
+            "match": {"macaddress": "52:54:00:00:00:01"}, "addresses": ["192.0.2.7/24"]}}});
+        WantedNetwork::Described(Network::read(&document).unwrap())
+    }
+
+    const NETWORKD: (&str, &str) = ("usr/lib/systemd/systemd-networkd", "");
+    const OWN: (&str, &str) = ("etc/systemd/network/80-own.network", "[Match]\nName=*\n");
+
+    #[test]
+    fn what_is_described_takes_the_place_of_the_images_own() {
+        let (_dir, root) = tree(&[NETWORKD, OWN, ("usr/bin/systemctl", "")]);
+        let (unit, lines) = said(|say| write(&root, &described(), &nics(), say));
+        assert_eq!(unit.unwrap(), Some("systemd-networkd.service"));
+        assert_eq!(lines, ["the network is set up by systemd-networkd"]);
+        assert!(!root.has("/etc/systemd/network/80-own.network"));
+        let names = root.names("/etc/systemd/network").unwrap();
+        let texts: Vec<String> =
+            names.iter().map(|name| root.read(&format!("/etc/systemd/network/{name}")).unwrap()).collect();
+        assert!(texts.iter().any(|text| text.contains("192.0.2.7/24")), "{texts:?}");
+    }
+
+    #[test]
+    fn without_a_description_the_images_own_stays_and_dhcp_is_the_last_resort() {
+        let (_dir, root) = tree(&[NETWORKD, OWN]);
+        let (unit, lines) = said(|say| write(&root, &WantedNetwork::Unsaid, &nics(), say));
+        assert_eq!((unit.unwrap(), lines.len()), (None, 1));
+        assert_eq!(root.names("/etc/systemd/network").unwrap(), ["80-own.network"]);
+
+        let (_dir, root) = tree(&[NETWORKD]);
+        said(|say| write(&root, &WantedNetwork::Unsaid, &nics(), say)).0.unwrap();
+        let names = root.names("/etc/systemd/network").unwrap();
+        assert!(root.read(&format!("/etc/systemd/network/{}", names[0])).unwrap().contains("DHCP="), "{names:?}");
+    }
+
+    #[test]
+    fn a_routing_daemon_makes_something_of_metal_stacks_networks_itself() {
+        let WantedNetwork::Described(network) = described() else { panic!("described") };
+        let announced = WantedNetwork::Announced(network);
+        let (_dir, root) = tree(&[NETWORKD, ("usr/lib/frr/bgpd", "")]);
+        said(|say| write(&root, &announced, &nics(), say)).0.unwrap();
+        assert!(!root.has("/etc/systemd/network"));
+        let (_dir, root) = tree(&[NETWORKD]);
+        said(|say| write(&root, &announced, &nics(), say)).0.unwrap();
+        assert!(!root.names("/etc/systemd/network").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_tree_that_sets_up_no_network_is_told() {
+        let (_dir, root) = tree(&[]);
+        let (unit, lines) = said(|say| write(&root, &described(), &nics(), say));
+        assert_eq!(unit.unwrap(), None);
+        assert!(lines[0].starts_with("WARNING: nothing in the image sets up a network"), "{lines:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! metal-stack's `os-installer`: a program in the image, and its settings, which an image may have without the program.
+
+use super::metal;
+use crate::error::{Context, Phase, Result};
+use crate::plan::MachineFiles;
+use crate::target::Root;
+use crate::target::chroot::InTree;
+use crate::yaml;
+use marked_yaml::LoaderOptions;
+use std::time::Duration;
+
+const PROGRAMS: [&str; 5] = [
+    "/os-installer",
+    "/usr/local/bin/os-installer",
+    "/usr/local/sbin/os-installer",
+    "/usr/bin/os-installer",
+    "/usr/sbin/os-installer",
+];
+/// Its arguments are the directory and the program.
+const IN_DIRECTORY: &str = "cd \"$0\" && exec \"$1\"";
+const SETTINGS: &str = "/etc/metal/os-installer.yaml";
+
+/// In a chroot no udev answers LVM, and what the ramdisk has made is not to be looked for again.
+const LVM: &str = "/etc/lvm/lvmlocal.conf";
+const LVM_LOCAL: &str = "\
+# written by drophammer
+activation {
+\tudev_sync = 0
+\tudev_rules = 0
+}
+devices {
+\tmultipath_component_detection = 0
+\tmd_component_detection = 0
+\tobtain_device_list_from_udev = 0
+}
+";
+
+/// The program that the image has.
+pub fn find(root: &Root) -> Option<&'static str> {
+    PROGRAMS.into_iter().find(|program| root.open_file(program).is_ok())
+}
+
+/// Runs it with what it reads in `/etc/metal`. The password is in no file afterwards.
+///
+/// # Errors
+/// It fails, or does not end in time, or a file cannot be written.
+pub fn run(
+    root: &Root,
+    program: &str,
+    files: &MachineFiles,
+    root_uuid: &str,
+    deadline: Duration,
+    run: &dyn InTree,
+) -> Result<()> {
+    if root.has("/etc/lvm") && !root.has(LVM) {
+        root.write(LVM, 0o644, LVM_LOCAL.as_bytes())?;
+    }
+    let password = &files.assigned.allocation.console_password;
+    metal::write(root, files, root_uuid, password)?;
+    let ran = run.run(program, &[], deadline);
+    // It writes them again, for everybody to read.
+    let cleaned = metal::write(root, files, root_uuid, "");
+    ran.context(Phase::Target, || format!("the image's installer {program}"))?;
+    cleaned
+}
+
+/// What the image wants to be run at the end: a program, and the directory in which it runs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Script {
+    program: String,
+    directory: String,
+}
+
+impl Script {
+    /// # Errors
+    /// The image's settings are no YAML.
+    pub fn of(root: &Root) -> Result<Option<Script>> {
+        let Ok(text) = root.read(SETTINGS) else { return Ok(None) };
+        let what = || format!("{SETTINGS} of the image");
+        let yaml = yaml::read(&text, LoaderOptions::default()).context(Phase::Target, what)?;
+        let script = yaml.as_mapping().and_then(|settings| settings.get_mapping("custom_script"));
+        let word = |name: &str| script.and_then(|script| script.get_scalar(name)).map(|word| word.as_str().to_owned());
+        let directory = word("workdir").unwrap_or_default();
+        Ok(word("executable_path").map(|program| Script { program, directory }))
+    }
+
+    /// # Errors
+    /// It fails, or does not end in time.
+    pub fn run(&self, deadline: Duration, run: &dyn InTree) -> Result<()> {
+        let Script { program, directory } = self;
+        let ran = match directory.as_str() {
+            "" => run.run(program, &[], deadline),
+            directory => run.run("/bin/sh", &["-c", IN_DIRECTORY, directory, program], deadline),
+        };
+        ran.map(drop).context(Phase::Target, || format!("{program}, which {SETTINGS} of the image names"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::finish::testing::{Programs, tree};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn it_finds_its_files_and_leaves_no_password() {
+        let (_dir, root) = tree(&[("usr/local/bin/os-installer", ""), ("etc/lvm/lvm.conf", "")]);
+        let mut files = MachineFiles::default();
+        files.assigned.allocation.console_password = "secret".into();
+        for programs in [Programs::saying(""), Programs::failing()] {
+            let ran = run(&root, find(&root).unwrap(), &files, "r-uuid", MINUTE, &programs);
+            assert_eq!(programs.ran(), ["/usr/local/bin/os-installer"]);
+            assert_eq!(ran.is_ok(), programs.is_good(), "{ran:?}");
+            assert!(root.read("/etc/metal/machine-details.yaml").unwrap().contains("password: \"\"\n"));
+            assert!(root.has("/etc/metal/machine-allocation.yaml"));
+            assert!(root.read(LVM).unwrap().contains("udev_sync = 0"));
+        }
+        // The image's own settings stay.
+        root.write(LVM, 0o644, b"own").unwrap();
+        run(&root, "/x", &files, "", MINUTE, &Programs::saying("")).unwrap();
+        assert_eq!(root.read(LVM).unwrap(), "own");
+        assert_eq!(find(&tree(&[]).1), None);
+    }
+
+    #[test]
+    fn the_script_of_the_image_is_run_where_it_wants() {
+        for (settings, expected) in [
+            ("os_name: debian\n", None),
+            ("custom_script:\n  executable_path: /opt/own\n", Some("/opt/own")),
+            (
+                "custom_script: {executable_path: ./own, workdir: /opt}\n",
+                Some("/bin/sh -c cd \"$0\" && exec \"$1\" /opt ./own"),
+            ),
+        ] {
+            let (_dir, root) = tree(&[("etc/metal/os-installer.yaml", settings)]);
+            let programs = Programs::saying("");
+            Script::of(&root).unwrap().iter().for_each(|script| script.run(MINUTE, &programs).unwrap());
+            assert_eq!(programs.ran(), expected.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        }
+        assert_eq!(Script::of(&tree(&[]).1).unwrap(), None);
+        let (_dir, root) = tree(&[("etc/metal/os-installer.yaml", "[")]);
+        let error = Script::of(&root).unwrap_err().to_string();
+        assert!(error.starts_with("/etc/metal/os-installer.yaml of the image: "), "{error}");
+    }
+}

@@ -1,0 +1,231 @@
+//! Who may log in: SSH keys, and a password for the console, which is written as a hash only.
+
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+use sha_crypt::{Sha512Params, sha512_crypt_b64};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+const PASSWD: &str = "/etc/passwd";
+const SHADOW: &str = "/etc/shadow";
+
+/// The user that metal-stack's images have for their owner.
+const METAL: (&str, u32) = ("metal", 1000);
+
+/// A line of passwd(5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    id: u32,
+    group: u32,
+    home: String,
+}
+
+/// Whose keys and whose password they are: metal-stack's user, else the one that cloud-init would make, else root.
+pub struct Owners {
+    pub keys: User,
+    pub password: User,
+}
+
+impl Owners {
+    /// `cloud_user` is the name of cloud-init's default user. cloud-init locks the password of that one at the first boot.
+    pub fn of(root: &Root, cloud_user: Option<&str>) -> Owners {
+        let passwd = root.read(PASSWD).unwrap_or_default();
+        let users: Vec<User> = passwd.lines().filter_map(user).collect();
+        let named = |name: &str| users.iter().find(|user| user.name == name).cloned();
+        let root = || User { name: "root".to_owned(), id: 0, group: 0, home: "/root".to_owned() };
+        let superuser = users.iter().find(|user| user.id == 0).cloned().unwrap_or_else(root);
+        if let Some(metal) = named(METAL.0).filter(|user| user.id == METAL.1) {
+            return Owners { keys: metal.clone(), password: metal };
+        }
+        let keys = cloud_user.and_then(named).unwrap_or_else(|| superuser.clone());
+        Owners { keys, password: superuser }
+    }
+}
+
+fn user(line: &str) -> Option<User> {
+    let fields: Vec<&str> = line.split(':').collect();
+    let [name, _, id, group, _, home, _] = fields[..] else { return None };
+    Some(User { name: name.to_owned(), id: id.parse().ok()?, group: group.parse().ok()?, home: home.to_owned() })
+}
+
+/// Lets these keys in, and no others that the image may have had for this user.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn let_in(root: &Root, user: &User, keys: &[String]) -> Result<()> {
+    let User { id, group, home, .. } = user;
+    let home = home.trim_end_matches('/');
+    let owner = (*id, *group);
+    let ssh = format!("{home}/.ssh");
+    if !home.is_empty() && !root.has(home) {
+        root.make_directory(home)?;
+        root.give(home, owner, 0o700)?;
+    }
+    root.make_directory(&ssh)?;
+    root.give(&ssh, owner, 0o700)?;
+    let lines: String = keys.iter().map(|key| format!("{}\n", key.trim())).collect();
+    let file = format!("{ssh}/authorized_keys");
+    root.write(&file, 0o600, lines.as_bytes())?;
+    root.give(&file, owner, 0o600)?;
+    // Where there is no PAM, sshd lets nobody in whose password is locked.
+    edit_shadow(root, user, |fields| {
+        if fields.get(1).is_some_and(|password| password.starts_with('!')) {
+            fields[1] = "*".to_owned();
+        }
+    })
+}
+
+/// Sets the password, as a hash with a salt of its own.
+///
+/// # Errors
+/// It cannot be hashed, or a file cannot be written.
+pub fn set_password(root: &Root, user: &User, password: &str, now: OffsetDateTime) -> Result<()> {
+    let random = Uuid::new_v4().simple().to_string();
+    let hash = hash(password, &random[16..])?;
+    let day = (now.unix_timestamp() / (24 * 60 * 60)).to_string();
+    let shadow = root.read(SHADOW).unwrap_or_default();
+    if !shadow.lines().any(|line| line.split(':').next() == Some(&user.name)) {
+        let line = format!("{}:!:{day}:0:99999:7:::\n", user.name);
+        root.rewrite(SHADOW, 0o600, with_line(&shadow, &line).as_bytes())?;
+    }
+    edit_shadow(root, user, |fields| {
+        fields[1].clone_from(&hash);
+        if let Some(changed) = fields.get_mut(2) {
+            changed.clone_from(&day);
+        }
+    })?;
+    // A password there would go before the one in shadow, and an empty one lets everybody in.
+    edit(root, PASSWD, user, |fields| fields[1] = "x".to_owned())
+}
+
+/// crypt(5), `sha512crypt` with its default of 5000 rounds.
+fn hash(password: &str, salt: &str) -> Result<String> {
+    let refuse = |_| Error::new(Phase::Target, "the console password cannot be hashed");
+    let params = Sha512Params::default();
+    let hash = sha512_crypt_b64(password.as_bytes(), salt.as_bytes(), &params).map_err(refuse)?;
+    Ok(format!("$6${salt}${hash}"))
+}
+
+fn edit_shadow(root: &Root, user: &User, change: impl Fn(&mut Vec<String>)) -> Result<()> {
+    if root.has(SHADOW) { edit(root, SHADOW, user, change) } else { Ok(()) }
+}
+
+/// Changes the fields of the user's line.
+fn edit(root: &Root, path: &str, user: &User, change: impl Fn(&mut Vec<String>)) -> Result<()> {
+    let text = root.read(path).context(Phase::Target, || format!("{path} of the image"))?;
+    let changed = text.lines().map(|line| {
+        let mut fields: Vec<String> = line.split(':').map(str::to_owned).collect();
+        if fields.len() > 1 && fields[0] == user.name {
+            change(&mut fields);
+        }
+        format!("{}\n", fields.join(":"))
+    });
+    let changed: String = changed.collect();
+    if changed == text { Ok(()) } else { root.rewrite(path, 0o600, changed.as_bytes()) }
+}
+
+fn with_line(text: &str, line: &str) -> String {
+    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{end}{line}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::finish::testing::tree;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use time::macros::datetime;
+
+    const NOW: OffsetDateTime = datetime!(2026-11-21 01:02:03 UTC);
+    const ROOT: &str = "root:x:0:0:root:/root:/bin/bash\n";
+
+    /// Files can be given to nobody else by a person who is not root.
+    fn me() -> User {
+        let (id, group) = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
+        User { name: "me".into(), id, group, home: "/home/me/".into() }
+    }
+
+    #[test]
+    fn the_owner_is_metal_else_cloud_inits_user_else_root() {
+        let metal = "metal:x:1000:1000::/home/metal:/bin/bash\n";
+        let debian = "debian:x:1001:1001::/home/debian:/bin/bash\n";
+        for (passwd, cloud, keys, password) in [
+            (format!("{ROOT}{metal}"), None, "metal", "metal"),
+            (format!("{ROOT}{metal}{debian}"), Some("debian"), "metal", "metal"),
+            (format!("{ROOT}{debian}"), Some("debian"), "debian", "root"),
+            (format!("{ROOT}{debian}"), None, "root", "root"),
+            (ROOT.to_owned(), Some("debian"), "root", "root"),
+            (format!("{ROOT}{}", metal.replace("1000", "999")), None, "root", "root"),
+            ("toor:x:0:0::/toor:/bin/sh\n".to_owned(), None, "toor", "toor"),
+            ("garbage\n".to_owned(), None, "root", "root"),
+            (String::new(), None, "root", "root"),
+        ] {
+            let (_dir, root) = tree(&[("etc/passwd", &passwd)]);
+            let owners = Owners::of(&root, cloud);
+            assert_eq!((owners.keys.name.as_str(), owners.password.name.as_str()), (keys, password), "{passwd}");
+        }
+    }
+
+    #[test]
+    fn the_keys_of_the_allocation_are_the_only_ones() {
+        let (dir, root) = tree(&[
+            ("home/me/.ssh/authorized_keys", "ssh-rsa BUILDER\n"),
+            ("etc/shadow", "root:*:1:0:99999:7:::\nme:!:1:0:99999:7:::\n"),
+        ]);
+        let keys = ["ssh-ed25519 AAAA a\n".to_owned(), "ssh-ed25519 BBBB b".to_owned()];
+        let_in(&root, &me(), &keys).unwrap();
+        let text = root.read("/home/me/.ssh/authorized_keys").unwrap();
+        assert_eq!(text, "ssh-ed25519 AAAA a\nssh-ed25519 BBBB b\n");
+        let file = std::fs::metadata(dir.path().join("home/me/.ssh/authorized_keys")).unwrap();
+        let ssh = std::fs::metadata(dir.path().join("home/me/.ssh")).unwrap();
+        assert_eq!((file.permissions().mode() & 0o7777, ssh.permissions().mode() & 0o7777), (0o600, 0o700));
+        assert_eq!((file.uid(), file.gid()), (me().id, me().group));
+        assert_eq!(root.read(SHADOW).unwrap(), "root:*:1:0:99999:7:::\nme:*:1:0:99999:7:::\n");
+        // A home that is not there yet, in a tree without shadow.
+        let (_dir, root) = tree(&[]);
+        let_in(&root, &me(), &keys).unwrap();
+        assert!(root.has("/home/me/.ssh/authorized_keys") && !root.has(SHADOW));
+    }
+
+    /// As `openssl passwd -6 -salt saltstring` has it.
+    #[test]
+    fn passwords_are_hashed_as_crypt_does() {
+        let expected =
+            "$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl/O817G3uBnIFNjnQJuesI68u4OTLiBFdcbYEdFCoEOfaS35inz1";
+        assert_eq!(hash("Hello world!", "saltstring").unwrap(), expected);
+    }
+
+    #[test]
+    fn a_password_is_in_no_file_and_each_has_a_salt_of_its_own() {
+        let day = NOW.unix_timestamp() / 86_400;
+        let mut hashes = Vec::new();
+        for (passwd, shadow) in [
+            (ROOT, "root:*:0:0:99999:7:::\ndaemon:*:1:0:99999:7:::\n"),
+            (ROOT, "daemon:*:1:0:99999:7:::"),
+            ("root::0:0:root:/root:/bin/sh\n", ""),
+        ] {
+            let (dir, root) = tree(&[("etc/passwd", passwd), ("etc/shadow", shadow)]);
+            std::fs::set_permissions(dir.path().join("etc/shadow"), PermissionsExt::from_mode(0o640)).unwrap();
+            let owner = Owners::of(&root, None).password;
+            set_password(&root, &owner, "secret:1", NOW).unwrap();
+            let written = root.read(SHADOW).unwrap();
+            let line = written.lines().find(|line| line.starts_with("root:")).unwrap();
+            let fields: Vec<&str> = line.split(':').collect();
+            assert!(fields[1].starts_with("$6$") && fields[1].len() == 106, "{line}");
+            assert_eq!((fields.len(), fields[2]), (9, day.to_string().as_str()), "{line}");
+            assert_eq!(written.contains("daemon:*:1:"), shadow.contains("daemon"), "{written}");
+            assert_eq!(root.read(PASSWD).unwrap(), passwd.replace("root::", "root:x:"));
+            let mode = std::fs::metadata(dir.path().join("etc/shadow")).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o640);
+            assert!(!written.contains("secret"));
+            hashes.push(fields[1].to_owned());
+        }
+        hashes.dedup();
+        assert_eq!(hashes.len(), 3);
+        let (dir, root) = tree(&[("etc/passwd", ROOT)]);
+        set_password(&root, &Owners::of(&root, None).password, "x", NOW).unwrap();
+        let mode = std::fs::metadata(dir.path().join("etc/shadow")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+    }
+}

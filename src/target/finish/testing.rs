@@ -1,0 +1,66 @@
+//! Small trees, and programs that only say that they ran.
+
+use crate::command::{CommandError, End, Output};
+use crate::target::Root;
+use crate::target::chroot::InTree;
+use std::fs;
+use std::sync::Mutex;
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub fn tree(files: &[(&str, &str)]) -> (TempDir, Root) {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let root = Root::open(dir.path()).unwrap();
+    (dir, root)
+}
+
+/// Without the directory itself and the one above it.
+pub fn names(root: &Root, directory: &str) -> Vec<String> {
+    root.names(directory).unwrap().into_iter().filter(|name| !name.starts_with('.')).collect()
+}
+
+/// What it returns, and what was said.
+pub fn said<T>(run: impl FnOnce(&(dyn Fn(&str) + Sync)) -> T) -> (T, Vec<String>) {
+    let lines = Mutex::new(Vec::new());
+    let result = run(&|line| lines.lock().unwrap().push(line.to_owned()));
+    (result, lines.into_inner().unwrap())
+}
+
+/// Every program of the tree.
+pub struct Programs {
+    says: Option<String>,
+    ran: Mutex<Vec<String>>,
+}
+
+impl Programs {
+    pub fn saying(words: &str) -> Programs {
+        Programs { says: Some(words.to_owned()), ran: Mutex::default() }
+    }
+
+    pub fn failing() -> Programs {
+        Programs { says: None, ran: Mutex::default() }
+    }
+
+    pub fn is_good(&self) -> bool {
+        self.says.is_some()
+    }
+
+    /// Each with its arguments.
+    pub fn ran(&self) -> Vec<String> {
+        self.ran.lock().unwrap().clone()
+    }
+}
+
+impl InTree for Programs {
+    fn run(&self, program: &str, args: &[&str], _: Duration) -> Result<Output, CommandError> {
+        let argv = [&[program], args].concat().join(" ");
+        self.ran.lock().unwrap().push(argv.clone());
+        let failed = || CommandError { argv, end: End::Exited(1), tail: vec!["no".to_owned()] };
+        self.says.clone().map(|stdout| Output { stdout }).ok_or_else(failed)
+    }
+}

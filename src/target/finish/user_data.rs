@@ -1,0 +1,257 @@
+//! User data, for cloud-init or Ignition, as the image has them.
+
+use crate::error::{Context, Phase, Result};
+use crate::plan::MachineFiles;
+use crate::target::Root;
+use crate::target::chroot::InTree;
+use crate::yaml;
+use marked_yaml::LoaderOptions;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// cloud-init's folder for a NoCloud data source that comes with the system.
+pub const SEED: &str = "/var/lib/cloud/seed/nocloud";
+const CLOUD_INIT: [&str; 2] = ["/usr/bin/cloud-init", "/usr/local/bin/cloud-init"];
+const CLOUD_CONFIG: &str = "/etc/cloud/cloud.cfg";
+const DISABLED: &str = "/etc/cloud/cloud-init.disabled";
+
+/// Without it cloud-init asks the sources of every cloud, some of them over a network that is not there.
+const SOURCES: (&str, &str) = ("/etc/cloud/cloud.cfg.d/99_drophammer.cfg", "datasource_list: [NoCloud, None]\n");
+
+/// As distributions and metal-stack's images have it.
+const IGNITION: [&str; 4] = [
+    "/usr/bin/ignition",
+    "/usr/sbin/ignition",
+    "/usr/local/bin/ignition",
+    "/usr/lib/dracut/modules.d/30ignition/ignition",
+];
+const IGNITION_CONFIG: &str = "/config.ign";
+const IGNITION_DEADLINE: Duration = Duration::from_secs(5 * 60);
+
+/// It holds passwords and keys.
+const SECRET: u32 = 0o600;
+
+pub fn has_cloud_init(root: &Root) -> bool {
+    CLOUD_INIT.into_iter().any(|path| root.has(path))
+}
+
+/// The user that cloud-init would make for the owner, by the image's settings.
+pub fn cloud_user(root: &Root) -> Option<String> {
+    let text = root.read(CLOUD_CONFIG).ok().filter(|_| has_cloud_init(root))?;
+    let yaml = yaml::read(&text, LoaderOptions::default()).ok()?;
+    let user = yaml.as_mapping()?.get_mapping("system_info")?.get_mapping("default_user")?;
+    user.get_scalar("name").map(|name| name.as_str().to_owned())
+}
+
+/// Writes the seed for cloud-init if the image has it; the owner's keys are in it too.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn seed(root: &Root, files: &MachineFiles, user_data: &[u8], say: &dyn Fn(&str)) -> Result<()> {
+    if !has_cloud_init(root) {
+        return Ok(());
+    }
+    let nothing = b"#cloud-config\n{}\n".as_slice();
+    let for_it = !user_data.is_empty() && !is_for_ignition(user_data);
+    root.write(&format!("{SEED}/meta-data"), SECRET, meta_data(files).as_bytes())?;
+    root.write(&format!("{SEED}/user-data"), SECRET, if for_it { user_data } else { nothing })?;
+    root.write(SOURCES.0, 0o644, SOURCES.1.as_bytes())?;
+    match root.has(DISABLED) {
+        true => say(&format!("WARNING: the image has {DISABLED}: cloud-init will not read its seed")),
+        false => say(&format!("cloud-init finds a seed in {SEED}")),
+    }
+    Ok(())
+}
+
+/// A reinstall is another instance: what of cloud-init's state is on a kept disk belongs to the old system.
+fn meta_data(files: &MachineFiles) -> String {
+    let allocation = &files.assigned.allocation;
+    let id = if allocation.id.is_empty() { &files.machine } else { &allocation.id };
+    let id = allocation.order_id().map_or_else(|| id.clone(), |order| format!("{id}-{order}"));
+    let entries = [
+        ("instance-id", json!(id)),
+        ("local-hostname", json!(allocation.hostname)),
+        ("public-keys", json!(allocation.ssh_pub_keys)),
+    ];
+    let is_given = |value: &Value| value.as_str() != Some("");
+    // JSON is YAML too.
+    entries.iter().filter(|(_, value)| is_given(value)).map(|(key, value)| format!("{key}: {value}\n")).collect()
+}
+
+/// The program that understands the user data and must run now, if it is there. Who else is not there is said.
+pub fn ignition(root: &Root, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
+    let program = IGNITION.into_iter().find(|path| root.has(path));
+    let unread = "the user data lies in /etc/metal/userdata, and nothing in the installed system reads it";
+    match (user_data.is_empty(), is_for_ignition(user_data)) {
+        (true, _) => None,
+        (false, true) => {
+            if program.is_none() {
+                say(&format!("WARNING: the user data is for Ignition, which the image does not have: {unread}"));
+            }
+            program
+        }
+        (false, false) => {
+            if !has_cloud_init(root) {
+                say(&format!("WARNING: the image has no cloud-init: {unread}"));
+            }
+            None
+        }
+    }
+}
+
+/// Runs the stage of Ignition that writes files and users. Its failure is said: the system boots without what it would have made,
+/// and its owner can log in and look.
+///
+/// # Errors
+/// Its configuration cannot be written.
+pub fn ignite(root: &Root, program: &str, user_data: &[u8], run: &dyn InTree, say: &dyn Fn(&str)) -> Result<()> {
+    root.write(IGNITION_CONFIG, SECRET, user_data)?;
+    let version = run.run(program, &["-version"], IGNITION_DEADLINE).map(|output| output.stdout);
+    // Before version 2 the switch had another name, and the configuration was read in each stage.
+    let is_old = version.as_ref().is_ok_and(|version| major(version) == Some(0));
+    let stages: &[&[&str]] = match is_old {
+        true => &[&["-oem", "file", "-stage", "files", "-log-to-stdout"]],
+        false => &[
+            &["-platform", "file", "-stage", "fetch", "-log-to-stdout"],
+            &["-platform", "file", "-stage", "files", "-log-to-stdout"],
+        ],
+    };
+    let ran = version
+        .map(drop)
+        .and_then(|()| stages.iter().try_for_each(|args| run.run(program, args, IGNITION_DEADLINE).map(drop)));
+    match ran {
+        Ok(()) => say("Ignition has carried out the user data"),
+        Err(error) => say(&format!("WARNING: Ignition has not carried out the user data: {error}")),
+    }
+    root.remove(IGNITION_CONFIG).context(Phase::Target, || "what Ignition has read")
+}
+
+/// `Ignition v2.15.0` and `Ignition 0.36.2`.
+fn major(version: &str) -> Option<u32> {
+    let word = version.split_whitespace().find_map(|word| word.trim_start_matches('v').split_once('.'))?;
+    word.0.parse().ok()
+}
+
+fn is_for_ignition(user_data: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(user_data).is_ok_and(|value| value.get("ignition").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocation::{Allocation, Order};
+    use crate::plan::Assigned;
+    use crate::target::finish::testing::{Programs, said, tree};
+
+    const IGN: &[u8] = br#"{"ignition": {"version": "3.0.0"}}"#;
+
+    fn files() -> MachineFiles {
+        let allocation = Allocation {
+            id: "a-1".into(),
+            hostname: "web-1".into(),
+            ssh_pub_keys: vec!["ssh-ed25519 AAAA a: \"b\"".into()],
+            ..Allocation::default()
+        };
+        MachineFiles { assigned: Assigned { allocation, ..Assigned::default() }, ..MachineFiles::default() }
+    }
+
+    #[test]
+    fn cloud_init_gets_a_seed_that_is_yaml() {
+        let (_dir, root) = tree(&[("usr/bin/cloud-init", "")]);
+        let (written, lines) = said(|say| seed(&root, &files(), b"#cloud-config\npackages: [htop]\n", say));
+        written.unwrap();
+        assert_eq!(lines, ["cloud-init finds a seed in /var/lib/cloud/seed/nocloud"]);
+        let meta = root.read("/var/lib/cloud/seed/nocloud/meta-data").unwrap();
+        let yaml = marked_yaml::parse_yaml(0, &meta).unwrap();
+        let yaml = yaml.as_mapping().unwrap();
+        assert_eq!(yaml.get_scalar("instance-id").unwrap().as_str(), "a-1");
+        assert_eq!(yaml.get_scalar("local-hostname").unwrap().as_str(), "web-1");
+        let key = yaml.get_sequence("public-keys").unwrap().get_scalar(0).unwrap();
+        assert_eq!(key.as_str(), "ssh-ed25519 AAAA a: \"b\"");
+        assert_eq!(root.read(&format!("{SEED}/user-data")).unwrap(), "#cloud-config\npackages: [htop]\n");
+        assert_eq!(root.read(SOURCES.0).unwrap(), "datasource_list: [NoCloud, None]\n");
+        // A reinstall is another instance, and a machine without a name keeps that of its image.
+        let mut again = files();
+        again.assigned.allocation.order = Some(Order { id: "o-2".into(), ..Order::default() });
+        again.assigned.allocation.hostname = String::new();
+        let meta = meta_data(&again);
+        assert!(meta.contains("instance-id: \"a-1-o-2\"\n") && !meta.contains("local-hostname"), "{meta}");
+    }
+
+    #[test]
+    fn a_seed_without_user_data_is_there_and_says_nothing() {
+        for data in [b"".as_slice(), IGN] {
+            let (_dir, root) = tree(&[("usr/bin/cloud-init", ""), ("etc/cloud/cloud-init.disabled", "")]);
+            let (written, lines) = said(|say| seed(&root, &files(), data, say));
+            written.unwrap();
+            assert_eq!(root.read(&format!("{SEED}/user-data")).unwrap(), "#cloud-config\n{}\n");
+            assert!(lines[0].starts_with("WARNING: the image has /etc/cloud/cloud-init.disabled"), "{lines:?}");
+        }
+        let (_dir, root) = tree(&[]);
+        said(|say| seed(&root, &files(), b"x", say)).0.unwrap();
+        assert!(!root.has("/var"));
+    }
+
+    #[test]
+    fn cloud_inits_own_user_is_read_from_its_settings() {
+        let cloud_init = ("usr/bin/cloud-init", "");
+        let settings = "users: [default]\nsystem_info:\n  distro: debian\n  default_user:\n    name: debian\n";
+        for (files, expected) in [
+            (&[cloud_init, ("etc/cloud/cloud.cfg", settings)][..], Some("debian")),
+            (&[("etc/cloud/cloud.cfg", settings)], None),
+            (&[cloud_init, ("etc/cloud/cloud.cfg", "system_info: []\n")], None),
+            (&[cloud_init, ("etc/cloud/cloud.cfg", "{% if x %}\n")], None),
+            (&[cloud_init], None),
+        ] {
+            let (_dir, root) = tree(files);
+            assert_eq!(cloud_user(&root).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn user_data_that_nobody_reads_are_said() {
+        let (cloud_init, ignition_there) = (("usr/bin/cloud-init", ""), ("usr/bin/ignition", ""));
+        for (files, data, program, warning) in [
+            (&[][..], b"".as_slice(), None, ""),
+            (&[], b"#cloud-config\n", None, "WARNING: the image has no cloud-init: "),
+            (&[ignition_there], b"#!/bin/sh\n", None, "WARNING: the image has no cloud-init: "),
+            (&[cloud_init], b"#cloud-config\n", None, ""),
+            (&[cloud_init], IGN, None, "WARNING: the user data is for Ignition, "),
+            (&[cloud_init, ignition_there], IGN, Some("/usr/bin/ignition"), ""),
+        ] {
+            let (_dir, root) = tree(files);
+            let (found, lines) = said(|say| ignition(&root, data, say));
+            assert_eq!(found, program);
+            assert_eq!(lines.is_empty(), warning.is_empty(), "{lines:?}");
+            assert!(lines.iter().all(|line| line.starts_with(warning)), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn ignition_is_run_as_its_version_wants_it() {
+        for (version, expected) in [
+            ("Ignition 0.36.2\n", &["-version", "-oem file -stage files -log-to-stdout"][..]),
+            (
+                "Ignition v2.15.0\n",
+                &[
+                    "-version",
+                    "-platform file -stage fetch -log-to-stdout",
+                    "-platform file -stage files -log-to-stdout",
+                ],
+            ),
+        ] {
+            let (_dir, root) = tree(&[]);
+            let programs = Programs::saying(version);
+            let (ran, lines) = said(|say| ignite(&root, "/usr/bin/ignition", IGN, &programs, say));
+            ran.unwrap();
+            assert_eq!(lines, ["Ignition has carried out the user data"]);
+            let expected: Vec<String> = expected.iter().map(|args| format!("/usr/bin/ignition {args}")).collect();
+            assert_eq!(programs.ran(), expected);
+            assert!(!root.has(IGNITION_CONFIG));
+        }
+        let (_dir, root) = tree(&[]);
+        let (ran, lines) = said(|say| ignite(&root, "/usr/bin/ignition", IGN, &Programs::failing(), say));
+        ran.unwrap();
+        assert!(lines[0].starts_with("WARNING: Ignition has not carried out the user data: "), "{lines:?}");
+    }
+}
