@@ -12,16 +12,28 @@ use std::path::{Path, PathBuf};
 /// Held by the server as long as it runs.
 const LOCK: &str = "drophammer.lock";
 
-/// Nobody else serves or restores this directory as long as the file is open; `None` where the filesystem has no locks.
+/// Let go of when it is dropped. To close the file is not enough: a program that is just being started has it too, until its
+/// `execve`.
+#[derive(Debug)]
+pub struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it does the same, a little later.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Nobody else serves or restores this directory as long as this is held; `None` where the filesystem has no locks.
 ///
 /// # Errors
 /// Somebody does.
-pub fn lock(dir: &Path) -> Result<Option<File>> {
+pub fn lock(dir: &Path) -> Result<Option<Lock>> {
     let path = dir.join(LOCK);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let file = opened.context(Phase::Serve, || format!("open {}", path.display()))?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(Lock(file))),
         Err(TryLockError::Error(_)) => Ok(None),
         Err(TryLockError::WouldBlock) => {
             let message = format!("another `drophammer serve` is running in {}: end it first", dir.display());
@@ -147,5 +159,22 @@ fn remove(path: &Path) -> Result<()> {
             Err(error).context(Phase::Serve, || format!("remove {}", path.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_let_go_of_is_free_although_a_child_still_has_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap().unwrap();
+        let of_a_child = held.0.try_clone().unwrap();
+        let refused = lock(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("end it first"), "{refused}");
+        drop(held);
+        assert!(lock(dir.path()).unwrap().is_some());
+        drop(of_a_child);
     }
 }

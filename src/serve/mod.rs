@@ -52,7 +52,6 @@ use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
 use peers::Peers;
 use state::State;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -174,7 +173,7 @@ struct Server {
     wake: mpsc::Sender<Wake>,
     state: State,
     /// Held as long as the server runs.
-    _lock: Option<File>,
+    _lock: Option<backup::Lock>,
 }
 
 impl Server {

@@ -250,7 +250,10 @@ proptest! {
         let tree = tempfile::tempdir().unwrap();
         make(tree.path(), &entries, ALL);
         #[cfg(feature = "desk")]
-        assert_arrives(tree.path(), &pack_ourselves(tree.path()), cut, ALL, "our own");
+        // It refuses to make an image of nothing.
+        if fs::read_dir(tree.path()).unwrap().next().is_some() {
+            assert_arrives(tree.path(), &pack_ourselves(tree.path()), cut, ALL, "our own");
+        }
         // It packs the second name of a file as another file.
         let single: Vec<_> = entries.into_iter().filter(|entry| !matches!(entry.thing, Thing::HardLink(_))).collect();
         let tree = tempfile::tempdir().unwrap();
