@@ -57,6 +57,10 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
         let moment = moments.partition_point(|moment| total(moment) <= write).saturating_sub(1);
         picks.push(Pick { moment, kind: Kind::Random(random.u64(..)) });
     }
+    // A wipe writes little, and every order of it counts.
+    for (moment, _) in moments.iter().enumerate().filter(|(_, moment)| moment.step == "storage.wipe") {
+        picks.extend((0..count / 20).map(|_| Pick { moment, kind: Kind::Random(random.u64(..)) }));
+    }
     picks.sort_unstable();
     picks
 }

@@ -186,6 +186,8 @@ pub struct WipeDisk {
     pub strict: bool,
     /// For all of it.
     pub budget_seconds: u64,
+    /// Zeroed before all else, one after the other, each durable before the next is begun: then the disk boots nothing.
+    pub first: Vec<ByteRange>,
     /// Zeroed and read back as zero, whatever was done before.
     pub zero: Vec<ByteRange>,
 }

@@ -4,8 +4,11 @@
 //! partition would come back to life (LP #1718699). What lies elsewhere can come back only where a new device begins or
 //! ends: both ends of new arrays are zeroed when they are made, signatures on new volumes by lvcreate, and mkfs begins
 //! with both ends of its device.
+//!
+//! A disk writes in any order what it was given between two flushes. A power cut in the middle must not leave a system that boots
+//! and lacks files, so the disk forgets how to boot before it forgets anything else.
 
-use super::sectors::{self, Extent};
+use super::sectors::{self, Extent, MIB};
 use super::{ByteRange, DiskIdentity, WipeDisk};
 use crate::inventory::{Disk, EraseMethod};
 use crate::steps::Erase;
@@ -24,7 +27,24 @@ pub fn of_disk(erase: Erase, disk: &Disk, extents: &[Extent]) -> WipeDisk {
         Erase::None => (vec![EraseMethod::Ends], false, QUICK_SECONDS),
     };
     let (device, identity) = (disk.device.clone(), DiskIdentity::of(disk));
-    WipeDisk { device, identity, methods, strict, budget_seconds, zero: zero(disk, extents) }
+    WipeDisk { device, identity, methods, strict, budget_seconds, first: first(disk), zero: zero(disk, extents) }
+}
+
+/// The first sector, which arrives whole or not at all: a BIOS runs it, and UEFI believes no GPT without it (UEFI specification
+/// 5.2.3). Then what lies around the partitions, where the tables are.
+fn first(disk: &Disk) -> Vec<ByteRange> {
+    let range = |start: u64, end: u64| (start < end).then(|| ByteRange { start, length: end - start });
+    let sector_end = u64::from(disk.sector_bytes).min(disk.size_bytes);
+    let partitions = || disk.table.iter().flat_map(|table| &table.partitions);
+    let tables = partitions()
+        .map(|part| part.start_bytes)
+        .min()
+        .zip(partitions().map(|part| part.start_bytes.saturating_add(part.size_bytes)).max());
+    let tables = tables.map(|(begin, end)| {
+        let behind = end.max(disk.size_bytes.saturating_sub(MIB));
+        [range(sector_end, begin.min(MIB)), range(behind, disk.size_bytes)]
+    });
+    range(0, sector_end).into_iter().chain(tables.into_iter().flatten().flatten()).collect()
 }
 
 fn zero(disk: &Disk, extents: &[Extent]) -> Vec<ByteRange> {
@@ -36,4 +56,39 @@ fn zero(disk: &Disk, extents: &[Extent]) -> Vec<ByteRange> {
         length: extent.length_bytes(disk.sector_bytes),
     });
     sectors::ends(std::iter::once(whole).chain(old).chain(new), disk.size_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{Partition, Table};
+
+    fn first_of(sector_bytes: u32, partitions: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let partitions = partitions.iter().map(|&(start_bytes, size_bytes)| Partition {
+            start_bytes,
+            size_bytes,
+            ..Partition::default()
+        });
+        let table = Table { partitions: partitions.collect(), ..Table::default() };
+        let table = Some(table).filter(|table| !table.partitions.is_empty());
+        let disk = Disk { size_bytes: 100 * MIB, sector_bytes, table, ..Disk::default() };
+        first(&disk).iter().map(|range| (range.start, range.start + range.length)).collect()
+    }
+
+    #[test]
+    fn a_disk_forgets_how_to_boot_before_it_forgets_anything_else() {
+        let sector = (0, 512);
+        for (partitions, expected) in [
+            (vec![], vec![sector]),
+            (vec![(MIB, 98 * MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
+            // An MBR of old, filled to its end.
+            (vec![(63 * 512, 100 * MIB - 63 * 512)], vec![sector, (512, 63 * 512)]),
+            (vec![(30 * MIB, MIB), (20 * MIB, MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
+            // Not a place for a partition, but there are such tables.
+            (vec![(0, 100 * MIB)], vec![sector]),
+        ] {
+            assert_eq!(first_of(512, &partitions), expected, "{partitions:?}");
+        }
+        assert_eq!(first_of(4096, &[(MIB, MIB)]), [(0, 4096), (4096, MIB), (99 * MIB, 100 * MIB)]);
+    }
 }

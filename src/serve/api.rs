@@ -1,5 +1,6 @@
 //! The agent's API, as [`crate::control::wire`] has it. `boot` opens it, `caller` says who may use it.
 
+use super::api_error::ApiError;
 use super::base::Base;
 use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
@@ -11,8 +12,7 @@ use super::watch::Who;
 use super::{App, ipxe, tidy};
 use crate::allocation;
 use crate::control::Acknowledged;
-use crate::control::wire::{ErrorBody, PointOfNoReturn, Register, Report};
-use crate::error::Error;
+use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::Event;
 use axum::Json;
 use axum::body::{Body, HttpBody, to_bytes};
@@ -34,40 +34,6 @@ pub const EVENT_BYTES: usize = 64 << 10;
 const MESSAGE_BYTES: usize = 4 << 10;
 /// Inventories and reports with plans are text; the largest server has some ten thousand bytes of it.
 const DOCUMENT_BYTES: usize = 4 << 20;
-
-/// An answer that is not 2xx.
-#[derive(Debug)]
-pub struct ApiError {
-    status: StatusCode,
-    message: String,
-}
-
-impl ApiError {
-    pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into() }
-    }
-
-    pub fn not_found(message: impl Into<String>) -> ApiError {
-        ApiError::new(StatusCode::NOT_FOUND, message)
-    }
-
-    pub fn bad(message: impl Into<String>) -> ApiError {
-        ApiError::new(StatusCode::BAD_REQUEST, message)
-    }
-}
-
-impl From<Error> for ApiError {
-    fn from(error: Error) -> ApiError {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let body = ErrorBody { statuscode: self.status.as_u16(), message: self.message };
-        (self.status, Json(body)).into_response()
-    }
-}
 
 /// A boot becomes the machine's own.
 pub async fn register(

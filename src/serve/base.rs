@@ -1,6 +1,6 @@
 //! Under which URLs the one who asks reaches this server.
 
-use super::api::ApiError;
+use super::api_error::ApiError;
 use super::peers::Connected;
 use super::tls::without_port;
 use super::{App, ipxe};

@@ -1,7 +1,7 @@
 //! What a machine boots: over PXE a script, from a running system the same without its firmware. Every ramdisk that is
 //! handed out for an order is counted first.
 
-use super::api::ApiError;
+use super::api_error::ApiError;
 use super::base::Base;
 use super::peers::Peer;
 use super::state::{ATTEMPTS, Asked, Boot, Files, Handed, NextBoot, Order};

@@ -1,7 +1,7 @@
 //! Who may call: a machine by the token of its boot, from the address that has registered with it. All of it is known from a
 //! request's head, before anything of its body is read.
 
-use super::api::ApiError;
+use super::api_error::ApiError;
 use super::input::Machine;
 use super::peers::Peer;
 use super::state::{Boot, Enrolled};

@@ -1,7 +1,7 @@
 //! How connections come and go: so many at once, so many of one address, each with its deadlines, and none that ends the server.
 
 use super::alarm::Alarms;
-use super::api::ApiError;
+use super::api_error::ApiError;
 use super::patient::{Patient, STALLED};
 use super::peers::{Connected, Peers, Share};
 use super::survive::{Panicked, Survive};

@@ -4,7 +4,7 @@
 //! directory.
 
 use super::App;
-use super::api::ApiError;
+use super::api_error::ApiError;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};

@@ -1,7 +1,8 @@
 //! Where the server listens, and which calls are answered there. With TLS, what carries a token is answered over TLS only; firmware,
 //! which mostly speaks plain http, gets its scripts, kernel and ramdisk as before.
 
-use super::api::{self, ApiError};
+use super::api;
+use super::api_error::ApiError;
 use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};

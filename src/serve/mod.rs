@@ -9,6 +9,7 @@
 
 mod alarm;
 mod api;
+mod api_error;
 pub mod backup;
 mod base;
 mod boot;

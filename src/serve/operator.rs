@@ -1,7 +1,8 @@
 //! What the operator asks of the server: which machines there are, and the button that reinstalls one.
 
 use super::App;
-use super::api::{ApiError, EVENT_BYTES, read};
+use super::api::{EVENT_BYTES, read};
+use super::api_error::ApiError;
 use super::caller::bearer;
 use super::input::Machine;
 use super::ipxe;

@@ -1,7 +1,7 @@
 //! Who is connected, and how much of the server each address may take: connections, and bodies that are on their way.
 
 use super::App;
-use super::api::ApiError;
+use super::api_error::ApiError;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use std::collections::HashMap;

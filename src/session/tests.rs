@@ -84,6 +84,7 @@ fn wipe_operation(device: DevicePath, zero: Vec<ByteRange>) -> Operation {
         methods: vec![],
         strict: false,
         budget_seconds: 60,
+        first: zero.get(..1).unwrap_or_default().to_vec(),
         zero,
     }))
 }
@@ -222,7 +223,7 @@ fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up()
     crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let (bench, device) = (Bench::new(), disk.path().to_owned());
     let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
-    let wipe = WipeDisk { device, identity, methods: vec![], strict: false, budget_seconds: 60, zero };
+    let wipe = WipeDisk { device, identity, methods: vec![], strict: false, budget_seconds: 60, first: vec![], zero };
     let make = MakeFilesystem {
         device: disk.path().clone(),
         format: Format::Ext4,

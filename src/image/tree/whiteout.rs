@@ -3,7 +3,8 @@
 //! <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
 
 use super::names::Names;
-use super::place::{Place, Root};
+use super::place::Place;
+use super::root::Root;
 use super::sweep::Entry;
 use nix::errno::Errno;
 use std::ffi::{CString, OsStr, OsString};

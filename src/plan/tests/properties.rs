@@ -146,9 +146,16 @@ fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str)
 }
 
 fn assert_wipe(wipe: &WipeDisk, inventory: &Inventory) {
-    let size_bytes = inventory.disk(wipe.device.as_str()).unwrap().size_bytes;
-    assert!(wipe.zero.iter().all(|range| range.start + range.length <= size_bytes));
+    let disk = inventory.disk(wipe.device.as_str()).unwrap();
+    assert!(wipe.zero.iter().chain(&wipe.first).all(|range| range.start + range.length <= disk.size_bytes));
     assert!(wipe.zero.windows(2).all(|pair| pair[0].start + pair[0].length < pair[1].start));
+    // What boots it goes before anything that a booted system would miss.
+    assert_eq!(wipe.first[0], ByteRange { start: 0, length: u64::from(disk.sector_bytes) });
+    for part in disk.table.iter().flat_map(|table| &table.partitions) {
+        let ends_before = |range: &ByteRange| range.start + range.length <= part.start_bytes;
+        let begins_behind = |range: &ByteRange| range.start >= part.start_bytes + part.size_bytes;
+        assert!(wipe.first[1..].iter().all(|range| ends_before(range) || begins_behind(range)), "{wipe:?}");
+    }
 }
 
 fn assert_table(table: &PartitionTable, disk: &inventory::Disk) {

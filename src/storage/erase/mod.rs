@@ -17,6 +17,7 @@ use crate::survey;
 use nix::errno::Errno;
 use proof::Before;
 use std::fs::File;
+use std::slice;
 use std::time::{Duration, Instant};
 
 /// Tries the plan's methods until one succeeds and is proven, then zeroes the places where signatures live.
@@ -30,12 +31,15 @@ pub fn wipe(disk: &WipeDisk) -> Result<Erased> {
     let began = Instant::now();
     let deadline = Deadline::after(Duration::from_secs(disk.budget_seconds));
     let mut target = Target::open(disk)?;
+    zero::check(&disk.device, target.size, &disk.first)?;
     zero::check(&disk.device, target.size, &disk.zero)?;
     wipe::forget_partitions(&target.file, &disk.device)?;
-    // First and durably: a disk that still has its beginning has lost nothing. One that takes this only after it was formatted
-    // gets it below.
-    if let Err(error) = zero::ranges(&target.file, &disk.device, target.size, disk.zero.get(..1).unwrap_or_default()) {
-        tracing::warn!("{error}");
+    // A disk that takes this only after it was formatted gets it below.
+    for range in &disk.first {
+        if let Err(error) = zero::ranges(&target.file, &disk.device, target.size, slice::from_ref(range)) {
+            tracing::warn!("{error}");
+            break;
+        }
     }
     let outcome = target.climb(&disk.methods, deadline);
     // Also where the methods have failed: what was there must not be found again.

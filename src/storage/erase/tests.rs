@@ -16,7 +16,8 @@ fn ends(size: u64) -> Vec<ByteRange> {
 
 fn plan(device: &DevicePath, methods: &[EraseMethod], strict: bool, zero: Vec<ByteRange>) -> WipeDisk {
     let identity = identify::read(&std::fs::File::open(device).unwrap(), device).unwrap();
-    WipeDisk { device: device.clone(), identity, methods: methods.to_vec(), strict, budget_seconds: 120, zero }
+    let first = zero.get(..1).unwrap_or_default().to_vec();
+    WipeDisk { device: device.clone(), identity, methods: methods.to_vec(), strict, budget_seconds: 120, first, zero }
 }
 
 /// Every MiB of the device begins and ends with text, and so does every place that is compared.

@@ -88,8 +88,15 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     let before = fs::read(disk.image()).unwrap();
 
     let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
-    let wipe =
-        WipeDisk { device, identity: identity.clone(), methods: vec![], strict: false, budget_seconds: 60, zero };
+    let wipe = WipeDisk {
+        device,
+        identity: identity.clone(),
+        methods: vec![],
+        strict: false,
+        budget_seconds: 60,
+        first: vec![],
+        zero,
+    };
     let table = PartitionTable { identity: identity.clone(), ..disk.table(512, &[(1, 2048, 4095)]) };
     for (error, end) in [
         (identify(&identity).map(drop), "; nothing was written"),
