@@ -35,6 +35,10 @@ pub enum Command {
     /// Pack an image, or burn one outside of an installation.
     #[cfg(feature = "agent")]
     Image(Image),
+    /// Print the commands that bring the ramdisk's network up as drophammer.network= on the kernel command line says.
+    #[cfg(feature = "agent")]
+    #[command(hide = true)]
+    Uplink,
     /// Decode an image for the process that has started this one.
     #[cfg(feature = "agent")]
     #[command(name = crate::command::powerless::WORKER, hide = true)]

@@ -263,7 +263,7 @@ fn the_machines_and_images_in_the_docs_are_good() {
 #[test]
 fn the_networks_in_the_docs_are_good() {
     let blocks = blocks(include_str!("../docs/network.md"), "yaml");
-    assert_eq!(blocks.len(), 3);
+    assert_eq!(blocks.len(), 4);
     for block in blocks {
         let network = block.lines().map(|line| format!("    {line}\n")).collect::<String>();
         let text = format!(

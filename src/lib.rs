@@ -69,5 +69,7 @@ pub mod target;
 mod testing;
 pub mod text;
 pub mod topology;
+#[cfg(feature = "agent")]
+pub mod uplink;
 #[cfg(any(feature = "agent", feature = "serve"))]
 mod yaml;

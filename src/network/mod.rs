@@ -15,6 +15,7 @@ mod names;
 mod netplan;
 mod network_manager;
 mod networkd;
+mod ramdisk;
 mod reading;
 mod rules;
 mod system;

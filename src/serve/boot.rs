@@ -114,6 +114,7 @@ pub async fn without_firmware(
 struct Asking {
     id: String,
     consoles: Vec<String>,
+    network: Option<String>,
     files: Files,
     /// Why it gets nothing.
     withheld: Option<String>,
@@ -121,9 +122,10 @@ struct Asking {
 
 impl Asking {
     fn ramdisk<'a>(&'a self, app: &'a App, base: &'a Base, token: &'a str, stop: bool) -> ipxe::Ramdisk<'a> {
-        let Asking { id, consoles, .. } = self;
+        let Asking { id, consoles, network, .. } = self;
+        let network = network.as_deref();
         let Base { calls: url, files } = base;
-        ipxe::Ramdisk { url, files, token, machine: id, consoles, cmdline: &app.cmdline, stop }
+        ipxe::Ramdisk { url, files, token, machine: id, consoles, network, cmdline: &app.cmdline, stop }
     }
 }
 
@@ -162,7 +164,8 @@ fn asking(
     let said = said.map(|said| format!("{said}; it is at {peer}"));
     let withheld = said.or_else(|| caller::other_card(app, machine?, peer));
     let consoles = machine.map_or_else(input::default_consoles, |machine| machine.consoles.clone());
-    Ok(Asking { id, consoles, files, withheld })
+    let network = machine.and_then(|machine| machine.ramdisk_network.clone());
+    Ok(Asking { id, consoles, network, files, withheld })
 }
 
 fn attempt(order: &Order) -> String {

@@ -24,6 +24,8 @@ pub struct Machine {
     pub macs: Vec<String>,
     pub size: Option<String>,
     pub consoles: Vec<String>,
+    /// How its ramdisk comes up without DHCP, as `drophammer.network=` has it.
+    pub ramdisk_network: Option<String>,
     /// No reinstall can be ordered, for this reason.
     pub locked: Option<String>,
     pub allocation: Option<Allocation>,
@@ -125,6 +127,8 @@ struct RawMachine {
     macs: Vec<Spanned<String>>,
     size: Option<String>,
     consoles: Option<Vec<Spanned<String>>>,
+    #[serde(default, rename = "ramdisk_network")]
+    _ramdisk_network: Option<IgnoredAny>,
     locked: Option<Spanned<String>>,
     allocation: Option<Allocation>,
 }
@@ -186,8 +190,10 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
-        wrong.extend(field(given, "network").map(network::problems).unwrap_or_default());
+        wrong.extend(field(given, "network").map(|given| network::problems("network", given)).unwrap_or_default());
     }
+    let ramdisk_network = field(&node, "ramdisk_network").map(|given| network::argument("ramdisk_network", given));
+    wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
     match id {
         Ok(id) if wrong.is_empty() => Ok(Machine {
             id,
@@ -195,6 +201,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             macs: macs.into_iter().filter_map(|(_, mac)| mac.ok()).collect(),
             size: raw.size,
             consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
+            ramdisk_network: ramdisk_network.and_then(Result::ok),
             locked: locked.and_then(|(_, locked)| locked.ok()).flatten(),
             allocation,
         }),

@@ -9,6 +9,8 @@ pub struct Ramdisk<'a> {
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
+    /// How to come up without DHCP, as `drophammer.network=` has it.
+    pub network: Option<&'a str>,
     /// More kernel arguments, as the operator gave them.
     pub cmdline: &'a str,
     /// No agent: a person is offered a shell.
@@ -34,6 +36,7 @@ impl Ramdisk<'_> {
         ];
         arguments.extend(self.stop.then(|| "drophammer.stop=1".to_owned()));
         arguments.extend(self.consoles.iter().map(|console| format!("console={console}")));
+        arguments.extend(self.network.map(|network| format!("drophammer.network={network}")));
         arguments.push("panic=-1".to_owned());
         arguments.extend(self.cmdline.split_whitespace().map(str::to_owned));
         arguments.join(" ")
@@ -148,6 +151,7 @@ mod tests {
             token: "abc",
             machine: "4c4c4544-0051-3010-8052-b4c04f4d3132",
             consoles: &consoles,
+            network: None,
             cmdline: " quiet  drophammer.hold=60",
             stop: false,
         };
@@ -163,6 +167,8 @@ mod tests {
         );
         let stopped = ramdisk(&Ramdisk { stop: true, ..boot });
         assert_eq!(stopped, script.replace(" console=tty0", " drophammer.stop=1 console=tty0"));
+        let described = ramdisk(&Ramdisk { network: Some("e30"), ..boot });
+        assert_eq!(described, script.replace(" panic", " drophammer.network=e30 panic"));
     }
 
     #[test]

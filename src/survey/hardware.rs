@@ -85,7 +85,7 @@ pub(super) fn nics(sys: &Path) -> Result<Vec<Nic>> {
         .map(|name| {
             let dir = net.join(&name);
             Nic {
-                mac: attribute(&dir.join("address")).to_lowercase(),
+                mac: mac(&dir),
                 driver: link_name(&dir.join("device/driver")),
                 // Reading it fails with EINVAL while the interface is down.
                 link: attribute(&dir.join("carrier")) == "1",
@@ -93,6 +93,13 @@ pub(super) fn nics(sys: &Path) -> Result<Vec<Nic>> {
             }
         })
         .collect())
+}
+
+/// Its own address: in a bond all cards show the same one.
+fn mac(card: &Path) -> String {
+    let own = attribute(&card.join("bonding_slave/perm_hwaddr"));
+    let shown = || attribute(&card.join("address"));
+    Some(own).filter(|own| !own.is_empty()).unwrap_or_else(shown).to_lowercase()
 }
 
 #[cfg(test)]
@@ -114,6 +121,22 @@ mod tests {
         assert_eq!(system.product, "Standard PC (Q35 + ICH9, 2009)");
         assert_eq!(system.bios_date, "02/06/2015");
         assert_eq!(system.firmware, Firmware::Uefi);
+    }
+
+    #[test]
+    fn a_card_in_a_bond_has_its_own_address() {
+        let tree = Tree::new();
+        for (card, shown) in
+            [("eth0", "52:54:00:00:00:01"), ("eth1", "52:54:00:00:00:01"), ("bond0", "52:54:00:00:00:01")]
+        {
+            tree.write(&format!("sys/class/net/{card}/address"), &format!("{shown}\n"));
+        }
+        for card in ["eth0", "eth1"] {
+            tree.write(&format!("sys/class/net/{card}/device/vendor"), "0x1af4\n");
+        }
+        tree.write("sys/class/net/eth1/bonding_slave/perm_hwaddr", "52:54:00:AA:00:02\n");
+        let macs: Vec<String> = nics(&tree.roots().sys).unwrap().into_iter().map(|nic| nic.mac).collect();
+        assert_eq!(macs, ["52:54:00:00:00:01", "52:54:00:aa:00:02"]);
     }
 
     #[test]

@@ -94,6 +94,10 @@ pub fn schema() -> Value {
                 "default": ["tty0", "ttyS0,115200n8"],
                 "description": "console= arguments of the kernel; the last one has the shell.",
             },
+            "ramdisk_network": {
+                "oneOf": [network(), {"type": "null"}],
+                "description": "How the ramdisk comes up where DHCP does not say it: version 2 of netplan's format.",
+            },
             "locked": {
                 "type": ["boolean", "string", "null"],
                 "description": "true, or the reason in words: then no reinstall can be ordered.",
@@ -177,6 +181,8 @@ mod tests {
                 json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "network": {"wifis": {}}}}),
                 false,
             ),
+            (json!({"id": ID, "ramdisk_network": {"ethernets": {"eth0": {"addresses": ["10.0.0.7/24"]}}}}), true),
+            (json!({"id": ID, "ramdisk_network": {"wifis": {}}}), false),
             (json!({}), false),
             (json!({"id": "7"}), false),
             (json!({"id": ID, "mac": []}), false),

@@ -1,17 +1,42 @@
-//! What is wrong with the network of an allocation, each with its line and column.
+//! What is wrong with the network of an allocation or of the ramdisk, each with its line and column.
 
 use super::node::{json, place};
 use crate::network::Network;
 use crate::problem::Problem;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use marked_yaml::{Marker, Node};
 
-/// A line for each problem.
-pub fn problems(node: &Node) -> Vec<String> {
+/// What base64 makes of a description is longer by a third, and a kernel of x86 reads 2047 bytes of command line.
+const LONGEST_BYTES: usize = 768;
+
+/// A line for each problem of the field `name`.
+pub fn problems(name: &str, node: &Node) -> Vec<String> {
     let line = |problem: Problem| {
         let within = if problem.place.is_empty() { String::new() } else { format!(".{}", problem.place) };
-        format!("{}network{within}: {}", place(locate(node, "", &problem.place)), problem.message)
+        format!("{}{name}{within}: {}", place(locate(node, "", &problem.place)), problem.message)
     };
     Network::read(&json(node)).err().into_iter().flatten().map(line).collect()
+}
+
+/// As `drophammer.network=` has it.
+///
+/// # Errors
+/// All that is wrong with it, a line each.
+pub fn argument(name: &str, node: &Node) -> Result<String, Vec<String>> {
+    let wrong = problems(name, node);
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    let text = json(node).to_string();
+    if text.len() > LONGEST_BYTES {
+        let what = format!(
+            "has {} bytes as JSON, and {LONGEST_BYTES} go onto a kernel command line: describe only what the ramdisk needs",
+            text.len()
+        );
+        return Err(vec![format!("{}{name}: {what}", place(node.span().start()))]);
+    }
+    Ok(URL_SAFE_NO_PAD.encode(text))
 }
 
 /// Where the thing begins that the place speaks of: a field by its name. Of one that is missing, what it is missing in.

@@ -1,0 +1,66 @@
+//! `drophammer uplink`: how the ramdisk reaches its control plane, where DHCP does not say it. `/init` runs what this prints.
+
+use crate::error::{Context, Error, Phase, Result};
+use crate::exit::Exit;
+use crate::network::Network;
+use crate::problem::lines;
+use crate::stdout::print;
+use crate::survey::{Roots, identity};
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde_json::Value;
+
+/// Prints a script for the ramdisk's shell, made of `drophammer.network=` and the cards that are there.
+///
+/// # Errors
+/// The description is missing or wrong (and where), or a card of it is not there.
+pub fn run() -> Result<Exit> {
+    let cmdline = std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?;
+    let wrong = |what: String| Error::new(Phase::Settings, format!("kernel command line: drophammer.network=: {what}"));
+    let document = document(&cmdline).map_err(wrong)?;
+    let network = Network::read(&document).map_err(|problems| wrong(lines(&problems)))?;
+    let (_, nics) = identity(&Roots::default().sys)?;
+    print(&network.for_the_ramdisk(&nics).map_err(wrong)?)?;
+    Ok(Exit::Good)
+}
+
+/// JSON without blanks, or base64 of JSON.
+fn document(cmdline: &str) -> Result<Value, String> {
+    let mut given = cmdline.split_whitespace().filter_map(|word| word.strip_prefix("drophammer.network="));
+    let text = given.next_back().ok_or("it is missing")?;
+    if text.starts_with('{') {
+        return serde_json::from_str(text).map_err(|error| format!("this is no JSON: {error}"));
+    }
+    let alphabet = if text.contains(['-', '_']) { alphabet::URL_SAFE } else { alphabet::STANDARD };
+    let any_padding = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let decoded = GeneralPurpose::new(&alphabet, any_padding).decode(text);
+    let bytes = decoded.map_err(|error| format!("this is no base64: {error}"))?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("the base64 holds no JSON: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
+    #[test]
+    fn a_network_is_json_or_base64_of_it() {
+        let json = r#"{"version":2,"ethernets":{"a":{"addresses":["10.0.0.7/24"]}},"??>>":1}"#;
+        let (plain, url_safe) = (STANDARD.encode(json), URL_SAFE_NO_PAD.encode(json));
+        assert!(plain.contains('/') && url_safe.contains('_') && plain.ends_with('='), "{plain} {url_safe}");
+        for value in [json, &plain, plain.trim_end_matches('='), &url_safe] {
+            let cmdline = format!("quiet drophammer.network={value} panic=-1");
+            assert_eq!(document(&cmdline).unwrap(), serde_json::from_str::<Value>(json).unwrap(), "{value}");
+        }
+        for (cmdline, words) in [
+            ("quiet", "it is missing"),
+            ("drophammer.network={\"a\":", "no JSON: EOF"),
+            ("drophammer.network=a*b", "no base64: Invalid symbol 42"),
+            ("drophammer.network=YWJj", "the base64 holds no JSON"),
+        ] {
+            let said = document(cmdline).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+    }
+}
