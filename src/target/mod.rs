@@ -2,6 +2,7 @@
 
 mod devices;
 pub mod files;
+pub mod finish;
 pub mod fstab;
 pub mod installer;
 pub mod marker;
