@@ -76,8 +76,6 @@ pub struct BootInfo {
 pub struct EntryWanted {
     /// Which of the plan's ESPs, counted from 0.
     pub esp: usize,
-    /// What the menu shows. Empty: what the plan says.
-    pub label: String,
     /// On the ESP: `\EFI\debian\shimx64.efi`.
     pub loader: String,
     /// A kernel that starts without a boot loader has its command line here; else empty.

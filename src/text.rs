@@ -172,6 +172,19 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// A key by which 6.9 comes before 6.10: runs of digits compare as numbers, by their length first.
+pub fn by_numbers(name: &str) -> Vec<(usize, &[u8])> {
+    let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
+    let runs = runs.map(|run| {
+        if !run[0].is_ascii_digit() {
+            return (0, run);
+        }
+        let number = &run[run.iter().take_while(|digit| **digit == b'0').count()..];
+        (1 + number.len(), number)
+    });
+    runs.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

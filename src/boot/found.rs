@@ -5,6 +5,8 @@ use super::BootInfo;
 use super::info::PATH;
 use crate::error::{Context, Error, Phase, Result};
 use crate::target::Root;
+use crate::target::finish::bls::{self, Entry, options};
+use crate::text::by_numbers;
 
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
@@ -31,7 +33,7 @@ fn find(root: &Root) -> Result<(String, BootInfo)> {
         let names = root.names(directory).unwrap_or_default();
         let newest = names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| by_numbers(name));
         if let Some(name) = newest {
-            return read(root, format!("{directory}/{name}.conf"), entry);
+            return read(root, format!("{directory}/{name}.conf"), bls::read);
         }
     }
     for path in GRUB {
@@ -44,28 +46,6 @@ fn find(root: &Root) -> Result<(String, BootInfo)> {
         "the image says nowhere what is booted: it has neither {PATH} nor an installer that writes it, and none of {looked}"
     );
     Err(Error::new(Phase::Boot, what))
-}
-
-/// A key by which 6.9 comes before 6.10: runs of digits compare as numbers, by their length first.
-fn by_numbers(name: &str) -> Vec<(usize, &[u8])> {
-    let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
-    let runs = runs.map(|run| {
-        if !run[0].is_ascii_digit() {
-            return (0, run);
-        }
-        let number = &run[run.iter().take_while(|digit| **digit == b'0').count()..];
-        (1 + number.len(), number)
-    });
-    runs.collect()
-}
-
-/// As the boot loader has it.
-#[derive(Debug, Default, PartialEq)]
-struct Entry {
-    kernel: String,
-    /// The last one: what comes before it is microcode.
-    initrd: String,
-    words: Vec<String>,
 }
 
 fn read(root: &Root, from: String, parse: fn(&str) -> Option<Entry>) -> Result<(String, BootInfo)> {
@@ -92,20 +72,6 @@ fn os(root: &Root) -> String {
         .unwrap_or_else(|| "image".to_owned())
 }
 
-/// A file of the Boot Loader Specification.
-fn entry(text: &str) -> Option<Entry> {
-    let mut entry = Entry::default();
-    for line in text.lines().map(str::trim) {
-        match line.split_once(char::is_whitespace) {
-            Some(("linux", path)) => entry.kernel = path.trim().to_owned(),
-            Some(("initrd", path)) => entry.initrd = path.trim().to_owned(),
-            Some(("options", words)) => entry.words.extend(options(words)),
-            _ => {}
-        }
-    }
-    (!entry.kernel.is_empty()).then_some(entry)
-}
-
 /// The first entry of a grub.cfg: its `linux` and the `initrd` that follows it.
 fn first_of_menu(text: &str) -> Option<Entry> {
     let is = |line: &str, command: &str| {
@@ -119,11 +85,6 @@ fn first_of_menu(text: &str) -> Option<Entry> {
     let words = linux.split_once(kernel).map(|(_, words)| options(words).collect()).unwrap_or_default();
     let initrd = initrd.and_then(|line| line.split_whitespace().skip(1).last()).unwrap_or_default();
     Some(Entry { kernel: without_disk(kernel), initrd: without_disk(initrd), words })
-}
-
-/// Words of a kernel command line; only the boot loader knows its variables.
-fn options(words: &str) -> impl Iterator<Item = String> {
-    words.split_whitespace().filter(|word| !word.contains('$')).map(|word| word.trim_matches(['"', '\'']).to_owned())
 }
 
 /// `($root)/boot/vmlinuz` is on the disk where GRUB is.
@@ -163,16 +124,6 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(first_of_menu(text), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn an_entry_of_the_specification_is_read() {
-        let text =
-            "title x\nlinux /vmlinuz-6\ninitrd /ucode\ninitrd /initrd-6\noptions root=UUID=1 $tuned\noptions ro\n";
-        let expected =
-            Entry { kernel: "/vmlinuz-6".into(), initrd: "/initrd-6".into(), words: words("root=UUID=1 ro") };
-        assert_eq!(entry(text), Some(expected));
-        assert_eq!(entry("title x\noptions ro\n"), None);
     }
 
     fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {

@@ -88,6 +88,11 @@ impl Session {
         let now = OffsetDateTime::now_utc();
         match finish::tree(&root, finishing, root_uuid, now, &|line| reporter.say(line))? {
             Boots::Written => Ok(()),
+            Boots::Made(booting) => {
+                booting.info.write(&root)?;
+                self.entries_wanted = booting.entries;
+                Ok(())
+            }
             Boots::Unsaid => self.say_what_boots(&root),
         }
     }

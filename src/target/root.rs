@@ -8,7 +8,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,10 +46,18 @@ impl Root {
     /// # Errors
     /// A part of the path is no directory, or the write fails.
     pub fn write(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+        self.write_from(path, mode, &mut &*content)
+    }
+
+    /// As [`Root::write`], with content that need not be in memory.
+    ///
+    /// # Errors
+    /// As [`Root::write`], or the content cannot be read.
+    pub fn write_from(&self, path: &str, mode: u32, content: &mut dyn Read) -> Result<()> {
         self.replace(path, mode, content).context(Phase::Target, || format!("write {path} in the target"))
     }
 
-    fn replace(&self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+    fn replace(&self, path: &str, mode: u32, content: &mut dyn Read) -> io::Result<()> {
         let (parent, name) = split(path)?;
         let parent = self.make_dir(parent)?;
         remove_in(&parent, name)?;
@@ -58,7 +66,7 @@ impl Root {
         let mut file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
         // The umask has no say.
         fchmod(&file, Mode::from_bits_truncate(mode))?;
-        file.write_all(content)?;
+        io::copy(content, &mut file)?;
         file.sync_all()
     }
 

@@ -20,10 +20,15 @@ use std::path::Path;
 /// Without entries of ours the firmware still finds what lies there (UEFI specification 3.5.1.1).
 const FALLBACK: &str = r"the machine boots through the fallback path \EFI\BOOT of its disks all the same";
 
+/// A kernel that has its command line from its entry has no other place for it.
+const NO_FALLBACK: &str = "this image has no boot loader, and does not boot from its disks without them";
+
 /// Makes the firmware's entries what this installation wants, and says what was done, and all entries that there are then. Never
-/// an error: the machine boots without them.
+/// an error: with a boot loader the machine boots without them.
 pub fn write(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted], say: &dyn Fn(&str)) {
-    let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {FALLBACK}"));
+    let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
+    let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };
+    let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
     // Where nothing is mounted, there is an empty directory, or none.
     if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
         let mount = "mount -t efivarfs efivarfs";
@@ -49,8 +54,8 @@ pub fn write(directory: &Path, planned: &BootEntries, wanted: &[EntryWanted], sa
 /// What is wanted as load options, and what cannot be one.
 fn options(planned: &BootEntries, wanted: &[EntryWanted]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
-    for EntryWanted { esp, label, loader, arguments } in wanted {
-        let label = own_label(if label.is_empty() { &planned.label } else { label });
+    let label = own_label(&planned.label);
+    for EntryWanted { esp, loader, arguments } in wanted {
         let option = planned.esps.get(*esp).and_then(|esp| LoadOption::of_file(&label, esp, loader, arguments));
         match option {
             Some(option) => options.push(option),

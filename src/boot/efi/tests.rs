@@ -56,6 +56,9 @@ fn what_cannot_be_written_is_said_and_no_more() {
         assert!(lines.len() == 1 && lines[0].contains("no EFI variables in /"), "{lines:?}");
         assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots through the fallback path"), "{lines:?}");
     }
+    let stub = EntryWanted { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
+    let lines = said(path, &planned(), &[stub]);
+    assert!(lines[0].ends_with("does not boot from its disks without them"), "{lines:?}");
     fs::write(file(path, "BootOrder"), b"").unwrap();
     let lines = said(path, &planned(), &wanted());
     assert!(lines.len() == 1 && lines[0].contains("BootOrder cannot be read"), "{lines:?}");

@@ -88,8 +88,16 @@ impl Distribution {
             Ok(family) => (family, None),
             Err(why) => (&FAMILIES[0], Some(format!("{why}: the image is treated as an unknown Linux"))),
         };
-        Distribution { id: id.unwrap_or_else(unknown), version, family, doubt }
+        let id = id.filter(|id| is_name(id)).unwrap_or_else(unknown);
+        Distribution { id, version, family, doubt }
     }
+}
+
+/// It becomes a name of directories, and a word of boot entries (os-release(5) says what may be in it).
+fn is_name(id: &str) -> bool {
+    id.len() <= 64
+        && !id.starts_with('.')
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// By `ID`; of a distribution that is unknown, by what it says that it is like.
@@ -154,6 +162,7 @@ mod tests {
         for (files, id, why) in [
             (&[][..], "linux", "neither /etc/os-release nor /usr/lib/os-release can be read: "),
             (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is no distribution that drophammer knows: "),
+            (&[("etc/os-release", "ID=../x\n")], "linux", "../x is no distribution that drophammer knows: "),
             (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image has no ID: "),
             (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x says that it is like debian fedora, "),
             (

@@ -1,14 +1,26 @@
 //! Makes a machine that boots of the image's files, and whose owner can log in: by the image's installer, or without one.
 
+mod arrays;
+pub mod bls;
+mod boot;
+mod command_line;
 pub mod distribution;
+mod esp;
 mod identity;
+mod initramfs;
+mod kernel;
+mod loader;
 mod metal;
 mod network;
 mod os_installer;
 mod owner;
+mod places;
 #[cfg(test)]
 mod testing;
 mod user_data;
+mod wants;
+
+pub use boot::Booting;
 
 use super::chroot::Chroot;
 use super::files::userdata;
@@ -16,6 +28,7 @@ use super::{Root, fstab, installer};
 use crate::allocation::Finish;
 use crate::error::{Error, Phase, Result};
 use crate::plan::{Finishing, MachineFiles};
+use boot::{BootWants, Bootable};
 use distribution::Distribution;
 use os_installer::Script;
 use owner::Owners;
@@ -67,10 +80,12 @@ impl Who {
 }
 
 /// What is known of the system that will be booted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Boots {
     /// The image's installer has written it down.
     Written,
+    /// It was made here.
+    Made(Booting),
     /// Nobody has said it yet.
     Unsaid,
 }
@@ -82,7 +97,6 @@ pub enum Boots {
 pub fn tree(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateTime, say: Say) -> Result<Boots> {
     match Who::of(root, finishing.way)? {
         Who::Us => {
-            fstab::write(root, &finishing.fstab)?;
             let distribution = Distribution::of(root);
             say(&match &distribution.doubt {
                 Some(doubt) => format!("WARNING: {doubt}"),
@@ -90,8 +104,11 @@ pub fn tree(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDate
                     format!("{} {} without an installer: finished by drophammer", distribution.id, distribution.version)
                 }
             });
-            make_own(root, finishing, &distribution, now, say)?;
-            Ok(Boots::Unsaid)
+            let wants = wants::of(finishing, &distribution, root_uuid);
+            let bootable = boot::look(root, &wants, say)?;
+            fstab::write(root, &finishing.fstab)?;
+            let made = make_own(root, finishing, &distribution, Some((&wants, bootable)), now, say)?;
+            Ok(made.map_or(Boots::Unsaid, Boots::Made))
         }
         Who::Nobody => {
             say("the image is left as it is");
@@ -117,7 +134,7 @@ pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateT
             Ok(Boots::Unsaid)
         }
         Who::Us => {
-            make_own(root, finishing, &Distribution::of(root), now, say)?;
+            make_own(root, finishing, &Distribution::of(root), None, now, say)?;
             Ok(Boots::Unsaid)
         }
         Who::Nobody => {
@@ -142,22 +159,23 @@ fn by_the_image(root: &Root, finishing: &Finishing, who: Who, root_uuid: &str, s
     Ok(Boots::Written)
 }
 
-/// Makes the system this machine's and this owner's.
+/// Makes the system this machine's and this owner's, and one that boots as `boots` says.
 fn make_own(
     root: &Root,
     finishing: &Finishing,
     distribution: &Distribution,
+    boots: Option<(&BootWants, Bootable)>,
     now: OffsetDateTime,
     say: Say,
-) -> Result<()> {
+) -> Result<Option<Booting>> {
     let user_data = userdata(&finishing.files.assigned.allocation.user_data);
     write_own(root, &finishing.files, &user_data, now, say)?;
     let ignition = user_data::ignition(root, &user_data, say);
     let needs_keys = identity::needs_host_keys(root, distribution, user_data::has_cloud_init(root));
     let script = Script::of(root)?;
     let unit = network::write(root, &finishing.network, &finishing.files.nics, say)?;
-    if ignition.is_none() && !needs_keys && script.is_none() && unit.is_none() {
-        return Ok(());
+    if boots.is_none() && ignition.is_none() && !needs_keys && script.is_none() && unit.is_none() {
+        return Ok(None);
     }
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let run = || {
@@ -168,10 +186,14 @@ fn make_own(
             user_data::ignite(root, program, &user_data, &chroot, say)?;
         }
         unit.iter().try_for_each(|unit| network::enable(unit, &chroot))?;
-        script.iter().try_for_each(|script| script.run(installer::DEADLINE, &chroot))
+        let booting = boots.map(|(wants, found)| boot::boot(root, wants, found, &chroot, say)).transpose()?;
+        script.iter().try_for_each(|script| script.run(installer::DEADLINE, &chroot))?;
+        Ok(booting)
     };
     let ran = run();
-    ran.and(chroot.finish())
+    // The error of a program says more than that of a mount which it left busy.
+    let left = chroot.finish();
+    ran.and_then(|booting| left.map(|()| booting))
 }
 
 /// What needs no program of the image.
@@ -206,7 +228,8 @@ mod tests {
     use super::testing::{names, said, tree as made};
     use super::*;
     use crate::allocation::Allocation;
-    use crate::plan::{Assigned, FstabEntry};
+    use crate::inventory::Firmware;
+    use crate::plan::{Assigned, Esp, FstabEntry};
     use crate::target::testing;
     use time::macros::datetime;
 
@@ -229,7 +252,16 @@ mod tests {
         };
         let assigned = Assigned { allocation, ..Assigned::default() };
         let files = Box::new(MachineFiles { assigned, ..MachineFiles::default() });
-        Finishing { way, fstab: vec![entry], files, ..Finishing::default() }
+        let esp = Esp { device: "/dev/sda1".into(), path: Some("/boot/efi".into()), ..Esp::default() };
+        let (firmware, esps) = (Firmware::Uefi, vec![esp]);
+        Finishing { way, firmware, esps, fstab: vec![entry], files, ..Finishing::default() }
+    }
+
+    /// As a tree without an installer is made the owner's.
+    fn owned(root: &Root, finishing: &Finishing) -> Vec<String> {
+        let (done, lines) = said(|say| make_own(root, finishing, &Distribution::of(root), None, NOW, say));
+        assert_eq!(done.unwrap(), None);
+        lines
     }
 
     #[test]
@@ -260,34 +292,51 @@ mod tests {
             ("etc/shadow", "root:*:1:0:99999:7:::\n"),
             ("usr/bin/cloud-init", ""),
         ]);
-        let (done, lines) = said(|say| tree(&root, &finishing(Finish::Auto), "1", NOW, say));
-        assert_eq!(done.unwrap(), Boots::Unsaid);
         assert_eq!(
-            lines,
+            owned(&root, &finishing(Finish::Auto)),
             [
-                "debian 13 without an installer: finished by drophammer",
                 "root has the console password",
                 "cloud-init finds a seed in /var/lib/cloud/seed/nocloud",
                 "the network is set up by cloud-init",
             ]
         );
         assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
-        assert!(root.read("/etc/fstab").unwrap().contains("UUID=1"));
         assert!(root.read("/etc/shadow").unwrap().starts_with("root:$6$"));
         assert!(!root.has(RELABEL));
     }
 
     #[test]
-    fn an_unknown_tree_is_finished_with_warnings() {
+    fn an_unknown_tree_is_the_owners_with_warnings() {
         let (_dir, root) = made(&[("etc/selinux/config", "# SELINUX=\nSELINUX=enforcing\n")]);
         let mut finishing = finishing(Finish::Builtin);
         finishing.files.assigned.allocation.console_password.clear();
-        let (done, lines) = said(|say| tree(&root, &finishing, "1", NOW, say));
-        done.unwrap();
-        assert!(lines[0].starts_with("WARNING: neither /etc/os-release"), "{lines:?}");
-        assert!(lines[1].starts_with("SELinux labels all files"), "{lines:?}");
-        assert!(lines[2].starts_with("WARNING: the image has no cloud-init"), "{lines:?}");
+        let lines = owned(&root, &finishing);
+        assert!(lines[0].starts_with("SELinux labels all files"), "{lines:?}");
+        assert!(lines[1].starts_with("WARNING: the image has no cloud-init"), "{lines:?}");
         assert!(root.has(RELABEL));
+    }
+
+    #[test]
+    fn a_tree_that_cannot_boot_is_left_as_it_is() {
+        let init = ("sbin/init", "");
+        let modules = ("usr/lib/modules/6.1/modules.dep", "");
+        let kernel = ("boot/vmlinuz-6.1", "MZ");
+        let uefi = finishing(Finish::Auto);
+        let bios = Finishing { firmware: Firmware::Bios, ..finishing(Finish::Builtin) };
+        let no_esp = Finishing { esps: Vec::new(), ..finishing(Finish::Auto) };
+        for (files, finishing, says) in [
+            (&[kernel, modules][..], &uefi, "the image has no init, so that it cannot start: looked at /sbin/init, "),
+            (&[init, modules], &uefi, "the image has no kernel, so that it cannot boot: looked at /boot/loader"),
+            (&[init, kernel], &no_esp, "boots by UEFI, and the layout has no EFI system partition"),
+            (&[init, kernel], &bios, "by BIOS, for which the image has no GRUB: looked at /usr/lib/grub/i386-pc, "),
+        ] {
+            let (_dir, root) = made(files);
+            let (done, lines) = said(|say| tree(&root, finishing, "1", NOW, say));
+            let error = done.unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+            assert!(lines.len() == 1 && lines[0].starts_with("WARNING: neither /etc/os-release"), "{lines:?}");
+            assert!(!root.has("/etc"));
+        }
     }
 
     #[test]
@@ -310,6 +359,7 @@ mod tests {
         said(|say| raw(&root, &finishing(Finish::Builtin), "1", NOW, say)).0.unwrap();
         assert!(root.has("/etc/hostname") && !root.has("/etc/fstab"));
     }
+
     #[test]
     #[ignore = "needs root and loop devices"]
     fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
@@ -322,6 +372,9 @@ mod tests {
         let settings = b"custom_script: {executable_path: ./own, workdir: /opt}\n";
         for (path, text) in [
             ("/etc/os-release", b"ID=debian\n".as_slice()),
+            ("/sbin/init", b""),
+            ("/boot/vmlinuz-6.1", b"MZ kernel"),
+            ("/boot/initrd.img-6.1", b""),
             ("/etc/ssh/ssh_host_rsa_key", b"builder"),
             ("/etc/metal/os-installer.yaml", settings),
         ] {
@@ -331,7 +384,12 @@ mod tests {
         finishing.files.assigned.allocation.console_password.clear();
         finishing.files.assigned.allocation.user_data = "{\"ignition\": {}}".into();
         let (done, lines) = said(|say| tree(&root, &finishing, "1", NOW, say));
-        assert_eq!(done.unwrap(), Boots::Unsaid, "{lines:?}");
+        assert_eq!(lines[0], "debian  without an installer: finished by drophammer");
+        let Boots::Made(Booting { info, entries }) = done.unwrap() else { panic!("{lines:?}") };
+        assert_eq!((info.kernel.as_str(), info.cmdline.as_str()), ("/boot/vmlinuz-6.1", "root=UUID=1 ro"));
+        assert_eq!((entries.len(), entries[0].loader.as_str()), (1, r"\EFI\debian\vmlinuz-6.1"));
+        assert_eq!(root.read("/boot/efi/EFI/debian/vmlinuz-6.1").unwrap(), "MZ kernel");
+        assert!(root.read("/etc/fstab").unwrap().contains("UUID=1"));
         assert_eq!(names(&root, "/etc/ssh"), ["ssh_host_ed25519_key"]);
         assert_eq!(root.read("/ignited").unwrap(), "{\"ignition\": {}}-oem file -stage files -log-to-stdout\n");
         assert!(!root.has("/config.ign"));

@@ -1,0 +1,94 @@
+//! What the tree knows of arrays and volume groups: those of this machine, none of the machine where the image was made.
+
+use super::boot::{Array, BootWants};
+use crate::error::{Context, Phase, Result};
+use crate::target::Root;
+use std::io::ErrorKind;
+use uuid::Uuid;
+
+/// With this list LVM looks at no other device (lvmdevices(8)).
+const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
+
+/// # Errors
+/// A file of the tree cannot be read, written or removed.
+pub fn write(root: &Root, wants: &BootWants) -> Result<()> {
+    if wants.group.is_some() {
+        root.remove(LVM_DEVICES)?;
+    }
+    if wants.arrays.is_empty() {
+        return Ok(());
+    }
+    let path = &wants.mdadm_conf;
+    let own = match root.read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        own => own.context(Phase::Target, || format!("{path} of the image"))?,
+    };
+    root.write(path, 0o644, extended(&own, &wants.arrays).as_bytes())
+}
+
+/// The image's own settings stay, its arrays do not.
+fn extended(own: &str, arrays: &[Array]) -> String {
+    let mut text = String::new();
+    let mut is_array = false;
+    for line in own.lines() {
+        // A line that begins with a blank goes on with the one before (mdadm.conf(5)).
+        let goes_on = line.starts_with([' ', '\t']);
+        is_array = if goes_on { is_array } else { is_array_line(line) };
+        if !is_array {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text.push_str("# written by drophammer\n");
+    for Array { device, uuid, metadata, .. } in arrays {
+        text.push_str(&format!("ARRAY {device} metadata={metadata} UUID={}\n", uuid_text(*uuid)));
+    }
+    text
+}
+
+/// Keywords may be cut to three letters, in any case.
+fn is_array_line(line: &str) -> bool {
+    let word = line.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+    word.len() >= 3 && "array".starts_with(&word)
+}
+
+/// The UUIDs of the arrays that an mdadm.conf names, as they are written there.
+pub fn named(conf: &str) -> Vec<String> {
+    let lines = conf.lines().filter(|line| is_array_line(line));
+    let words = lines.flat_map(str::split_whitespace);
+    words.filter_map(|word| word.to_ascii_lowercase().strip_prefix("uuid=").map(str::to_owned)).collect()
+}
+
+/// As mdadm writes it.
+pub fn uuid_text(uuid: Uuid) -> String {
+    let hex = uuid.simple().to_string();
+    [&hex[..8], &hex[8..16], &hex[16..24], &hex[24..]].join(":")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::layout::RaidLevel;
+
+    pub fn array(name: &str, is_beneath_root: bool) -> Array {
+        Array {
+            device: format!("/dev/md/{name}"),
+            uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+            level: RaidLevel::Raid1,
+            metadata: "1.2".into(),
+            is_beneath_root,
+        }
+    }
+
+    #[test]
+    fn the_images_settings_stay_and_its_arrays_go() {
+        let own =
+            "# mine\nHOMEHOST <system>\nARRAY /dev/md0 UUID=1:2:3:4\n  devices=/dev/sda\nMAILADDR root\narr /dev/md1\n";
+        let line = "ARRAY /dev/md/root metadata=1.2 UUID=01234567:89abcdef:01234567:89abcdef\n";
+        let expected = format!("# mine\nHOMEHOST <system>\nMAILADDR root\n# written by drophammer\n{line}");
+        assert_eq!(extended(own, &[array("root", true)]), expected);
+        assert_eq!(named(own), ["1:2:3:4"]);
+        assert_eq!(named(line), ["01234567:89abcdef:01234567:89abcdef"]);
+        assert_eq!(named("# ARRAY /dev/md0 UUID=1\n"), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,52 @@
+//! Entries of the Boot Loader Specification: small files in `loader/entries`.
+
+/// What an entry boots, as the boot loader sees it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    pub kernel: String,
+    /// The last one: what comes before it is microcode.
+    pub initrd: String,
+    pub words: Vec<String>,
+}
+
+/// None where it names no kernel.
+pub fn read(text: &str) -> Option<Entry> {
+    let mut entry = Entry::default();
+    for line in text.lines().map(str::trim) {
+        match line.split_once(char::is_whitespace) {
+            Some(("linux", path)) => entry.kernel = path.trim().to_owned(),
+            Some(("initrd", path)) => entry.initrd = path.trim().to_owned(),
+            Some(("options", words)) => entry.words.extend(options(words)),
+            _ => {}
+        }
+    }
+    (!entry.kernel.is_empty()).then_some(entry)
+}
+
+/// Words of a kernel command line; only the boot loader knows its variables.
+pub fn options(words: &str) -> impl Iterator<Item = String> {
+    words.split_whitespace().filter(|word| !word.contains('$')).map(|word| word.trim_matches(['"', '\'']).to_owned())
+}
+
+/// A new entry.
+pub fn write(title: &str, version: &str, kernel: &str, initrd: &str, options: &str) -> String {
+    format!("title {title}\nversion {version}\nlinux {kernel}\ninitrd {initrd}\noptions {options}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read() {
+        let text =
+            "title x\nlinux /vmlinuz-6\ninitrd /ucode\ninitrd /initrd-6\noptions root=UUID=1 $tuned\noptions ro\n";
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+        let expected =
+            Entry { kernel: "/vmlinuz-6".into(), initrd: "/initrd-6".into(), words: words("root=UUID=1 ro") };
+        assert_eq!(read(text), Some(expected));
+        assert_eq!(read("title x\noptions ro\n"), None);
+        let written = read(&write("x", "6", "/vmlinuz-6", "/initrd-6", "root=UUID=1 ro")).unwrap();
+        assert_eq!((written.kernel.as_str(), written.words.len()), ("/vmlinuz-6", 2));
+    }
+}

@@ -1,0 +1,224 @@
+//! The kernel command line: what the image says of itself, and what this machine needs.
+
+use super::boot::BootWants;
+use super::kernel::Kernel;
+use super::places::{matching, program};
+use super::{arrays, bls};
+use crate::error::{Error, Phase, Result};
+use crate::target::Root;
+use std::collections::BTreeMap;
+
+/// kernel-install(8) reads the first of these that is there.
+const KERNEL_INSTALL: [&str; 2] = ["/etc/kernel/cmdline", "/usr/lib/kernel/cmdline"];
+
+const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/grub.d/*.cfg"];
+
+/// In the order in which grub-mkconfig puts them.
+const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
+
+/// Arguments that were true for the machine where the image was made, or that we write ourselves.
+const NOT_KEPT: [&str; 14] = [
+    "root",
+    "rootfstype",
+    "rootflags",
+    "resume",
+    "BOOT_IMAGE",
+    "initrd",
+    "ro",
+    "rw",
+    "rd.md.uuid",
+    "rd.lvm.vg",
+    "rd.lvm.lv",
+    "rd.luks.uuid",
+    "rd.luks.name",
+    "systemd.machine_id",
+];
+
+/// Initramfs tools whose first process mounts nothing without a type.
+const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
+
+/// A kernel command line in its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine {
+    root: Vec<String>,
+    own: Vec<String>,
+}
+
+impl CommandLine {
+    pub fn whole(&self) -> String {
+        [&self.root[..], &self.own].concat().join(" ")
+    }
+
+    /// Without what names the root filesystem.
+    pub fn own(&self) -> String {
+        self.own.join(" ")
+    }
+}
+
+/// # Errors
+/// An argument of the allocation would be more than one line.
+pub fn make(root: &Root, wants: &BootWants, kernel: &Kernel, is_dracut: bool) -> Result<CommandLine> {
+    if let Some(bad) = wants.arguments.iter().find(|argument| argument.contains(char::is_control)) {
+        return Err(Error::new(Phase::Target, format!("the kernel argument {bad:?} has a control character")));
+    }
+    let mut own: Vec<String> = Vec::new();
+    let kept = of_image(root, kernel).into_iter().filter(|word| is_kept(word, !wants.consoles.is_empty()));
+    let consoles = wants.consoles.iter().map(|console| format!("console={console}"));
+    let needed = if is_dracut { for_dracut(wants) } else { Vec::new() };
+    for word in kept.chain(needed).chain(consoles).chain(wants.arguments.iter().cloned()) {
+        if !own.contains(&word) {
+            own.push(word);
+        }
+    }
+    let mut words = vec![format!("root=UUID={}", wants.root.uuid), "ro".to_owned()];
+    if program(root, &WANTS_TYPE).is_some() {
+        words.push(format!("rootfstype={}", wants.root.format.name()));
+    }
+    Ok(CommandLine { root: words, own })
+}
+
+/// dracut starts only what it is told of.
+fn for_dracut(wants: &BootWants) -> Vec<String> {
+    let arrays = wants.arrays.iter().filter(|array| array.is_beneath_root);
+    let arrays = arrays.map(|array| format!("rd.md.uuid={}", arrays::uuid_text(array.uuid)));
+    arrays.chain(wants.group.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
+}
+
+fn is_kept(word: &str, has_consoles: bool) -> bool {
+    let name = word.split('=').next().unwrap_or_default();
+    let is_given_anew = NOT_KEPT.contains(&name) || (has_consoles && name == "console");
+    !is_given_anew
+}
+
+/// By the first who says something: kernel-install's file, GRUB's settings, the boot entry.
+fn of_image(root: &Root, kernel: &Kernel) -> Vec<String> {
+    for path in KERNEL_INSTALL {
+        if let Ok(text) = root.read(path) {
+            return bls::options(&text).collect();
+        }
+    }
+    let files = GRUB_DEFAULTS.iter().flat_map(|pattern| matching(root, pattern));
+    let texts: Vec<String> = files.filter_map(|path| root.read(&path).ok()).collect();
+    if texts.is_empty() { kernel.words.clone() } else { of_grub(&texts.concat()) }
+}
+
+/// What a shell would have in GRUB's variables. Only plain assignments are understood, which all distributions write.
+fn of_grub(text: &str) -> Vec<String> {
+    let mut values: BTreeMap<&str, String> = BTreeMap::new();
+    for line in text.lines() {
+        let Some((name, value)) = line.trim().trim_start_matches("export ").split_once('=') else { continue };
+        let name = name.trim_end_matches('+');
+        if !GRUB_VARIABLES.contains(&name) {
+            continue;
+        }
+        let before = values.get(name).cloned().unwrap_or_default();
+        let mut value = unquoted(value);
+        for variable in GRUB_VARIABLES.iter().rev() {
+            let now = values.get(variable).cloned().unwrap_or_default();
+            value = value.replace(&format!("${{{variable}}}"), &now).replace(&format!("${variable}"), &now);
+        }
+        let adds = line.trim().split('=').next().is_some_and(|left| left.ends_with('+'));
+        values.insert(name, if adds { before + &value } else { value });
+    }
+    let words = GRUB_VARIABLES.iter().filter_map(|name| values.get(name)).flat_map(|value| bls::options(value));
+    words.filter(|word| !word.contains('`')).collect()
+}
+
+/// The value of an assignment: in quotes, or to the first blank.
+fn unquoted(value: &str) -> String {
+    let value = value.trim_start();
+    match value.chars().next() {
+        Some(quote @ ('"' | '\'')) => value[1..].split(quote).next().unwrap_or_default().to_owned(),
+        _ => value.split_whitespace().next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// Who in the tree makes boot entries for later kernels; it shall make them with the same arguments.
+pub fn keep_for_grub(root: &Root, own: &str) -> Result<()> {
+    let quoted = own.replace(['"', '\\', '$', '`'], "");
+    let lines = format!("GRUB_CMDLINE_LINUX=\"{quoted}\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
+    let reads_directory = program(root, &["grub-mkconfig", "grub2-mkconfig"])
+        .and_then(|script| root.read(&script).ok())
+        .is_some_and(|script| script.contains("/default/grub.d"));
+    if reads_directory {
+        // It sorts after all that the image brings.
+        return root.write(
+            "/etc/default/grub.d/zz-drophammer.cfg",
+            0o644,
+            format!("# written by drophammer\n{lines}").as_bytes(),
+        );
+    }
+    let path = GRUB_DEFAULTS[0];
+    // The last assignment counts.
+    let before = root.read(path).unwrap_or_default();
+    root.write(path, 0o644, format!("{before}\n# written by drophammer\n{lines}").as_bytes())
+}
+
+/// As [`keep_for_grub`], for kernel-install(8).
+pub fn keep_for_kernel_install(root: &Root, whole: &str) -> Result<()> {
+    root.write(KERNEL_INSTALL[0], 0o644, format!("{whole}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::boot::tests::wants;
+    use super::super::places::tests::tree;
+    use super::*;
+
+    fn kernel(words: &str) -> Kernel {
+        let words = words.split_whitespace().map(str::to_owned).collect();
+        let (version, image) = ("6.1".into(), "/boot/vmlinuz-6.1".into());
+        Kernel { version, image, initrd: "/boot/initrd.img-6.1".into(), words, entry: None }
+    }
+
+    #[test]
+    fn the_images_words_stay_where_they_are_not_of_another_machine() {
+        let grub = "# x\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"net.ifnames=0 root=/dev/sda1 rd.lvm.lv=rhel/root\" # y\n";
+        let more = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX console=tty9 a=b\"\n";
+        let plus = "GRUB_CMDLINE_LINUX_DEFAULT+=\" c $(date) `x`\"\nGRUB_CMDLINE_LINUX='d'\n";
+        let cases: [(&[(&str, &str)], &str); 7] = [
+            (&[], "of=entry"),
+            (&[("etc/kernel/cmdline", "root=UUID=2 rw quiet resume=/dev/x\n")], "quiet"),
+            (&[("usr/lib/kernel/cmdline", "x=y"), ("etc/kernel/cmdline", "z")], "z"),
+            (&[("etc/default/grub", grub)], "net.ifnames=0 quiet"),
+            (&[("etc/default/grub", grub), ("etc/default/grub.d/50.cfg", more)], "net.ifnames=0 a=b quiet"),
+            (&[("etc/default/grub", plus)], "d c"),
+            (&[("etc/default/grub", "GRUB_CMDLINE_LINUX=\n")], ""),
+        ];
+        for (files, own) in cases {
+            let (_dir, root) = tree(files);
+            let line = make(&root, &wants(), &kernel("of=entry root=LABEL=x ro"), false).unwrap();
+            let expected = [own, "console=tty0", "console=ttyS0,115200n8", "last=1"].join(" ");
+            assert_eq!(line.own(), expected.trim(), "{files:?}");
+            assert_eq!(line.whole(), format!("root=UUID=r-uuid ro {}", line.own()));
+        }
+    }
+
+    #[test]
+    fn dracut_is_told_what_is_beneath_the_root_and_alpine_the_type() {
+        let (_dir, root) = tree(&[("sbin/mkinitfs", "")]);
+        let mut wants = wants();
+        (wants.consoles, wants.arguments) = (Vec::new(), Vec::new());
+        wants.arrays = vec![arrays::tests::array("root", true), arrays::tests::array("efi", false)];
+        wants.group = Some(super::super::boot::Group { name: "vg".into(), is_mirrored: false });
+        let line = make(&root, &wants, &kernel(""), true).unwrap();
+        assert_eq!(line.own(), "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg");
+        assert!(line.whole().starts_with("root=UUID=r-uuid ro rootfstype=ext4 rd.md"), "{}", line.whole());
+        // The image's own console stays where none is given.
+        assert_eq!(make(&root, &wants, &kernel("console=ttyS1"), false).unwrap().own(), "console=ttyS1");
+        wants.arguments = vec!["a\nb".into()];
+        assert!(make(&root, &wants, &kernel(""), false).unwrap_err().to_string().contains("control character"));
+    }
+
+    #[test]
+    fn later_kernels_get_the_same_arguments() {
+        let debian = ("usr/sbin/grub-mkconfig", "for x in ${sysconfdir}/default/grub.d/*.cfg ; do");
+        let (_dir, root) = tree(&[debian]);
+        keep_for_grub(&root, "a=$b c").unwrap();
+        assert!(root.read("/etc/default/grub.d/zz-drophammer.cfg").unwrap().contains("GRUB_CMDLINE_LINUX=\"a=b c\""));
+        let (_dir, root) = tree(&[("usr/sbin/grub2-mkconfig", ""), ("etc/default/grub", "GRUB_CMDLINE_LINUX=old")]);
+        keep_for_grub(&root, "a b").unwrap();
+        let text = root.read("/etc/default/grub").unwrap();
+        assert_eq!(of_grub(&text), ["a", "b"]);
+    }
+}

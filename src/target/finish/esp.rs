@@ -1,0 +1,128 @@
+//! The EFI system partitions: each gets the same files, so that each disk can start the machine alone.
+
+use super::boot::Esp;
+use crate::error::{Context, Error, Phase, Result};
+use crate::storage::mount::{INERT, Mounts};
+use crate::target::Root;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// A file for each ESP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnEsp {
+    /// From the root of the ESP: `/EFI/BOOT/BOOTX64.EFI`.
+    pub path: String,
+    pub content: Content,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    Text(String),
+    /// A file of the tree.
+    Of(String),
+}
+
+impl OnEsp {
+    pub fn text(path: impl Into<String>, text: impl Into<String>) -> OnEsp {
+        OnEsp { path: path.into(), content: Content::Text(text.into()) }
+    }
+
+    pub fn copy(path: impl Into<String>, of: impl Into<String>) -> OnEsp {
+        OnEsp { path: path.into(), content: Content::Of(of.into()) }
+    }
+}
+
+/// Writes these files onto each ESP. Those that the tree does not mount are mounted for it.
+///
+/// # Errors
+/// One cannot be mounted, written or unmounted.
+pub fn fill(root: &Root, esps: &[Esp], files: &[OnEsp]) -> Result<()> {
+    let mut done: Vec<&Esp> = Vec::new();
+    for esp in esps {
+        // Members of one array have one filesystem.
+        if done.iter().any(|other| other.device == esp.device || (esp.path.is_some() && other.path == esp.path)) {
+            continue;
+        }
+        done.push(esp);
+        let what = || format!("fill the EFI system partition {}", esp.device);
+        match &esp.path {
+            Some(path) => fill_one(root, root, path, files).context(Phase::Target, what)?,
+            None => fill_unmounted(root, esp, files).context(Phase::Target, what)?,
+        }
+    }
+    Ok(())
+}
+
+fn fill_unmounted(root: &Root, esp: &Esp, files: &[OnEsp]) -> Result<()> {
+    // Beside the tree and not in it, where the image may have anything.
+    let mut beside = root.path().as_os_str().to_owned();
+    beside.push(".esp");
+    let beside = PathBuf::from(beside);
+    let mut mounts = Mounts::new(&beside);
+    mounts.mount_at(&esp.device, "/", "vfat", INERT, "")?;
+    let filled = Root::open(&beside).and_then(|esp| fill_one(root, &esp, "", files));
+    // The error of a full partition says more than one of its unmount.
+    let unmounted = mounts.finish();
+    filled.and(unmounted)?;
+    fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))
+}
+
+/// `mounted` is where `on` has the ESP: the tree, or nothing but the ESP.
+fn fill_one(root: &Root, on: &Root, mounted: &str, files: &[OnEsp]) -> Result<()> {
+    for OnEsp { path, content } in files {
+        let to = format!("{mounted}{path}");
+        let written = match content {
+            Content::Text(text) => on.write(&to, 0o644, text.as_bytes()),
+            // It is there already: the kernel where the ESP is /boot, or a boot loader that the image's package put there.
+            Content::Of(from) if !mounted.is_empty() && *from == to => continue,
+            Content::Of(from) => {
+                let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;
+                on.write_from(&to, 0o644, &mut file)
+            }
+        };
+        written.map_err(|error| with_room(&on.path().join(mounted.trim_start_matches('/')), error))?;
+    }
+    Ok(())
+}
+
+/// A kernel with its initramfs is larger than some ESPs.
+fn with_room(directory: &std::path::Path, error: Error) -> Error {
+    let free = nix::sys::statvfs::statvfs(directory).map(|stat| stat.blocks_available() * stat.fragment_size());
+    match free.map_err(io::Error::from) {
+        Ok(free) if free < 1 << 20 => {
+            Error::with_source(Phase::Target, "it is full: the layout should make it larger", error)
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::places::tests::tree;
+    use super::*;
+
+    fn esp(device: &str, path: Option<&str>) -> Esp {
+        Esp { device: device.into(), path: path.map(str::to_owned) }
+    }
+
+    #[test]
+    fn files_are_copied_once_for_each_filesystem() {
+        let (_dir, root) = tree(&[("boot/vmlinuz", "kernel"), ("boot/efi/EFI/own", "own"), ("usr/lib/grub", "grub")]);
+        let files = [
+            OnEsp::text("/loader/loader.conf", "timeout 1\n"),
+            OnEsp::copy("/EFI/BOOT/BOOTX64.EFI", "/usr/lib/grub"),
+            OnEsp::copy("/EFI/own", "/boot/efi/EFI/own"),
+        ];
+        let members = [esp("/dev/sda1", Some("/boot/efi")), esp("/dev/sdb1", Some("/boot/efi"))];
+        fill(&root, &members, &files).unwrap();
+        assert_eq!(root.read("/boot/efi/EFI/BOOT/BOOTX64.EFI").unwrap(), "grub");
+        assert_eq!(root.read("/boot/efi/loader/loader.conf").unwrap(), "timeout 1\n");
+        assert_eq!(root.read("/boot/efi/EFI/own").unwrap(), "own");
+        // The kernel where the ESP is /boot.
+        fill(&root, &[esp("/dev/sda1", Some("/boot"))], &[OnEsp::copy("/vmlinuz", "/boot/vmlinuz")]).unwrap();
+        assert_eq!(root.read("/boot/vmlinuz").unwrap(), "kernel");
+        let error = fill(&root, &members, &[OnEsp::copy("/x", "/none")]).unwrap_err().to_string();
+        assert!(error.starts_with("fill the EFI system partition /dev/sda1: read /none of the image: "), "{error}");
+    }
+}

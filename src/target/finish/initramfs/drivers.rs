@@ -1,0 +1,47 @@
+//! Which drivers lead to a disk: those of the devices above it in sysfs.
+
+use std::fs;
+use std::path::Path;
+
+/// Modules of the running kernel that drive these disks, each once. What is built in and has no parameters is not seen.
+pub fn of(sys: &Path, disks: &[String]) -> Vec<String> {
+    let mut modules = Vec::new();
+    for disk in disks {
+        let name = disk.trim_start_matches("/dev/");
+        let Ok(mut device) = fs::canonicalize(sys.join("class/block").join(name.replace('/', "!"))) else { continue };
+        while device.pop() && device.starts_with(sys) {
+            let Ok(module) = fs::read_link(device.join("driver/module")) else { continue };
+            let module = module.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
+            if !modules.contains(&module) {
+                modules.push(module);
+            }
+        }
+    }
+    modules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn all_drivers_on_the_way_to_the_disk_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let sys = dir.path().canonicalize().unwrap();
+        let disk = sys.join("devices/pci0/0000:00:1/virtio0/block/vda");
+        fs::create_dir_all(&disk).unwrap();
+        fs::create_dir_all(sys.join("class/block")).unwrap();
+        symlink(&disk, sys.join("class/block/vda")).unwrap();
+        for (device, bus, module) in
+            [("0000:00:1", "virtio-pci", "virtio-pci"), ("0000:00:1/virtio0", "virtio_blk", "virtio_blk")]
+        {
+            let driver = sys.join("bus").join(bus);
+            fs::create_dir_all(&driver).unwrap();
+            symlink(Path::new("../../module").join(module), driver.join("module")).unwrap();
+            symlink(&driver, sys.join("devices/pci0").join(device).join("driver")).unwrap();
+        }
+        let disks = ["/dev/vda", "/dev/vda", "/dev/none"].map(str::to_owned);
+        assert_eq!(of(&sys, &disks), ["virtio_blk", "virtio_pci"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! GRUB for BIOS: its image is made once, and put onto every disk beneath the root filesystem, so that each can start alone.
+
+use super::super::boot::Start;
+use super::super::places::{first, is_directory, program};
+use super::grub::{self, Home, MKIMAGE};
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+use std::time::Duration;
+
+pub const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
+
+/// It writes two images onto a disk. The whole grub-install takes eight times as long.
+const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
+const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
+const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
+
+const DEADLINE: Duration = Duration::from_secs(5 * 60);
+
+pub fn is_in(root: &Root) -> bool {
+    MODULES.iter().any(|dir| is_directory(root, dir))
+}
+
+pub fn install(start: &Start) -> Result<()> {
+    let Start { root, wants, run, .. } = start;
+    if wants.disks.is_empty() {
+        return Err(Error::new(
+            Phase::Target,
+            "no disk is beneath the root filesystem, so that GRUB can be put onto none",
+        ));
+    }
+    let home = Home::of(start);
+    grub::write_menu(start, &home, &terminal(&wants.consoles))?;
+    let Some(modules) = MODULES.iter().find(|dir| is_directory(root, dir)) else {
+        return Err(Error::new(Phase::Target, "the image has no GRUB for BIOS"));
+    };
+    let setup = program(root, &SETUP).or_else(|| first(root, &SETUP_BESIDE));
+    if let (Some(setup), Some(mkimage)) = (setup, program(root, &MKIMAGE)) {
+        let directory = make(start, &home, modules, &mkimage)?;
+        for disk in &wants.disks {
+            // Without a BIOS boot partition GRUB notes the sectors of its image: it has to be forced to.
+            let args = ["--force", "-d", &directory, disk];
+            run.run(&setup, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {disk}"))?;
+        }
+        return Ok(());
+    }
+    let Some(install) = program(root, &INSTALL) else {
+        let looked = [&SETUP[..], &INSTALL].concat().join(", ");
+        let what = format!("the image cannot put its GRUB onto a disk: it has none of {looked}");
+        return Err(Error::new(Phase::Target, what));
+    };
+    for disk in &wants.disks {
+        let args = ["--target=i386-pc", "--force", disk];
+        run.run(&install, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {disk}"))?;
+    }
+    Ok(())
+}
+
+/// Makes the image that finds the menu by the filesystem's UUID, whatever the disks are called. Returns its directory, where GRUB
+/// also looks for further modules.
+fn make(start: &Start, home: &Home, modules: &str, mkimage: &str) -> Result<String> {
+    let Start { root, run, .. } = start;
+    let directory = format!("{}/i386-pc", home.directory);
+    root.make_directory(&directory)?;
+    // One process of the tree copies 300 files sooner than we could write them with a flush each.
+    let copied = run.run("cp", &["-r", "--", &format!("{modules}/."), &directory], DEADLINE);
+    copied.context(Phase::Target, || format!("copy GRUB's modules to {directory}"))?;
+    let (search, core) = (format!("{directory}/load.cfg"), format!("{directory}/core.img"));
+    root.write(&search, 0o644, home.search().as_bytes())?;
+    let names = grub::modules(root, modules, &[&["biosdisk"][..], &grub::MODULES].concat());
+    let prefix = home.seen(&home.directory);
+    let args = [&["-O", "i386-pc", "-d", modules, "-c", &search, "-p", prefix, "-o", &core][..], &names].concat();
+    run.run(mkimage, &args, DEADLINE).context(Phase::Target, || "make an image of GRUB")?;
+    Ok(directory)
+}
+
+/// A BIOS shows GRUB on the screen alone, which few servers have.
+fn terminal(consoles: &[String]) -> String {
+    let serial = consoles.iter().find_map(|console| {
+        let (unit, rest) = console.strip_prefix("ttyS")?.split_at_checked(1)?;
+        let speed: String = rest.trim_start_matches(',').chars().take_while(char::is_ascii_digit).collect();
+        let speed = if speed.is_empty() { "9600".to_owned() } else { speed };
+        unit.parse::<u8>().ok().map(|unit| format!("serial --unit={unit} --speed={speed}\n"))
+    });
+    serial.map_or_else(String::new, |serial| serial + "terminal_input console serial\nterminal_output console serial\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serial_console_shows_the_menu() {
+        let lines = |line: &str| format!("{line}\nterminal_input console serial\nterminal_output console serial\n");
+        for (console, expected) in [
+            ("ttyS1,115200n8", lines("serial --unit=1 --speed=115200")),
+            ("ttyS0", lines("serial --unit=0 --speed=9600")),
+            ("tty0", String::new()),
+            ("ttyS", String::new()),
+            ("ttySé", String::new()),
+        ] {
+            assert_eq!(terminal(&[console.to_owned()]), expected, "{console}");
+        }
+    }
+}

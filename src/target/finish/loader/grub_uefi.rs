@@ -1,0 +1,176 @@
+//! GRUB for UEFI: an image that the distribution has built, which needs a copy and four lines, or one of the tree's modules.
+
+use super::super::boot::Start;
+use super::super::esp::OnEsp;
+use super::super::places::{first, is_directory, program};
+use super::grub::{self, Home, MKIMAGE};
+use super::{FALLBACK, OnEsps};
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+use std::io::Read;
+use std::time::Duration;
+
+/// An image of GRUB that is ready.
+struct Built {
+    /// Starts GRUB where the firmware verifies what it starts.
+    shim: &'static [&'static str],
+    /// Lets a person enrol keys for shim.
+    manager: &'static [&'static str],
+    grub: &'static [&'static str],
+    /// The name by which shim looks for GRUB.
+    name: &'static str,
+}
+
+/// The signed ones first.
+const BUILT: [Built; 4] = [
+    // Debian, Ubuntu.
+    Built {
+        shim: &["/usr/lib/shim/shimx64.efi.signed"],
+        manager: &["/usr/lib/shim/mmx64.efi.signed", "/usr/lib/shim/mmx64.efi"],
+        grub: &["/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"],
+        name: "grubx64.efi",
+    },
+    // Fedora, RHEL and theirs: where their packages put it, or where bootupd takes it from.
+    Built {
+        shim: &[
+            "/boot/efi/EFI/*/shimx64.efi",
+            "/usr/lib/bootupd/updates/EFI/*/shimx64.efi",
+            "/usr/lib/efi/shim/*/EFI/*/shimx64.efi",
+        ],
+        manager: &[
+            "/boot/efi/EFI/*/mmx64.efi",
+            "/usr/lib/bootupd/updates/EFI/*/mmx64.efi",
+            "/usr/lib/efi/shim/*/EFI/*/mmx64.efi",
+        ],
+        grub: &[
+            "/boot/efi/EFI/*/grubx64.efi",
+            "/usr/lib/bootupd/updates/EFI/*/grubx64.efi",
+            "/usr/lib/efi/grub2/*/EFI/*/grubx64.efi",
+        ],
+        name: "grubx64.efi",
+    },
+    // SUSE.
+    Built {
+        shim: &["/usr/share/efi/x86_64/shim.efi"],
+        manager: &["/usr/share/efi/x86_64/MokManager.efi"],
+        grub: &["/usr/share/efi/x86_64/grub.efi", "/usr/share/grub2/x86_64-efi/grub.efi"],
+        name: "grub.efi",
+    },
+    // Debian, unsigned.
+    Built { shim: &[], manager: &[], grub: &["/usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"], name: "grubx64.efi" },
+];
+
+const MODULES: [&str; 3] = ["/usr/lib/grub/x86_64-efi", "/usr/lib/grub2/x86_64-efi", "/usr/share/grub2/x86_64-efi"];
+
+/// What only an image for UEFI has in it.
+const MORE: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// An image of GRUB has four megabytes.
+const MOST_BYTES: u64 = 64 << 20;
+
+pub fn is_in(root: &Root) -> bool {
+    BUILT.iter().any(|built| first(root, built.grub).is_some()) || can_make(root)
+}
+
+fn can_make(root: &Root) -> bool {
+    MODULES.iter().any(|dir| is_directory(root, dir)) && program(root, &MKIMAGE).is_some()
+}
+
+pub fn install(start: &Start) -> Result<OnEsps> {
+    let root = start.root;
+    let home = Home::of(start);
+    grub::write_menu(start, &home, "")?;
+    let built = BUILT.iter().find_map(|built| Some((built, first(root, built.grub)?)));
+    let (image, name, shim, manager) = match built {
+        Some((built, grub)) => {
+            let shim = first(root, built.shim);
+            let manager = shim.as_ref().and_then(|_| first(root, built.manager));
+            (grub, built.name, shim, manager)
+        }
+        None => (make(start, &home)?, "grubx64.efi", None, None),
+    };
+    let directory = prefix(root, &image)?.unwrap_or_else(|| format!("/EFI/{}", start.wants.system));
+    let config = format!(
+        "# written by drophammer: the menu is {}/grub.cfg\n{}configfile $prefix/grub.cfg\n",
+        home.directory,
+        home.search()
+    );
+    let mut files = vec![OnEsp::text(format!("{directory}/grub.cfg"), config)];
+    let started = match &shim {
+        Some(shim) => {
+            let shim_name = if name == "grub.efi" { "shim.efi" } else { "shimx64.efi" };
+            for dir in [directory.as_str(), "/EFI/BOOT"] {
+                files.push(OnEsp::copy(format!("{dir}/{name}"), &image));
+                let managers = manager
+                    .iter()
+                    .map(|path| (path.rsplit('/').next().unwrap_or_default().trim_end_matches(".signed"), path));
+                files.extend(managers.map(|(name, path)| OnEsp::copy(format!("{dir}/{name}"), path)));
+            }
+            files.extend([OnEsp::copy(FALLBACK, shim), OnEsp::copy(format!("{directory}/{shim_name}"), shim)]);
+            shim_name
+        }
+        None => {
+            files.extend([OnEsp::copy(FALLBACK, &image), OnEsp::copy(format!("{directory}/{name}"), &image)]);
+            name
+        }
+    };
+    let loader = format!("{directory}/{started}");
+    Ok(OnEsps { files, loader, arguments: String::new() })
+}
+
+/// The directory of the ESP that is built into an image of GRUB: there it looks for its configuration.
+fn prefix(root: &Root, image: &str) -> Result<Option<String>> {
+    let what = || format!("read {image} of the image");
+    let mut bytes = Vec::new();
+    let file = root.open_file(image).context(Phase::Target, what)?;
+    file.take(MOST_BYTES).read_to_end(&mut bytes).context(Phase::Target, what)?;
+    Ok(prefix_in(&bytes))
+}
+
+fn prefix_in(bytes: &[u8]) -> Option<String> {
+    const BEGIN: &[u8] = b"/EFI/";
+    let begins = bytes.windows(BEGIN.len()).enumerate().filter(|(_, window)| *window == BEGIN).map(|(at, _)| at);
+    let names = begins.filter_map(|at| {
+        let rest = bytes.get(at + BEGIN.len()..)?;
+        let name = rest.get(..rest.iter().take(64).position(|byte| *byte == 0)?)?;
+        let is_name = !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
+        // What every firmware has is no directory of its own.
+        is_name.then(|| String::from_utf8_lossy(name).into_owned()).filter(|name| !name.eq_ignore_ascii_case("boot"))
+    });
+    names.into_iter().next().map(|name| format!("/EFI/{name}"))
+}
+
+/// An image of the tree's modules. It lies beside the menu, for the copies.
+fn make(start: &Start, home: &Home) -> Result<String> {
+    let root = start.root;
+    let (Some(program), Some(modules)) = (program(root, &MKIMAGE), MODULES.iter().find(|dir| is_directory(root, dir)))
+    else {
+        return Err(Error::new(Phase::Target, "the image has no GRUB for UEFI"));
+    };
+    let image = format!("{}/grubx64.efi", home.directory);
+    let prefix = format!("/EFI/{}", start.wants.system);
+    let names = grub::modules(root, modules, &[&grub::MODULES[..], &MORE].concat());
+    let args = [&["-O", "x86_64-efi", "-d", modules, "-p", &prefix, "-o", &image][..], &names].concat();
+    start.run.run(&program, &args, DEADLINE).context(Phase::Target, || "make an image of GRUB")?;
+    Ok(image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_an_image_is_found_in_it() {
+        for (bytes, found) in [
+            (&b"xx/EFI/debian\0yy"[..], Some("/EFI/debian")),
+            (b"/EFI/BOOT/fb.efi\0/EFI/boot\0/EFI/red-hat\0", Some("/EFI/red-hat")),
+            (b"/EFI/no end", None),
+            (b"/EFI/a b\0/EFI/\0", None),
+            (b"", None),
+        ] {
+            assert_eq!(prefix_in(bytes).as_deref(), found);
+        }
+    }
+}

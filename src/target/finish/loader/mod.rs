@@ -1,0 +1,103 @@
+//! The boot loader that the image has, put where the firmware looks for it.
+
+mod grub;
+mod grub_bios;
+mod grub_uefi;
+mod stub;
+mod systemd_boot;
+mod uki;
+
+use super::boot::{BootWants, Start};
+use super::esp::{self, OnEsp};
+use crate::error::{Error, Phase, Result};
+use crate::facts::EntryWanted;
+use crate::inventory::Firmware;
+use crate::target::Root;
+
+/// Where a firmware looks that knows of no entry (UEFI specification, 3.5.1.1).
+const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
+
+/// By whom the kernel is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loader {
+    GrubUefi,
+    GrubBios,
+    SystemdBoot,
+    Uki,
+    /// The kernel itself is the firmware's program.
+    Stub,
+}
+
+/// Files for each ESP, and which of them the firmware starts.
+struct OnEsps {
+    files: Vec<OnEsp>,
+    /// From the root of the ESP.
+    loader: String,
+    /// A kernel that starts without a boot loader has its command line here; else empty.
+    arguments: String,
+}
+
+/// # Errors
+/// The tree has none for this firmware, or there is no ESP for it.
+pub fn choose(root: &Root, wants: &BootWants) -> Result<Loader> {
+    let uefi = [
+        (Loader::Uki, uki::is_configured as fn(&Root) -> bool),
+        (Loader::GrubUefi, grub_uefi::is_in),
+        (Loader::SystemdBoot, systemd_boot::is_in),
+        (Loader::Uki, uki::is_in),
+    ];
+    match wants.firmware {
+        Firmware::Uefi if wants.esps.is_empty() => {
+            Err(Error::new(Phase::Target, "this machine boots by UEFI, and the layout has no EFI system partition"))
+        }
+        Firmware::Uefi => {
+            Ok(uefi.into_iter().find(|(_, is_in)| is_in(root)).map_or(Loader::Stub, |(loader, _)| loader))
+        }
+        Firmware::Bios if grub_bios::is_in(root) => Ok(Loader::GrubBios),
+        Firmware::Bios => {
+            let looked = grub_bios::MODULES.join(", ");
+            let what = format!("this machine boots by BIOS, for which the image has no GRUB: looked at {looked}");
+            Err(Error::new(Phase::Target, what))
+        }
+    }
+}
+
+/// Returns the entries that the firmware should have: one for each ESP.
+///
+/// # Errors
+/// A tool of the tree fails, or something cannot be written.
+pub fn install(loader: Loader, start: &Start) -> Result<Vec<EntryWanted>> {
+    let on_esps = match loader {
+        Loader::GrubBios => {
+            grub_bios::install(start)?;
+            return Ok(Vec::new());
+        }
+        Loader::GrubUefi => grub_uefi::install(start)?,
+        Loader::SystemdBoot => systemd_boot::install(start)?,
+        Loader::Uki => uki::install(start)?,
+        Loader::Stub => stub::install(start)?,
+    };
+    esp::fill(start.root, &start.wants.esps, &on_esps.files)?;
+    if loader == Loader::Uki {
+        uki::tidy(start.root)?;
+    }
+    let loader = on_esps.loader.replace('/', "\\");
+    let entry = |esp| EntryWanted { esp, loader: loader.clone(), arguments: on_esps.arguments.clone() };
+    Ok((0..start.wants.esps.len()).map(entry).collect())
+}
+
+/// Kernel and initramfs as files of each ESP, and their paths there. Where the ESP is `/boot`, they stay where they are.
+fn kernel_files(start: &Start, directory: &str) -> [(OnEsp, String); 2] {
+    let on_boot = start.wants.esps.iter().any(|esp| esp.path.as_deref() == Some("/boot"));
+    [&start.kernel.image, &start.kernel.initrd].map(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let to = match path.strip_prefix("/boot") {
+            Some(rest) if on_boot => rest.to_owned(),
+            _ => format!("{directory}/{name}"),
+        };
+        (OnEsp::copy(to.clone(), path.clone()), to)
+    })
+}
+
+#[cfg(test)]
+mod tests;

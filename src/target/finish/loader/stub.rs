@@ -1,0 +1,27 @@
+//! No boot loader at all: the kernel is the firmware's program (Documentation/admin-guide/efi-stub.rst of Linux).
+
+use super::super::boot::Start;
+use super::super::command_line;
+use super::{OnEsps, kernel_files};
+use crate::error::{Context, Error, Phase, Result};
+use std::io::Read;
+
+pub fn install(start: &Start) -> Result<OnEsps> {
+    let image = &start.kernel.image;
+    let mut magic = [0; 2];
+    let read = start.root.open_file(image).and_then(|mut file| file.read_exact(&mut magic));
+    read.context(Phase::Target, || format!("read {image} of the image"))?;
+    if magic != *b"MZ" {
+        let what =
+            format!("the image has no boot loader for UEFI, and {image} cannot start by itself: it has no EFI stub");
+        return Err(Error::new(Phase::Target, what));
+    }
+    (start.say)(
+        "the image has no boot loader: the firmware starts the kernel by an entry of its own. If it loses its entries, or cannot \
+         keep one, the machine does not boot from disk; install GRUB or systemd-boot into the image",
+    );
+    command_line::keep_for_kernel_install(start.root, start.line)?;
+    let [(kernel, loader), (initrd, initrd_path)] = kernel_files(start, &format!("/EFI/{}", start.wants.system));
+    let arguments = format!("initrd={} {}", initrd_path.replace('/', "\\"), start.line);
+    Ok(OnEsps { files: vec![kernel, initrd], loader, arguments })
+}

@@ -1,0 +1,66 @@
+//! Unified kernel images: kernel, initramfs and command line in one program for the firmware.
+
+use super::super::boot::Start;
+use super::super::esp::OnEsp;
+use super::super::places::{first, program};
+use super::{FALLBACK, OnEsps, systemd_boot};
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+use std::time::Duration;
+
+const STUBS: [&str; 1] = ["/usr/lib/systemd/boot/efi/linuxx64.efi.stub"];
+const TOOLS: [&str; 1] = ["ukify"];
+
+/// kernel-install(8) reads the first of these that is there.
+const SETTINGS: [&str; 2] = ["/etc/kernel/install.conf", "/usr/lib/kernel/install.conf"];
+
+const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
+
+/// Where it is until it is on the ESPs.
+const MADE: &str = "/boot/drophammer.efi";
+
+const DEADLINE: Duration = Duration::from_secs(5 * 60);
+
+/// Can the tree make one?
+pub fn is_in(root: &Root) -> bool {
+    program(root, &TOOLS).is_some() && first(root, &STUBS).is_some()
+}
+
+/// Does it want one?
+pub fn is_configured(root: &Root) -> bool {
+    let settings = SETTINGS.iter().find_map(|path| root.read(path).ok()).unwrap_or_default();
+    is_in(root) && settings.lines().any(|line| line.trim() == "layout=uki")
+}
+
+pub fn install(start: &Start) -> Result<OnEsps> {
+    let Some(ukify) = program(start.root, &TOOLS) else {
+        return Err(Error::new(Phase::Target, "the image has no ukify"));
+    };
+    systemd_boot::keep(start)?;
+    let kernel = start.kernel;
+    let mut args = vec![
+        "build".to_owned(),
+        format!("--linux={}", kernel.image),
+        format!("--initrd={}", kernel.initrd),
+        format!("--cmdline={}", start.line),
+        format!("--uname={}", kernel.version),
+        format!("--output={MADE}"),
+    ];
+    args.extend(first(start.root, &OS_RELEASE).map(|path| format!("--os-release=@{path}")));
+    args.extend(first(start.root, &STUBS).map(|path| format!("--stub={path}")));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    start.run.run(&ukify, &args, DEADLINE).context(Phase::Target, || "make a unified kernel image")?;
+    let path = format!("/EFI/Linux/{}-{}.efi", start.wants.system, kernel.version);
+    let mut files = vec![OnEsp::copy(&path, MADE)];
+    match systemd_boot::files(start.root) {
+        // It finds the images in that directory.
+        Some(loader) => files.extend(loader),
+        None => files.push(OnEsp::copy(FALLBACK, MADE)),
+    }
+    Ok(OnEsps { files, loader: path, arguments: String::new() })
+}
+
+/// It is on the ESPs now.
+pub fn tidy(root: &Root) -> Result<()> {
+    root.remove(MADE)
+}

@@ -1,0 +1,81 @@
+//! What the boot loader must know, in the plan's words and in the tree's.
+
+use super::boot::{Array, BootWants, Esp, Filesystem, Group};
+use super::distribution::Distribution;
+use crate::layout::{Format, LvmType};
+use crate::plan::Finishing;
+
+pub fn of(finishing: &Finishing, distribution: &Distribution, root_uuid: &str) -> BootWants {
+    let Finishing { root, boot, arrays, esps, boot_disks, files, firmware, .. } = finishing;
+    BootWants {
+        firmware: *firmware,
+        root: Filesystem { uuid: root_uuid.to_owned(), format: root.format.unwrap_or(Format::Ext4) },
+        boot: boot.as_ref().map(|boot| Filesystem { uuid: boot.uuid.clone(), format: boot.format }),
+        arrays: arrays
+            .iter()
+            .map(|array| Array {
+                device: array.device.clone(),
+                uuid: array.uuid,
+                level: array.level,
+                metadata: array.metadata.clone(),
+                is_beneath_root: root.arrays.contains(&array.uuid),
+            })
+            .collect(),
+        group: root
+            .volume
+            .as_ref()
+            .map(|volume| Group { name: volume.group.clone(), is_mirrored: volume.kind == LvmType::Raid1 }),
+        esps: esps
+            .iter()
+            .map(|esp| Esp { device: esp.array.clone().unwrap_or_else(|| esp.device.clone()), path: esp.path.clone() })
+            .collect(),
+        disks: boot_disks.clone(),
+        consoles: files.assigned.consoles.clone(),
+        arguments: files.assigned.allocation.kernel_arguments.clone(),
+        system: distribution.id.clone(),
+        mdadm_conf: distribution.family.mdadm_conf.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::RaidLevel;
+    use crate::plan::{self, FinishedArray, RootFilesystem, RootVolume};
+    use crate::target::finish::testing::tree;
+    use uuid::Uuid;
+
+    #[test]
+    fn what_lies_beneath_the_root_is_told_apart_from_what_is_beside_it() {
+        let array = |name: &str, number| FinishedArray {
+            device: format!("/dev/md/{name}"),
+            uuid: Uuid::from_u128(number),
+            level: RaidLevel::Raid1,
+            metadata: "1.0".into(),
+        };
+        let esp = |device: &str, array: Option<&str>| plan::Esp {
+            device: device.into(),
+            array: array.map(str::to_owned),
+            ..plan::Esp::default()
+        };
+        let volume = RootVolume { group: "vg".into(), name: "root".into(), kind: LvmType::Raid1 };
+        let finishing = Finishing {
+            root: RootFilesystem {
+                uuid: "planned".into(),
+                format: Some(Format::Xfs),
+                arrays: vec![Uuid::from_u128(2)],
+                volume: Some(volume),
+            },
+            arrays: vec![array("efi", 1), array("root", 2)],
+            esps: vec![esp("/dev/sda1", Some("/dev/md/efi")), esp("/dev/sdb1", None)],
+            ..Finishing::default()
+        };
+        let (_dir, root) = tree(&[("etc/os-release", "ID=ubuntu\n")]);
+        let wants = of(&finishing, &Distribution::of(&root), "brought");
+        assert_eq!(wants.root, Filesystem { uuid: "brought".into(), format: Format::Xfs });
+        assert_eq!(wants.arrays.iter().map(|array| array.is_beneath_root).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(wants.group, Some(Group { name: "vg".into(), is_mirrored: true }));
+        assert_eq!(wants.esps.iter().map(|esp| esp.device.as_str()).collect::<Vec<_>>(), ["/dev/md/efi", "/dev/sdb1"]);
+        assert_eq!((wants.system.as_str(), wants.mdadm_conf.as_str()), ("ubuntu", "/etc/mdadm/mdadm.conf"));
+    }
+}
