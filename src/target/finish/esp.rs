@@ -101,6 +101,8 @@ fn with_room(directory: &std::path::Path, error: Error) -> Error {
 mod tests {
     use super::super::places::tests::tree;
     use super::*;
+    use crate::command::Command;
+    use crate::storage::vmdisks::Disks;
 
     fn esp(device: &str, path: Option<&str>) -> Esp {
         Esp { device: device.into(), path: path.map(str::to_owned) }
@@ -124,5 +126,35 @@ mod tests {
         assert_eq!(root.read("/boot/vmlinuz").unwrap(), "kernel");
         let error = fill(&root, &members, &[OnEsp::copy("/x", "/none")]).unwrap_err().to_string();
         assert!(error.starts_with("fill the EFI system partition /dev/sda1: read /none of the image: "), "{error}");
+    }
+
+    #[test]
+    #[ignore = "needs the ramdisk's kernel, for not every host has a driver of vfat: scripts/test vm runs it in a machine"]
+    fn vm_esp_one_that_the_tree_does_not_mount_gets_the_same_files() {
+        let disks = Disks::take("vda");
+        let [large, small] = &disks.partition(&[64, 2]).concat()[..] else { panic!("two partitions") };
+        for device in [large, small] {
+            Command::new("mkfs.vfat").arg(device).run().unwrap();
+        }
+        let (_dir, root) = tree(&[("usr/lib/grub", "grub")]);
+        root.write("/boot/vmlinuz", 0o644, &vec![b'k'; 4 << 20]).unwrap();
+        let files =
+            [OnEsp::copy("/EFI/BOOT/BOOTX64.EFI", "/usr/lib/grub"), OnEsp::copy("/debian/vmlinuz", "/boot/vmlinuz")];
+        let beside = PathBuf::from(format!("{}.esp", root.path().display()));
+        // A second time is no harm.
+        for _ in 0..2 {
+            fill(&root, &[esp(large, None)], &files).unwrap();
+            assert!(!beside.exists());
+        }
+        let mut mounts = Mounts::new(&beside);
+        mounts.mount_at(large, "/", "vfat", INERT, "").unwrap();
+        assert_eq!(fs::read_to_string(beside.join("EFI/BOOT/BOOTX64.EFI")).unwrap(), "grub");
+        assert_eq!(fs::metadata(beside.join("debian/vmlinuz")).unwrap().len(), 4 << 20);
+        mounts.finish().unwrap();
+
+        let error = fill(&root, &[esp(small, None)], &files).unwrap_err().to_string();
+        assert!(error.contains("it is full: the layout should make it larger"), "{error}");
+        // Nothing is mounted there any more.
+        fs::remove_dir(&beside).unwrap();
     }
 }
