@@ -72,7 +72,7 @@ pub(super) mod tests {
 
     pub fn array(name: &str, is_beneath_root: bool) -> Array {
         Array {
-            device: format!("/dev/md/{name}"),
+            device: format!("/dev/md/{name}").into(),
             uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             level: RaidLevel::Raid1,
             metadata: "1.2".into(),

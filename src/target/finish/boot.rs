@@ -3,6 +3,7 @@
 use super::kernel::Kernel;
 use super::loader::Loader;
 use super::{arrays, command_line, initramfs, kernel, loader};
+use crate::device::DevicePath;
 use crate::error::Result;
 use crate::facts::{BootInfo, EntryWanted};
 use crate::inventory::Firmware;
@@ -22,7 +23,7 @@ pub struct Filesystem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
     /// `/dev/md/root`.
-    pub device: String,
+    pub device: DevicePath,
     pub uuid: Uuid,
     pub level: RaidLevel,
     /// `1.2`.
@@ -43,7 +44,7 @@ pub struct Group {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Esp {
     /// What is mounted: a partition, or an array of such.
-    pub device: String,
+    pub device: DevicePath,
     /// Where it is mounted in the tree, if it is. The members of one array have the same path.
     pub path: Option<String>,
 }
@@ -62,7 +63,7 @@ pub struct BootWants {
     /// Those that are members of one array follow each other.
     pub esps: Vec<Esp>,
     /// All beneath the root filesystem: `/dev/sda`.
-    pub disks: Vec<String>,
+    pub disks: Vec<DevicePath>,
     /// `ttyS0,115200n8`; the last one becomes `/dev/console`.
     pub consoles: Vec<String>,
     /// The allocation's, which come last.

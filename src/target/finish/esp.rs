@@ -60,7 +60,7 @@ fn fill_unmounted(root: &Root, esp: &Esp, files: &[OnEsp]) -> Result<()> {
     beside.push(".esp");
     let beside = PathBuf::from(beside);
     let mut mounts = Mounts::new(&beside);
-    mounts.mount_at(&esp.device, "/", "vfat", INERT, "")?;
+    mounts.mount_at(esp.device.as_str(), "/", "vfat", INERT, "")?;
     let filled = Root::open(&beside).and_then(|esp| fill_one(root, &esp, "", files));
     // The error of a full partition says more than one of its unmount.
     let unmounted = mounts.finish();
@@ -143,16 +143,16 @@ mod tests {
         let beside = PathBuf::from(format!("{}.esp", root.path().display()));
         // A second time is no harm.
         for _ in 0..2 {
-            fill(&root, &[esp(large, None)], &files).unwrap();
+            fill(&root, &[esp(large.as_str(), None)], &files).unwrap();
             assert!(!beside.exists());
         }
         let mut mounts = Mounts::new(&beside);
-        mounts.mount_at(large, "/", "vfat", INERT, "").unwrap();
+        mounts.mount_at(large.as_str(), "/", "vfat", INERT, "").unwrap();
         assert_eq!(fs::read_to_string(beside.join("EFI/BOOT/BOOTX64.EFI")).unwrap(), "grub");
         assert_eq!(fs::metadata(beside.join("debian/vmlinuz")).unwrap().len(), 4 << 20);
         mounts.finish().unwrap();
 
-        let error = fill(&root, &[esp(small, None)], &files).unwrap_err().to_string();
+        let error = fill(&root, &[esp(small.as_str(), None)], &files).unwrap_err().to_string();
         assert!(error.contains("it is full: the layout should make it larger"), "{error}");
         // Nothing is mounted there any more.
         fs::remove_dir(&beside).unwrap();

@@ -48,14 +48,14 @@ mod tests {
     #[test]
     fn what_lies_beneath_the_root_is_told_apart_from_what_is_beside_it() {
         let array = |name: &str, number| FinishedArray {
-            device: format!("/dev/md/{name}"),
+            device: format!("/dev/md/{name}").into(),
             uuid: Uuid::from_u128(number),
             level: RaidLevel::Raid1,
             metadata: "1.0".into(),
         };
         let esp = |device: &str, array: Option<&str>| plan::Esp {
             device: device.into(),
-            array: array.map(str::to_owned),
+            array: array.map(Into::into),
             ..plan::Esp::default()
         };
         let volume = RootVolume { group: "vg".into(), name: "root".into(), kind: LvmType::Raid1 };

@@ -1,14 +1,16 @@
 //! Which drivers lead to a disk: those of the devices above it in sysfs.
 
+use crate::device::DevicePath;
 use std::fs;
 use std::path::Path;
 
 /// Modules of the running kernel that drive these disks, each once. What is built in and has no parameters is not seen.
-pub fn of(sys: &Path, disks: &[String]) -> Vec<String> {
+pub fn of(sys: &Path, disks: &[DevicePath]) -> Vec<String> {
     let mut modules = Vec::new();
     for disk in disks {
-        let name = disk.trim_start_matches("/dev/");
-        let Ok(mut device) = fs::canonicalize(sys.join("class/block").join(name.replace('/', "!"))) else { continue };
+        let Ok(mut device) = fs::canonicalize(sys.join("class/block").join(disk.kernel_name().as_str())) else {
+            continue;
+        };
         while device.pop() && device.starts_with(sys) {
             let Ok(module) = fs::read_link(device.join("driver/module")) else { continue };
             let module = module.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
@@ -41,7 +43,7 @@ mod tests {
             symlink(Path::new("../../module").join(module), driver.join("module")).unwrap();
             symlink(&driver, sys.join("devices/pci0").join(device).join("driver")).unwrap();
         }
-        let disks = ["/dev/vda", "/dev/vda", "/dev/none"].map(str::to_owned);
+        let disks = ["/dev/vda", "/dev/vda", "/dev/none"].map(DevicePath::from);
         assert_eq!(of(&sys, &disks), ["virtio_blk", "virtio_pci"]);
     }
 }

@@ -38,7 +38,7 @@ pub fn install(start: &Start) -> Result<()> {
         let directory = make(start, &home, modules, &mkimage)?;
         for disk in &wants.disks {
             // Without a BIOS boot partition GRUB notes the sectors of its image: it has to be forced to.
-            let args = ["--force", "-d", &directory, disk];
+            let args = ["--force", "-d", &directory, disk.as_str()];
             run.run(&setup, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {disk}"))?;
         }
         return Ok(());
@@ -49,7 +49,7 @@ pub fn install(start: &Start) -> Result<()> {
         return Err(Error::new(Phase::Target, what));
     };
     for disk in &wants.disks {
-        let args = ["--target=i386-pc", "--force", disk];
+        let args = ["--target=i386-pc", "--force", disk.as_str()];
         run.run(&install, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {disk}"))?;
     }
     Ok(())

@@ -187,7 +187,7 @@ fn each_tree_gets_the_loader_that_it_has() {
 
 #[test]
 fn grub_for_bios_goes_onto_every_disk() {
-    let disks = vec!["/dev/sda".to_owned(), "/dev/sdb".to_owned()];
+    let disks = vec!["/dev/sda".into(), "/dev/sdb".into()];
     let bios = BootWants { firmware: Firmware::Bios, disks, ..wants() };
     let modules = ("usr/lib/grub/i386-pc/ext2.mod", "");
     let setup = ("usr/lib/grub/i386-pc/grub-bios-setup", "");
