@@ -7,8 +7,10 @@
 //! are asked with: [`Source`], [`Keys`], [`Minimum`] and [`Pace`]. [`Manifest`] is for those who make images.
 
 mod beside;
+mod cosign;
 mod fetch;
 mod file;
+mod key;
 mod lanes;
 mod look;
 mod manifest;
@@ -21,6 +23,7 @@ mod source;
 mod trust;
 mod verify;
 
+pub use key::PublicKey;
 #[cfg(test)]
 pub use lanes::Rules;
 pub use manifest::Manifest;
@@ -28,5 +31,5 @@ pub use named::{IN_COMMENT, MINIMUM_FILE, Minimum};
 pub use reach::reach;
 pub use retry::Pace;
 pub use source::{Part, Reached, Source, given_digest};
-pub use trust::{DIRECTORY, Keys, PublicKey, signature_beside};
+pub use trust::{DIRECTORY, Keys, signature_beside};
 pub use verify::feed;
