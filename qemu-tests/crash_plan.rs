@@ -314,6 +314,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             OfRun::BurnDisk(burn) => vec![&burn.device],
             OfRun::GrowFilesystem(grow) => vec![&grow.device],
             OfRun::ReachImage { .. }
+            | OfRun::VerifyDefinition { .. }
             | OfRun::IdentifyDisk(_)
             | OfRun::LockDisk { .. }
             | OfRun::UnlockDisk { .. }

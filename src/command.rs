@@ -2,16 +2,20 @@
 //! in the error.
 
 mod confined;
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod nobody;
 #[cfg(feature = "agent")]
 pub mod power;
 #[cfg(feature = "agent")]
 pub mod powerless;
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod sandbox;
 
 use confined::Confined;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -41,6 +45,9 @@ pub struct Command {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    /// Nothing of our own environment.
+    only_env: bool,
+    input: Vec<u8>,
     confined: Option<Confined>,
     before: Option<Before>,
     deadline: Duration,
@@ -79,6 +86,8 @@ impl Command {
             program: program.as_ref().to_owned(),
             args: Vec::new(),
             env: Vec::new(),
+            only_env: false,
+            input: Vec::new(),
             confined: None,
             before: None,
             deadline: DEFAULT_DEADLINE,
@@ -98,6 +107,19 @@ impl Command {
 
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// It is told this and nothing else.
+    pub fn only_env(mut self, all: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>) -> Self {
+        self.only_env = true;
+        self.env = all.into_iter().map(|(name, value)| (name.as_ref().to_owned(), value.as_ref().to_owned())).collect();
+        self
+    }
+
+    /// What it can read. Without it there is nothing.
+    pub fn input(mut self, input: Vec<u8>) -> Self {
+        self.input = input;
         self
     }
 
@@ -149,6 +171,11 @@ impl Command {
         let fail = |end, tail| CommandError { argv: argv.clone(), end, tail };
         let mut child = self.spawn().map_err(|error| fail(End::NotStarted(error), Vec::new()))?;
 
+        if let Some(mut stdin) = child.stdin.take() {
+            let input = self.input.clone();
+            // Who does not read it to its end does not want it.
+            thread::spawn(move || stdin.write_all(&input));
+        }
         let watch: Watch = Arc::new(watch);
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let limit = self.whole.unwrap_or(OUTPUT_BYTES);
@@ -181,10 +208,15 @@ impl Command {
 
     fn spawn(&self) -> std::io::Result<Child> {
         let mut command = std::process::Command::new(&self.program);
-        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
-        // No translations: errors are read by people who search for them, and output is parsed.
-        command.env("LC_ALL", "C");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(&self.args);
+        match self.only_env {
+            true => command.env_clear(),
+            // No translations: errors are read by people who search for them, and output is parsed.
+            false => command.env("LC_ALL", "C"),
+        };
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Its own group, so that a deadline ends its children too.
         command.process_group(0);
         if let Some(confined) = &self.confined {

@@ -190,6 +190,7 @@ impl Session {
 
     fn of_run(&mut self, operation: &OfRun) -> Result<()> {
         match operation {
+            OfRun::VerifyDefinition { os, chosen, .. } => self.verify_definition(os, chosen),
             OfRun::IdentifyDisk(identity) => self.held.hold(identity),
             OfRun::ReachImage { name, image, onto, .. } => self.reach_image(name, image, onto.as_ref()),
             OfRun::LockDisk { device, untouched } => {

@@ -121,6 +121,7 @@ impl Ground<'_> {
             Operation::Run(OfRun::Mount(mount)) if !mount.is_read_only() => mount.devices().collect(),
             Operation::Run(
                 OfRun::ReachImage { .. }
+                | OfRun::VerifyDefinition { .. }
                 | OfRun::IdentifyDisk(_)
                 | OfRun::LockDisk { .. }
                 | OfRun::UnlockDisk { .. }

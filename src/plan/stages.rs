@@ -7,7 +7,7 @@ use super::{
     DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
     Stage, StageName, Summary, Verdict,
 };
-use super::{display, extents, finishing, handing, image, kept, making, marking, steps, trying, untouched};
+use super::{defining, display, extents, finishing, handing, image, kept, making, marking, steps, trying, untouched};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
@@ -33,6 +33,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab, finishing);
     let stages = [
         (StageName::ImageReach, vec![Operation::Run(handing::reach(&request, &image.first.1))]),
+        (StageName::DefinitionVerify, defining::verify(&request).map(Operation::Run).into_iter().collect()),
         (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
         (
             StageName::StorageLock,

@@ -1,6 +1,7 @@
 //! Finds the image and the layout of an allocation. Before the installation its file counts, afterwards what is installed or
 //! ordered.
 
+use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
 use super::state::Standing;
@@ -31,7 +32,8 @@ pub struct Assigned {
     pub installs: bool,
 }
 
-/// The machine's allocation, image and layout. `None`: it has no allocation, or its image has no digest yet, so that it waits.
+/// The machine's allocation, image and layout. `None`: it has no allocation, or its image has no digest yet, or its definition is not
+/// verified yet, so that it waits.
 ///
 /// # Errors
 /// Everything that is missing, one line each, with its place in the machine's file.
@@ -45,8 +47,14 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         );
         return Err(at(&allocation.id, &message));
     }
-    let layout = layout(machine, &allocation, standing, known);
     let installs = !standing.is_installed() || standing.order.is_some();
+    match &allocation.definition {
+        // What is installed boots whatever became of its definition.
+        Settled::Bad(why) if installs => return Err(why.clone()),
+        Settled::Waits if installs => return Ok(None),
+        _ => {}
+    }
+    let layout = layout(machine, &allocation, standing, known);
     let image = match (standing.is_installed(), &standing.order) {
         (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!("a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits", order.image);
@@ -112,8 +120,8 @@ pub fn broken_promise(machine: &Machine, standing: &Standing, known: &Known) -> 
 pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
-    if let Some(runs) = standing.image.as_ref().filter(|runs| ***runs != **allocation.image && standing.order.is_none())
-    {
+    let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
+    if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
         let says = &**allocation.image;
         let message =
             format!("the file says {says}, the machine runs {runs}; `drophammer machine reinstall` changes it");

@@ -52,6 +52,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         OfRun::BurnDisk(_) => Vec::new(),
         // These write no device, or only below the mounted target.
         OfRun::ReachImage { .. }
+        | OfRun::VerifyDefinition { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::LockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }

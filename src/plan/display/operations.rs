@@ -97,6 +97,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
     let alone = |line: String| (None, Said::after(line));
     match operation {
         OfRun::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
+        OfRun::VerifyDefinition { os, parameters, .. } => alone(verify(os, parameters)),
         OfRun::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
         OfRun::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),
         OfRun::UnlockDisk { device, others } => (Some(short(device)), Said::after(writable_again(others))),
@@ -107,7 +108,10 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
             alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
         }
         OfRun::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
-        OfRun::WriteMachineFiles { .. } => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
+        OfRun::WriteMachineFiles { files } => {
+            let more = if files.assigned.allocation.definition.is_some() { ", os-parameters" } else { "" };
+            alone(format!("/etc/metal/install.yaml, userdata, disk.json{more}"))
+        }
         OfRun::Finish(finishing) => (None, finish::tree(finishing)),
         OfRun::AdaptImage(finishing) => alone(finish::raw(finishing.way).to_owned()),
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
@@ -124,6 +128,14 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
         OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
         OfRun::Kexec => alone("into the installed system".to_owned()),
+    }
+}
+
+/// `verify of web+small says yes to ns1, track`.
+fn verify(os: &str, parameters: &[String]) -> String {
+    match parameters {
+        [] => format!("verify of {os} says yes"),
+        some => format!("verify of {os} says yes to {}", some.join(", ")),
     }
 }
 

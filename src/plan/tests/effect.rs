@@ -100,6 +100,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::WriteMarker(_) => Effect::default(),
         // Nothing is written, or only what was to be written anyway.
         OfRun::ReachImage { .. }
+        | OfRun::VerifyDefinition { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::LockDisk { .. }
         | OfRun::UnlockDisk { .. }

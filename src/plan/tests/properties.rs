@@ -88,6 +88,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         OfRun::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
         OfRun::UnlockDisk { device, .. } => assert_eq!(verdict(device), Verdict::Keep, "{operation:?}"),
         OfRun::ReachImage { .. }
+        | OfRun::VerifyDefinition { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::Rehearse(_)
         | OfRun::TellPointOfNoReturn { .. }

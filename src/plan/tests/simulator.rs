@@ -91,6 +91,7 @@ impl Machine {
             }
             // These change nothing that an inventory shows.
             OfRun::ReachImage { .. }
+            | OfRun::VerifyDefinition { .. }
             | OfRun::IdentifyDisk(_)
             | OfRun::LockDisk { .. }
             | OfRun::UnlockDisk { .. }

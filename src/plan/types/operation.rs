@@ -9,6 +9,7 @@ use super::{
     TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
+use crate::definition::Chosen;
 use crate::device::DevicePath;
 use crate::marker::{MarkedDisk, Marker};
 use serde::Serialize;
@@ -110,6 +111,15 @@ pub enum OfRun {
         /// The disk that takes a raw image. An image that is not made for it is refused here.
         #[serde(skip)]
         onto: Option<BurnDisk>,
+    },
+    /// Ask the `verify` of the image's OS definition whether it can be installed so. It runs in a sandbox, without disks and network.
+    VerifyDefinition {
+        /// With its variant.
+        os: String,
+        /// Names of those that are set. Their values may be secrets.
+        parameters: Vec<String>,
+        #[serde(skip)]
+        chosen: Box<Chosen>,
     },
     /// Check that the device is still the disk that the plan was made for, because device names move. Keep it open.
     IdentifyDisk(DiskIdentity),
