@@ -59,7 +59,7 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
     }
     // A wipe writes little, and every order of it counts.
     for (moment, _) in moments.iter().enumerate().filter(|(_, moment)| moment.step == "storage.wipe") {
-        picks.extend((0..count / 20).map(|_| Pick { moment, kind: Kind::Random(random.u64(..)) }));
+        picks.extend((0..count / 100).map(|_| Pick { moment, kind: Kind::Random(random.u64(..)) }));
     }
     picks.sort_unstable();
     picks
@@ -188,7 +188,7 @@ pub fn self_test() {
     let flush = |moment, disk, record| Pick { moment, kind: Kind::Flush { disk, record } };
     assert_eq!(flushes, [flush(1, 0, 2), flush(2, 1, 2), flush(3, 0, 6), flush(3, 1, 6)]);
     // One of the moments is in a wipe.
-    assert_eq!(picks.len(), 2000 + 100 + flushes.len());
+    assert_eq!(picks.len(), 2000 + 20 + flushes.len());
     let steps: Vec<String> = sample(&picks, &record.moments, 3).iter().map(|pick| step(&record, pick)).collect();
     assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
     states_are_made(&record, &mut disks, &picks);

@@ -123,7 +123,7 @@ fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
 fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
     let (image, disk) = (image.display().to_string(), format!("{}.disk", image.display()));
     tool(&["zstd", "-dqf", &image, "-o", &disk], Stdio::null())?;
-    let mut argv = vec![env!("CARGO_BIN_EXE_drophammer"), "image", "pack", &disk, "-o", &image];
+    let mut argv = vec![env!("CARGO_BIN_EXE_drophammer"), "image", "pack", &disk, "-o", &image, "--force"];
     let key = key.map(|key| key.display().to_string());
     argv.extend(key.iter().flat_map(|key| ["--key", key]));
     tool(&argv, Stdio::null())?;

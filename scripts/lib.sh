@@ -75,3 +75,10 @@ wait_for() {
 		sleep 0.5
 	done
 }
+
+# seconds_by_step FILE: how long each step of the machine `demo` took, as the server has printed it, and what came after the image.
+seconds_by_step() {
+	sed -n 's/^[0-9:]* demo [^ ]* \( *[a-z][.a-z_]*  *[0-9.]* s\)$/\1/p' "$1"
+	sed -n 's/^[0-9:]* demo [^ ]*  *\([a-z]*\.[a-z_]*\)  *\([0-9.]*\) s$/\1 \2/p' "$1" |
+		awk 'after { seconds += $2 } $1 == "image.burn" { after = 1 } END { printf "    %-45s %5.1f s\n", "from the last byte of the image to kexec", seconds }'
+}

@@ -2,12 +2,13 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`, `boot_order`, and
-//! of its image `digest`, `mirrors` and `finish`.
+//! of its image `digest`, `mirrors`, `pull_secrets` and `finish`.
 
 use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
 use crate::marker::{MarkedDisk, Marker};
 use crate::problem::Problem;
+use crate::pull::PullSecret;
 use crate::steps::Erase;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -151,6 +152,9 @@ pub struct Image {
     /// `sha256:HEX` or `sha512:HEX` of the file at `url`. For an image in a registry: of its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// What opens the registries of `url` and `mirrors`, one for each that wants a password.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pull_secrets: Vec<PullSecret>,
     /// What makes it boot on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,

@@ -6,6 +6,7 @@ use crate::exit::{Exit, or_refused};
 use crate::facts::{BurnFigures, Progress};
 use crate::image::raw::{self, Expected};
 use crate::image::{self, Beneath, Burned, Incoming, Keys, Plain, PublicKey, Reached, Source};
+use crate::pull::{DockerConfig, PullSecret};
 use crate::session::peak_rss_bytes;
 use crate::stdout;
 use crate::storage::busy;
@@ -33,10 +34,13 @@ pub struct Options {
     /// Another place with the same bytes; may be given several times.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
-    /// minisign public key that may have signed the image, or its file; may be given several times. With one, a signature is
-    /// required.
+    /// Public key that may have signed the image, or its file; may be given several times. minisign's is for images on servers and in
+    /// files, cosign's for those in registries. With one, a signature is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
+    /// Docker's `config.json`, which has user and password of the image's registry.
+    #[arg(long, value_name = "FILE")]
+    pub registry_config: Option<PathBuf>,
     /// A raw disk image replaces ALL that is on the target. On a disk the backup GPT goes to its end; a file gets the table as the
     /// image has it.
     #[arg(long)]
@@ -114,14 +118,13 @@ fn without_layout(error: Error) -> Error {
     }
 }
 
-/// A key itself, or the `.pub` file that minisign wrote, whose last line it is.
+/// A key itself, or the `.pub` file that minisign or cosign wrote.
 fn public_key(given: &str) -> Result<PublicKey> {
     let text = match Path::new(given).is_file() {
         true => fs::read_to_string(given).context(Phase::Image, || format!("read the public key {given}"))?,
         false => given.to_owned(),
     };
-    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-    line.parse().map_err(|why: String| {
+    text.parse().map_err(|why: String| {
         let file = if text == given { String::new() } else { format!("{given}: ") };
         Error::refusal(Phase::Image, format!("{file}{why}"))
     })
@@ -131,7 +134,18 @@ fn source(burn: &Options) -> Result<Source> {
     let keys = Keys(burn.key.iter().map(|key| public_key(key)).collect::<Result<_>>()?);
     let digest = image::given_digest(burn.digest.as_deref(), &burn.url)?;
     let (url, mirrors) = (burn.url.clone(), burn.mirror.clone());
-    Ok(Source { url, mirrors, digest, keys, ..Source::default() })
+    let pull_secrets = burn.registry_config.as_deref().map_or(Ok(Vec::new()), |file| pull_secrets(file, burn))?;
+    Ok(Source { url, mirrors, digest, pull_secrets, keys, ..Source::default() })
+}
+
+/// What the file has for the registries of the image.
+fn pull_secrets(file: &Path, burn: &Options) -> Result<Vec<PullSecret>> {
+    let text = fs::read_to_string(file).context(Phase::Image, || format!("read {}", file.display()))?;
+    let wrong = |why: String| Error::refusal(Phase::Image, format!("{}: {why}", file.display()));
+    let config = DockerConfig::parse(&text).map_err(wrong)?;
+    let urls = std::iter::once(&burn.url).chain(&burn.mirror);
+    let found = urls.filter_map(|url| config.secret(url).transpose());
+    found.collect::<Result<_, String>>().map_err(wrong)
 }
 
 /// By its real name.
@@ -221,7 +235,16 @@ mod tests {
 
     fn burn() -> Options {
         let (url, target) = ("http://h/i".to_owned(), PathBuf::from("/mnt"));
-        Options { url, target, digest: None, mirror: vec![], key: vec![], overwrite: false, json: false }
+        Options {
+            url,
+            target,
+            digest: None,
+            mirror: vec![],
+            key: vec![],
+            registry_config: None,
+            overwrite: false,
+            json: false,
+        }
     }
 
     #[test]
@@ -269,6 +292,29 @@ mod tests {
             assert!(error.is_refusal() && said.contains(words), "{said}");
             assert!(!said.contains(&line[50..80]), "nothing of the key itself is printed: {said}");
         }
+    }
+
+    #[test]
+    fn a_registry_gets_what_dockers_file_has_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.json");
+        let burn = Options {
+            url: "oci://r.example/debian:12".to_owned(),
+            mirror: vec!["oci://m.example/debian:12".to_owned(), "oci://n.example/debian:12".to_owned()],
+            registry_config: Some(file.clone()),
+            ..burn()
+        };
+        fs::write(&file, r#"{"auths": {"r.example": {"auth": "dTpw"}, "m.example": {"auth": "djpx"}}}"#).unwrap();
+        let found: Vec<String> =
+            source(&burn).unwrap().pull_secrets.into_iter().map(|secret| secret.username).collect();
+        assert_eq!(found, ["u", "v"]);
+        fs::write(&file, r#"{"auths": {"r.example": {"auth": "hunter2"}}}"#).unwrap();
+        let error = source(&burn).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            error.is_refusal() && said.contains("config.json: auth for r.example") && !said.contains("hunter2"),
+            "{said}"
+        );
     }
 
     #[test]

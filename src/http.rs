@@ -14,7 +14,16 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// # Errors
 /// TLS cannot be set up. Missing CA certificates are no error: `http://` works without them.
 pub fn client() -> Result<Client> {
-    build(None)
+    build(&|| builder(None))
+}
+
+/// For requests with a secret in them: what they answer with a redirect is told as it is, and nothing is sent on.
+///
+/// # Errors
+/// As [`client`].
+#[cfg(feature = "agent")]
+pub fn client_that_stays() -> Result<Client> {
+    build(&|| builder(None).redirect(Policy::none()))
 }
 
 /// For long bodies: the answer's header, and then each single read of the body, may take `stall`; the body as a whole
@@ -25,16 +34,16 @@ pub fn client() -> Result<Client> {
 /// # Errors
 /// As [`client`].
 pub fn streaming_client(stall: Duration) -> Result<Client> {
-    build(Some(stall))
+    build(&|| builder(Some(stall)))
 }
 
-fn build(timeout: Option<Duration>) -> Result<Client> {
-    match builder(timeout).build() {
+fn build(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
+    match builder().build() {
         Ok(client) => Ok(client),
         Err(error) => {
             let why = crate::error::Error::with_source(Phase::Control, "TLS", error);
             tracing::warn!("https will not work here, http does: {why}");
-            without_roots(builder(timeout))
+            without_roots(builder())
         }
     }
 }

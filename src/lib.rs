@@ -47,6 +47,7 @@ pub mod operator;
 pub mod pack;
 pub mod plan;
 pub mod problem;
+pub mod pull;
 #[cfg(feature = "agent")]
 pub mod reinstall;
 #[cfg(feature = "agent")]

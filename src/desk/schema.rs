@@ -3,6 +3,7 @@
 //! Fields, kinds and descriptions come from the types themselves; what the types do not say (rules of the format,
 //! other spellings that are read) is in [`rules`].
 
+mod image;
 mod machine;
 mod rules;
 #[cfg(test)]
@@ -32,6 +33,8 @@ pub enum Document {
     Allocation,
     /// A file of `machines/` of `drophammer serve`.
     Machine,
+    /// A file of `images/` of `drophammer serve`.
+    Image,
 }
 
 /// Prints the schema.
@@ -49,6 +52,7 @@ fn of(document: Document) -> Value {
         Document::Layout => generator.into_root_schema_for::<Layout>(),
         Document::Allocation => generator.into_root_schema_for::<Machine>(),
         Document::Machine => return machine::schema(),
+        Document::Image => return image::schema(),
     };
     let mut schema = schema.to_value();
     without_widths(&mut schema);

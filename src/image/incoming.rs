@@ -2,6 +2,7 @@
 //! have in common: its beginning, and how often it may begin.
 
 mod disk;
+mod qcow2;
 mod tree;
 
 use super::flow::{Arriving, Hold, Plain, Reader};

@@ -5,6 +5,7 @@
 //!  get           flow                        tree                  raw
 //! fetch ─┬─> digest
 //!        └─> decode ─> announce ─ ─ ─ ─ ─> untar ──> writers, or  write
+//!                      or qcow2
 //! ```
 //!
 //! What decodes, and what reads a tar, runs in a process of its own that has no power: `worker`. This one has the digest, the files and
@@ -18,6 +19,7 @@ mod flow;
 mod fuzzing;
 mod get;
 mod incoming;
+pub mod qcow2;
 pub mod raw;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -3,7 +3,7 @@
 //! It is this program once more, which is called as [`WORKER`](crate::command::powerless::WORKER). The agent starts one for each stream.
 
 use super::flow::{Inside, Plain, pass_on};
-use super::{raw, tree};
+use super::{qcow2, raw, tree};
 use crate::command::nobody;
 use crate::command::power::{self, GivenUp};
 use std::io;
@@ -26,8 +26,11 @@ pub fn run() -> io::Result<()> {
 
 fn work(inside: Inside, landlock: bool) {
     let plain = inside.plain;
-    inside.work(landlock, raw::require_tree, alone, |mut stream, out, answers| match plain {
+    inside.work(landlock, raw::require_tree, alone, |mut stream, out, answers, pool| match plain {
         Plain::AnyBytes => pass_on(stream, out),
+        Plain::Qcow2 => qcow2::convert(stream, out, pool),
+        Plain::Qcow2Head => qcow2::list(stream, out),
+        Plain::Qcow2Tables => qcow2::check(stream),
         Plain::Tar => {
             let refused = raw::require_tree(stream.look_ahead(raw::KIND_BYTES)?).err();
             tree::announce(stream, refused, out, answers)

@@ -1,6 +1,7 @@
 //! `drophammer image pack`: a directory or a disk image becomes an image that can be served: compressed in frames that several
 //! cores decode, with the digests of its pieces and, given a key, signatures beside it. The same input gives the same bytes.
 
+mod bootable;
 mod disk;
 mod frames;
 mod member;
@@ -43,6 +44,9 @@ pub struct Options {
     /// Of zstd, from fast to small.
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: i32,
+    /// Replace an image of that name.
+    #[arg(long)]
+    pub force: bool,
     /// What was made, as JSON.
     #[arg(long)]
     pub json: bool,
@@ -66,6 +70,8 @@ struct Packed {
     id: Option<String>,
     /// Was there an image of that name before?
     replaced: bool,
+    /// What is not as it is with images that boot.
+    warnings: Vec<String>,
 }
 
 /// Packs an image, and says in one line what was made.
@@ -92,6 +98,13 @@ fn packed(options: &Options) -> Result<Packed> {
     let source = Source::look(&options.source, image)?;
     refuse_other_codec(image)?;
     let replaced = image.exists();
+    if replaced && !options.force {
+        let why = format!("{} is there already: name another output, or say --force to replace it", image.display());
+        return Err(Error::refusal(Phase::Image, why));
+    }
+    let missing = if let Source::Tree = source { bootable::missing(&options.source) } else { None };
+    let warnings: Vec<String> = misnamed(image, &source).into_iter().chain(missing).collect();
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 
     let new = Part(with_suffix(image, ".new"));
     let file = File::create(&new.0).context(Phase::Image, || format!("create {}", new.0.display()))?;
@@ -102,11 +115,7 @@ fn packed(options: &Options) -> Result<Packed> {
             (Some(files), frames)
         }
         Source::Raw => (None, disk::pack(&options.source, frames)?),
-        Source::Qcow2 => {
-            let raw = Part(with_suffix(image, ".new.raw"));
-            disk::from_qcow2(&options.source, &raw.0)?;
-            (None, disk::pack(&raw.0, frames)?)
-        }
+        Source::Qcow2 => (None, disk::pack_qcow2(&options.source, frames)?),
     };
     let written = || format!("write {}", new.0.display());
     let (bytes_in, file) = frames.finish().context(Phase::Image, written)?;
@@ -130,6 +139,7 @@ fn packed(options: &Options) -> Result<Packed> {
         signed_by: signer.map(|signer| signer.id),
         id: options.id.clone(),
         replaced,
+        warnings,
     })
 }
 
@@ -215,10 +225,29 @@ fn refuse_other_codec(image: &Path) -> Result<()> {
     }
 }
 
+/// What the end of a name says that the image is not.
+fn misnamed(image: &Path, source: &Source) -> Option<String> {
+    let name = file_name(image).to_lowercase();
+    let (is, ending) = match source {
+        Source::Tree => ("a tar", "tar.zst"),
+        Source::Raw | Source::Qcow2 => ("a raw disk image", "raw.zst"),
+    };
+    let others: &[&str] = match source {
+        Source::Tree => &["raw", "img", "qcow2", "iso"],
+        Source::Raw | Source::Qcow2 => &["tar", "qcow2", "iso"],
+    };
+    let bare = name.strip_suffix(".zst").or_else(|| name.strip_suffix(".zstd"));
+    let inner = bare.unwrap_or(&name).rsplit_once('.').map(|(_, end)| end);
+    let belied = bare.is_none() || inner.is_some_and(|end| others.contains(&end));
+    belied.then(|| {
+        format!("{} is {is}, compressed with zstd, and its name says otherwise: end it in .{ending}", image.display())
+    })
+}
+
 /// Refuses a source that is, by whatever name, one of the files that packing it replaces.
 fn assert_stays(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
     let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
-    let new = beside.iter().map(|suffix| format!("{suffix}.new")).chain([".new.raw".to_owned()]);
+    let new = beside.iter().map(|suffix| format!("{suffix}.new"));
     let replaced = beside.iter().map(|suffix| (*suffix).to_owned()).chain(new);
     let is_source = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (metadata.dev(), metadata.ino()))

@@ -16,7 +16,15 @@ mod any_tree;
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/trust");
 
 fn options(source: &Path, output: &Path) -> Options {
-    Options { source: source.to_owned(), output: output.to_owned(), key: None, id: None, level: 1, json: false }
+    Options {
+        source: source.to_owned(),
+        output: output.to_owned(),
+        key: None,
+        id: None,
+        level: 1,
+        force: true,
+        json: false,
+    }
 }
 
 fn with_key(options: Options, key: &str) -> Options {
@@ -144,6 +152,50 @@ fn what_is_refused_is_told_from_what_fails() {
 }
 
 #[test]
+fn an_image_is_replaced_when_that_is_said() {
+    let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
+    let image = out.path().join("image.tar.zst");
+    let options = Options { force: false, ..options(tree.path(), &image) };
+    packed(&options).unwrap();
+    let before = fs::read(&image).unwrap();
+    fs::write(tree.path().join("new"), "new").unwrap();
+    let error = packed(&options).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("is there already: name another output"), "{error}");
+    assert!(fs::read(&image).unwrap() == before);
+    assert!(packed(&Options { force: true, ..options }).unwrap().replaced);
+    assert!(fs::read(&image).unwrap() != before);
+}
+
+#[test]
+fn what_cannot_boot_and_what_is_called_otherwise_is_warned_of() {
+    let (tree, out) = (small_tree(&NAMES), tempfile::tempdir().unwrap());
+    let disk = out.path().join("disk");
+    fs::write(&disk, noise(5000)).unwrap();
+    for (source, name, says) in [
+        (tree.path(), "image.tar.zst", ""),
+        (tree.path(), "image.zst", ""),
+        (
+            tree.path(),
+            "image.tar",
+            "image.tar is a tar, compressed with zstd, and its name says otherwise: end it in .tar.zst",
+        ),
+        (tree.path(), "image.raw.zst", "image.raw.zst is a tar"),
+        (tree.path(), "debian-12.0.20261101", "and its name says otherwise"),
+        (&disk, "image.raw.zst", ""),
+        (&disk, "image.img.ZST", ""),
+        (&disk, "image.qcow2.zst", "is a raw disk image, compressed with zstd"),
+        (&disk, "image.tar.zst", "end it in .raw.zst"),
+    ] {
+        let warnings = packed(&options(source, &out.path().join(name))).unwrap().warnings;
+        let (mut names, others): (Vec<_>, Vec<_>) = warnings.into_iter().partition(|text| text.contains("its name"));
+        let named = names.pop().unwrap_or_default();
+        assert!(named.contains(says) && named.is_empty() == says.is_empty(), "{name}: {named}");
+        let of_tree = others.iter().any(|text| text.contains("has neither a kernel nor an init"));
+        assert_eq!((of_tree, others.len()), (source == tree.path(), usize::from(source == tree.path())), "{others:?}");
+    }
+}
+
+#[test]
 fn a_source_that_would_be_replaced_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("disk.raw");
@@ -151,7 +203,6 @@ fn a_source_that_would_be_replaced_is_refused_and_left_alone() {
     let names = [
         "disk.raw",
         "disk.raw.new",
-        "disk.raw.new.raw",
         "disk.raw.manifest",
         "disk.raw.manifest.new",
         "disk.raw.sha256",

@@ -9,7 +9,7 @@ use crate::marker::{MarkedDisk, Marker};
 pub fn reach(request: &Request, burned: &[Operation]) -> OfRun {
     let onto = burned.iter().find_map(raw);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
-    OfRun::ReachImage { name, url, image: request.assigned.allocation.image.clone(), onto: onto.cloned() }
+    OfRun::ReachImage { name, url, image: Box::new(request.assigned.allocation.image.clone()), onto: onto.cloned() }
 }
 
 fn raw(operation: &Operation) -> Option<&BurnDisk> {

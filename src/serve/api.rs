@@ -184,6 +184,7 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             url: if *installs { place } else { String::new() },
             mirrors: if *installs { image.mirrors.clone() } else { Vec::new() },
             digest: image.digest.clone().filter(|_| *installs),
+            pull_secrets: if with_secrets { image.pull_secrets.clone() } else { Vec::new() },
             finish: image.finish,
         },
         filesystemlayout: layout.clone(),

@@ -7,6 +7,7 @@ use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
+use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
 use super::state::{FileStamp, Standing, State};
 use crate::layout::{self, Layout, set::Set};
@@ -74,6 +75,7 @@ pub struct Loader {
     machines: Folder<Machine>,
     layouts: Folder<Layout>,
     images: Folder<Image>,
+    registries: Registries,
     /// Of the image files, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
@@ -98,6 +100,7 @@ impl Loader {
             machines: Folder::new(dir.join("machines"), input::machine),
             layouts: Folder::new(dir.join("layouts"), read_layout),
             images: Folder::new(dir.join("images"), input::image),
+            registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
             definitions,
@@ -130,6 +133,7 @@ impl Loader {
         changed |= self.layouts.look();
         changed |= self.images.look();
         changed |= self.definitions.look();
+        changed |= self.registries.look();
         changed |= self.digests.try_again();
         let stamps: Vec<_> = self.image_paths().iter().map(|path| digest::stamp(path).ok()).collect();
         changed |= stamps != self.stamps;
@@ -161,6 +165,7 @@ impl Loader {
         problems.extend(set.collisions().iter().map(|collision| format!("layouts/: {collision}")));
         let images = self.images.in_force(&mut problems);
         let images = unique("image", images, |image| &image.id, &mut problems);
+        problems.extend(self.registries.problem());
         let mut directory = Directory::default();
         // Those without a digest, because it is being computed or cannot be, leave their machines waiting.
         let mut ready = BTreeMap::new();
@@ -178,6 +183,7 @@ impl Loader {
                 image.digest = digest.ok().flatten();
                 usable = image.digest.is_some();
             }
+            problems.extend(self.registries.open(&mut image).map(|why| format!("{}: {why}", path.display())));
             ready.insert(id, usable.then_some(image));
         }
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();

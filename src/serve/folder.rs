@@ -152,14 +152,18 @@ pub fn has_machines(dir: &Path) -> bool {
     }
 }
 
-/// The files of machines that hold secrets and that everybody may read.
+/// The files of machines and images that hold secrets and that everybody may read.
 pub fn readable_secrets(folder: &Path) -> Vec<PathBuf> {
-    const SECRETS: [&str; 3] = ["user_data:", "console_password:", "vpn:"];
+    const SECRETS: [&str; 4] = ["user_data:", "console_password:", "vpn:", "pull_secret:"];
     let has_secrets =
         |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
-    let is_open = |path: &PathBuf| fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0);
-    let files = listed(folder).unwrap_or_default().into_iter().filter(is_open);
+    let files = listed(folder).unwrap_or_default().into_iter().filter(|path| is_readable(path));
     files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
+}
+
+/// Docker's file holds nothing else.
+pub fn is_readable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
 }
 
 pub fn say(path: &Path, why: &str, has_good: bool) -> String {
@@ -216,7 +220,8 @@ mod tests {
         write("b.yaml", "id: b\nallocation:\n  user_data: x\n", 0o640);
         write("c.yaml", "id: c\n# no user_data: here\n", 0o644);
         let password = write("d.yaml", "id: d\nallocation:\n  console_password: x\n", 0o604);
-        assert_eq!(readable_secrets(dir.path()), [open, password]);
+        let registry = write("e.yaml", "id: e\npull_secret: {username: u, password: p}\n", 0o644);
+        assert_eq!(readable_secrets(dir.path()), [open, password, registry]);
         assert!(readable_secrets(&dir.path().join("none")).is_empty());
     }
 

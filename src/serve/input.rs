@@ -4,6 +4,7 @@ mod all;
 mod network;
 mod node;
 pub mod os;
+mod secret;
 
 pub use node::{at, nearest};
 
@@ -11,6 +12,7 @@ use super::definitions::Settled;
 use super::ipxe;
 use crate::allocation::{BootOrder, Finish, wrong_argument};
 use crate::definition::Os;
+use crate::pull::PullSecret;
 use crate::steps::Erase;
 use marked_yaml::{Span, Spanned};
 use node::{field, json, parse, place, read};
@@ -126,6 +128,8 @@ pub struct Image {
     /// URLs of other places with the same image.
     pub mirrors: Vec<String>,
     pub digest: Option<String>,
+    /// What opens the registries of the URL and the mirrors.
+    pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<Finish>,
 }
 
@@ -163,6 +167,7 @@ struct RawImage {
     #[serde(default)]
     mirrors: Vec<Spanned<String>>,
     digest: Option<Spanned<String>>,
+    pull_secret: Option<secret::Raw>,
     finish: Option<Finish>,
 }
 
@@ -262,7 +267,9 @@ fn locked(given: &str) -> Result<Option<String>, String> {
 /// # Errors
 /// As [`machine`].
 pub fn image(text: &str) -> Result<Image, String> {
-    let raw: RawImage = read(&parse(text)?)?;
+    let node = parse(text)?;
+    field(&node, "pull_secret").map_or(Ok(()), secret::refuse_word)?;
+    let raw: RawImage = read(&node)?;
     let location = match (&raw.url, &raw.file) {
         (Some(url), None) if is_place(url) => Location::Url(url.to_string()),
         (Some(url), None) => return Err(at(url, &format!("the url is neither {PLACES}"))),
@@ -291,9 +298,11 @@ pub fn image(text: &str) -> Result<Image, String> {
     if raw.id.trim().is_empty() {
         return Err(at(&raw.id, "the image's id is empty"));
     }
+    let pull_secret = raw.pull_secret.map(|secret| secret.checked(raw.url.as_ref())).transpose()?;
     let digest = raw.digest.map(|digest| digest.to_lowercase());
     let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
-    Ok(Image { id: raw.id.to_string(), name: raw.name, at: location, mirrors, digest, finish: raw.finish })
+    let (id, pull_secrets) = (raw.id.to_string(), pull_secret.into_iter().collect());
+    Ok(Image { id, name: raw.name, at: location, mirrors, digest, pull_secrets, finish: raw.finish })
 }
 
 /// Where the agent can get an image from.

@@ -32,6 +32,7 @@ mod patient;
 mod peers;
 pub mod preview;
 mod promise;
+mod registries;
 mod resolve;
 mod state;
 mod survive;
@@ -193,7 +194,9 @@ impl Server {
             watch.problem(format!("{} is not there, so no machine can boot the ramdisk", name.display()));
         }
 
-        for path in folder::readable_secrets(&options.dir.join("machines")) {
+        let secrets = ["machines", "images"].map(|name| folder::readable_secrets(&options.dir.join(name)));
+        let registries = Some(options.dir.join("registries.json")).filter(|path| folder::is_readable(path));
+        for path in secrets.into_iter().flatten().chain(registries) {
             let what = "holds secrets, and everybody on this host can read it";
             watch.problem(format!("{} {what}: chmod o-r {0}", path.display()));
         }

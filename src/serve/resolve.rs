@@ -160,6 +160,7 @@ fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
         at: Location::File(id),
         mirrors: Vec::new(),
         digest: None,
+        pull_secrets: Vec::new(),
         finish: None,
     }
 }

@@ -24,9 +24,9 @@ const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
 impl Session {
     pub(super) fn reach_image(&mut self, name: &str, image: &allocation::Image, onto: Option<&BurnDisk>) -> Result<()> {
         let super::Trust { keys, minimum } = self.trust.clone();
-        let allocation::Image { id, url, mirrors, digest, .. } = image.clone();
+        let allocation::Image { id, url, mirrors, digest, pull_secrets, .. } = image.clone();
         let digest = image::given_digest(digest.as_deref(), &url)?;
-        let source = image::Source { url, id: Some(id), mirrors, digest, keys, minimum };
+        let source = image::Source { url, id: Some(id), mirrors, digest, pull_secrets, keys, minimum };
         let reached = image::reach(&source)?;
         let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         let signed = match (&reached.signed_by, &reached.signed_as) {

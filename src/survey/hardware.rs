@@ -129,7 +129,7 @@ mod tests {
         for (card, shown) in
             [("eth0", "52:54:00:00:00:01"), ("eth1", "52:54:00:00:00:01"), ("bond0", "52:54:00:00:00:01")]
         {
-            tree.write(&format!("sys/class/net/{card}/address"), &format!("{shown}\n"));
+            tree.write(&format!("sys/class/net/{card}/address"), format!("{shown}\n"));
         }
         for card in ["eth0", "eth1"] {
             tree.write(&format!("sys/class/net/{card}/device/vendor"), "0x1af4\n");

@@ -10,7 +10,7 @@ use super::worker::{Line, Worker};
 use super::{BUFFER_BYTES, BUFFERS};
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// What feeds the flow: the bytes of one stream, wherever they come from.
@@ -39,9 +39,18 @@ pub struct Told {
     bytes: AtomicU64,
     resumed: AtomicU32,
     start_over: Mutex<Option<String>>,
+    beginning: OnceLock<Vec<u8>>,
 }
 
+/// So much of a stream is remembered.
+const BEGINNING_BYTES: usize = 8;
+
 impl Told {
+    /// The first bytes as they travel. They are known when anything was decoded.
+    pub fn beginning(&self) -> &[u8] {
+        self.beginning.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// Fetched so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -123,6 +132,7 @@ fn fetch_all(mut feed: Box<dyn Feed>, told: &Told, clock: &Clock, pool: &Pool, t
         let (got, end) = fill(&mut feed, &mut filling);
         told.fetched(got as u64);
         told.resumed.store(feed.resumed(), Ordering::Relaxed);
+        told.beginning.get_or_init(|| filling[..got.min(BEGINNING_BYTES)].to_vec());
         if got > 0 {
             let chunk = filling.filled(got);
             let sent = to_digest.send(chunk.clone(), clock).and_then(|()| to_decode.send(chunk, clock));

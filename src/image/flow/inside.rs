@@ -63,23 +63,21 @@ impl Inside {
         let packed = Span::map(packed, Region::Packed, PACKED_BYTES, false)?;
         let arena = Span::map(plain, Region::Plain, PLAIN_BYTES, true)?;
         let pool = Pool::within(arena, PLAIN_BUFFERS, PLAIN_BUFFER_BYTES);
-        let plain = match packet[..length] {
-            [0] => Plain::Tar,
-            [1] => Plain::AnyBytes,
-            _ => return Err(io::Error::other("the order is none")),
-        };
+        let plain =
+            Plain::of(packet[0]).filter(|_| length == 1).ok_or_else(|| io::Error::other("the order is none"))?;
         let returned = Arc::new(Returned(File::from(returned)));
         Ok(Inside { wire, plain, packed, pool, returned, lent: Arc::default() })
     }
 
-    /// Decodes, and hands what comes out to `rest`, which sends on what it makes of it, with the answers to what it asks.
+    /// Decodes, and hands what comes out to `rest`, which sends on what it makes of it, with the answers to what it asks and with
+    /// buffers that need not be copied on the way.
     /// `alone` is called when nobody listens any more.
     pub fn work(
         self,
         landlock: bool,
         refuse: Refuse,
         alone: fn(),
-        rest: impl FnOnce(Reader, &mut Out, &mpsc::Receiver<[u64; 2]>) -> io::Result<()>,
+        rest: impl FnOnce(Reader, &mut Out, &mpsc::Receiver<[u64; 2]>, &Pool) -> io::Result<()>,
     ) {
         let mut out = self.out();
         let stages = Stages::start();
@@ -94,12 +92,16 @@ impl Inside {
         });
         let source = Reader::new(receiver, stages.clock("decode"));
         let (to_last, of_decode) = pipe(PLAIN_BUFFERS);
-        let counted = stages.clone();
-        thread::spawn(move || decode::decode(source, plain, refuse, &pool, &counted, to_last));
-        let clock = if plain == Plain::Tar { stages.clock("untar") } else { Arc::default() };
+        let (counted, made) = (stages.clone(), pool.clone());
+        thread::spawn(move || decode::decode(source, plain, refuse, &made, &counted, to_last));
+        let clock = match plain {
+            Plain::Tar => stages.clock("untar"),
+            Plain::Qcow2 => stages.clock("convert"),
+            _ => Arc::default(),
+        };
         // Who does not listen needs no end.
         let _ = out.event(&Event::Ready { landlock }).and_then(|()| out.flush()).and_then(|()| {
-            match rest(Reader::new(of_decode, clock), &mut out, &answers) {
+            match rest(Reader::new(of_decode, clock), &mut out, &answers, &pool) {
                 Ok(()) => out.end(&stages),
                 Err(error) => out.fail(&error),
             }

@@ -32,9 +32,9 @@ pub use held::Hold;
 pub use inside::{Inside, Outlet, pass_on};
 pub use progress::{Meter, telling};
 pub use reader::Reader;
-pub use ring::Chunk;
+pub use ring::{Chunk, Filling, Pool};
 #[cfg(test)]
-pub use ring::{Pool, Sender, pipe};
+pub use ring::{Sender, pipe};
 pub use room::too_little_for;
 pub use stages::{Average, Clock, Stages};
 pub use wire::{Words, add_text};

@@ -107,8 +107,7 @@ impl Worker {
         seal(&packed_file)?;
         let plain_span = Span::map(&plain_file, Region::Plain, PLAIN_BYTES, false)?;
         let (returned, returns) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-        let kind = if plain == Plain::Tar { 0 } else { 1 };
-        wire.send_with(&[kind], &[packed_file.as_fd(), plain_file.as_fd(), returns.as_fd()])?;
+        wire.send_with(&[plain.number()], &[packed_file.as_fd(), plain_file.as_fd(), returns.as_fd()])?;
         let lent = Arc::<Lent>::default();
         let held = lent.clone();
         thread::spawn(move || give_back(File::from(returned), &held));

@@ -16,6 +16,7 @@ use super::{Part, file};
 use crate::error::{Error, Phase};
 use crate::http::is_passing;
 use crate::image::flow::Feed;
+use crate::pull::Secret;
 use places::{Failure, Lost, Opened, Places, for_good, not_from_here};
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
@@ -42,7 +43,7 @@ pub struct Fetch {
     /// Bytes handed on so far.
     position: u64,
     total: Option<u64>,
-    authorization: Option<String>,
+    authorization: Option<Secret>,
     /// Rounds through all places.
     failures: u32,
     /// Places of this round that have failed already.
@@ -132,7 +133,7 @@ impl Fetch {
         }
         let mut response = self.ask(&url)?;
         if let (StatusCode::UNAUTHORIZED, Some(_)) = (response.status(), self.authorization()) {
-            let renewed = renewed(&self.client, &url, &response, &self.pace);
+            let renewed = renewed(&self.client, &url, &response, self.image.pull_secret.as_ref(), &self.pace);
             self.authorization = Some(renewed.map_err(|error| for_good(error.to_string()))?);
             response = self.ask(&url)?;
         }
@@ -141,7 +142,7 @@ impl Fetch {
     }
 
     /// It belongs to the first place alone.
-    fn authorization(&self) -> Option<&String> {
+    fn authorization(&self) -> Option<&Secret> {
         self.authorization.as_ref().filter(|_| self.places.is_first())
     }
 
@@ -149,7 +150,7 @@ impl Fetch {
     fn ask(&self, url: &str) -> Opened<Response> {
         let mut request = self.client.get(url);
         if let Some(authorization) = self.authorization() {
-            request = request.header(AUTHORIZATION, authorization);
+            request = request.header(AUTHORIZATION, authorization.reveal());
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));

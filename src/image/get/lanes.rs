@@ -17,6 +17,7 @@ pub use choice::{Choice, Rules};
 
 use super::look::header;
 use crate::error::{Error, Phase};
+use crate::pull::Secret;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
@@ -32,7 +33,7 @@ pub struct Asked {
     /// Over HTTP/1: with HTTP/2 all requests would go through one connection.
     pub client: Client,
     pub url: String,
-    pub authorization: Option<String>,
+    pub authorization: Option<Secret>,
     /// A strong one, which each answer must have; `None` where the pieces are verified by a manifest.
     pub etag: Option<String>,
     /// From here to the end of the image.
@@ -160,8 +161,9 @@ impl Work {
     fn fetch(&self, piece: u64, first: u64, last: u64) -> Arrived {
         let asked = &self.asked;
         let mut request = asked.client.get(&asked.url).header(RANGE, format!("bytes={first}-{last}"));
-        for (name, value) in [(AUTHORIZATION, &asked.authorization), (IF_RANGE, &asked.etag)] {
-            request = value.iter().fold(request, |request, value| request.header(name.clone(), value.as_str()));
+        let authorization = asked.authorization.as_ref().map(Secret::reveal);
+        for (name, value) in [(AUTHORIZATION, authorization), (IF_RANGE, asked.etag.as_deref())] {
+            request = value.iter().fold(request, |request, value| request.header(name.clone(), *value));
         }
         let said =
             |error: reqwest::Error| Error::with_source(Phase::Image, "no answer", error.without_url()).to_string();

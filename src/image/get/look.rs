@@ -3,6 +3,7 @@
 use super::file;
 use super::retry::Pace;
 use crate::error::{Context, Error, Phase, Result};
+use crate::pull::Secret;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use reqwest::{Method, StatusCode, Url};
@@ -37,11 +38,11 @@ pub fn look(client: &Client, url: &Url, pace: &Pace) -> Result<Look> {
 ///
 /// # Errors
 /// Nobody answers.
-pub fn see(client: &Client, url: &Url, authorization: Option<&str>, pace: &Pace) -> Result<Seen> {
+pub fn see(client: &Client, url: &Url, authorization: Option<&Secret>, pace: &Pace) -> Result<Seen> {
     let what = asking(url);
     let request = |method| {
         let request = client.request(method, url.clone());
-        authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, *value))
+        authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, value.reveal()))
     };
     let head = pace.ask(&what, || request(Method::HEAD))?;
     if head.status() == StatusCode::OK {

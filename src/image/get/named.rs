@@ -76,13 +76,14 @@ pub fn check(named: Option<&str>, wanted: Option<&str>, minimum: &Minimum) -> Re
         return match minimum.0.is_empty() {
             true => Ok(()),
             false => Err("what is signed names no image, so nobody knows how old it is, and old ones are not installed here: pack it \
-                          again with --id OS-VERSION"
+                          again with --id OS-VERSION, or sign it with cosign sign -a image=OS-VERSION"
                 .to_owned()),
         };
     };
     if let Some(wanted) = wanted.filter(|wanted| !is_meant(named, wanted)) {
         return Err(format!(
-            "it is signed as {named}, and {wanted} is to be installed: correct the URL of {wanted}, or pack the image with --id {wanted}"
+            "it is signed as {named}, and {wanted} is to be installed: correct the URL of {wanted}, or pack the image with --id {wanted}; one in a registry is \
+             signed with -a image={wanted}"
         ));
     }
     if minimum.0.is_empty() {

@@ -27,8 +27,8 @@ pub fn reach(client: &Client, source: &Source, pace: &Pace) -> Result<Reached> {
         let text = format!("{}: only registries can be the mirrors of an image in a registry", source.url);
         return Err(Error::refusal(Phase::Image, text));
     }
-    if in_registries != 0 && !source.keys.0.is_empty() {
-        let text = "images in registries have no signature that is known here, and only signed images are taken";
+    if in_registries != 0 && !source.keys.0.is_empty() && source.keys.cosign().next().is_none() {
+        let text = "images in registries are signed by cosign, and there is no key of cosign's here; only signed images are taken";
         return Err(Error::refusal(Phase::Image, format!("{}: {text}", source.url)));
     }
     if let [alone] = &places[..] {
@@ -73,7 +73,7 @@ fn place(url: &str) -> Result<Place> {
 fn reach_at(client: &Client, place: &Place, source: &Source, pace: &Pace) -> Result<Reached> {
     match place {
         Place::Stream(url) => reach_stream(client, url, source, pace),
-        Place::Registry(reference) => oci::reach(client, reference, source.digest.as_ref(), pace),
+        Place::Registry(reference) => oci::reach(client, reference, source, pace),
     }
 }
 
@@ -98,6 +98,7 @@ fn reach_stream(client: &Client, url: &Url, source: &Source, pace: &Pace) -> Res
         etag,
         digest: digest.clone(),
         authorization: None,
+        pull_secret: None,
         manifest,
     };
     Ok(Reached { url, digest, parts: vec![part], layered: false, signed_by, signed_as })

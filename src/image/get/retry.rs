@@ -66,6 +66,19 @@ impl Pace {
         }
     }
 
+    /// The same for any answer that will not change by asking again, of which `take` reads what is wanted.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn take<T>(
+        &self,
+        what: &str,
+        request: impl Fn() -> RequestBuilder,
+        take: impl Fn(Response) -> io::Result<T>,
+    ) -> Result<T> {
+        self.until_final(what, request, take)
+    }
+
     fn until_final<T>(
         &self,
         what: &str,

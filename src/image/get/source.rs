@@ -5,6 +5,7 @@ use super::named::Minimum;
 use super::trust::Keys;
 use crate::error::{Error, Phase, Result};
 use crate::image::flow::{Digest, Kind};
+use crate::pull::{PullSecret, Secret};
 use std::sync::Arc;
 
 /// An image as the allocation names it.
@@ -18,6 +19,8 @@ pub struct Source {
     pub mirrors: Vec<String>,
     /// Of an OCI image that of its manifest; without one what lies beside the image is looked for. See [`given_digest`].
     pub digest: Option<Digest>,
+    /// What opens the registries that want a password.
+    pub pull_secrets: Vec<PullSecret>,
     /// Who may have signed it. With any key a signature is required.
     pub keys: Keys,
     /// What is signed may be no older.
@@ -66,7 +69,9 @@ pub struct Part {
     /// Of the stream as it travels.
     pub digest: Digest,
     /// The value of the `Authorization` header, where there is one.
-    pub authorization: Option<String>,
+    pub authorization: Option<Secret>,
+    /// What another such value is had with, when this one has expired.
+    pub pull_secret: Option<PullSecret>,
     /// Digests of its pieces: with them bytes are verified before they are handed on.
     pub manifest: Option<Arc<Manifest>>,
 }

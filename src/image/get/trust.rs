@@ -1,10 +1,11 @@
 //! Whether an image is one that somebody we trust has signed. What is signed lies beside the image and names its digest, so
 //! that this is known before the first byte of the image is fetched.
 
+use super::key::PublicKey;
 use super::manifest::Manifest;
-pub use super::minisign::PublicKey;
 use super::minisign::Signature;
 use super::named::{self, Minimum};
+use super::{cosign, minisign};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::flow::{Digest, Kind};
 use std::path::{Path, PathBuf};
@@ -66,24 +67,35 @@ impl Keys {
         for file in files(directory)? {
             let wrong = |why: String| bad(format!("{}: {why}", file.display()));
             if file.extension().is_none_or(|extension| extension != "pub") {
-                return Err(wrong("only *.pub files of minisign belong there".to_owned()));
+                return Err(wrong("only *.pub files of minisign and cosign belong there".to_owned()));
             }
             let text =
                 std::fs::read_to_string(&file).context(Phase::Settings, || format!("read {}", file.display()))?;
-            keys.push(key_of(&text).map_err(wrong)?);
+            keys.push(text.parse().map_err(wrong)?);
         }
         let (named, own) = keys.split_at(named.len());
         if own.is_empty() {
             return Ok(Keys(named.to_vec()));
         }
         for key in named.iter().filter(|key| !own.contains(key)) {
-            tracing::warn!("key {} of the kernel command line is not trusted: the ramdisk has keys of its own", key.id);
+            tracing::warn!("key {key} of the kernel command line is not trusted: the ramdisk has keys of its own");
         }
         Ok(Keys(own.to_vec()))
     }
 
+    /// Those for what lies beside images, and for machines' files.
+    fn minisign(&self) -> impl Iterator<Item = &minisign::PublicKey> {
+        self.0.iter().filter_map(PublicKey::minisign)
+    }
+
+    /// Those for images in registries.
+    pub fn cosign(&self) -> impl Iterator<Item = &cosign::PublicKey> {
+        self.0.iter().filter_map(PublicKey::cosign)
+    }
+
     fn ids(&self) -> String {
-        self.0.iter().map(|key| key.id.to_string()).collect::<Vec<_>>().join(", ")
+        let ids: Vec<String> = self.minisign().map(|key| key.id.to_string()).collect();
+        if ids.is_empty() { "no key of minisign's".to_owned() } else { ids.join(", ") }
     }
 
     /// The signature of this text, by one of these keys.
@@ -95,7 +107,7 @@ impl Keys {
         let signature: Signature =
             signature.parse().map_err(|why| refused(format!("{url}{SIGNATURE} is no signature of minisign: {why}")))?;
         let id = signature.key;
-        let same_id: Vec<_> = self.0.iter().filter(|key| key.id == id).collect();
+        let same_id: Vec<_> = self.minisign().filter(|key| key.id == id).collect();
         if same_id.is_empty() {
             let trusted = self.ids();
             return Err(refused(format!("{url} is signed by key {id}; the keys that are trusted here are {trusted}")));
@@ -106,15 +118,6 @@ impl Keys {
         }
         tracing::info!("{url} is signed by key {id}: {}", signature.comment);
         Ok(signature)
-    }
-}
-
-/// A `.pub` file: a comment, and the key.
-fn key_of(text: &str) -> Result<PublicKey, String> {
-    let mut lines = text.lines().filter(|line| !line.starts_with("untrusted comment:") && !line.trim().is_empty());
-    match (lines.next(), lines.next()) {
-        (Some(line), None) => line.parse(),
-        _ => Err("it does not have exactly one key".to_owned()),
     }
 }
 
@@ -136,6 +139,11 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
 pub fn verified(fetch: FetchSmall, keys: &Keys, image: &Asked) -> Result<Option<Verified>> {
     if keys.0.is_empty() {
         return Ok(unsigned(fetch, image));
+    }
+    if keys.minisign().next().is_none() {
+        let text =
+            "only signed images are taken here, and all keys are cosign's, which are for images in registries (oci://)";
+        return Err(refused(format!("{}: {text}", image.url)));
     }
     for suffix in [MANIFEST, SHA256] {
         let url = beside(image.url, suffix);

@@ -14,6 +14,7 @@ impl Incoming {
     /// It is not what is wanted, or its beginning cannot be had.
     pub fn require_disk(&mut self, disk: &Disk, expected: &Expected) -> Result<()> {
         self.only_part()?;
+        self.look_for_qcow2()?;
         self.look(&|stream: &mut Reader| {
             // A copy: the worker could change it while it is looked at.
             let head = stream.look_ahead(HEAD_BYTES)?.to_vec();
@@ -22,7 +23,7 @@ impl Incoming {
     }
 
     /// A raw image is one stream.
-    fn only_part(&self) -> Result<&Part> {
+    pub(super) fn only_part(&self) -> Result<&Part> {
         let Reached { url, parts, .. } = &self.reached;
         match parts.as_slice() {
             [part] => Ok(part),

@@ -3,6 +3,7 @@
 use super::{Disk, unique};
 use crate::device::DevicePath;
 use crate::gpt::{PROTECTIVE, SECTORS_BYTES, claimed_end};
+use crate::image::qcow2::MAGIC;
 use crate::storage::fit;
 use std::collections::BTreeMap;
 use std::io;
@@ -26,8 +27,15 @@ pub const KIND_BYTES: usize = 2 * 4096;
 /// # Errors
 /// It begins as a disk does.
 pub fn require_tree(head: &[u8]) -> io::Result<()> {
+    if head.starts_with(&MAGIC) {
+        return Err(refused(QCOW2_FOR_TREE.to_owned()));
+    }
     if is_disk_image(head) { Err(refused(DISK_FOR_TREE.to_owned())) } else { Ok(()) }
 }
+
+/// Said of a qcow2 that is to be unpacked.
+const QCOW2_FOR_TREE: &str =
+    "it is a qcow2: that needs a layout with image: true for the disk that takes it, or a disk and --overwrite";
 
 /// Said of a raw image that is to be unpacked.
 const DISK_FOR_TREE: &str = "it is a raw disk image: that needs a layout with image: true for the disk that takes it, or a disk and --overwrite";
@@ -49,6 +57,10 @@ pub(super) fn is_disk_image(head: &[u8]) -> bool {
 /// Why it cannot.
 pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     let name = &disk.name;
+    // Whoever sends it has not made a disk of it.
+    if head.starts_with(&MAGIC) {
+        return Err(refused("the image is a qcow2 and would be written as it lies".to_owned()));
+    }
     if is_tar(head) {
         return Err(refused(tar_for_disk(name.as_str())));
     }

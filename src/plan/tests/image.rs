@@ -180,8 +180,9 @@ fn the_disk_for_the_image_must_be_there_and_writable() {
 
 #[test]
 fn the_image_is_reached_by_its_whole_url_and_printed_without_its_secrets() {
-    let image =
-        crate::allocation::Image { url: "https://me:hunter2@h/i.zst?sig=secret".to_owned(), ..Default::default() };
+    let secret = crate::pull::PullSecret { password: crate::pull::Secret::new("hunter2"), ..Default::default() };
+    let url = "https://me:hunter2@h/i.zst?sig=secret".to_owned();
+    let image = crate::allocation::Image { url, pull_secrets: vec![secret], ..Default::default() };
     let allocation = Allocation { image, user_data: "secret".to_owned(), ..Allocation::default() };
     let request = crate::assigned::request(&Machine::default(), "m-1", &allocation, &[]);
     let plan = super::super::make(&layout(), &machine(), request, &mut counting()).unwrap();

@@ -107,7 +107,7 @@ pub enum OfRun {
         url: String,
         /// All places, with their secrets.
         #[serde(skip)]
-        image: Image,
+        image: Box<Image>,
         /// The disk that takes a raw image. An image that is not made for it is refused here.
         #[serde(skip)]
         onto: Option<BurnDisk>,

@@ -43,11 +43,19 @@ async fn in_earnest(dir: TempDir) -> Running {
     Running::start_with(dir, &options, &around, 10_000).await
 }
 
+const SECRETS: [&str; 5] = ["the-user-data", "the-password", "the-key", "the-pull-secret", "the-mirrors-secret"];
+
 fn with_secrets() -> TempDir {
     let dir = with_images();
     let more = "  user_data: the-user-data\n  console_password: the-password\n  vpn: {auth_key: the-key}\n";
     std::fs::write(dir.path().join("machines/one.yaml"), machine_file(ONE, "one", "52:54:00:00:00:01", "a1", more))
         .unwrap();
+    let image = "id: debian-12\nurl: oci://r.example/debian:12\nmirrors: [oci://m.example/debian:12]\n\
+                 pull_secret: {username: robot, password: the-pull-secret}\n";
+    std::fs::write(dir.path().join("images/debian.yaml"), image).unwrap();
+    // user:the-mirrors-secret
+    let registries = r#"{"auths": {"m.example": {"auth": "dXNlcjp0aGUtbWlycm9ycy1zZWNyZXQ="}}}"#;
+    std::fs::write(dir.path().join("registries.json"), registries).unwrap();
     dir
 }
 
@@ -141,24 +149,26 @@ async fn secrets_are_for_a_boot_that_has_registered_and_not_begun() {
     let secrets = async |token: &str| {
         let given = server.call(token, "GET", &path, &Value::Null).await;
         assert_eq!(given.status, 200);
-        ["the-user-data", "the-password", "the-key"].map(|secret| given.text().contains(secret))
+        SECRETS.map(|secret| given.text().contains(secret))
     };
-    assert_eq!(secrets(&token).await, [true; 3]);
+    assert_eq!(secrets(&token).await, [true; 5]);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().user_data, "the-user-data");
     // The answer may have been lost.
-    assert_eq!(secrets(&token).await, [true; 3]);
+    assert_eq!(secrets(&token).await, [true; 5]);
     assert_eq!(server.begin(&token, "").await, 200);
-    assert_eq!(secrets(&token).await, [false; 3]);
+    assert_eq!(secrets(&token).await, [false; 5]);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().user_data, "");
     // Another attempt has them again.
     let next = server.token(ONE).await;
-    assert_eq!(secrets(&next).await, [true; 3]);
+    assert_eq!(secrets(&next).await, [true; 5]);
     server.report(ONE, &next, "a1", true).await;
+    let said = server.heard.text();
+    assert!(SECRETS.iter().all(|secret| !said.contains(secret)), "{said}");
     let dir = server.stop().await;
     for name in ["drophammer.sqlite", "drophammer.sqlite-wal"] {
         let bytes = std::fs::read(dir.path().join(name)).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        for secret in ["s3cret", "the-password", "the-key", "the-user-data"] {
+        for secret in [&SECRETS[..], &["s3cret"]].concat() {
             assert!(!text.contains(secret), "{secret} is in {name}");
         }
     }

@@ -190,7 +190,8 @@ fn make_own(
     let made = thread::scope(|scope| {
         let keys = needs_keys.then(|| scope.spawn(|| identity::make_host_keys(root, &chroot)));
         let booting = run();
-        let panicked = |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; its words are on the console"));
+        let panicked =
+            |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; its words are on the console"));
         let keys = keys.map_or(Ok(()), |keys| keys.join().unwrap_or_else(panicked));
         booting.and_then(|booting| keys.map(|()| booting))
     });

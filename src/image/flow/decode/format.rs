@@ -25,6 +25,24 @@ pub enum Plain {
     Tar,
     /// Whatever it is: a disk has no magic number of its own.
     AnyBytes,
+    /// The same, of a qcow2: it becomes the disk that it is.
+    Qcow2,
+    /// Its beginning, for where its tables are.
+    Qcow2Head,
+    /// Its beginning and its tables, for whether they have an order.
+    Qcow2Tables,
+}
+
+impl Plain {
+    const ALL: [Plain; 5] = [Plain::Tar, Plain::AnyBytes, Plain::Qcow2, Plain::Qcow2Head, Plain::Qcow2Tables];
+
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub fn of(number: u8) -> Option<Plain> {
+        Plain::ALL.into_iter().find(|plain| plain.number() == number)
+    }
 }
 
 impl Format {

@@ -118,9 +118,9 @@ impl Decoding<'_, '_> {
             ))),
             None if start.is_empty() => Err(damaged("the image is empty")),
             None if found.is_none() => match self.plain {
-                Plain::AnyBytes if position == 0 => Ok(Some(Format::Plain)),
-                Plain::AnyBytes => Err(format::unknown(start)),
                 Plain::Tar => (self.refuse)(start).and(Err(format::unknown(start))),
+                _ if position == 0 => Ok(Some(Format::Plain)),
+                _ => Err(format::unknown(start)),
             },
             _ => Ok(found),
         }

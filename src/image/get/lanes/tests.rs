@@ -173,7 +173,7 @@ fn small_images_and_those_that_nothing_proves_come_as_one_stream() {
 fn lanes_show_the_authorization_that_the_first_place_wants() {
     let body = noise(300_000);
     let server = good(&body);
-    let image = Part { authorization: Some("Bearer token".to_owned()), ..part(&[&server]) };
+    let image = Part { authorization: Some(crate::pull::Secret::new("Bearer token")), ..part(&[&server]) };
     assert!(fetch_part(&image, &eager(0.0)).bytes.unwrap() == body);
     let requests = server.requests();
     assert!(requests.len() > 10);

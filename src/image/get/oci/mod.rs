@@ -4,6 +4,7 @@
 mod document;
 mod reference;
 mod registry;
+mod signed;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -12,22 +13,30 @@ pub use reference::Reference;
 pub use token::renewed;
 
 use super::retry::Pace;
-use super::{Part, Reached};
+use super::{Part, Reached, Source};
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::flow::{Digest, Kind};
+use crate::pull;
 use document::{Descriptor, Document, Layers};
 use registry::Registry;
 use reqwest::Url;
 use reqwest::blocking::Client;
+use signed::signed;
 
-/// Asks for manifest and layers. `given` is the digest of the manifest, or of the index that it was found in.
+/// Asks for manifest and layers, and who has signed them. The source's digest is that of the manifest, or of the index that it was
+/// found in.
 ///
 /// # Errors
-/// The registry does not answer, wants a password, or has no such image for this architecture; the image is not one to
-/// unpack; a digest or a size is not what was promised.
-pub fn reach(client: &Client, reference: &Reference, given: Option<&Digest>, pace: &Pace) -> Result<Reached> {
+/// The registry does not answer, wants a password that nobody has given, or has no such image for this architecture; the image is not
+/// one to unpack, or nobody whose key is here has signed it; a digest or a size is not what was promised.
+pub fn reach(client: &Client, reference: &Reference, source: &Source, pace: &Pace) -> Result<Reached> {
     let fail = |why: String| Error::new(Phase::Image, format!("{}: {why}", reference.url));
-    let mut registry = Registry::new(client, reference, pace);
+    let secret = pull::for_url(&source.pull_secrets, &reference.url);
+    if secret.is_some() && reference.is_in_the_clear() {
+        let why = "a pull secret goes over https alone: everybody on the way could read it";
+        return Err(Error::refusal(Phase::Image, format!("{}: {why}", reference.url)));
+    }
+    let mut registry = Registry::new(client, reference, secret, pace);
     let named = registry.manifest(&reference.name(), reference.digest.as_ref(), None)?;
     let (manifest, digest) = match Document::read(&named.bytes).map_err(fail)? {
         Document::Manifest(layers) => (layers, named.digest.clone()),
@@ -41,13 +50,17 @@ pub fn reach(client: &Client, reference: &Reference, given: Option<&Digest>, pac
             }
         }
     };
-    if let Some(given) = given.filter(|given| ![&named.digest, &digest].contains(given)) {
+    if let Some(given) = source.digest.as_ref().filter(|given| ![&named.digest, &digest].contains(given)) {
         let index = if digest == named.digest { String::new() } else { format!(" in the index {}", named.digest) };
         let text = format!("its manifest has the digest {digest}{index}, and the digest that was given is {given}");
         return Err(fail(text));
     }
+    let mut digests = vec![&named.digest, &digest];
+    digests.dedup();
+    let signed = signed(&mut registry, source, &digests)?;
     let parts = layers(&mut registry, &manifest, fail)?;
-    Ok(Reached { url: reference.url.clone(), digest, parts, layered: true, signed_by: None, signed_as: None })
+    let (signed_by, signed_as) = signed.map(|signed| (Some(signed.by), signed.named)).unwrap_or_default();
+    Ok(Reached { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
 /// A registry's digests are what proves an image: an md5 proves nothing.
@@ -73,9 +86,9 @@ fn layers(registry: &mut Registry, manifest: &Layers, fail: impl Fn(String) -> E
             }
             _ => {}
         }
-        let authorization = registry.authorization.clone();
+        let (authorization, pull_secret) = (registry.authorization.clone(), registry.secret.cloned());
         let (size_bytes, etag, mirrors) = (Some(layer.size), look.etag, Vec::new());
-        parts.push(Part { url, mirrors, size_bytes, etag, digest, authorization, manifest: None });
+        parts.push(Part { url, mirrors, size_bytes, etag, digest, authorization, pull_secret, manifest: None });
     }
     Ok(parts)
 }

@@ -35,6 +35,20 @@ impl Reference {
     }
 }
 
+impl Reference {
+    /// `HOST/REPOSITORY`, as tools of containers name it.
+    pub fn without_tag(&self) -> String {
+        let host = self.url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        format!("{host}/{}", self.repository)
+    }
+
+    /// Whether everybody on the way can read what is said.
+    pub fn is_in_the_clear(&self) -> bool {
+        let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
+        host.is_some_and(|host| !is_loopback(host))
+    }
+}
+
 fn parse(url: &str, rest: &str, plain: bool) -> Result<Reference, String> {
     let (host, path) = rest.split_once('/').ok_or("names no repository: write oci://HOST/REPOSITORY:TAG")?;
     let (path, digest) = match path.split_once('@') {
@@ -63,7 +77,7 @@ fn parse(url: &str, rest: &str, plain: bool) -> Result<Reference, String> {
     let base = format!("{scheme}://{address}/v2/{repository}");
     let parsed = Url::parse(&base).map_err(|why| format!("has no host in `{host}`: {why}"))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("has a user in it; only registries that need none can be used".to_owned());
+        return Err("has a user in it; a password belongs into a pull secret".to_owned());
     }
     if parsed.path() != format!("/v2/{repository}") {
         return Err(format!("has no host in `{host}`"));

@@ -1,4 +1,4 @@
-//! Asks a registry, with a token where it wants one.
+//! Asks a registry, with a token or a password where it wants one.
 
 use super::super::look::{Look, Seen, see};
 use super::super::retry::{Answer, Pace};
@@ -7,6 +7,7 @@ use super::reference::Reference;
 use super::token;
 use crate::error::{Context, Error, Phase, Result};
 use crate::image::flow::{Digest, Digesting, Kind};
+use crate::pull::{PullSecret, Secret};
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, AUTHORIZATION};
 use reqwest::{StatusCode, Url};
@@ -19,9 +20,11 @@ const MANIFEST_BYTES: u64 = 4 << 20;
 pub struct Registry<'a> {
     pub client: &'a Client,
     pub reference: &'a Reference,
+    /// What opens it.
+    pub secret: Option<&'a PullSecret>,
     pub pace: &'a Pace,
     /// Once the registry has wanted one.
-    pub authorization: Option<String>,
+    pub authorization: Option<Secret>,
 }
 
 /// A manifest or an index as it came.
@@ -31,8 +34,8 @@ pub struct Manifest {
 }
 
 impl<'a> Registry<'a> {
-    pub fn new(client: &'a Client, reference: &'a Reference, pace: &'a Pace) -> Self {
-        Registry { client, reference, pace, authorization: None }
+    pub fn new(client: &'a Client, reference: &'a Reference, secret: Option<&'a PullSecret>, pace: &'a Pace) -> Self {
+        Registry { client, reference, secret, pace, authorization: None }
     }
 
     /// Asks for a manifest by tag or digest, and proves it.
@@ -41,28 +44,53 @@ impl<'a> Registry<'a> {
     /// It cannot be had, or is not what was promised.
     pub fn manifest(&mut self, name: &str, expected: Option<&Digest>, size: Option<u64>) -> Result<Manifest> {
         let url = format!("{}/manifests/{name}", self.reference.base);
-        let fail = |why: String| Error::new(Phase::Image, format!("the manifest {url} {why}"));
-        let mut answer = self.ask(&url)?;
-        if let Answer::Other(refusal) = &answer
-            && self.authorize(refusal)?
-        {
-            answer = self.ask(&url)?;
+        let what = format!("the manifest {url}");
+        match self.document(&url, MANIFEST_BYTES)? {
+            Answer::Document(bytes) => proven(&what, bytes, expected, size),
+            Answer::Other(response) => Err(failed(&what, self.refused(response.status()))),
         }
-        let bytes = match answer {
-            Answer::Document(bytes) => bytes,
-            Answer::Other(response) => {
-                return Err(fail(format!("cannot be had: the registry answers {}", response.status())));
-            }
+    }
+
+    /// The manifest with this tag; `None` where there is none.
+    ///
+    /// # Errors
+    /// Nobody knows whether there is one.
+    pub fn tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
+        let url = format!("{}/manifests/{tag}", self.reference.base);
+        match self.document(&url, MANIFEST_BYTES)? {
+            Answer::Document(bytes) => Ok(Some(bytes)),
+            Answer::Other(response) if response.status() == StatusCode::NOT_FOUND => Ok(None),
+            Answer::Other(response) => Err(failed(&format!("the manifest {url}"), self.refused(response.status()))),
+        }
+    }
+
+    /// A small blob, proven.
+    ///
+    /// # Errors
+    /// It cannot be had, or is not what was promised.
+    pub fn small_blob(&mut self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
+        let url = format!("{}/blobs/{digest}", self.reference.base);
+        let what = format!("the blob {url}");
+        match self.document(&url, size)? {
+            Answer::Document(bytes) => proven(&what, bytes, Some(digest), Some(size)).map(|blob| blob.bytes),
+            Answer::Other(response) => Err(failed(&what, self.refused(response.status()))),
+        }
+    }
+
+    fn refused(&self, status: StatusCode) -> String {
+        let hint = match (status, self.secret) {
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => ", and there is no pull secret for it",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => " to the pull secret",
+            _ => "",
         };
-        if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
-            return Err(fail(format!("has {} bytes, its index says {size}", bytes.len())));
-        }
-        let mut digesting = Digesting::new(&bytes[..], expected.map_or(Kind::Sha256, |expected| expected.kind));
-        io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "digest of a manifest")?;
-        let digest = digesting.finish();
-        match expected {
-            Some(expected) if *expected != digest => Err(fail(format!("has the digest {digest}"))),
-            _ => Ok(Manifest { bytes, digest }),
+        format!("cannot be had: the registry answers {status}{hint}")
+    }
+
+    fn document(&mut self, url: &str, most_bytes: u64) -> Result<Answer> {
+        let answer = self.ask(url, most_bytes)?;
+        match &answer {
+            Answer::Other(refusal) if self.authorize(refusal)? => self.ask(url, most_bytes),
+            _ => Ok(answer),
         }
     }
 
@@ -71,11 +99,11 @@ impl<'a> Registry<'a> {
     /// # Errors
     /// It cannot be had.
     pub fn blob(&mut self, url: &Url) -> Result<Look> {
-        let mut seen = see(self.client, url, self.authorization.as_deref(), self.pace)?;
+        let mut seen = see(self.client, url, self.authorization.as_ref(), self.pace)?;
         if let Seen::Refused(refusal) = &seen
             && self.authorize(refusal)?
         {
-            seen = see(self.client, url, self.authorization.as_deref(), self.pace)?;
+            seen = see(self.client, url, self.authorization.as_ref(), self.pace)?;
         }
         seen.there(url)
     }
@@ -87,14 +115,33 @@ impl<'a> Registry<'a> {
         if !own || refusal.status() != StatusCode::UNAUTHORIZED {
             return Ok(false);
         }
-        self.authorization = Some(token::token(self.client, &self.reference.repository, refusal, self.pace)?);
+        let Registry { client, reference, secret, pace, .. } = self;
+        self.authorization = Some(token::answer(client, &reference.repository, refusal, *secret, pace)?);
         Ok(true)
     }
 
-    fn ask(&self, url: &str) -> Result<Answer> {
-        self.pace.read(&format!("read {url}"), MANIFEST_BYTES, || {
+    fn ask(&self, url: &str, most_bytes: u64) -> Result<Answer> {
+        self.pace.read(&format!("read {url}"), most_bytes, || {
             let request = self.client.get(url).header(ACCEPT, accepted());
-            self.authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, value))
+            self.authorization.iter().fold(request, |request, value| request.header(AUTHORIZATION, value.reveal()))
         })
+    }
+}
+
+fn failed(what: &str, why: String) -> Error {
+    Error::new(Phase::Image, format!("{what} {why}"))
+}
+
+/// What came is what was promised of it.
+fn proven(what: &str, bytes: Vec<u8>, expected: Option<&Digest>, size: Option<u64>) -> Result<Manifest> {
+    if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
+        return Err(failed(what, format!("has {} bytes, its index says {size}", bytes.len())));
+    }
+    let mut digesting = Digesting::new(&bytes[..], expected.map_or(Kind::Sha256, |expected| expected.kind));
+    io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "digest of a manifest")?;
+    let digest = digesting.finish();
+    match expected {
+        Some(expected) if *expected != digest => Err(failed(what, format!("has the digest {digest}"))),
+        _ => Ok(Manifest { bytes, digest }),
     }
 }

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
 
+mod passwords;
+mod signatures;
 mod tokens;
 
 use tokens::{tokens, unauthorized};

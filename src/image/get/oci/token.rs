@@ -1,13 +1,19 @@
-//! The token that a registry wants even from those it does not know: its 401 says where to get one.
+//! What answers a registry's 401: user and password, or a token, which it wants even from those it does not know. The 401 says where to
+//! get one.
 
 use super::super::retry::{Answer, Pace};
 use crate::error::{Context, Error, Phase, Result};
+use crate::http;
+use crate::pull::{PullSecret, Secret};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use reqwest::Url;
-use reqwest::blocking::{Client, Response};
-use reqwest::header::{HeaderValue, WWW_AUTHENTICATE};
+use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use serde::Deserialize;
 
 const ANSWER_BYTES: u64 = 64 << 10;
+
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// A registry calls it by one name or the other.
 #[derive(Deserialize)]
@@ -16,50 +22,125 @@ struct Given {
     access_token: Option<String>,
 }
 
+/// Where tokens are to be had, and for what.
+struct Realm {
+    url: Url,
+    wanted: Vec<(&'static str, String)>,
+}
+
 /// The value of the `Authorization` header that answers this 401.
 ///
 /// # Errors
-/// The registry wants a password, or there is no token to be had.
-pub fn token(client: &Client, repository: &str, refusal: &Response, pace: &Pace) -> Result<String> {
+/// The registry wants a password and there is none, or there is no token to be had.
+pub fn answer(
+    client: &Client,
+    repository: &str,
+    refusal: &Response,
+    secret: Option<&PullSecret>,
+    pace: &Pace,
+) -> Result<Secret> {
     let fail = |why: &str| Error::new(Phase::Image, format!("the registry at {} {why}", refusal.url()));
     let challenges = refusal.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
     let (bearer, others): (Vec<&str>, Vec<&str>) =
         challenges.partition(|one| words(one).0.eq_ignore_ascii_case("bearer"));
     let Some(challenge) = bearer.first() else {
+        let wants_basic = others.iter().any(|one| words(one).0.eq_ignore_ascii_case("basic"));
+        if let Some(secret) = secret.filter(|secret| wants_basic && !secret.username.is_empty()) {
+            return Ok(basic(secret));
+        }
         let kind = others.first().map_or("nothing that it names", |one| words(one).0);
-        return Err(fail(&format!("wants a user and a password ({kind:.40}); only public images can be used")));
+        return Err(fail(&format!("wants a user and a password ({kind:.40}): give the image a pull secret for it")));
     };
-    let parameters = parameters(words(challenge).1);
-    let parameter = |name: &str| parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-    let realm = parameter("realm").and_then(|realm| Url::parse(realm).ok());
-    let Some(mut url) = realm.filter(|url| matches!(url.scheme(), "http" | "https")) else {
+    let Some(realm) = Realm::of(challenge, repository) else {
         return Err(fail(&format!("does not say where its tokens are: `{challenge:.200}`")));
     };
-    let scope = format!("repository:{repository}:pull");
-    let service = parameter("service").map(|service| ("service", service));
-    url.query_pairs_mut().extend_pairs(service).append_pair("scope", parameter("scope").unwrap_or(&scope));
-    let what = format!("ask for a token at {url}");
-    let bytes = match pace.read(&what, ANSWER_BYTES, || client.get(url.clone()))? {
-        Answer::Document(bytes) => bytes,
-        Answer::Other(response) => {
-            return Err(Error::new(Phase::Image, format!("{what}: the answer is {}", response.status())));
-        }
-    };
-    let given: Given = serde_json::from_slice(&bytes).context(Phase::Image, || what.clone())?;
-    let token = given.token.or(given.access_token).filter(|token| !token.is_empty());
-    let token = token.ok_or_else(|| Error::new(Phase::Image, format!("{what}: there is none in the answer")))?;
-    let value = format!("Bearer {token}");
-    HeaderValue::from_str(&value).context(Phase::Image, || what)?;
-    Ok(value)
+    let Some(secret) = secret else { return realm.token(pace, |url| client.get(url)) };
+    if !may_have_secrets(&realm.url, refusal.url()) {
+        let why = "which is neither https nor its own host: no password goes there";
+        return Err(fail(&format!("has its tokens at {}, {why}", realm.url)));
+    }
+    // Whoever gets a secret must not lead it on to another host.
+    let client = http::client_that_stays()?;
+    match secret.identitytoken.is_empty() {
+        true => realm.token(pace, |url| client.get(url).header(AUTHORIZATION, basic(secret).reveal())),
+        false => realm.refreshed(pace, &client, &secret.identitytoken),
+    }
 }
 
-/// A new token for a blob's URL, when the old one has expired on the way.
+impl Realm {
+    fn of(challenge: &str, repository: &str) -> Option<Realm> {
+        let parameters = parameters(words(challenge).1);
+        let parameter = |name: &str| parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        let url = Url::parse(&parameter("realm")?).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
+        let service = parameter("service").map(|service| ("service", service));
+        let scope = parameter("scope").unwrap_or_else(|| format!("repository:{repository}:pull"));
+        Some(Realm { url, wanted: service.into_iter().chain([("scope", scope)]).collect() })
+    }
+
+    fn token(mut self, pace: &Pace, ask: impl Fn(Url) -> RequestBuilder) -> Result<Secret> {
+        self.url.query_pairs_mut().extend_pairs(&self.wanted);
+        let what = format!("ask for a token at {}", self.url);
+        given(&what, pace, || ask(self.url.clone()))
+    }
+
+    /// As <https://distribution.github.io/distribution/spec/auth/oauth/> has it.
+    fn refreshed(&self, pace: &Pace, client: &Client, token: &Secret) -> Result<Secret> {
+        let mut form = self.url.clone();
+        form.set_query(None);
+        let fixed = [("grant_type", "refresh_token"), ("client_id", "drophammer"), ("refresh_token", token.reveal())];
+        form.query_pairs_mut().extend_pairs(fixed).extend_pairs(&self.wanted);
+        let form = Secret::new(form.query().unwrap_or_default());
+        let request = || client.post(self.url.clone()).header(CONTENT_TYPE, FORM).body(form.reveal().to_owned());
+        given(&format!("ask for a token at {}", self.url), pace, request)
+    }
+}
+
+/// The token in the answer.
+fn given(what: &str, pace: &Pace, request: impl Fn() -> RequestBuilder) -> Result<Secret> {
+    let failed = |why: String| Error::new(Phase::Image, format!("{what}: {why}"));
+    let bytes = match pace.read(what, ANSWER_BYTES, request)? {
+        Answer::Document(bytes) => bytes,
+        Answer::Other(response) => return Err(failed(format!("the answer is {}", response.status()))),
+    };
+    // The reader's own words could have the token in them.
+    let given: Given = serde_json::from_slice(&bytes).map_err(|_| failed("the answer is not understood".to_owned()))?;
+    let token = given.token.or(given.access_token).filter(|token| !token.is_empty());
+    let token = token.ok_or_else(|| failed("there is none in the answer".to_owned()))?;
+    let value = format!("Bearer {token}");
+    HeaderValue::from_str(&value).context(Phase::Image, || what.to_owned())?;
+    Ok(Secret::new(value))
+}
+
+/// User and password as a header.
+fn basic(secret: &PullSecret) -> Secret {
+    let PullSecret { username, password, .. } = secret;
+    Secret::new(format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{}", password.reveal()))))
+}
+
+/// Over TLS the registry itself has named the realm, and may name whom it likes. One on this machine, without TLS, names itself.
+fn may_have_secrets(realm: &Url, registry: &Url) -> bool {
+    realm.scheme() == "https" || (registry.scheme() == "http" && realm.host() == registry.host())
+}
+
+/// What answers a 401 for a blob's URL, when the old token has expired on the way. A host that the registry has led on to gets no
+/// answer: what opens the registry is not for it.
 ///
 /// # Errors
-/// As [`token`].
-pub fn renewed(client: &Client, url: &str, refusal: &Response, pace: &Pace) -> Result<String> {
+/// As [`answer`].
+pub fn renewed(
+    client: &Client,
+    url: &str,
+    refusal: &Response,
+    secret: Option<&PullSecret>,
+    pace: &Pace,
+) -> Result<Secret> {
+    if !Url::parse(url).is_ok_and(|own| own.origin() == refusal.url().origin()) {
+        let (status, host) = (refusal.status(), refusal.url().host_str().unwrap_or_default());
+        let text = format!("the server answers {status}, and it is {host}, which the registry has led on to");
+        return Err(Error::new(Phase::Image, text));
+    }
     let repository = url.split_once("/v2/").and_then(|(_, rest)| rest.split_once("/blobs/"));
-    token(client, repository.map_or("", |(repository, _)| repository), refusal, pace)
+    answer(client, repository.map_or("", |(repository, _)| repository), refusal, secret, pace)
 }
 
 /// The scheme of a challenge, and what follows it.

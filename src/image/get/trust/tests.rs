@@ -25,7 +25,7 @@ const DIGEST: &str = "sha256:01d448afd928065458cf670b60f5a594d735af0172c8d67f22a
 const URL: &str = "http://images/os/img.tar.zst?a=b";
 
 fn keys(texts: &[&str]) -> Keys {
-    Keys(texts.iter().map(|text| key_of(text).unwrap()).collect())
+    Keys(texts.iter().map(|text| text.parse().unwrap()).collect())
 }
 
 type Files<'a> = &'a [(&'a str, &'a [u8])];

@@ -180,7 +180,15 @@ pub(super) fn pack(root: &Path, producer: &[&str]) -> Vec<u8> {
 fn pack_ourselves(root: &Path) -> Vec<u8> {
     let beside = tempfile::tempdir().unwrap();
     let output = beside.path().join("image");
-    let options = crate::pack::Options { source: root.to_owned(), output, key: None, id: None, level: 1, json: false };
+    let options = crate::pack::Options {
+        source: root.to_owned(),
+        output,
+        key: None,
+        id: None,
+        level: 1,
+        force: false,
+        json: false,
+    };
     crate::pack::pack(&options).unwrap();
     zstd::decode_all(fs::File::open(&options.output).unwrap()).unwrap()
 }

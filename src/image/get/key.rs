@@ -1,0 +1,110 @@
+//! The public keys of those who may sign: minisign's for what lies beside images, cosign's for images in registries.
+
+use super::cosign;
+use super::minisign;
+use std::fmt;
+use std::str::FromStr;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PublicKey {
+    Minisign(minisign::PublicKey),
+    Cosign(cosign::PublicKey),
+}
+
+impl PublicKey {
+    pub fn minisign(&self) -> Option<&minisign::PublicKey> {
+        match self {
+            PublicKey::Minisign(key) => Some(key),
+            PublicKey::Cosign(_) => None,
+        }
+    }
+
+    pub fn cosign(&self) -> Option<&cosign::PublicKey> {
+        match self {
+            PublicKey::Minisign(_) => None,
+            PublicKey::Cosign(key) => Some(key),
+        }
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PublicKey::Minisign(key) => key.id.fmt(f),
+            PublicKey::Cosign(key) => key.id.fmt(f),
+        }
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = String;
+
+    /// A whole file, or what stands in it: minisign's line, or cosign's between the first and the last one, as one word.
+    fn from_str(text: &str) -> Result<PublicKey, String> {
+        if let Some(body) = cosign::body_of_pem(text)? {
+            return cosign::PublicKey::of_base64(&body).map(PublicKey::Cosign);
+        }
+        let mut lines = text.lines().filter(|line| !line.starts_with("untrusted comment:") && !line.trim().is_empty());
+        let line = match (lines.next(), lines.next()) {
+            (Some(line), None) => line,
+            (None, _) if !text.contains('\n') => text,
+            _ => return Err("it does not have exactly one key".to_owned()),
+        };
+        match cosign::is_base64_of_one(line) {
+            true => cosign::PublicKey::of_base64(line).map(PublicKey::Cosign),
+            false => line.parse().map(PublicKey::Minisign),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINISIGN: &str = "RWSrW5G2df4ibM6Z/TrFXWSUPCeEn03zajmuZvLkO989EEiX+0k//xd8";
+    const COSIGN: &str = include_str!("../../../testdata/cosign/one.pub");
+
+    fn body() -> String {
+        COSIGN.lines().filter(|line| !line.starts_with('-')).collect()
+    }
+
+    #[test]
+    fn a_key_is_a_file_or_what_stands_in_it() {
+        let of = |text: &str| text.parse::<PublicKey>().unwrap();
+        for text in [MINISIGN, &format!("  {MINISIGN}\n"), &format!("untrusted comment: x\n{MINISIGN}\n\n")] {
+            assert_eq!(of(text).to_string(), "6C22FE75B6915BAB");
+        }
+        for text in [COSIGN, &COSIGN.replace('\n', "\r\n"), &format!("\n{COSIGN}\n"), &body()] {
+            // openssl pkey -pubin -in one.pub -outform DER | sha256sum
+            assert_eq!(of(text).to_string(), "cosign:a785e5fffc75deed", "{text}");
+        }
+        assert!(of(COSIGN).cosign().is_some() && of(COSIGN).minisign().is_none());
+    }
+
+    #[test]
+    fn what_is_no_public_key_is_named_and_a_secret_one_is_not_repeated() {
+        let secret =
+            "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\neyJrZGYi\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n";
+        let body = body();
+        for (text, says) in [
+            (secret, "this is a secret key"),
+            (&secret.replace("ENCRYPTED SIGSTORE ", ""), "this is a secret key"),
+            (&secret.replace("ENCRYPTED SIGSTORE PRIVATE KEY", "CERTIFICATE"), "not of a public key: CERTIFICATE"),
+            (
+                "-----BEGIN PUBLIC KEY-----\neyJrZGYi\n-----END PUBLIC KEY-----\n",
+                "neither of ECDSA on P-256 nor of Ed25519",
+            ),
+            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "does not end"),
+            ("-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----\n", "it is not base64"),
+            (&format!("{COSIGN}{COSIGN}"), "exactly one key"),
+            (&format!("{body}\n{body}"), "exactly one key"),
+            (&body[..100], "neither of ECDSA on P-256"),
+            ("\n", "exactly one key"),
+            ("", "is no minisign public key"),
+            ("x", "is no minisign public key"),
+        ] {
+            let error = text.parse::<PublicKey>().unwrap_err();
+            assert!(error.contains(says) && !error.contains("eyJrZGYi"), "{text}: {error}");
+        }
+    }
+}

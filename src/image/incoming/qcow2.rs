@@ -1,0 +1,189 @@
+//! A qcow2 on its way to a disk: that it is one, and that it can be written as it comes, is known before anything is written.
+
+use super::Incoming;
+use crate::error::{Context, Error, Phase, Result};
+use crate::image::flow::{Arriving, Feed, Plain};
+use crate::image::get::{Part, Ranges};
+use crate::image::qcow2::{HEAD_BYTES, MAGIC};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::{self, Cursor, Read};
+use std::ops::{Range, RangeInclusive};
+
+/// The worker says where tables are. What it says is asked for, and nothing else comes of it.
+const MOST_LIST_BYTES: u64 = 64 << 10;
+const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
+
+impl Incoming {
+    /// From now on a qcow2 comes as the disk that it is.
+    pub(super) fn look_for_qcow2(&mut self) -> Result<()> {
+        let found = Cell::new(false);
+        self.look(&|stream| {
+            found.set(stream.look_ahead(MAGIC.len())? == MAGIC);
+            Ok(Ok(()))
+        })?;
+        if !found.get() {
+            return Ok(());
+        }
+        let part = self.only_part()?.clone();
+        let is_packed = self.first.take().is_some_and(|first| !first.told.beginning().starts_with(&MAGIC));
+        if is_packed {
+            let why = "it is a qcow2 that was compressed once more: give the qcow2 itself, or make a raw image of it with \
+                       `drophammer image pack`";
+            return Err(Error::refusal(Phase::Image, format!("{}: {why}", part.url)));
+        }
+        self.refuse_without_order(&part)?;
+        self.plain = Plain::Qcow2;
+        self.first = Some(self.arriving(&part, None)?);
+        Ok(())
+    }
+
+    fn refuse_without_order(&self, part: &Part) -> Result<()> {
+        let ranges = Ranges::new(&self.client, part, &self.pace);
+        let head = ranges.read(0..HEAD_BYTES as u64)?;
+        let list = self.ask(part, Plain::Qcow2Head, Pieces::new(head.clone(), None))?;
+        let length = (head.len() as u64).to_be_bytes();
+        let pieces = Pieces::new([&length[..], &head].concat(), Some((ranges, places(&list)?)));
+        self.ask(part, Plain::Qcow2Tables, pieces).map(drop)
+    }
+
+    /// What the worker makes of it.
+    fn ask(&self, part: &Part, plain: Plain, pieces: Pieces) -> Result<Vec<u8>> {
+        let looking = || format!("look at the tables of {}", part.url);
+        let arriving = Arriving::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
+        let mut answer = Vec::new();
+        match arriving.reader.take(MOST_LIST_BYTES).read_to_end(&mut answer) {
+            Ok(_) => Ok(answer),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Error::refusal(Phase::Image, format!("{}: {error}", part.url)))
+            }
+            Err(error) => Err(error).context(Phase::Image, looking),
+        }
+    }
+}
+
+/// The length of each table, and then the place of each.
+fn places(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
+    let mut numbers = list.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
+    let length = numbers.next().filter(|length| TABLE_BYTES.contains(length));
+    let length = length.ok_or_else(|| Error::new(Phase::Image, "the worker does not say where the tables are"))?;
+    Ok(numbers.map(|at| at..at.saturating_add(length)).collect())
+}
+
+/// Bytes that are here, and then some of the image's.
+struct Pieces {
+    current: Cursor<Vec<u8>>,
+    left: Option<(Ranges, VecDeque<Range<u64>>)>,
+}
+
+impl Pieces {
+    fn new(first: Vec<u8>, left: Option<(Ranges, VecDeque<Range<u64>>)>) -> Pieces {
+        Pieces { current: Cursor::new(first), left }
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let got = self.current.read(buf)?;
+            if got > 0 || buf.is_empty() {
+                return Ok(got);
+            }
+            let Some((ranges, left)) = &mut self.left else { return Ok(0) };
+            let Some(range) = left.pop_front() else { return Ok(0) };
+            self.current = Cursor::new(ranges.read(range).map_err(io::Error::other)?);
+        }
+    }
+}
+
+impl Feed for Pieces {
+    fn resumed(&self) -> u32 {
+        0
+    }
+
+    fn start_over(&self) -> Option<&str> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http;
+    use crate::image::get::{Source, reach};
+    use crate::image::qcow2::tests::small;
+    use crate::image::raw::{Expected, Target};
+    use crate::image::testing::{compress, noise, pace};
+    use crate::image::{Burned, Digest};
+    use crate::testing::http::{Act, Server};
+    use std::fs;
+    use std::path::Path;
+
+    fn burn(url: String, promised: &[u8], disk: &Path) -> Result<Burned> {
+        let source = Source { url, digest: Some(Digest::of(promised)), ..Source::default() };
+        let reached = reach(&http::client()?, &source, &pace())?;
+        let mut incoming = Incoming::at_pace(reached, Plain::AnyBytes, pace())?;
+        let (target, expected) = (Target::open(&disk.to_str().unwrap().into())?, Expected::default());
+        incoming.require_disk(&target.disk, &expected)?;
+        incoming.burn_raw(&target, &expected, &|_| ())
+    }
+
+    /// A disk with something else on it.
+    fn disk(directory: &Path) -> std::path::PathBuf {
+        fs::write(directory.join("disk"), noise(4 << 20)).unwrap();
+        directory.join("disk")
+    }
+
+    #[test]
+    fn a_qcow2_arrives_as_the_disk_that_it_is() {
+        let (image, expected) = small();
+        let directory = tempfile::tempdir().unwrap();
+        let served = Server::start(image.clone(), |_| Act::default());
+        fs::write(directory.path().join("i.qcow2"), &image).unwrap();
+        for url in [served.url("i.qcow2"), format!("file://{}/i.qcow2", directory.path().display())] {
+            let disk = disk(directory.path());
+            let burned = burn(url, &image, &disk).unwrap();
+            assert_eq!((burned.bytes, burned.tar_bytes), (image.len() as u64, expected.len() as u64));
+            assert!(fs::read(&disk).unwrap()[..expected.len()] == expected);
+        }
+        let disk = disk(directory.path());
+        let error = burn(served.url("i"), b"another", &disk).unwrap_err();
+        assert!(!error.is_refusal() && error.to_string().contains("was expected"), "{error}");
+        assert!(fs::read(&disk).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_cannot_be_written_as_it_comes_is_refused_and_the_disk_is_as_it_was() {
+        let (image, _) = small();
+        let with = |at: usize, bytes: &[u8]| {
+            let mut image = image.clone();
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+            image
+        };
+        let directory = tempfile::tempdir().unwrap();
+        for (image, ranges, says) in [
+            (with(8192, &4096_u64.to_be_bytes()), true, "do not come in the order"),
+            (with(40, &(1_u64 << 40).to_be_bytes()), true, "`drophammer image pack`"),
+            (with(35, &[1]), true, "is encrypted"),
+            (with(4096, &[0xff; 8]), true, "an entry of a table"),
+            (compress("zstd", &image), true, "was compressed once more"),
+            (image.clone(), false, "answers 200 OK when asked for a range, and without ranges"),
+        ] {
+            let server = Server::start(image.clone(), move |_| Act { ranges, ..Act::default() });
+            let disk = disk(directory.path());
+            let error = burn(server.url("i.qcow2"), &image, &disk).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains(says), "{says}: {error}");
+            assert!(fs::read(&disk).unwrap() == noise(4 << 20), "{says}");
+        }
+    }
+
+    #[test]
+    fn a_qcow2_is_no_tree_of_files() {
+        let (image, _) = small();
+        let server = Server::start(image.clone(), |_| Act::default());
+        let source = Source { url: server.url("i"), digest: Some(Digest::of(&image)), ..Source::default() };
+        let reached = reach(&http::client().unwrap(), &source, &pace()).unwrap();
+        let error = Incoming::at_pace(reached, Plain::Tar, pace()).unwrap().require_tree().unwrap_err();
+        assert!(error.to_string().contains("it is a qcow2: that needs a layout with image: true"), "{error}");
+    }
+}

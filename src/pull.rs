@@ -1,0 +1,150 @@
+//! Who we are to a registry: a user and a password, or the token that stands for both; as an image's file has them, and as Docker's
+//! `config.json` does.
+
+#[cfg(any(feature = "agent", feature = "serve"))]
+mod docker;
+
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub use docker::DockerConfig;
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A word that opens something: handed on, and printed nowhere.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(word: impl Into<String>) -> Secret {
+        Secret(word.into())
+    }
+
+    /// For whom it is meant.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// What opens one registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct PullSecret {
+    /// The registry's host as the image's URL has it, with the port that is there: `registry.example.org:5000`. It goes to no other.
+    pub registry: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub username: String,
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
+    pub password: Secret,
+    /// What `docker login` keeps where the registry gives it in place of the password.
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
+    pub identitytoken: Secret,
+}
+
+/// The registry that an image's URL names, as it is compared; `None` where the URL names none.
+pub fn registry_of(url: &str) -> Option<String> {
+    let rest = url.strip_prefix("oci://").or_else(|| url.strip_prefix("oci+http://"))?;
+    Some(canonical(rest.split('/').next().unwrap_or_default()))
+}
+
+/// Docker's own registry has several names.
+fn canonical(host: &str) -> String {
+    match host.to_ascii_lowercase().as_str() {
+        "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// The one for the registry of this URL.
+pub fn for_url<'a>(secrets: &'a [PullSecret], url: &str) -> Option<&'a PullSecret> {
+    let registry = registry_of(url)?;
+    secrets.iter().find(|secret| canonical(&secret.registry) == registry)
+}
+
+#[cfg(all(test, any(feature = "agent", feature = "serve")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_is_known_by_its_host_and_port() {
+        let secrets = ["registry.example:5000", "docker.io", "[::1]:5000"]
+            .map(|registry| PullSecret { registry: registry.to_owned(), ..PullSecret::default() });
+        let found = |url: &str| for_url(&secrets, url).map(|secret| secret.registry.as_str());
+        assert_eq!(found("oci://Registry.Example:5000/os/debian:12"), Some("registry.example:5000"));
+        assert_eq!(found("oci+http://[::1]:5000/debian:12"), Some("[::1]:5000"));
+        assert_eq!(found("oci://index.docker.io/library/debian:12"), Some("docker.io"));
+        for other in [
+            "oci://registry.example/os/debian:12",
+            "oci://registry.example:5001/debian:12",
+            "oci://x.registry.example:5000/debian:12",
+            "https://docker.io/debian:12",
+        ] {
+            assert_eq!(found(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn dockers_file_says_who_we_are_to_each_registry() {
+        let config = DockerConfig::parse(
+            r#"{"auths": {
+                "https://index.docker.io/v1/": {"auth": "aHViOm9uZTp0d28="},
+                "r.example": {"username": "u", "password": "p", "email": "me@r.example"},
+                "r.example/os/secret": {"auth": "bmFycm93OnB3"},
+                "t.example:5000": {"auth": "MDAwOg==", "identitytoken": "refresh"},
+                "stored.example": {}
+            }, "HttpHeaders": {"User-Agent": "x"}, "credsStore": "pass", "credHelpers": {"gcr.example": "gcloud"}}"#,
+        )
+        .unwrap();
+        let of = |url: &str| {
+            config.secret(url).unwrap().map(|it| {
+                (it.registry, it.username, it.password.reveal().to_owned(), it.identitytoken.reveal().to_owned())
+            })
+        };
+        let is = |registry: &str, user: &str, password: &str, token: &str| {
+            Some((registry.to_owned(), user.to_owned(), password.to_owned(), token.to_owned()))
+        };
+        assert_eq!(of("oci://docker.io/library/debian:12"), is("docker.io", "hub", "one:two", ""));
+        assert_eq!(of("oci://r.example/os/debian:12"), is("r.example", "u", "p", ""));
+        assert_eq!(of("oci://r.example/os/secrets:12"), is("r.example", "u", "p", ""));
+        assert_eq!(of("oci://r.example/os/secret/debian:12"), is("r.example", "narrow", "pw", ""));
+        assert_eq!(of("oci://r.example/os/secret@sha256:00"), is("r.example", "narrow", "pw", ""));
+        assert_eq!(of("oci://t.example:5000/debian:12"), is("t.example:5000", "000", "", "refresh"));
+        assert_eq!(of("oci://r.example:5000/debian:12"), None);
+        assert_eq!(of("oci://r.example.org/debian:12"), None);
+        assert_eq!(of("https://r.example/debian.tar"), None);
+        for (url, helper) in [("oci://stored.example/d:1", "pass"), ("oci://gcr.example/d:1", "gcloud")] {
+            let error = config.secret(url).unwrap_err();
+            assert!(error.contains(&format!("docker-credential-{helper}, which is not asked")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_in_no_error_and_in_no_debug_output() {
+        for text in [
+            r#"{"auths": {"r": {"auth": {"hunter2": 1}}}}"#,
+            r#"{"auths": "hunter2"}"#,
+            r#"{"auths": {"r": {"password": hunter2}}}"#,
+        ] {
+            let error = DockerConfig::parse(text).unwrap_err();
+            assert!(error.starts_with("1:") && !error.contains("hunter2"), "{error}");
+        }
+        for auth in ["hunter2", "aHVudGVyMg=="] {
+            let config = DockerConfig::parse(&format!(r#"{{"auths": {{"r": {{"auth": "{auth}"}}}}}}"#)).unwrap();
+            let error = config.secret("oci://r/d:1").unwrap_err();
+            assert!(error.contains("auth for r is not user:password") && !error.contains(auth), "{error}");
+        }
+        let secret = PullSecret { password: Secret::new("hunter2"), ..PullSecret::default() };
+        assert!(!format!("{secret:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,93 @@
+//! Docker's `config.json`, and Podman's, which is like it.
+
+use super::{PullSecret, Secret, canonical, registry_of};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// `~/.docker/config.json`, as far as it is about registries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct DockerConfig {
+    #[serde(default)]
+    auths: BTreeMap<String, Auth>,
+    #[serde(default, rename = "credsStore")]
+    store: Option<String>,
+    #[serde(default, rename = "credHelpers")]
+    helpers: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+struct Auth {
+    /// `user:password` in base64.
+    #[serde(default)]
+    auth: Secret,
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: Secret,
+    #[serde(default)]
+    identitytoken: Secret,
+}
+
+impl DockerConfig {
+    /// # Errors
+    /// It is no such file. What is wrong is named by its place alone: there are passwords in it.
+    pub fn parse(text: &str) -> Result<DockerConfig, String> {
+        serde_json::from_str(text)
+            .map_err(|error| format!("{}:{}: it is not what Docker's config.json is", error.line(), error.column()))
+    }
+
+    /// What it has for the registry of an image. Of several entries (Podman's have repositories in them) the longest counts.
+    ///
+    /// # Errors
+    /// What it has is of no use.
+    pub fn secret(&self, url: &str) -> Result<Option<PullSecret>, String> {
+        let (Some(registry), Some((_, path))) = (registry_of(url), url.split_once("://")) else { return Ok(None) };
+        let path = path.split_once('/').map_or("", |(_, path)| path);
+        let path = format!("{registry}/{path}");
+        let fits = |key: &&String| {
+            let key = place(key);
+            // A host ends where the repository begins: its port is a part of it.
+            let ends: &[char] = if key.contains('/') { &['/', ':', '@'] } else { &['/'] };
+            path.strip_prefix(&key).is_some_and(|rest| rest.starts_with(ends))
+        };
+        let longest = |keys: Vec<&String>| keys.into_iter().filter(fits).max_by_key(|key| place(key).len()).cloned();
+        let empty = |auth: &Auth| auth.auth.is_empty() && auth.password.is_empty() && auth.identitytoken.is_empty();
+        let found = longest(self.auths.keys().collect()).and_then(|key| self.auths.get(&key));
+        let Some(auth) = found.filter(|auth| !empty(auth)) else {
+            let helper = longest(self.helpers.keys().collect()).and_then(|key| self.helpers.get(&key));
+            let helper = helper.or(self.store.as_ref().filter(|_| found.is_some()));
+            return helper.map_or(Ok(None), |helper| {
+                Err(format!(
+                    "the password for {registry} lies with the helper docker-credential-{helper}, which is not asked: write \
+                     it into auths"
+                ))
+            });
+        };
+        auth.secret(registry).map(Some)
+    }
+}
+
+impl Auth {
+    fn secret(&self, registry: String) -> Result<PullSecret, String> {
+        let (mut username, mut password) = (self.username.clone(), self.password.clone());
+        if !self.auth.is_empty() {
+            let wrong = || format!("auth for {registry} is not user:password in base64");
+            let decoded = BASE64_STANDARD.decode(self.auth.reveal().trim()).ok();
+            let decoded = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(wrong)?;
+            let (user, word) = decoded.split_once(':').ok_or_else(wrong)?;
+            (username, password) = (user.to_owned(), Secret::new(word.trim_end_matches('\0')));
+        }
+        Ok(PullSecret { registry, username, password, identitytoken: self.identitytoken.clone() })
+    }
+}
+
+/// `https://index.docker.io/v1/` means the registry that is called docker.io.
+fn place(key: &str) -> String {
+    let key = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
+    let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    match path {
+        "" | "v1" | "v2" => canonical(host),
+        path => format!("{}/{path}", canonical(host)),
+    }
+}

@@ -1,0 +1,110 @@
+//! What opens the registry of an image, as the image's file has it.
+
+use super::at;
+use super::node::place;
+use crate::pull::{PullSecret, Secret, registry_of};
+use marked_yaml::{Node, Spanned};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Raw {
+    username: Option<Spanned<String>>,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    identitytoken: String,
+}
+
+/// The reader would repeat the word that stands in place of the fields, which may be the password.
+///
+/// # Errors
+/// It is one.
+pub fn refuse_word(given: &Node) -> Result<(), String> {
+    match given.as_mapping() {
+        Some(_) => Ok(()),
+        None => {
+            Err(format!("{}a pull_secret has username and password, or an identitytoken", place(given.span().start())))
+        }
+    }
+}
+
+impl Raw {
+    /// # Errors
+    /// It opens nothing, or nothing that is at this URL. The secrets themselves are not repeated.
+    pub fn checked(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
+        let Raw { username, password, identitytoken } = self;
+        let Some(url) = url else {
+            return Err("a pull_secret is for an image with a url in a registry".to_owned());
+        };
+        let Some(registry) = registry_of(url) else {
+            return Err(at(
+                url,
+                "a pull_secret is for an image in a registry, and this is none: oci://HOST/REPOSITORY:TAG",
+            ));
+        };
+        if url.starts_with("oci+http://") {
+            return Err(at(url, "a pull_secret goes over https alone, oci://: everybody on the way could read it"));
+        }
+        let wrong = |why: &str| match &username {
+            Some(given) => Err(at(given, why)),
+            None => Err(at(url, why)),
+        };
+        let has_user = username.as_ref().is_some_and(|name| !name.is_empty());
+        match (has_user, password.is_empty(), identitytoken.is_empty()) {
+            (true, true, true) => return wrong("the pull_secret has a username and no password"),
+            (false, false, _) => return wrong("the pull_secret has a password and no username"),
+            (false, true, true) => {
+                return wrong("the pull_secret is empty: it has username and password, or an identitytoken");
+            }
+            _ => {}
+        }
+        if username.as_ref().is_some_and(|name| name.contains(':')) {
+            return wrong("the username in the pull_secret has a colon in it, which ends it (RFC 7617)");
+        }
+        let username = username.map(|name| name.to_string()).unwrap_or_default();
+        let (password, identitytoken) = (Secret::new(password), Secret::new(identitytoken));
+        Ok(PullSecret { registry, username, password, identitytoken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::serve::input::image;
+
+    #[test]
+    fn an_image_has_what_opens_its_registry() {
+        let text =
+            "id: i\nurl: oci://R.example:5000/os/debian:12\npull_secret: {username: robot$pull, password: 1234}\n";
+        let secrets = image(text).unwrap().pull_secrets;
+        let [secret] = &secrets[..] else { panic!("{secrets:?}") };
+        assert_eq!((secret.registry.as_str(), secret.username.as_str()), ("r.example:5000", "robot$pull"));
+        assert_eq!((secret.password.reveal(), secret.identitytoken.reveal()), ("1234", ""));
+        let text = "id: i\nurl: oci://r.example/debian:12\npull_secret: {identitytoken: refresh}\n";
+        assert_eq!(image(text).unwrap().pull_secrets[0].identitytoken.reveal(), "refresh");
+    }
+
+    #[test]
+    fn what_opens_nothing_is_named_by_its_place_and_not_repeated() {
+        let oci = "url: oci://r.example/debian:12";
+        for (url, secret, says) in [
+            ("file: i.tar", "{username: u, password: hunter2}", "with a url in a registry"),
+            (
+                "url: https://h/i.tar",
+                "{username: u, password: hunter2}",
+                "2:6: a pull_secret is for an image in a registry",
+            ),
+            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a pull_secret goes over https alone"),
+            (oci, "{username: u}", "3:25: the pull_secret has a username and no password"),
+            (oci, "{password: hunter2}", "2:6: the pull_secret has a password and no username"),
+            (oci, "{}", "2:6: the pull_secret is empty"),
+            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret has a colon"),
+            (oci, "{user: u, password: hunter2}", "3:15: there is no field \"user\"; did you mean \"username\"?"),
+            (oci, "{username: u, password: [hunter2]}", "3:38: "),
+            (oci, "hunter2", "3:14: a pull_secret has username and password"),
+        ] {
+            let error = image(&format!("id: i\n{url}\npull_secret: {secret}\n")).unwrap_err();
+            assert!(error.contains(says) && !error.contains("hunter2"), "{secret}: {error}");
+        }
+    }
+}
