@@ -450,8 +450,9 @@ allocation:
             assert!(line.starts_with(expected), "{line}: {error}");
         }
         // What is there and could not be read is not missing.
-        let missing: Vec<&str> =
+        let mut missing: Vec<&str> =
             lines.iter().filter_map(|line| line.split_once("missing field ")).map(|(_, name)| name).collect();
+        missing.sort_unstable();
         assert_eq!(missing, ["`id`", "`image`"], "{error}");
     }
 
