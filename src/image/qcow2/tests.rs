@@ -193,8 +193,9 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
         ("create -q -f qcow2 -o data_file=data.raw odd.qcow2 1M", "takes data from another file"),
         ("create -q -f qcow2 -o extended_l2=on odd.qcow2 1M", "subclusters (extended_l2)"),
         ("create -q -f qcow2 odd.qcow2 1M && qemu-img snapshot -c one odd.qcow2", "has 1 snapshots in it"),
+        // Not `luks`: qemu-img measures the processor for that, and on a busy machine it gives up.
         (
-            "create -q -f qcow2 --object secret,id=s,data=x -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 odd.qcow2 1M",
+            "create -q -f qcow2 --object secret,id=s,data=x -o encrypt.format=aes,encrypt.key-secret=s odd.qcow2 1M",
             "is encrypted",
         ),
     ] {
