@@ -10,9 +10,13 @@ pub const VERIFY: &str = "verify";
 const API: &str = "ganeti_api_version";
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
-const CREATE: &str = "create";
+pub const CREATE: &str = "create";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
+
+/// What is said of a definition that an allocation names, and that would make the disks itself.
+pub const CREATES: &str =
+    "makes its system with a create of its own, which is not run: what is installed has an image in place of create";
 
 /// What a definition that brings its own `create` has besides.
 const OTHERS: [&str; 3] = ["import", "export", "rename"];

@@ -9,7 +9,7 @@ pub use verified::{Done, Verified};
 use super::folder::{Folder, say};
 use super::input::os::{Said, Site, at_change, site};
 use super::input::{Allocation, at, nearest};
-use crate::definition::{Change, Chosen, Definition, Levels, Os, Source};
+use crate::definition::{CREATES, Change, Chosen, Definition, Levels, Os, Source};
 use crate::verify::Verdict;
 use folder::Stamp;
 use marked_yaml::Spanned;
@@ -167,9 +167,7 @@ impl Definitions {
         let definition =
             definition.map_err(|why| here(format!("{} cannot be used: {}", path.display(), one_line(why))))?;
         let Source::Image(image) = &definition.source else {
-            let why =
-                format!("{os} makes its system with a create of its own, which is not run yet: it needs an image");
-            return Err(here(why));
+            return Err(here(format!("{os} {CREATES}")));
         };
         let variant = definition.variant(&os).map_err(here)?;
         let site = self.site.get(&Os { name: os.name.clone(), variant: String::new() });

@@ -85,13 +85,17 @@ fn the_images_installer_is_told_what_a_create_is_told() {
 #[test]
 fn what_no_server_has_read_is_refused() {
     type Change = fn(&mut Chosen);
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 7] = [
         (|chosen| chosen.name = "../etc".to_owned(), "is no name of an OS definition"),
         (|chosen| chosen.variant = "a b".to_owned(), "names no variant"),
         (|chosen| drop(chosen.parameters.insert("a=b".to_owned(), String::new())), "is no name of a parameter"),
         (|chosen| drop(chosen.parameters.insert("a".to_owned(), "\0".to_owned())), "has a NUL in it"),
         (|chosen| drop(chosen.files.insert("../etc/passwd".to_owned(), File::default())), "is no path of a file"),
         (|chosen| drop(chosen.files.insert("/etc/passwd".to_owned(), File::default())), "is no path of a file"),
+        (
+            |chosen| drop(chosen.files.insert("create".to_owned(), File::default())),
+            "web+small makes its system with a create",
+        ),
     ];
     for (change, why) in cases {
         let mut chosen = chosen(true);

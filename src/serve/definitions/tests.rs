@@ -155,7 +155,10 @@ fn one_that_makes_its_system_itself_is_read_and_not_installed() {
     desk.write("noop/ganeti_api_version", "5\n10\n");
     assert_eq!(desk.problems(), [""; 0]);
     let why = desk.bad("  os: noop");
-    assert_eq!(why, "5:7: noop makes its system with a create of its own, which is not run yet: it needs an image");
+    assert_eq!(
+        why,
+        "5:7: noop makes its system with a create of its own, which is not run: what is installed has an image in place of create"
+    );
 }
 
 #[test]
