@@ -36,12 +36,14 @@ impl Stage<'_> {
         Ok(registry)
     }
 
-    /// Each wraps the run's image, unless it says otherwise.
+    /// Each wraps the run's image, unless it says or makes something else.
     fn write_definitions(&self, state: &Path, image: &str) -> Result<()> {
         for (name, files) in &self.run.os {
             let folder = state.join("os").join(name);
             fs::create_dir_all(&folder).context(folder.display())?;
-            write(&folder.join("image"), image)?;
+            if !files.contains_key("create") {
+                write(&folder.join("image"), image)?;
+            }
             for (file, text) in files {
                 let path = folder.join(file);
                 let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };

@@ -127,7 +127,15 @@ impl Command {
     /// else. It can make no device nodes, those on `no_devices` (mount points) are nothing to it, and it cannot look into
     /// processes that may do more, whose `/proc/PID/root` would lead out.
     pub fn confined(mut self, root: impl AsRef<Path>, no_devices: Vec<PathBuf>) -> Self {
-        self.confined = Some(Confined { root: root.as_ref().to_owned(), no_devices });
+        self.confined = Some(Confined { root: root.as_ref().to_owned(), no_devices, folder: "/".into() });
+        self
+    }
+
+    /// In that root it begins in this folder. It must be confined.
+    pub fn beginning_in(mut self, folder: impl AsRef<Path>) -> Self {
+        if let Some(confined) = &mut self.confined {
+            confined.folder = folder.as_ref().to_owned();
+        }
         self
     }
 

@@ -11,12 +11,10 @@ const API: &str = "ganeti_api_version";
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
 pub const CREATE: &str = "create";
+/// Which programs `create` calls. It is ours: on a node of Ganeti there are all.
+pub const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
-
-/// What is said of a definition that an allocation names, and that would make the disks itself.
-pub const CREATES: &str =
-    "makes its system with a create of its own, which is not run: what is installed has an image in place of create";
 
 /// What a definition that brings its own `create` has besides.
 const OTHERS: [&str; 3] = ["import", "export", "rename"];
@@ -75,7 +73,7 @@ pub struct Parameter {
 impl Definition {
     /// # Errors
     /// All that is wrong with it, a line each.
-    pub fn read(name: &str, files: Files) -> Result<Definition, Vec<String>> {
+    pub fn read(name: &str, mut files: Files) -> Result<Definition, Vec<String>> {
         let mut wrong = Vec::new();
         if !is_name(name) {
             wrong.push(format!("{name:?} is no name of an OS definition: it has letters, digits, - and _"));
@@ -100,7 +98,10 @@ impl Definition {
         match (api, source) {
             (Some(api), Some(source)) if wrong.is_empty() => {
                 let parameters = parameters.unwrap_or_default();
-                let files = if newest >= WITH_PARAMETERS { files } else { Files::new() };
+                if newest < WITH_PARAMETERS {
+                    // Nobody verifies what has no parameters.
+                    files.remove(VERIFY);
+                }
                 Ok(Definition { name: name.to_owned(), api, source, parameters, variants, files })
             }
             _ => Err(wrong),
@@ -190,7 +191,7 @@ fn not_a_program(files: &Files, name: &str) -> Option<String> {
 }
 
 /// As Ganeti reads its lists: without empty lines and comments.
-fn list_of(text: &str) -> Vec<&str> {
+pub fn list_of(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 

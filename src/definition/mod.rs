@@ -4,11 +4,12 @@
 
 mod directory;
 mod environment;
+mod needs;
 mod parameters;
 #[cfg(test)]
 mod tests;
 
-pub use directory::{CREATES, Definition, File, Files, Parameter, Source};
+pub use directory::{Definition, File, Files, Parameter, Source};
 pub use environment::{Card, Disk, Instance};
 pub use parameters::{Change, Levels};
 
@@ -80,7 +81,7 @@ impl Chosen {
         Os { name: self.name.clone(), variant: self.variant.clone() }
     }
 
-    /// Why no server has read it from a definition, or none that could be installed.
+    /// Why no server has read it from a definition, or none that can be installed.
     pub fn impossible(&self) -> Option<String> {
         let is_inside = |path: &String| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
@@ -89,9 +90,12 @@ impl Chosen {
         let parameter = self.parameters.iter().find_map(|(name, value)| parameters::wrong(name, value).err());
         let outside = self.files.keys().find(|path| !is_inside(path));
         let outside = outside.map(|path| format!("{path:?} is no path of a file in a definition"));
-        let creates = self.files.contains_key(directory::CREATE);
-        let creates = creates.then(|| format!("{} {}", self.os(), directory::CREATES));
-        name.or(parameter).or(outside).or(creates)
+        name.or(parameter).or(outside).or(self.needs().err())
+    }
+
+    /// Is there a program that makes the system? Else it wraps an image.
+    pub fn creates(&self) -> bool {
+        self.files.contains_key(directory::CREATE)
     }
 
     /// Is there somebody who can say no?

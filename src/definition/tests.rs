@@ -41,8 +41,7 @@ fn debians_definitions_are_such() {
     noop.insert("ganeti_api_version".to_owned(), file(false, "5\n10\n"));
     let noop = Definition::read("noop", noop).unwrap();
     assert_eq!((noop.api, noop.source, noop.parameters, noop.variants.len()), (10, Source::Create, vec![], 0));
-    // Nobody verifies what has no parameters.
-    assert!(noop.files.is_empty());
+    assert!(noop.files.contains_key("create"));
 
     let mut debootstrap = programs(&["create", "export", "import", "rename", "verify"]);
     debootstrap.insert("common.sh".to_owned(), file(false, ""));
@@ -92,6 +91,35 @@ fn all_that_is_wrong_with_a_definition_is_said() {
     raw.remove("create");
     raw.insert("create_untrusted".to_owned(), file(true, ""));
     assert!(Definition::read("raw", raw).unwrap_err()[0].contains("create_untrusted runs in a virtual machine"));
+}
+
+#[test]
+fn a_create_says_what_it_needs() {
+    let needs = |texts: &[(&str, &str)]| {
+        let files = texts.iter().map(|(name, text)| ((*name).to_owned(), file(true, text))).collect();
+        Chosen { name: "raw".to_owned(), files, ..Chosen::default() }.needs()
+    };
+    assert_eq!(needs(&[("image", "i")]), Ok(vec![]));
+    let said = needs(&[("create", "#!/bin/bash -e\n"), ("needs", "# all\nsfdisk\n\n  mkfs.ext4\n")]);
+    assert_eq!(said.unwrap(), ["/bin/bash", "sfdisk", "mkfs.ext4"]);
+    assert_eq!(needs(&[("create", "#! /usr/bin/env python3\n"), ("needs", "")]).unwrap(), ["/usr/bin/env", "python3"]);
+    for (files, why) in [
+        (
+            &[("create", "#!/bin/sh\n")][..],
+            "raw makes its system with a create of its own: which programs that calls must",
+        ),
+        (&[("create", "#!/bin/sh\n"), ("needs", "a b\n")], "needs of raw: \"a b\" is no name of a program"),
+        (&[("create", "#!/bin/sh\n"), ("needs", "/bin/a\n")], "is no name of a program"),
+        (&[("create", "echo\n"), ("needs", "")], "create of raw does not say in its first line what runs it"),
+        (&[("create", ""), ("needs", "")], "create of raw does not say"),
+    ] {
+        assert!(needs(files).unwrap_err().contains(why), "{files:?}");
+    }
+    // Without parameters nobody verifies.
+    let programs = ["create", "export", "import", "rename", "verify"];
+    let mut files: Files = programs.iter().map(|name| ((*name).to_owned(), file(true, ""))).collect();
+    set(&mut files, "ganeti_api_version", "15\n");
+    assert!(!Definition::read("old", files).unwrap().files.contains_key("verify"));
 }
 
 fn set(files: &mut Files, name: &str, text: &str) {

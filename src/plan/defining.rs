@@ -1,9 +1,10 @@
 //! The image's OS definition: who is asked before anything is destroyed, and what the image's installer is told.
 
 use super::verdict::Decided;
-use super::{MachineFiles, OfRun, Request, Verdict};
+use super::{BurnDisk, CreateSystem, Finishing, MachineFiles, OfRun, Request, Verdict};
 use crate::definition::{Card, Chosen, Disk, Instance};
-use crate::inventory::Nic;
+use crate::inventory::{self, Nic};
+use crate::layout::Layout;
 use crate::problem::Problem;
 use crate::topology::Match;
 use std::collections::BTreeMap;
@@ -15,10 +16,51 @@ const HYPERVISOR: &str = "none";
 /// A card of a machine is no port of a bridge.
 const CARD: &str = "routed";
 
-/// What cannot be a definition of anybody.
-pub fn refused(request: &Request) -> Option<Problem> {
-    let why = request.assigned.allocation.definition.as_ref()?.impossible()?;
-    Some(Problem::new("allocation.definition", why))
+/// What cannot be a definition of anybody, and what does not go with one that makes the system itself.
+pub fn refused(layout: &Layout, request: &Request) -> Vec<Problem> {
+    let Some(chosen) = &request.assigned.allocation.definition else { return Vec::new() };
+    let impossible = chosen.impossible().map(|why| Problem::new("allocation.definition", why));
+    let (os, url) = (chosen.os(), &request.assigned.allocation.image.url);
+    let image = (chosen.creates() && !url.is_empty()).then(|| {
+        Problem::new(
+            "allocation.image.url",
+            format!("create of {os} makes the system, and an image would be a second one"),
+        )
+    });
+    let disk = (chosen.creates() && !layout.disks.iter().any(|disk| disk.image)).then(|| {
+        let why = format!("create of {os} makes a whole disk: one must say image: true, and list no partitions");
+        Problem::new("disks", why)
+    });
+    impossible.into_iter().chain(image).chain(disk).collect()
+}
+
+fn creating(request: &Request) -> Option<&Chosen> {
+    request.assigned.allocation.definition.as_ref().filter(|chosen| chosen.creates())
+}
+
+/// Is there an image to be reached?
+pub fn has_image(request: &Request) -> bool {
+    creating(request).is_none()
+}
+
+/// What its `create` needs, if it has one.
+pub fn programs(request: &Request) -> Option<OfRun> {
+    let chosen = creating(request)?;
+    // What is wrong with that was refused.
+    Some(OfRun::FindPrograms { os: chosen.os().to_string(), programs: chosen.needs().unwrap_or_default() })
+}
+
+/// What fills the disk: an image, or the definition's `create`.
+pub fn fill(onto: BurnDisk, meant: &Match, decided: &Decided, finishing: &Finishing) -> OfRun {
+    let definition = finishing.files.assigned.allocation.definition.as_ref();
+    let Some(chosen) = definition.filter(|chosen| chosen.creates()) else { return OfRun::BurnDisk(onto) };
+    OfRun::CreateSystem(Box::new(CreateSystem {
+        os: chosen.os().to_string(),
+        disks: given(meant, decided).map(|disk| disk.device.clone()).collect(),
+        onto,
+        environment: finishing.environment.clone(),
+        chosen: Box::new(chosen.clone()),
+    }))
 }
 
 /// Its `verify`, if it has one.
@@ -53,13 +95,15 @@ fn of_create(chosen: &Chosen, meant: &Match, decided: &Decided, files: &MachineF
     })
 }
 
-/// Those of the layout that are made anew, in its order: the installer's `/dev` has no others.
-fn disks(meant: &Match, decided: &Decided) -> Vec<Disk> {
-    let found = (0..meant.graph.layout.disks.len()).filter_map(|listed| meant.disk(listed));
+/// Those of the layout that are made anew, in its order. `create` and the image's installer get no others.
+fn given<'a>(meant: &'a Match, decided: &'a Decided) -> impl Iterator<Item = &'a inventory::Disk> {
     let is_made = |verdict: Verdict| matches!(verdict, Verdict::Wipe | Verdict::Make);
-    let made =
-        found.filter(|found| decided.disks.iter().any(|disk| disk.device == found.device && is_made(disk.verdict)));
-    let disk = |found: &crate::inventory::Disk| {
+    let found = (0..meant.graph.layout.disks.len()).filter_map(|listed| meant.disk(listed));
+    found.filter(move |found| decided.disks.iter().any(|disk| disk.device == found.device && is_made(disk.verdict)))
+}
+
+fn disks(meant: &Match, decided: &Decided) -> Vec<Disk> {
+    let disk = |found: &inventory::Disk| {
         let table = decided.tables.iter().find(|table| table.device == found.device);
         Disk {
             path: found.device.to_string(),
@@ -68,7 +112,7 @@ fn disks(meant: &Match, decided: &Decided) -> Vec<Disk> {
             name: None,
         }
     };
-    made.map(disk).collect()
+    given(meant, decided).map(disk).collect()
 }
 
 fn card(nic: &Nic) -> Card {

@@ -122,6 +122,7 @@ impl Ground<'_> {
             Operation::Run(
                 OfRun::ReachImage { .. }
                 | OfRun::VerifyDefinition { .. }
+                | OfRun::FindPrograms { .. }
                 | OfRun::IdentifyDisk(_)
                 | OfRun::LockDisk { .. }
                 | OfRun::UnlockDisk { .. }
@@ -130,6 +131,7 @@ impl Ground<'_> {
                 | OfRun::Mount(_)
                 | OfRun::MountReadOnly(_)
                 | OfRun::BurnDisk(_)
+                | OfRun::CreateSystem(_)
                 | OfRun::GrowFilesystem(_)
                 | OfRun::BurnImage { .. }
                 | OfRun::WriteMachineFiles { .. }

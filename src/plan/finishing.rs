@@ -27,7 +27,7 @@ pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec
     let writes = matches!(allocation.finish(), Finish::Auto | Finish::Builtin);
     let words = if writes { wrong_words(allocation) } else { Vec::new() };
     let network = network(allocation, &inventory.nics).err().unwrap_or_default();
-    esp.into_iter().chain(words).chain(network).chain(defining::refused(request)).collect()
+    esp.into_iter().chain(words).chain(network).chain(defining::refused(layout, request)).collect()
 }
 
 /// `network` is refused where it is wrong. `networks` are for the image, which may read in them what is not known here.

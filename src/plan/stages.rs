@@ -30,10 +30,12 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let files = Box::new(handing::files(&request, inventory, &decided, &formats, &root_uuid));
     let finishing = finishing::of(&meant, &decided, &filesystems, &fstab, files.clone());
     let doubt = finishing::doubt(layout, &finishing);
-    let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab, finishing);
+    let image = image::Way::of(&request.subject, &meant, &decided, &filesystems, &returning, &fstab, finishing);
+    let reach = defining::has_image(&request).then(|| handing::reach(&request, &image.first.1));
+    let asked = defining::verify(&request).into_iter().chain(defining::programs(&request));
     let stages = [
-        (StageName::ImageReach, vec![Operation::Run(handing::reach(&request, &image.first.1))]),
-        (StageName::DefinitionVerify, defining::verify(&request).map(Operation::Run).into_iter().collect()),
+        (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
+        (StageName::DefinitionVerify, asked.map(Operation::Run).collect()),
         (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
         (
             StageName::StorageLock,

@@ -9,7 +9,7 @@ pub use verified::{Done, Verified};
 use super::folder::{Folder, say};
 use super::input::os::{Said, Site, at_change, site};
 use super::input::{Allocation, at, nearest};
-use crate::definition::{CREATES, Change, Chosen, Definition, Levels, Os, Source};
+use crate::definition::{Change, Chosen, Definition, Levels, Os, Source};
 use crate::verify::Verdict;
 use folder::Stamp;
 use marked_yaml::Spanned;
@@ -39,9 +39,15 @@ impl Settled {
         }
         Some(told)
     }
+
+    /// What it makes itself, without an image: it is known by the definition's name with its variant.
+    pub fn creates(&self) -> Option<Os> {
+        let Settled::Good(chosen) = self else { return None };
+        chosen.creates().then(|| chosen.os())
+    }
 }
 
-/// An allocation's definition, and the image that it wraps.
+/// An allocation's definition, and the image that it wraps. What it makes itself is known by its own name.
 pub struct Choice {
     pub settled: Settled,
     pub image: Option<String>,
@@ -166,9 +172,6 @@ impl Definitions {
         let definition = found.definition.as_ref();
         let definition =
             definition.map_err(|why| here(format!("{} cannot be used: {}", path.display(), one_line(why))))?;
-        let Source::Image(image) = &definition.source else {
-            return Err(here(format!("{os} {CREATES}")));
-        };
         let variant = definition.variant(&os).map_err(here)?;
         let site = self.site.get(&Os { name: os.name.clone(), variant: String::new() });
         let of_variant = self.site.get(&Os { name: os.name.clone(), variant: variant.to_owned() });
@@ -182,7 +185,15 @@ impl Definitions {
         }
         let [site, of_variant] = [site, of_variant].map(|said| said.map(|(_, said)| plain(said)).unwrap_or_default());
         let levels = Levels { site: &site, variant: &of_variant, allocation: &plain(own) };
-        Ok((definition.chosen(variant, levels.settle(definition)), image.clone()))
+        let chosen = definition.chosen(variant, levels.settle(definition));
+        if let Some(why) = chosen.impossible() {
+            return Err(here(why));
+        }
+        let image = match &definition.source {
+            Source::Image(image) => image.clone(),
+            Source::Create => chosen.os().to_string(),
+        };
+        Ok((chosen, image))
     }
 }
 

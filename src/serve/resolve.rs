@@ -5,6 +5,7 @@ use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
 use super::state::Standing;
+use crate::definition::Os;
 use crate::layout::set::Set;
 use crate::layout::{Layout, read_json};
 use serde_json::Value;
@@ -55,8 +56,10 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         _ => {}
     }
     let layout = layout(machine, &allocation, standing, known);
-    let image = match (standing.is_installed(), &standing.order) {
-        (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
+    let image = match (standing.is_installed(), &standing.order, allocation.definition.creates()) {
+        (true, Some(order), Some(os)) => created(&allocation, &os, &order.image).map(Some),
+        (false, _, Some(os)) => created(&allocation, &os, &allocation.image).map(Some),
+        (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!("a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits", order.image);
             match order.begun {
                 true => format!("{gone}; it has begun, so put the image back"),
@@ -66,8 +69,8 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
                 ),
             }
         }),
-        (true, None) => Ok(Some(installed_image(standing, &allocation))),
-        (false, _) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
+        (true, None, _) => Ok(Some(installed_image(standing, &allocation))),
+        (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
             at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
         }),
@@ -151,13 +154,32 @@ fn is_same(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
+/// What the allocation's definition makes itself, in place of the image with this id.
+///
+/// # Errors
+/// It makes something else.
+pub fn created(allocation: &Allocation, os: &Os, id: &str) -> Result<Image, String> {
+    match os.to_string() == id {
+        true => Ok(nowhere(id.to_owned())),
+        false => {
+            let why =
+                format!("{os} makes the system itself, in place of image {id}: a reinstall names {os} as its image");
+            Err(at(&allocation.image, &why))
+        }
+    }
+}
+
 /// The image that the machine runs. Nothing is fetched, so only its id counts.
 fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
-    let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
+    nowhere(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
+}
+
+/// There is no place to fetch it from.
+fn nowhere(id: String) -> Image {
     Image {
-        id: id.clone(),
+        id,
         name: String::new(),
-        at: Location::File(id),
+        at: Location::Url(String::new()),
         mirrors: Vec::new(),
         digest: None,
         pull_secrets: Vec::new(),

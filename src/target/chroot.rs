@@ -56,6 +56,15 @@ impl<'a> Chroot<'a> {
         self
     }
 
+    /// Runs a program in this folder that is told what [`Chroot::telling`] says, and nothing else.
+    ///
+    /// # Errors
+    /// As [`InTree::run`].
+    pub fn run_as_told(&self, program: &str, folder: &str, deadline: Duration) -> Result<Output, CommandError> {
+        let command = Command::new(program).confined(self.root.path(), self.no_devices.clone()).beginning_in(folder);
+        run_watched(command.only_env(&self.environment).deadline(deadline), self.say)
+    }
+
     /// Ends what the programs have left running, and unmounts all that was mounted since [`Chroot::open`].
     ///
     /// # Errors

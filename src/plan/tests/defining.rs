@@ -17,17 +17,28 @@ fn chosen(verify: bool) -> Chosen {
 }
 
 fn planned(definition: Chosen, layout: &Layout) -> Result<Plan, Box<Refusal>> {
-    let allocation = Allocation {
+    planned_on(machine(), Mode::Install, allocation(definition), layout)
+}
+
+fn allocation(definition: Chosen) -> Allocation {
+    Allocation {
         id: "a-1".to_owned(),
         hostname: "web-1".to_owned(),
         created: "2026-11-23T00:00:00Z".to_owned(),
         definition: Some(definition),
         ..Allocation::default()
-    };
-    let mut inventory = machine();
+    }
+}
+
+fn planned_on(
+    mut inventory: Inventory,
+    mode: Mode,
+    allocation: Allocation,
+    layout: &Layout,
+) -> Result<Plan, Box<Refusal>> {
     inventory.nics = vec![Nic { name: "eno1".to_owned(), mac: "52:54:00:aa:00:01".to_owned(), ..Nic::default() }];
     let assigned = Assigned { allocation, consoles: vec!["tty0".to_owned(), "ttyS0,115200n8".to_owned()] };
-    let request = Request { mode: Mode::Install, steps: Steps::default(), subject: subject(), assigned, claim: None };
+    let request = Request { mode, steps: Steps::default(), subject: subject(), assigned, claim: None };
     super::super::make(layout, &inventory, request, &mut counting())
 }
 
@@ -103,4 +114,78 @@ fn what_no_server_has_read_is_refused() {
         let refusal = planned(chosen, &layout()).unwrap_err().to_string();
         assert!(refusal.contains("allocation.definition: ") && refusal.contains(why), "{refusal}");
     }
+}
+
+/// Its own `create` makes the system.
+fn creating() -> Chosen {
+    let mut chosen = chosen(true);
+    for (name, text) in [("create", "#!/bin/bash\n"), ("needs", "sfdisk\nmkfs.ext4\n")] {
+        chosen.files.insert(name.to_owned(), File { executable: true, text: text.to_owned() });
+    }
+    chosen
+}
+
+fn system(plan: &Plan) -> &CreateSystem {
+    let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+    let found = operations.find_map(|operation| match operation {
+        Operation::Run(OfRun::CreateSystem(create)) => Some(create),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_create_gets_the_disks_that_are_made_and_no_others() {
+    let raw = super::image::raw();
+    let plan = planned(creating(), &raw).unwrap();
+    let names: Vec<&str> = plan.stages.iter().map(|stage| stage.name.as_str()).collect();
+    assert_eq!(names[..2], ["definition.verify", "storage.identify"]);
+    let find = OfRun::FindPrograms {
+        os: "web+small".to_owned(),
+        programs: ["/bin/bash", "sfdisk", "mkfs.ext4"].map(str::to_owned).to_vec(),
+    };
+    assert_eq!(plan.stages[0].operations[1], Operation::Run(find));
+    let create = system(&plan);
+    assert_eq!(create.disks, ["/dev/sda", "/dev/sdb"]);
+    assert_eq!((create.onto.device.as_str(), create.onto.filesystems.len()), ("/dev/sda", 2));
+    for (name, value) in
+        [("DISK_COUNT", "2"), ("DISK_0_PATH", "/dev/sda"), ("DISK_1_PATH", "/dev/sdb"), ("OSP_TOKEN", "s3cret")]
+    {
+        assert_eq!(create.environment[name], value, "{name}");
+    }
+    let text = plan.to_string();
+    for said in [
+        "create of web+small finds /bin/bash, sfdisk, mkfs.ext4",
+        "image.burn          create of web+small onto sda, grow sda2",
+        "it may write sda, sdb, and gets no other disk",
+        "sda2 must be ext4 \"root\"",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    assert!(!serde_json::to_string(&plan).unwrap().contains("s3cret") && !text.contains("s3cret"));
+
+    // What is kept is neither named to it nor given.
+    let installed = after(&plan, machine());
+    let again = Allocation { reinstall: true, ..allocation(creating()) };
+    let plan = planned_on(installed, Mode::Reinstall, again, &raw).unwrap();
+    assert_eq!(plan.disks[1].verdict, Verdict::Keep);
+    let create = system(&plan);
+    assert_eq!(create.disks, ["/dev/sda"]);
+    assert_eq!((&*create.environment["DISK_COUNT"], &*create.environment["INSTANCE_REINSTALL"]), ("1", "1"));
+    assert!(!format!("{:?}", create.environment).contains("/dev/sdb"));
+}
+
+#[test]
+fn a_create_makes_a_whole_disk_in_place_of_an_image() {
+    let refusal = planned(creating(), &layout()).unwrap_err().to_string();
+    assert!(refusal.contains("disks: create of web+small makes a whole disk"), "{refusal}");
+    let mut with_image = allocation(creating());
+    with_image.image.url = "http://10.0.0.1/i".to_owned();
+    let raw = super::image::raw();
+    let refusal = planned_on(machine(), Mode::Install, with_image, &raw).unwrap_err().to_string();
+    assert!(refusal.contains("allocation.image.url: create of web+small makes the system"), "{refusal}");
+    let mut silent = creating();
+    silent.files.remove("needs");
+    let refusal = planned(silent, &raw).unwrap_err().to_string();
+    assert!(refusal.contains("which programs that calls must stand in a file needs"), "{refusal}");
 }

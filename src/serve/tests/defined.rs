@@ -67,3 +67,31 @@ async fn what_is_installed_boots_whatever_becomes_of_its_definition() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(server.boots_disk().await);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
+    let dir = with_definition("track=testing");
+    fs::remove_file(dir.path().join("os/web/image")).unwrap();
+    for program in ["create", "import", "export", "rename"] {
+        write(dir.path(), program, "#!/bin/sh\n");
+    }
+    write(dir.path(), "needs", "sfdisk\n");
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!((given.image.id.as_str(), given.image.url.as_str()), ("web", ""));
+    assert_eq!(given.definition.unwrap().needs().unwrap(), ["/bin/sh", "sfdisk"]);
+
+    // An order names what it makes, and no image.
+    server.installed().await;
+    let order = |image: &str| json!({"id": ONE, "imageid": image});
+    let path = format!("/v1/machine/{ONE}/reinstall");
+    let refused = server.call(&server.operator(), "POST", &path, &order("debian-12")).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("web makes the system itself, in place of image debian-12"), "{}", refused.text());
+    assert_eq!(server.call(&server.operator(), "POST", &path, &order("web")).await.status, 200);
+    let token = server.token(ONE).await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert!(given.reinstall && given.image.id == "web" && given.image.url.is_empty());
+    assert!(given.definition.unwrap().creates());
+}
