@@ -4,6 +4,7 @@ use crate::expect::Expect;
 use crate::fleet::Fleet;
 use crate::served::Image;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One file: a machine and what is done with it, run after run.
@@ -174,6 +175,9 @@ pub struct Run {
     pub layout_file: Option<PathBuf>,
     #[serde(default)]
     pub image: Image,
+    /// OS definitions, by name the text of each file. What begins with `#!` is executable.
+    #[serde(default)]
+    pub os: BTreeMap<String, BTreeMap<String, String>>,
     /// The allocation of the run before once more, not a new one.
     #[serde(default)]
     pub same_allocation: bool,

@@ -1,9 +1,10 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
-//! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, `finish`, `network`, `kernel_arguments`, `boot_order`, and
+//! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`, `boot_order`, and
 //! of its image `digest`, `mirrors`, `pull_secrets` and `finish`.
 
+use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
 use crate::marker::{MarkedDisk, Marker};
 use crate::problem::Problem;
@@ -75,6 +76,9 @@ pub struct Allocation {
     pub firewall_rules: Value,
     #[serde(default)]
     pub vpn: Value,
+    /// The OS definition that the image belongs to, with its parameters. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Chosen>,
     /// What makes the image boot on this machine. It goes before the image's own word. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,

@@ -13,10 +13,11 @@ pub mod boot;
 #[cfg(feature = "agent")]
 pub mod burn;
 pub mod cli;
-#[cfg(feature = "survey")]
+#[cfg(any(feature = "survey", feature = "serve"))]
 pub mod command;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod control;
+pub mod definition;
 #[cfg(feature = "desk")]
 pub mod desk;
 pub mod device;
@@ -72,5 +73,7 @@ pub mod text;
 pub mod topology;
 #[cfg(feature = "agent")]
 pub mod uplink;
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod verify;
 #[cfg(any(feature = "agent", feature = "serve"))]
 mod yaml;

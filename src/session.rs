@@ -24,6 +24,7 @@ use undo::Undo;
 
 mod alone;
 mod closing;
+mod created;
 mod disk;
 mod paths;
 mod tree;
@@ -190,6 +191,8 @@ impl Session {
 
     fn of_run(&mut self, operation: &OfRun) -> Result<()> {
         match operation {
+            OfRun::VerifyDefinition { os, chosen, .. } => self.verify_definition(os, chosen),
+            OfRun::FindPrograms { os, programs } => self.find_programs(os, programs),
             OfRun::IdentifyDisk(identity) => self.held.hold(identity),
             OfRun::ReachImage { name, image, onto, .. } => self.reach_image(name, image, onto.as_ref()),
             OfRun::LockDisk { device, untouched } => {
@@ -219,6 +222,7 @@ impl Session {
                 self.undo.push(Undo::Made(burn.device.clone()));
                 self.burn_disk(burn)
             }
+            OfRun::CreateSystem(create) => self.create_system(create),
             OfRun::GrowFilesystem(mount) => self.grow(mount),
             OfRun::WriteMachineFiles { files } => self.write_machine_files(files),
             OfRun::Finish(finishing) => self.finish(finishing),

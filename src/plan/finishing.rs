@@ -1,5 +1,6 @@
 //! What makes the image boot on this machine is decided here, and what of it is refused before the first write.
 
+use super::defining;
 use super::placed::Placed;
 use super::stages::made;
 use super::verdict::{ArrayFate, Decided};
@@ -26,7 +27,7 @@ pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec
     let writes = matches!(allocation.finish(), Finish::Auto | Finish::Builtin);
     let words = if writes { wrong_words(allocation) } else { Vec::new() };
     let network = network(allocation, &inventory.nics).err().unwrap_or_default();
-    esp.into_iter().chain(words).chain(network).collect()
+    esp.into_iter().chain(words).chain(network).chain(defining::refused(layout, request)).collect()
 }
 
 /// `network` is refused where it is wrong. `networks` are for the image, which may read in them what is not known here.
@@ -109,6 +110,7 @@ pub fn of(
         fstab: fstab.to_vec(),
         // What is wrong with it was refused.
         network: network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
+        environment: defining::environment(meant, decided, &files),
         files,
     })
 }

@@ -6,6 +6,7 @@ mod arrays;
 mod booting;
 mod capacity;
 mod copies;
+mod defining;
 mod devices;
 mod disks;
 mod display;

@@ -20,9 +20,11 @@ fn of(stage: StageName) -> Option<&'static str> {
         | StageName::StorageRaid
         | StageName::StorageLvm
         | StageName::StorageFormat => Some("deploy.apply_layout"),
-        StageName::ImageReach | StageName::StorageMount | StageName::ImageBurn | StageName::StorageMountKept => {
-            Some("deploy.burn_image")
-        }
+        StageName::ImageReach
+        | StageName::DefinitionVerify
+        | StageName::StorageMount
+        | StageName::ImageBurn
+        | StageName::StorageMountKept => Some("deploy.burn_image"),
         StageName::TargetFiles => Some("deploy.write_files"),
         StageName::TargetInstaller | StageName::TargetFstab => Some("deploy.run_installer"),
         StageName::BootEntries | StageName::BootLoad => Some("deploy.prepare_boot"),

@@ -197,6 +197,7 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
         ntp_servers: passed_on("ntp_servers"),
         firewall_rules: passed_on("firewall_rules"),
         vpn: if with_secrets { passed_on("vpn") } else { Value::Null },
+        definition: allocation.definition.told(with_secrets).filter(|_| *installs),
         finish: allocation.finish,
         kernel_arguments: allocation.kernel_arguments.iter().map(|argument| argument.to_string()).collect(),
         boot_order: allocation.boot_order,

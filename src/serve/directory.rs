@@ -3,6 +3,7 @@
 //! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
 //! does not exist.
 
+use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
@@ -11,6 +12,7 @@ use super::resolve::{Known, broken_promise, notes, resolve};
 use super::state::{FileStamp, Standing, State};
 use crate::layout::{self, Layout, set::Set};
 use crate::problem;
+use marked_yaml::Spanned;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -77,6 +79,7 @@ pub struct Loader {
     /// Of the image files, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
+    definitions: Definitions,
     state: State,
     /// Something else than a file has changed.
     stale: bool,
@@ -91,7 +94,7 @@ pub struct Seen {
 }
 
 impl Loader {
-    pub fn new(dir: &Path, digests: Digests, state: State) -> Loader {
+    pub fn new(dir: &Path, digests: Digests, definitions: Definitions, state: State) -> Loader {
         Loader {
             images_dir: dir.join("images"),
             machines: Folder::new(dir.join("machines"), input::machine),
@@ -100,6 +103,7 @@ impl Loader {
             registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
+            definitions,
             state,
             stale: true,
         }
@@ -108,6 +112,12 @@ impl Loader {
     /// A digest is ready: the next look gives a new picture.
     pub fn digest_done(&mut self, done: digest::Done) {
         self.digests.keep(done);
+        self.stale = true;
+    }
+
+    /// A `verify` has ended: as [`Loader::digest_done`].
+    pub fn verified(&mut self, done: definitions::Done) {
+        self.definitions.verified(done);
         self.stale = true;
     }
 
@@ -122,6 +132,7 @@ impl Loader {
         changed |= self.machines.look();
         changed |= self.layouts.look();
         changed |= self.images.look();
+        changed |= self.definitions.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
         let stamps: Vec<_> = self.image_paths().iter().map(|path| digest::stamp(path).ok()).collect();
@@ -177,22 +188,25 @@ impl Loader {
         }
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         directory.known = Known { layouts, set, images: ready };
+        problems.extend(self.definitions.problems());
         let mut notes = Vec::new();
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
     }
 
     fn add_machines(&mut self, directory: &mut Directory, problems: &mut Vec<String>, said: &mut Vec<String>) {
-        let (known, state) = (&directory.known, &self.state);
-        let settle = |machine: &Machine| -> Result<(Vec<String>, Option<String>), String> {
-            let standing = standing(state, machine)?;
-            resolve(machine, &standing, known)?;
-            Ok((notes(machine, &standing, known), broken_promise(machine, &standing, known)))
+        let (known, state, definitions) = (&directory.known, &self.state, &mut self.definitions);
+        let mut settle = |machine: &Machine| -> Result<(Vec<String>, Option<String>), String> {
+            let (machine, note) = with_definition(definitions, machine);
+            let standing = standing(state, &machine)?;
+            resolve(&machine, &standing, known)?;
+            let notes = notes(&machine, &standing, known).into_iter().chain(note).collect();
+            Ok((notes, broken_promise(&machine, &standing, known)))
         };
         self.machines.say_unread(problems);
         let mut all = Vec::new();
         for (path, entry) in &mut self.machines.entries {
-            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(settle);
+            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
             let machine = match newest {
                 Ok((notes, broken)) => {
                     problems.extend(broken.map(|why| say(path, &why, false)));
@@ -208,6 +222,7 @@ impl Loader {
             };
             all.extend(machine.map(|machine| (path.clone(), machine)));
         }
+        let all = all.into_iter().map(|(path, machine)| (path, with_definition(definitions, &machine).0)).collect();
         for (id, (path, machine)) in unique("machine", all, |machine| &machine.id, problems) {
             for mac in &machine.macs {
                 if let Some(other) = directory.macs.insert(mac.clone(), id.clone()).filter(|other| *other != id) {
@@ -218,6 +233,18 @@ impl Loader {
             directory.machines.insert(id, machine);
         }
     }
+}
+
+/// The machine with what its definition stands for, and a note on that.
+fn with_definition(definitions: &mut Definitions, machine: &Machine) -> (Machine, Option<String>) {
+    let mut machine = machine.clone();
+    let Some(allocation) = &mut machine.allocation else { return (machine, None) };
+    let Some(Choice { settled, image, note }) = definitions.choose(allocation) else { return (machine, None) };
+    if let (Some(image), Some(os)) = (image, &allocation.os) {
+        allocation.image = Spanned::new(*os.span(), image);
+    }
+    allocation.definition = settled;
+    (machine, note)
 }
 
 fn standing(state: &State, machine: &Machine) -> Result<Standing, String> {

@@ -3,16 +3,19 @@
 mod all;
 mod network;
 mod node;
+pub mod os;
 mod secret;
 
 pub use node::{at, nearest};
 
+use super::definitions::Settled;
 use super::ipxe;
 use crate::allocation::{BootOrder, Finish, wrong_argument};
+use crate::definition::Os;
 use crate::pull::PullSecret;
 use crate::steps::Erase;
-use marked_yaml::Spanned;
-use node::{field, json, parse, read};
+use marked_yaml::{Span, Spanned};
+use node::{field, json, parse, place, read};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -59,7 +62,19 @@ pub struct Allocation {
     pub project: String,
     #[serde(default)]
     pub role: String,
+    /// That of the OS definition, where `os` names one.
+    #[serde(default = "unnamed")]
     pub image: Spanned<String>,
+    /// An OS definition, or a variant of one.
+    pub os: Option<Spanned<String>>,
+    #[serde(default)]
+    os_parameters: Vec<Spanned<String>>,
+    /// Read.
+    #[serde(skip)]
+    pub changes: Vec<os::Said>,
+    /// What became of it in the directory of the operator.
+    #[serde(skip)]
+    pub definition: Settled,
     pub filesystemlayout: Option<Spanned<String>>,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
@@ -95,6 +110,10 @@ pub struct Allocation {
     /// What is passed on as it is written: those of [`PASSED_ON`] that are given.
     #[serde(skip)]
     pub passed_on: serde_json::Map<String, Value>,
+}
+
+fn unnamed() -> Spanned<String> {
+    Spanned::new(Span::new_blank(), String::new())
 }
 
 /// Fields of an allocation that the agent or the image understands.
@@ -196,6 +215,8 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
         wrong.extend(field(given, "network").map(|given| network::problems("network", given)).unwrap_or_default());
+        let has_image = field(given, "image").is_some();
+        wrong.extend(of_definition(allocation, has_image, place(given.span().start())));
     }
     let ramdisk_network = field(&node, "ramdisk_network").map(|given| network::argument("ramdisk_network", given));
     wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
@@ -212,6 +233,22 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }),
         _ => Err(wrong.join("\n")),
     }
+}
+
+/// Reads what an allocation says of its OS definition, and tells what is wrong with it.
+fn of_definition(allocation: &mut Allocation, has_image: bool, here: String) -> Vec<String> {
+    let (changes, mut wrong) = os::changes(&allocation.os_parameters);
+    allocation.changes = changes;
+    match (&allocation.os, allocation.os_parameters.first()) {
+        (Some(os), _) if has_image => wrong.push(at(os, "an allocation has an os or an image, not both")),
+        (Some(os), _) => wrong.extend(Os::read(os).err().map(|why| at(os, &why))),
+        (None, Some(first)) => wrong.push(at(first, "parameters are for an os, and the allocation names none")),
+        (None, None) if !has_image => {
+            wrong.push(format!("{here}an allocation needs an os or an image: missing field `image`"))
+        }
+        (None, None) => {}
+    }
+    wrong
 }
 
 /// Why the machine is locked, if it is.
@@ -413,8 +450,9 @@ allocation:
             assert!(line.starts_with(expected), "{line}: {error}");
         }
         // What is there and could not be read is not missing.
-        let missing: Vec<&str> =
+        let mut missing: Vec<&str> =
             lines.iter().filter_map(|line| line.split_once("missing field ")).map(|(_, name)| name).collect();
+        missing.sort_unstable();
         assert_eq!(missing, ["`id`", "`image`"], "{error}");
     }
 

@@ -1,6 +1,6 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `folder` and `directory` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to, `promise` what a machine was
+//! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to, `promise` what a machine was
 //! promised, `state` what has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
 //! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
@@ -15,6 +15,7 @@ mod base;
 mod boot;
 mod caller;
 mod connections;
+mod definitions;
 mod descriptors;
 mod digest;
 mod directory;
@@ -46,6 +47,7 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use alarm::Alarms;
 use connections::Door;
+use definitions::{Definitions, Verified};
 use digest::Digests;
 use directory::{Directory, Loader};
 use fronts::{Fronts, Https, Listeners};
@@ -203,7 +205,11 @@ impl Server {
         let done = wake.clone();
         let digests = Digests::start(state.clone(), move |digest| drop(done.send(Wake::Digest(digest))));
         let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
-        let loader = Loader::new(&options.dir, digests, state.clone());
+        let done = wake.clone();
+        let verified = Verified::start(move |verdict| drop(done.send(Wake::Verified(verdict))));
+        let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
+        let definitions = Definitions::new(options.dir.join("os"), verified);
+        let loader = Loader::new(&options.dir, digests, definitions, state.clone());
         let (publish, directory) = published::channel(Arc::default());
         let keeper = Keeper::new(state.clone(), loader, watch.clone(), publish);
         let (ready, first_look) = tokio::sync::oneshot::channel();

@@ -8,7 +8,7 @@ use super::input::Machine;
 use super::ipxe;
 use super::peers::Peer;
 use super::promise::{contradiction, remedy};
-use super::resolve::resolve;
+use super::resolve::{created, resolve};
 use super::state::{ATTEMPTS, Adopted, Cancelled, Ordered, Renamed, Standing, Words};
 pub use super::state::{Order, Outcome};
 use super::token;
@@ -167,13 +167,15 @@ pub async fn reinstall(
     if !standing.succeeded {
         return Err(invalid(not_installed(&id, &allocation)));
     }
-    match directory.known.images.get(&asked.imageid) {
-        Some(Some(_)) => {}
-        Some(None) => {
+    let made = machine.allocation.as_ref().and_then(|allocation| Some((allocation, allocation.definition.creates()?)));
+    match (made, directory.known.images.get(&asked.imageid)) {
+        (Some((allocation, os)), _) => drop(created(allocation, &os, &asked.imageid).map_err(invalid)?),
+        (None, Some(Some(_))) => {}
+        (None, Some(None)) => {
             let why = "has no digest yet, or its file cannot be read: see the server's output, and try again";
             return Err(invalid(format!("image {:?} {why}", asked.imageid)));
         }
-        None => {
+        (None, None) => {
             let others = super::input::nearest(&asked.imageid, directory.known.images.keys().map(String::as_str));
             return Err(invalid(format!("there is no image {:?} in images/{others}", asked.imageid)));
         }

@@ -63,7 +63,10 @@ pub async fn preview(
                 Ok(Some(assigned)) => {
                     preview.machine.allocation = Some(on_the_wire(&assigned, standing, &base.calls, false));
                 }
-                Ok(None) => preview.withheld = Some("its image has no digest yet".to_owned()),
+                Ok(None) => {
+                    preview.withheld =
+                        Some("its image has no digest yet, or its OS definition is not verified yet".to_owned())
+                }
                 Err(why) => preview.withheld = Some(why),
             }
         } else {

@@ -1,9 +1,11 @@
 //! Finds the image and the layout of an allocation. Before the installation its file counts, afterwards what is installed or
 //! ordered.
 
+use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
 use super::state::Standing;
+use crate::definition::Os;
 use crate::layout::set::Set;
 use crate::layout::{Layout, read_json};
 use serde_json::Value;
@@ -31,7 +33,8 @@ pub struct Assigned {
     pub installs: bool,
 }
 
-/// The machine's allocation, image and layout. `None`: it has no allocation, or its image has no digest yet, so that it waits.
+/// The machine's allocation, image and layout. `None`: it has no allocation, or its image has no digest yet, or its definition is not
+/// verified yet, so that it waits.
 ///
 /// # Errors
 /// Everything that is missing, one line each, with its place in the machine's file.
@@ -45,10 +48,18 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         );
         return Err(at(&allocation.id, &message));
     }
-    let layout = layout(machine, &allocation, standing, known);
     let installs = !standing.is_installed() || standing.order.is_some();
-    let image = match (standing.is_installed(), &standing.order) {
-        (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
+    match &allocation.definition {
+        // What is installed boots whatever became of its definition.
+        Settled::Bad(why) if installs => return Err(why.clone()),
+        Settled::Waits if installs => return Ok(None),
+        _ => {}
+    }
+    let layout = layout(machine, &allocation, standing, known);
+    let image = match (standing.is_installed(), &standing.order, allocation.definition.creates()) {
+        (true, Some(order), Some(os)) => created(&allocation, &os, &order.image).map(Some),
+        (false, _, Some(os)) => created(&allocation, &os, &allocation.image).map(Some),
+        (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!("a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits", order.image);
             match order.begun {
                 true => format!("{gone}; it has begun, so put the image back"),
@@ -58,8 +69,8 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
                 ),
             }
         }),
-        (true, None) => Ok(Some(installed_image(standing, &allocation))),
-        (false, _) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
+        (true, None, _) => Ok(Some(installed_image(standing, &allocation))),
+        (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
             at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
         }),
@@ -112,8 +123,8 @@ pub fn broken_promise(machine: &Machine, standing: &Standing, known: &Known) -> 
 pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
-    if let Some(runs) = standing.image.as_ref().filter(|runs| ***runs != **allocation.image && standing.order.is_none())
-    {
+    let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
+    if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
         let says = &**allocation.image;
         let message =
             format!("the file says {says}, the machine runs {runs}; `drophammer machine reinstall` changes it");
@@ -143,13 +154,32 @@ fn is_same(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
+/// What the allocation's definition makes itself, in place of the image with this id.
+///
+/// # Errors
+/// It makes something else.
+pub fn created(allocation: &Allocation, os: &Os, id: &str) -> Result<Image, String> {
+    match os.to_string() == id {
+        true => Ok(nowhere(id.to_owned())),
+        false => {
+            let why =
+                format!("{os} makes the system itself, in place of image {id}: a reinstall names {os} as its image");
+            Err(at(&allocation.image, &why))
+        }
+    }
+}
+
 /// The image that the machine runs. Nothing is fetched, so only its id counts.
 fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
-    let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
+    nowhere(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
+}
+
+/// There is no place to fetch it from.
+fn nowhere(id: String) -> Image {
     Image {
-        id: id.clone(),
+        id,
         name: String::new(),
-        at: Location::File(id),
+        at: Location::Url(String::new()),
         mirrors: Vec::new(),
         digest: None,
         pull_secrets: Vec::new(),

@@ -29,7 +29,7 @@ fn expected(burn: &BurnDisk) -> Expected {
 
 impl Session {
     pub(super) fn burn_disk(&mut self, burn: &BurnDisk) -> Result<()> {
-        let BurnDisk { name, device, grow, filesystems, taken, .. } = burn;
+        let BurnDisk { name, device, .. } = burn;
         let incoming = self.reached(name)?;
         let reporter = &*self.reporter;
         let began = Instant::now();
@@ -42,6 +42,12 @@ impl Session {
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.say(&format!("{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"));
         drop(target);
+        self.arrived(burn)
+    }
+
+    /// Whatever has filled the disk: its table is fitted to it, and what the layout mounts must be there.
+    pub(super) fn arrived(&mut self, burn: &BurnDisk) -> Result<()> {
+        let BurnDisk { device, grow, filesystems, taken, .. } = burn;
         self.held.prove_below(device)?;
         let table = fit::fit(device, *grow)?.unwrap_or_default();
         // Those of its filesystems are seen only now.

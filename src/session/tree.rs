@@ -3,6 +3,7 @@
 use super::{Session, disk};
 use crate::allocation;
 use crate::boot::{efi, found, kexec};
+use crate::definition::Chosen;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Hidden};
 use crate::image::{self, Beneath, Conflicts};
@@ -12,9 +13,13 @@ use crate::session::undo::Undo;
 use crate::storage::writeback;
 use crate::target::finish::{self, Boots};
 use crate::target::{self, Root};
+use crate::verify::{Verdict, verify};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
+
+/// A machine that is emulated takes its time.
+const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
 
 impl Session {
     pub(super) fn reach_image(&mut self, name: &str, image: &allocation::Image, onto: Option<&BurnDisk>) -> Result<()> {
@@ -39,6 +44,16 @@ impl Session {
             }
         });
         Ok(())
+    }
+
+    /// Asked in the ramdisk too: the server may not have been able to.
+    pub(super) fn verify_definition(&self, os: &str, chosen: &Chosen) -> Result<()> {
+        let refused = |why: String| Err(Error::refusal(Phase::Image, why));
+        match verify(chosen, VERIFY_DEADLINE) {
+            Verdict::Good => Ok(()),
+            Verdict::Refused(why) => refused(format!("verify of {os} refuses its parameters: {why}")),
+            Verdict::NotRun(why) => refused(format!("verify of {os} cannot be run in this ramdisk: {why}")),
+        }
     }
 
     /// The image that an earlier stage has reached.

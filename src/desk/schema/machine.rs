@@ -12,7 +12,10 @@ pub fn schema() -> Value {
         "type": ["object", "null"],
         "description": "What the machine is to become; without one it registers and waits.",
         "additionalProperties": false,
-        "required": ["id", "hostname", "image"],
+        "required": ["id", "hostname"],
+        "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
+        "not": {"type": "object", "required": ["image", "os"]},
+        "dependentRequired": {"os_parameters": ["os"]},
         "properties": {
             "id": {
                 "type": "string",
@@ -25,6 +28,18 @@ pub fn schema() -> Value {
                 "type": "string",
                 "description": "Id of a file of images/. A reinstall takes the image of its order.",
                 "examples": ["debian-12.0.20261101"],
+            },
+            "os": {
+                "type": ["string"],
+                "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
+                "description": "In place of an image: a folder of os/, an OS definition, and its variant.",
+                "examples": ["web+small"],
+            },
+            "os_parameters": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
+                "description": "What the OS definition is told: KEY=VALUE, and -KEY for what all machines are told otherwise.",
+                "examples": [["track=testing", "-proxy"]],
             },
             "filesystemlayout": text(
                 "Id of a file of layouts/; without one, the layout whose constraints take the machine's size and the image."
@@ -183,6 +198,17 @@ mod tests {
             ),
             (json!({"id": ID, "ramdisk_network": {"ethernets": {"eth0": {"addresses": ["10.0.0.7/24"]}}}}), true),
             (json!({"id": ID, "ramdisk_network": {"wifis": {}}}), false),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web+small", "os_parameters": ["a=b", "-c_d", "e="]}}),
+                true,
+            ),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web", "image": "i"}}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "we b"}}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web", "os_parameters": ["a"]}}), false),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "os_parameters": ["a=b"]}}),
+                false,
+            ),
             (json!({}), false),
             (json!({"id": "7"}), false),
             (json!({"id": ID, "mac": []}), false),

@@ -7,7 +7,7 @@ use crate::inventory::Stacked;
 use std::collections::BTreeMap;
 
 /// The image on sda, data on sdb, which a reinstall keeps.
-fn raw() -> Layout {
+pub(super) fn raw() -> Layout {
     let mut layout = layout();
     layout.id = "raw".to_owned();
     layout.disks[0].partitions.clear();

@@ -7,6 +7,7 @@ use crate::inventory::Firmware;
 use crate::layout::{Format, LvmType, RaidLevel};
 use crate::network::Network;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// All that is needed to make the image boot on this machine, and its owner able to log in.
@@ -29,6 +30,9 @@ pub struct Finishing {
     pub boot_disks: Vec<DevicePath>,
     pub fstab: Vec<FstabEntry>,
     pub network: WantedNetwork,
+    /// What the image's installer is told of its OS definition, and of the machine in that one's words.
+    #[serde(skip)]
+    pub environment: BTreeMap<String, String>,
     /// The allocation with its passwords and keys, and what else the installed system is told.
     #[serde(skip)]
     pub files: Box<MachineFiles>,

@@ -4,11 +4,12 @@
 
 use super::Extents;
 use super::{
-    BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Finishing,
-    FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray,
-    TryFilesystem, WipeDisk,
+    BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateSystem, CreateVolume, DiskIdentity,
+    Finishing, FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal,
+    TryArray, TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
+use crate::definition::Chosen;
 use crate::device::DevicePath;
 use crate::marker::{MarkedDisk, Marker};
 use serde::Serialize;
@@ -111,6 +112,21 @@ pub enum OfRun {
         #[serde(skip)]
         onto: Option<BurnDisk>,
     },
+    /// Ask the `verify` of the image's OS definition whether it can be installed so. It runs in a sandbox, without disks and network.
+    VerifyDefinition {
+        /// With its variant.
+        os: String,
+        /// Names of those that are set. Their values may be secrets.
+        parameters: Vec<String>,
+        #[serde(skip)]
+        chosen: Box<Chosen>,
+    },
+    /// Look in the ramdisk for what the `create` of the OS definition needs.
+    FindPrograms {
+        /// With its variant.
+        os: String,
+        programs: Vec<String>,
+    },
     /// Check that the device is still the disk that the plan was made for, because device names move. Keep it open.
     IdentifyDisk(DiskIdentity),
     /// Set the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
@@ -144,6 +160,8 @@ pub enum OfRun {
     MountReadOnly(MountFilesystem),
     /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
     BurnDisk(BurnDisk),
+    /// Run the `create` of the OS definition in place of writing a raw image; the rest is the same.
+    CreateSystem(Box<CreateSystem>),
     /// Make a mounted filesystem as large as its partition.
     GrowFilesystem(MountFilesystem),
     /// Stream the image below the mounted root.

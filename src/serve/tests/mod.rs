@@ -6,6 +6,7 @@ mod boot;
 mod choice;
 mod connections;
 mod database;
+mod defined;
 mod files;
 mod given;
 mod held;

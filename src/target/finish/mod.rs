@@ -32,6 +32,7 @@ use boot::{BootWants, Bootable};
 use distribution::Distribution;
 use os_installer::Script;
 use owner::Owners;
+use std::thread;
 use time::OffsetDateTime;
 
 /// Its security labels are those of no file that was written here.
@@ -146,7 +147,7 @@ pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateT
 }
 
 fn by_the_image(root: &Root, finishing: &Finishing, who: Who, root_uuid: &str, say: Say) -> Result<Boots> {
-    let chroot = Chroot::open(root, &finishing.devices, say)?;
+    let chroot = Chroot::open(root, &finishing.devices, say)?.telling(&finishing.environment);
     let ran = match who {
         Who::Installer(program) => installer::run(root, program, installer::DEADLINE, &chroot),
         Who::OsInstaller(program) => {
@@ -179,14 +180,23 @@ fn make_own(
     }
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let run = || {
-        if needs_keys {
-            identity::make_host_keys(root, &chroot)?;
-        }
         if let Some(program) = ignition {
             user_data::ignite(root, program, &user_data, &chroot, say)?;
         }
         unit.iter().try_for_each(|unit| network::enable(unit, &chroot))?;
-        let booting = boots.map(|(wants, found)| boot::boot(root, wants, found, &chroot, say)).transpose()?;
+        boots.map(|(wants, found)| boot::boot(root, wants, found, &chroot, say)).transpose()
+    };
+    // To find primes takes a processor seconds, and only the script of the user data may ask for the keys.
+    let made = thread::scope(|scope| {
+        let keys = needs_keys.then(|| scope.spawn(|| identity::make_host_keys(root, &chroot)));
+        let booting = run();
+        let panicked =
+            |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; its words are on the console"));
+        let keys = keys.map_or(Ok(()), |keys| keys.join().unwrap_or_else(panicked));
+        booting.and_then(|booting| keys.map(|()| booting))
+    });
+    let run = || {
+        let booting = made?;
         script.iter().try_for_each(|script| script.run(installer::DEADLINE, &chroot))?;
         Ok(booting)
     };
