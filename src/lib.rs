@@ -15,6 +15,7 @@ pub mod burn;
 pub mod cli;
 #[cfg(feature = "survey")]
 pub mod command;
+pub mod contents;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod control;
 #[cfg(feature = "desk")]

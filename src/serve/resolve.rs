@@ -154,6 +154,7 @@ fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
         digest: None,
         pull_secrets: Vec::new(),
         finish: None,
+        contents: None,
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! There is no catch-all arm where operations are told apart: a new one does not compile until every place has an answer.
 
-use super::Extents;
 use super::{
     BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Finishing,
     FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray,
@@ -11,6 +10,7 @@ use super::{
 use crate::allocation::Image;
 use crate::device::DevicePath;
 use crate::marker::{MarkedDisk, Marker};
+use crate::plan::{Extents, Needs};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -110,6 +110,9 @@ pub enum OfRun {
         /// The disk that takes a raw image. An image that is not made for it is refused here.
         #[serde(skip)]
         onto: Option<BurnDisk>,
+        /// What a tree has to have. One that has it not, by its manifest, is refused here.
+        #[serde(skip)]
+        needs: Option<Needs>,
     },
     /// Check that the device is still the disk that the plan was made for, because device names move. Keep it open.
     IdentifyDisk(DiskIdentity),
