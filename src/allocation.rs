@@ -2,8 +2,9 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`, `boot_order`, and
-//! of its image `digest`, `mirrors`, `pull_secrets` and `finish`.
+//! of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
+use crate::contents::Contents;
 use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
 use crate::marker::{MarkedDisk, Marker};
@@ -158,6 +159,9 @@ pub struct Image {
     /// What makes it boot on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,
+    /// What its manifest tells of the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<Contents>,
 }
 
 /// What makes a machine that boots of the image's files.

@@ -9,7 +9,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, EntryWanted};
 use crate::image::{self, Beneath};
 use crate::marker::Marker;
-use crate::plan::{Leaves, OfRun, OnDevice, Operation, Plan, Stage, StageName};
+use crate::plan::{Leaves, OfRun, OnDevice, Operation, Plan, Seed, Stage, StageName};
 use crate::report::Reporter;
 use crate::storage::identify::Held;
 use crate::storage::lock::Locks;
@@ -50,6 +50,8 @@ pub struct Session {
     image: Option<image::Incoming>,
     /// Of the filesystem with `/` that a raw image has brought.
     brought_root_uuid: Option<String>,
+    /// The partition for cloud-init's seed that a raw image has brought.
+    brought_seed: Option<Seed>,
     /// What the boot loader wants the firmware to know. Empty when the image's installer has made it, and told the firmware itself.
     entries_wanted: Vec<EntryWanted>,
     facts: Facts,
@@ -99,6 +101,7 @@ impl Session {
             mounts: Mounts::new(TARGET),
             image: None,
             brought_root_uuid: None,
+            brought_seed: None,
             entries_wanted: Vec::new(),
             facts: Facts::default(),
             undo: Vec::new(),
@@ -194,7 +197,9 @@ impl Session {
             OfRun::VerifyDefinition { os, chosen, .. } => self.verify_definition(os, chosen),
             OfRun::FindPrograms { os, programs } => self.find_programs(os, programs),
             OfRun::IdentifyDisk(identity) => self.held.hold(identity),
-            OfRun::ReachImage { name, image, onto, .. } => self.reach_image(name, image, onto.as_ref()),
+            OfRun::ReachImage { name, image, onto, needs, .. } => {
+                self.reach_image(name, image, onto.as_ref(), needs.as_ref())
+            }
             OfRun::LockDisk { device, untouched } => {
                 self.undo.push(Undo::Unlock);
                 self.locks.lock(device)?;

@@ -2,6 +2,8 @@
 //! its own, `pack`.
 
 pub mod check;
+#[cfg(feature = "serve")]
+mod machine;
 pub mod plan;
 #[cfg(feature = "serve")]
 mod registered;

@@ -9,7 +9,7 @@ use crate::layout::Parsed;
 use crate::marker::Marker;
 #[cfg(feature = "serve")]
 use crate::operator::OfServer;
-use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
+use crate::plan::{self, Assigned, Claim, Mode, Request, Subject, Waiver};
 use crate::stdout::{json, print};
 use crate::steps::{Erase, Steps};
 use clap::Args;
@@ -32,6 +32,11 @@ pub struct Options {
     #[cfg(feature = "serve")]
     #[command(flatten)]
     pub of: OfServer,
+    /// What the machine is to become: its file of a server's machines/, or the document that its agent is given. Its network, its
+    /// finish and its words are judged as the agent judges them.
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "FILE", conflicts_with = "machine")]
+    pub allocation: Option<PathBuf>,
     /// What `drophammer inventory` printed; without it, this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
@@ -103,13 +108,18 @@ pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std
         Ok(parsed) => parsed,
         Err(problems) => return Ok(Err(problem_lines(path, &problems))),
     };
+    let assigned = match assigned(options, &inventory)? {
+        Ok(assigned) => assigned,
+        Err(problems) => return Ok(Err(problems)),
+    };
     let mode = if options.reinstall { Mode::Reinstall } else { Mode::Install };
     if mode == Mode::Reinstall || options.at_rest {
         stop_using(&mut inventory);
     }
+    let image = Some(assigned.allocation.image.id.clone()).filter(|id| !id.is_empty());
     let subject = Subject {
         machine: inventory.system.uuid.clone().unwrap_or_default(),
-        image: "the image".to_owned(),
+        image: image.unwrap_or_else(|| "the image".to_owned()),
         url: "the image's server".to_owned(),
         ..Subject::default()
     };
@@ -118,9 +128,23 @@ pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std
     Ok(Ok(Asked {
         parsed,
         inventory,
-        request: Request { mode, steps: Steps::erasing(options.erase), subject, assigned: Default::default(), claim },
+        request: Request { mode, steps: Steps::erasing(options.erase), subject, assigned, claim },
         notes,
     }))
+}
+
+/// What the machine is to become, where a file says it. The inner error is all that is wrong with that file.
+fn assigned(options: &Options, inventory: &Inventory) -> Result<std::result::Result<Assigned, String>> {
+    #[cfg(feature = "serve")]
+    if let Some(path) = &options.allocation {
+        let allocation = match super::machine::read(&read(path)?, Some(&inventory.nics)) {
+            Ok(allocation) => allocation.unwrap_or_default(),
+            Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+        };
+        return Ok(Ok(Assigned { allocation, ..Assigned::default() }));
+    }
+    let _ = (options, inventory);
+    Ok(Ok(Assigned::default()))
 }
 
 fn planned(options: &Options, asked: Asked) -> Result<(String, Exit)> {
@@ -249,6 +273,8 @@ mod tests {
             machine: None,
             #[cfg(feature = "serve")]
             of: OfServer::default(),
+            #[cfg(feature = "serve")]
+            allocation: None,
             erase: Erase::Quick,
             reinstall: false,
             at_rest: false,

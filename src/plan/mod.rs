@@ -5,6 +5,7 @@ mod already;
 mod arrays;
 mod booting;
 mod capacity;
+mod contents;
 mod copies;
 mod defining;
 mod devices;
@@ -42,6 +43,7 @@ mod verdict;
 mod whole;
 mod wipe;
 
+pub use contents::Needs;
 pub use extents::{DiskExtents, Extents};
 pub use types::*;
 pub use whole::is_whole;

@@ -14,7 +14,7 @@ mod summary;
 pub use crate::allocation::BootOrder;
 pub use booting::BootEntries;
 pub use created::CreateSystem;
-pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, WantedNetwork};
+pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use member::Member;

@@ -170,14 +170,9 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
     };
     let secret = |text: &String| if with_secrets { text.clone() } else { String::new() };
     let succeeded = standing.is_installed();
-    let passed_on = |name: &str| allocation.passed_on.get(name).cloned().unwrap_or_default();
+    let told = allocation.told();
     allocation::Allocation {
-        id: allocation.id.to_string(),
         created: standing.created,
-        name: allocation.name.clone(),
-        project: allocation.project.clone(),
-        hostname: allocation.hostname.clone(),
-        role: allocation.role.clone(),
         image: allocation::Image {
             id: image.id.clone(),
             name: image.name.clone(),
@@ -186,21 +181,13 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             digest: image.digest.clone().filter(|_| *installs),
             pull_secrets: if with_secrets { image.pull_secrets.clone() } else { Vec::new() },
             finish: image.finish,
+            contents: image.contents.clone().filter(|_| *installs),
         },
         filesystemlayout: layout.clone(),
-        networks: passed_on("networks"),
-        network: passed_on("network"),
-        ssh_pub_keys: allocation.ssh_pub_keys.clone(),
-        user_data: secret(&allocation.user_data),
-        console_password: secret(&allocation.console_password),
-        dns_servers: passed_on("dns_servers"),
-        ntp_servers: passed_on("ntp_servers"),
-        firewall_rules: passed_on("firewall_rules"),
-        vpn: if with_secrets { passed_on("vpn") } else { Value::Null },
         definition: allocation.definition.told(with_secrets).filter(|_| *installs),
-        finish: allocation.finish,
-        kernel_arguments: allocation.kernel_arguments.iter().map(|argument| argument.to_string()).collect(),
-        boot_order: allocation.boot_order,
+        user_data: secret(&told.user_data),
+        console_password: secret(&told.console_password),
+        vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
         reinstall: standing.order.is_some(),
         order: standing.order.map(|order| allocation::Order {
             id: order.id,
@@ -213,10 +200,10 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             disks: order.disks,
         }),
         installed: standing.marker,
-        erase: allocation.erase,
         succeeded,
         begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
         former_machines: standing.former,
+        ..told
     }
 }
 

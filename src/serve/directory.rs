@@ -10,14 +10,20 @@ use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
 use super::state::{FileStamp, Standing, State};
+use crate::contents::{self, Contents};
 use crate::layout::{self, Layout, set::Set};
 use crate::problem;
 use marked_yaml::Spanned;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+const MANIFEST: &str = ".manifest";
+
+/// The largest there are have 4.4 MB.
+const MANIFEST_BYTES: i64 = 8 << 20;
+
 /// What an agent looks for beside an image.
-const BESIDE: [&str; 4] = [".manifest", ".manifest.minisig", ".sha256", ".sha256.minisig"];
+const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
 /// What is in force, as one consistent picture.
 #[derive(Debug, Default)]
@@ -76,7 +82,7 @@ pub struct Loader {
     layouts: Folder<Layout>,
     images: Folder<Image>,
     registries: Registries,
-    /// Of the image files, at the last look.
+    /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
     definitions: Definitions,
@@ -135,7 +141,8 @@ impl Loader {
         changed |= self.definitions.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
-        let stamps: Vec<_> = self.image_paths().iter().map(|path| digest::stamp(path).ok()).collect();
+        let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
+        let stamps: Vec<_> = stamps.map(|path| digest::stamp(&path).ok()).collect();
         changed |= stamps != self.stamps;
         self.stamps = stamps;
         changed.then(|| self.picture())
@@ -166,12 +173,13 @@ impl Loader {
         let images = self.images.in_force(&mut problems);
         let images = unique("image", images, |image| &image.id, &mut problems);
         problems.extend(self.registries.problem());
-        let mut directory = Directory::default();
+        let (mut directory, mut notes) = (Directory::default(), Vec::new());
         // Those without a digest, because it is being computed or cannot be, leave their machines waiting.
         let mut ready = BTreeMap::new();
         for (id, (path, mut image)) in images {
             let mut usable = true;
             if let (Location::File(served), Some(file)) = (&image.at, self.file_of(&image)) {
+                let manifest = manifest_of(&file);
                 let digest = match image.digest.take() {
                     Some(given) => digest::stamp(&file).map(|_| Some(given)).map_err(|error| error.to_string()),
                     None => self.digests.of(&file),
@@ -182,6 +190,10 @@ impl Loader {
                 directory.files.insert(served.clone(), file);
                 image.digest = digest.ok().flatten();
                 usable = image.digest.is_some();
+                match contents(&manifest, image.digest.as_deref()) {
+                    Ok(contents) => image.contents = contents,
+                    Err(why) => notes.push(format!("{}: {} is not used: {why}", path.display(), manifest.display())),
+                }
             }
             problems.extend(self.registries.open(&mut image).map(|why| format!("{}: {why}", path.display())));
             ready.insert(id, usable.then_some(image));
@@ -189,7 +201,6 @@ impl Loader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         directory.known = Known { layouts, set, images: ready };
         problems.extend(self.definitions.problems());
-        let mut notes = Vec::new();
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
     }
@@ -245,6 +256,24 @@ fn with_definition(definitions: &mut Definitions, machine: &Machine) -> (Machine
     }
     allocation.definition = settled;
     (machine, note)
+}
+
+fn manifest_of(image: &Path) -> PathBuf {
+    let mut path = image.as_os_str().to_owned();
+    path.push(MANIFEST);
+    path.into()
+}
+
+/// What the manifest of an image tells of its tree; nothing, if there is none.
+fn contents(manifest: &Path, digest: Option<&str>) -> Result<Option<Contents>, String> {
+    let Some(digest) = digest else { return Ok(None) };
+    let text = match digest::stamp(manifest) {
+        Ok(file) if file.size > MANIFEST_BYTES => return Err(format!("it has {} bytes", file.size)),
+        Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    contents::of_manifest(&text, digest)
 }
 
 fn standing(state: &State, machine: &Machine) -> Result<Standing, String> {

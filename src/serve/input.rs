@@ -1,16 +1,22 @@
 //! One YAML file of the operator as data: which fields it may have, and what their values must be.
 
 mod all;
+#[cfg(feature = "desk")]
+mod described;
 mod network;
 mod node;
 pub mod os;
 mod secret;
+mod told;
 
+#[cfg(feature = "desk")]
+pub use described::{is_document, is_of_a_machine, network_misfits, network_problems};
 pub use node::{at, nearest};
 
 use super::definitions::Settled;
 use super::ipxe;
 use crate::allocation::{BootOrder, Finish, wrong_argument};
+use crate::contents::Contents;
 use crate::definition::Os;
 use crate::pull::PullSecret;
 use crate::steps::Erase;
@@ -131,6 +137,8 @@ pub struct Image {
     /// What opens the registries of the URL and the mirrors.
     pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<Finish>,
+    /// What the manifest beside its file tells of the tree; no field of the YAML.
+    pub contents: Option<Contents>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -302,7 +310,8 @@ pub fn image(text: &str) -> Result<Image, String> {
     let digest = raw.digest.map(|digest| digest.to_lowercase());
     let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
     let (id, pull_secrets) = (raw.id.to_string(), pull_secret.into_iter().collect());
-    Ok(Image { id, name: raw.name, at: location, mirrors, digest, pull_secrets, finish: raw.finish })
+    let finish = raw.finish;
+    Ok(Image { id, name: raw.name, at: location, mirrors, digest, pull_secrets, finish, contents: None })
 }
 
 /// Where the agent can get an image from.

@@ -184,6 +184,7 @@ fn nowhere(id: String) -> Image {
         digest: None,
         pull_secrets: Vec::new(),
         finish: None,
+        contents: None,
     }
 }
 

@@ -50,6 +50,10 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         OfRun::Rehearse(rehearsal) => all(&rehearsal.over),
         // What it runs looks them up.
         OfRun::CreateSystem(create) => all(&create.disks),
+        // What the target does not mount is mounted for a moment.
+        OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) => {
+            finishing.seed.iter().filter(|seed| seed.path.is_none()).map(|seed| &seed.device).collect()
+        }
         // It opens the disk itself, and proves it on that descriptor.
         OfRun::BurnDisk(_) => Vec::new(),
         // These write no device, or only below the mounted target.
@@ -62,8 +66,6 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
-        | OfRun::Finish(_)
-        | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::WriteBootEntries(_)

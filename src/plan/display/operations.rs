@@ -46,6 +46,11 @@ impl Said {
         Said { below, ..self }
     }
 
+    pub(super) fn and(mut self, line: Option<String>) -> Said {
+        self.below.extend(line);
+        self
+    }
+
     fn before(before: &str) -> Said {
         Said { before: before.to_owned(), after: String::new(), below: Vec::new() }
     }
@@ -115,7 +120,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
             alone(format!("/etc/metal/install.yaml, userdata, disk.json{more}"))
         }
         OfRun::Finish(finishing) => (None, finish::tree(finishing)),
-        OfRun::AdaptImage(finishing) => alone(finish::raw(finishing.way).to_owned()),
+        OfRun::AdaptImage(finishing) => (None, finish::raw(finishing)),
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),

@@ -2,7 +2,6 @@
 //!
 //! There is no catch-all arm where operations are told apart: a new one does not compile until every place has an answer.
 
-use super::Extents;
 use super::{
     BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateSystem, CreateVolume, DiskIdentity,
     Finishing, FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal,
@@ -12,6 +11,7 @@ use crate::allocation::Image;
 use crate::definition::Chosen;
 use crate::device::DevicePath;
 use crate::marker::{MarkedDisk, Marker};
+use crate::plan::{Extents, Needs};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -111,6 +111,9 @@ pub enum OfRun {
         /// The disk that takes a raw image. An image that is not made for it is refused here.
         #[serde(skip)]
         onto: Option<BurnDisk>,
+        /// What a tree has to have. One that has it not, by its manifest, is refused here.
+        #[serde(skip)]
+        needs: Option<Needs>,
     },
     /// Ask the `verify` of the image's OS definition whether it can be installed so. It runs in a sandbox, without disks and network.
     VerifyDefinition {
