@@ -172,6 +172,9 @@ pub struct Run {
     /// The layout itself, given to the server letter by letter.
     pub layout: Option<String>,
     pub layout_file: Option<PathBuf>,
+    /// A deploy template, given to the server in the same way. One that makes the layout of its arrays goes with a layout that nobody
+    /// names: `allocation: {filesystemlayout: null}`.
+    pub template: Option<String>,
     #[serde(default)]
     pub image: Image,
     /// The allocation of the run before once more, not a new one.

@@ -47,6 +47,7 @@ pub mod pack;
 pub mod plan;
 pub mod problem;
 pub mod pull;
+pub mod raid;
 #[cfg(feature = "agent")]
 pub mod reinstall;
 #[cfg(feature = "agent")]
@@ -72,5 +73,5 @@ pub mod text;
 pub mod topology;
 #[cfg(feature = "agent")]
 pub mod uplink;
-#[cfg(any(feature = "agent", feature = "serve"))]
+#[cfg(any(feature = "agent", feature = "desk", feature = "serve"))]
 mod yaml;

@@ -6,6 +6,7 @@
 mod image;
 mod machine;
 mod rules;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,8 @@ pub enum Document {
     Machine,
     /// A file of `images/` of `drophammer serve`.
     Image,
+    /// A file of `deploy-templates/` of `drophammer serve`.
+    Template,
 }
 
 /// Prints the schema.
@@ -53,6 +56,7 @@ fn of(document: Document) -> Value {
         Document::Allocation => generator.into_root_schema_for::<Machine>(),
         Document::Machine => return machine::schema(),
         Document::Image => return image::schema(),
+        Document::Template => return template::schema(),
     };
     let mut schema = schema.to_value();
     without_widths(&mut schema);

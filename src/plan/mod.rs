@@ -42,6 +42,7 @@ mod whole;
 mod wipe;
 
 pub use extents::{DiskExtents, Extents};
+pub use steps::missing as without_steps;
 pub use types::*;
 pub use whole::is_whole;
 
