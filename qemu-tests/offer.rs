@@ -22,6 +22,9 @@ impl Stage<'_> {
         let layout = self.layout()?;
         let id = layout_id(&layout);
         server::put(state, "layouts", id, &layout)?;
+        if let Some(template) = &self.run.template {
+            server::put(state, "deploy-templates", "template", template)?;
+        }
         let image = self.image();
         let original = match &self.run.image.file {
             Some(file) => self.find(file, self.artifacts),

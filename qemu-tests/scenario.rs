@@ -173,6 +173,9 @@ pub struct Run {
     /// The layout itself, given to the server letter by letter.
     pub layout: Option<String>,
     pub layout_file: Option<PathBuf>,
+    /// A deploy template, given to the server in the same way. One that makes the layout of its arrays goes with a layout that nobody
+    /// names: `allocation: {filesystemlayout: null}`.
+    pub template: Option<String>,
     #[serde(default)]
     pub image: Image,
     /// OS definitions, by name the text of each file. What begins with `#!` is executable.

@@ -49,6 +49,7 @@ pub mod pack;
 pub mod plan;
 pub mod problem;
 pub mod pull;
+pub mod raid;
 #[cfg(feature = "agent")]
 pub mod reinstall;
 #[cfg(feature = "agent")]
@@ -76,5 +77,5 @@ pub mod topology;
 pub mod uplink;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod verify;
-#[cfg(any(feature = "agent", feature = "serve"))]
+#[cfg(any(feature = "agent", feature = "desk", feature = "serve"))]
 mod yaml;

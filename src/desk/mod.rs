@@ -8,6 +8,7 @@ pub mod plan;
 #[cfg(feature = "serve")]
 mod registered;
 pub mod schema;
+mod templates;
 #[cfg(test)]
 mod tests;
 pub mod tree;

@@ -7,6 +7,7 @@ mod image;
 mod machine;
 mod manifest;
 mod rules;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,8 @@ pub enum Document {
     Image,
     /// What `image pack` lays beside an image.
     Manifest,
+    /// A file of `deploy-templates/` of `drophammer serve`.
+    Template,
 }
 
 /// Prints the schema.
@@ -57,6 +60,7 @@ fn of(document: Document) -> Value {
         Document::Machine => return machine::schema(),
         Document::Image => return image::schema(),
         Document::Manifest => return manifest::schema(),
+        Document::Template => return template::schema(),
     };
     let mut schema = schema.to_value();
     without_widths(&mut schema);

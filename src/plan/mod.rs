@@ -45,6 +45,7 @@ mod wipe;
 
 pub use contents::Needs;
 pub use extents::{DiskExtents, Extents};
+pub use steps::missing as without_steps;
 pub use types::*;
 pub use whole::is_whole;
 

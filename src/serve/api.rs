@@ -9,13 +9,14 @@ use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::watch::Who;
-use super::{App, ipxe, tidy};
+use super::{App, ipxe, tidy, wanted};
 use crate::allocation;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::Event;
+use crate::steps::Steps;
 use axum::Json;
-use axum::body::{Body, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -123,7 +124,7 @@ async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
 async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
     let Some(machine) = directory.machine(id) else { return Ok(None) };
     let Some(allocation) = &machine.allocation else { return Ok(None) };
-    let standing = app.state.standing(id, &allocation.id).await?;
+    let standing = wanted::standing(app, id, allocation, &directory.known).await?;
     let assigned = resolve(machine, &standing, &directory.known).ok().flatten();
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
@@ -163,7 +164,7 @@ pub async fn machine(
 /// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
 /// fetched from, so that nobody can install it.
 pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
-    let Assigned { allocation, image, layout, installs, .. } = assigned;
+    let Assigned { allocation, image, layout, steps, installs, .. } = assigned;
     let place = match &image.at {
         Location::Url(url) => url.clone(),
         Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
@@ -200,6 +201,9 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             disks: order.disks,
         }),
         installed: standing.marker,
+        // An agent of an earlier version knows nothing of steps.
+        erase: if steps.is_empty() { allocation.erase } else { Steps::told(steps).erase() },
+        steps: steps.clone(),
         succeeded,
         begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
         former_machines: standing.former,
@@ -331,8 +335,17 @@ fn ending(reported: &Reported, report: &Report) -> Option<String> {
     })
 }
 
-/// Reads a body, when there is room for it: its memory is counted as that of whoever sends it.
+/// Reads a body, and makes what it says harmless.
 pub async fn read<T: DeserializeOwned>(app: &App, peer: Peer, body: Body, limit: usize) -> Result<T, ApiError> {
+    let bytes = bytes(app, peer, body, limit).await?;
+    let wrong = |error: serde_json::Error| ApiError::bad(format!("the body: {error}"));
+    let mut value = serde_json::from_slice(&bytes).map_err(wrong)?;
+    tidy::tidy(&mut value);
+    serde_json::from_value(value).map_err(wrong)
+}
+
+/// A body as it came, when there is room for it: its memory is counted as that of whoever sends it.
+pub async fn bytes(app: &App, peer: Peer, body: Body, limit: usize) -> Result<Bytes, ApiError> {
     let length = body.size_hint().upper().unwrap_or(limit as u64);
     if length > limit as u64 {
         let message = format!("the body has {length} bytes, more than {limit}");
@@ -346,14 +359,10 @@ pub async fn read<T: DeserializeOwned>(app: &App, peer: Peer, body: Body, limit:
     })?;
     let bytes = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, limit)).await;
     let bytes = bytes.map_err(|_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))?;
-    let bytes = bytes.map_err(|error| {
+    bytes.map_err(|error| {
         let message = format!("the body did not arrive, or has more than {limit} bytes: {error}");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    })?;
-    let wrong = |error: serde_json::Error| ApiError::bad(format!("the body: {error}"));
-    let mut value = serde_json::from_slice(&bytes).map_err(wrong)?;
-    tidy::tidy(&mut value);
-    serde_json::from_value(value).map_err(wrong)
+    })
 }
 
 /// A path for a URL.

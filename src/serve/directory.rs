@@ -1,4 +1,4 @@
-//! The operator's directory: machines, layouts and images from YAML files, read again when they change.
+//! The operator's directory: machines, layouts, images and deploy templates from YAML files, read again when they change.
 //!
 //! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
 //! does not exist.
@@ -10,9 +10,12 @@ use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
 use super::state::{FileStamp, Standing, State};
+use super::templates::Templates;
+use super::wanted;
 use crate::contents::{self, Contents};
 use crate::layout::{self, Layout, set::Set};
 use crate::problem;
+use crate::steps::template::Template;
 use marked_yaml::Spanned;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -75,12 +78,17 @@ fn read_layout(text: &str) -> Result<Layout, String> {
     Ok(parsed.layout)
 }
 
+fn read_template(text: &str) -> Result<Template, String> {
+    Template::read(text).map_err(|problems| problem::lines(&problems))
+}
+
 /// The directory as it is on the disk, with what was good before.
 pub struct Loader {
     images_dir: PathBuf,
     machines: Folder<Machine>,
     layouts: Folder<Layout>,
     images: Folder<Image>,
+    templates: Folder<Template>,
     registries: Registries,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
@@ -106,6 +114,7 @@ impl Loader {
             machines: Folder::new(dir.join("machines"), input::machine),
             layouts: Folder::new(dir.join("layouts"), read_layout),
             images: Folder::new(dir.join("images"), input::image),
+            templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
             registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
@@ -139,6 +148,7 @@ impl Loader {
         changed |= self.layouts.look();
         changed |= self.images.look();
         changed |= self.definitions.look();
+        changed |= self.templates.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
@@ -199,7 +209,9 @@ impl Loader {
             ready.insert(id, usable.then_some(image));
         }
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
-        directory.known = Known { layouts, set, images: ready };
+        let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
+        notes.extend(wanted::unusable(&templates));
+        directory.known = Known { layouts, set, images: ready, templates };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
@@ -209,7 +221,7 @@ impl Loader {
         let (known, state, definitions) = (&directory.known, &self.state, &mut self.definitions);
         let mut settle = |machine: &Machine| -> Result<(Vec<String>, Option<String>), String> {
             let (machine, note) = with_definition(definitions, machine);
-            let standing = standing(state, &machine)?;
+            let standing = standing(state, &machine, known)?;
             resolve(&machine, &standing, known)?;
             let notes = notes(&machine, &standing, known).into_iter().chain(note).collect();
             Ok((notes, broken_promise(&machine, &standing, known)))
@@ -276,9 +288,14 @@ fn contents(manifest: &Path, digest: Option<&str>) -> Result<Option<Contents>, S
     contents::of_manifest(&text, digest)
 }
 
-fn standing(state: &State, machine: &Machine) -> Result<Standing, String> {
+fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing, String> {
     let Some(allocation) = &machine.allocation else { return Ok(Standing::default()) };
-    state.standing_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())
+    let standing = state.standing_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
+    let inventory = match wanted::needs_inventory(allocation, known) {
+        true => state.inventory_blocking(&machine.id).map_err(|error| error.to_string())?,
+        false => None,
+    };
+    Ok(Standing { inventory, ..standing })
 }
 
 /// By id; of two files with the same id the first one by name counts.

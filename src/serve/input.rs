@@ -19,7 +19,7 @@ use crate::allocation::{BootOrder, Finish, wrong_argument};
 use crate::contents::Contents;
 use crate::definition::Os;
 use crate::pull::PullSecret;
-use crate::steps::Erase;
+use crate::steps::{Erase, trait_form};
 use marked_yaml::{Span, Spanned};
 use node::{field, json, parse, place, read};
 use serde::Deserialize;
@@ -82,6 +82,9 @@ pub struct Allocation {
     #[serde(skip)]
     pub definition: Settled,
     pub filesystemlayout: Option<Spanned<String>>,
+    /// Some of the machine's. A deploy template of that name changes the steps of the installation.
+    #[serde(default)]
+    pub requested_traits: Vec<Spanned<String>>,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
     #[serde(default)]
@@ -161,6 +164,8 @@ struct RawMachine {
     #[serde(default, rename = "ramdisk_network")]
     _ramdisk_network: Option<IgnoredAny>,
     locked: Option<Spanned<String>>,
+    #[serde(default)]
+    traits: Vec<Spanned<String>>,
     allocation: Option<Allocation>,
 }
 
@@ -207,6 +212,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
     raw.consoles.iter().flatten().for_each(|console| check(console, ipxe::console(console)));
     let locked = raw.locked.as_ref().map(|given| (given, locked(given)));
     locked.iter().for_each(|(given, locked)| check(given, locked.as_ref().map(|_| ()).map_err(String::clone)));
+    raw.traits.iter().for_each(|given| check(given, trait_form::wrong(given).map_or(Ok(()), Err)));
     let mut allocation = raw.allocation;
     if let (Some(allocation), Some(given)) = (&mut allocation, field(&node, "allocation")) {
         if allocation.id.trim().is_empty() {
@@ -216,6 +222,9 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             let message = "a file orders no reinstall any more: take this line out, and use";
             let command = format!("`drophammer machine reinstall {} --image IMAGE`", *raw.id);
             check(order, Err(format!("{message} {command}")));
+        }
+        for requested in &allocation.requested_traits {
+            check(requested, requestable(requested, &raw.traits));
         }
         for argument in &allocation.kernel_arguments {
             check(argument, wrong_argument(argument).map_or(Ok(()), |why| Err(why.to_owned())));
@@ -257,6 +266,15 @@ fn of_definition(allocation: &mut Allocation, has_image: bool, here: String) -> 
         (None, None) => {}
     }
     wrong
+}
+
+/// Nothing is requested of a machine that its file does not say that it has.
+fn requestable(requested: &str, traits: &[Spanned<String>]) -> Result<(), String> {
+    if traits.iter().any(|one| one.as_str() == requested) {
+        return Ok(());
+    }
+    let has = nearest(requested, traits.iter().map(|one| one.as_str()));
+    Err(format!("{requested} is none of the traits of this machine{has}"))
 }
 
 /// Why the machine is locked, if it is.
@@ -385,6 +403,31 @@ mod tests {
     }
 
     #[test]
+    fn traits_are_requested_of_a_machine_that_has_them() {
+        let file = |traits: &str, requested: &str| {
+            let text = format!(
+                "id: {ID}\ntraits: [{traits}]\nallocation: {{id: a, hostname: h, image: i, requested_traits: [{requested}]}}\n"
+            );
+            machine(&text)
+        };
+        let good = file("CUSTOM_A, HW_CPU_X86_VMX, CUSTOM_B", "CUSTOM_B, CUSTOM_A").unwrap();
+        let requested = good.allocation.unwrap().requested_traits;
+        assert_eq!(requested.iter().map(|one| one.as_str()).collect::<Vec<_>>(), ["CUSTOM_B", "CUSTOM_A"]);
+        for (traits, requested, says) in [
+            ("CUSTOM_a", "", "2:10: \"CUSTOM_a\" is no trait"),
+            (
+                "CUSTOM_RAID",
+                "CUSTOM_RAIO",
+                "3:63: CUSTOM_RAIO is none of the traits of this machine; did you mean \"CUSTOM_RAID\"?",
+            ),
+            ("", "CUSTOM_A", "3:63: CUSTOM_A is none of the traits of this machine; there is none"),
+        ] {
+            let error = file(traits, requested).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
+    }
+
+    #[test]
     fn a_bad_machine_is_told_where_and_why() {
         let cases = [
             ("name: x\n", "missing field `id`"),
@@ -471,6 +514,8 @@ allocation:
         let [on_machines, on_images] = &blocks[..] else { panic!("{blocks:?}") };
         assert_eq!(machine(on_machines).unwrap().name.as_str(), "storage-7");
         assert_eq!(image(on_images).unwrap().at, Location::File("debian-12.tar.zst".to_owned()));
+        let on_templates = crate::docs::blocks(include_str!("../../docs/templates.md"), "yaml");
+        assert_eq!(machine(&on_templates[1]).unwrap().allocation.unwrap().requested_traits.len(), 1);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to, `promise` what a machine was
-//! promised, `state` what has happened,
+//! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
+//! `wanted` its steps, `templates` those that change them, and the calls for these, `promise` what a machine was promised, `state` what
+//! has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
 //! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
 //! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say,
@@ -36,9 +37,11 @@ mod registries;
 mod resolve;
 mod state;
 mod survive;
+mod templates;
 mod tidy;
 mod tls;
 mod token;
+mod wanted;
 mod watch;
 
 pub use options::{Options, Serve, ServeCommand};
@@ -59,6 +62,7 @@ use state::State;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use templates::Writing;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 use watch::Watch;
@@ -87,6 +91,7 @@ pub struct App {
     neighbours: Neighbours,
     alarms: Alarms,
     https: Option<Https>,
+    templates: Writing,
 }
 
 impl App {
@@ -238,6 +243,7 @@ impl Server {
             neighbours: around.neighbours.clone(),
             alarms: Alarms::new(watch.clone()),
             https: listeners.https()?,
+            templates: Writing::new(&options.dir),
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
         let fronts = listeners.open(&app);

@@ -1,13 +1,16 @@
-//! Finds the image and the layout of an allocation. Before the installation its file counts, afterwards what is installed or
+//! Finds the image, the layout and the steps of an allocation. Before the installation its file counts, afterwards what is installed or
 //! ordered.
 
 use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
 use super::state::Standing;
+use super::templates::Templates;
+use super::wanted::{self, Merged};
 use crate::definition::Os;
 use crate::layout::set::Set;
 use crate::layout::{Layout, read_json};
+use crate::steps::Wanted;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -19,6 +22,7 @@ pub struct Known {
     pub set: Set,
     /// By id; `None` while there is no digest yet.
     pub images: BTreeMap<String, Option<Image>>,
+    pub templates: Templates,
 }
 
 /// An allocation that can be carried out.
@@ -29,12 +33,14 @@ pub struct Assigned {
     pub layout_id: String,
     /// In metal-api's spelling.
     pub layout: Value,
+    /// What runs, where templates have a word in it; else none.
+    pub steps: Vec<Wanted>,
     /// The allocation was never installed, or a reinstall is ordered. If false, the machine only learns what is installed.
     pub installs: bool,
 }
 
-/// The machine's allocation, image and layout. `None`: it has no allocation, or its image has no digest yet, or its definition is not
-/// verified yet, so that it waits.
+/// The machine's allocation, image and layout. `None`: it has no allocation, its image has no digest yet, its definition is not
+/// verified yet, or its layout is made of what it has not registered yet, so that it waits.
 ///
 /// # Errors
 /// Everything that is missing, one line each, with its place in the machine's file.
@@ -55,7 +61,15 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         Settled::Waits if installs => return Ok(None),
         _ => {}
     }
-    let layout = layout(machine, &allocation, standing, known);
+    let (merged, unmerged) = match wanted::merged(&allocation, known) {
+        Ok(merged) => (merged, None),
+        Err(why) => (Merged::default(), Some(why)),
+    };
+    // Without the templates nobody knows where the layout comes from.
+    let layout = match unmerged.filter(|_| installs) {
+        None => layout(machine, &allocation, standing, known, &merged),
+        Some(why) => Err(why),
+    };
     let image = match (standing.is_installed(), &standing.order, allocation.definition.creates()) {
         (true, Some(order), Some(os)) => created(&allocation, &os, &order.image).map(Some),
         (false, _, Some(os)) => created(&allocation, &os, &allocation.image).map(Some),
@@ -76,9 +90,11 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         }),
     };
     match (image, layout) {
-        (Ok(image), Ok((layout_id, layout))) => {
-            Ok(image.map(|image| Assigned { allocation, image, layout_id, layout, installs }))
+        (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
+            let steps = if installs { merged.steps } else { Vec::new() };
+            Ok(Some(Assigned { allocation, image, layout_id, layout, steps, installs }))
         }
+        (Ok(_), Ok(_)) => Ok(None),
         (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
         (Err(why), _) | (_, Err(why)) => Err(why),
     }
@@ -91,20 +107,27 @@ fn layout(
     allocation: &Allocation,
     standing: &Standing,
     known: &Known,
-) -> Result<(String, Value), String> {
+    merged: &Merged,
+) -> Result<Option<(String, Value)>, String> {
     let by_the_operator = standing.order.as_ref().is_some_and(|order| order.change_promise);
     let kept = standing.pinned().or(standing.layout.as_ref().filter(|_| standing.succeeded && !by_the_operator));
     if let Some(kept) = kept {
-        return Ok((id_of(kept), kept.clone()));
+        return Ok(Some((id_of(kept), kept.clone())));
     }
-    let layout = by_the_files(machine, allocation, standing, known)?;
-    let json = serde_json::to_value(layout).map_err(|error| error.to_string())?;
+    let layout = match &merged.arrays {
+        Some(arrays) => match &standing.inventory {
+            Some(inventory) => arrays.layout(inventory)?,
+            None => return Ok(None),
+        },
+        None => by_the_files(machine, allocation, standing, known)?.clone(),
+    };
+    let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
     match (&standing.marker, &standing.order) {
         (Some(marker), Some(order)) if !order.change_promise => match promise::contradiction(marker, &json) {
             Some(why) => Err(at(&allocation.id, &format!("{why}: {}", promise::remedy(&machine.id)))),
-            None => Ok((layout.id.clone(), json)),
+            None => Ok(Some((layout.id, json))),
         },
-        _ => Ok((layout.id.clone(), json)),
+        _ => Ok(Some((layout.id, json))),
     }
 }
 

@@ -47,6 +47,7 @@ pub fn schema() -> Value {
             "name": text("For people."),
             "project": text("Passed on to the image."),
             "role": text("Passed on to the image."),
+            "requested_traits": list("Some of the machine's traits. A deploy template of that name changes the steps of the installation."),
             "ssh_pub_keys": list("Who may log in, as the image's installer understands it."),
             "user_data": text("For the image: cloud-init, ignition or what else it reads."),
             "console_password": {
@@ -113,6 +114,7 @@ pub fn schema() -> Value {
                 "oneOf": [network(), {"type": "null"}],
                 "description": "How the ramdisk comes up where DHCP does not say it: version 2 of netplan's format.",
             },
+            "traits": list("What can be requested of the machine: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
                 "description": "true, or the reason in words: then no reinstall can be ordered.",

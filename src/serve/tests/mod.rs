@@ -17,6 +17,7 @@ mod operator;
 mod preview;
 mod reinstall;
 mod renamed;
+mod templates;
 mod tls;
 mod unread;
 
