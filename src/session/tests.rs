@@ -544,3 +544,23 @@ fn the_undo_log_is_the_run_backwards() {
     session.flush(&[]).unwrap();
     assert_eq!(session.undo, [Undo::Wiped("/dev/sda".into()), Undo::TakeDown(stop("/dev/md2"))]);
 }
+
+#[test]
+fn what_a_create_needs_is_looked_for_before_anything_is_written() {
+    let bench = Bench::new();
+    let find = |programs: &[&str]| OfRun::FindPrograms {
+        os: "raw".to_owned(),
+        programs: programs.iter().map(|program| (*program).to_owned()).collect(),
+    };
+    let mut session = bench.session();
+    session.of_run(&find(&["/bin/sh", "cat"])).unwrap();
+    let error = session.of_run(&find(&["cat", "no-such-program", "/no/such/shell"])).unwrap_err();
+    assert!(error.is_refusal());
+    let needs = "create of raw needs what this ramdisk does not have: no-such-program, /no/such/shell";
+    assert!(error.to_string().ends_with(needs), "{error}");
+    // Nobody has signed what it makes.
+    let key = include_str!("../../testdata/trust/one.pub").parse().unwrap();
+    session.trust.keys = image::Keys(vec![key]);
+    let error = session.of_run(&find(&[])).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("nobody signs what create of raw makes"), "{error}");
+}
