@@ -1,6 +1,6 @@
 """The requests that both servers are asked, in this order: each begins with no templates."""
 
-ONE = "11111111-1111-4111-8111-111111111111"
+ONE = "00000000-1111-4111-8111-111111111111"
 TWO = "22222222-2222-4222-8222-222222222222"
 NONE = "99999999-9999-4999-8999-999999999999"
 SECRET = {"interface": "deploy", "step": "write_image", "args": {"password": "s3cret", "url": "http://h/i"}, "priority": 80}
@@ -30,6 +30,7 @@ MIRROR, STRIPE = "CUSTOM_BM_CONFIG_RAID_DISK_MIRROR", "CUSTOM_BM_CONFIG_RAID_DIS
 KNOWN = {
     "no JSON": (500, 400, "it is the fault of whoever has sent it"),
     "a name with a line feed": (201, 400, "Ironic's pattern does not see it; it is no trait"),
+    "priority as text": (201, 201, "Ironic answers the text once, and the number ever after"),
     "no such collection": (404, 404, "the error is in the form of drophammer's own calls"),
     "the root": (200, 200, "Ironic says that it is Ironic"),
     "the version": (200, 200, "it lists what there is: here deploy templates, there nodes and ports"),
@@ -63,6 +64,7 @@ REQUESTS = [
     ("extra is null", "POST", AT, {"name": "CUSTOM_NULL", "steps": [step()], "extra": None, "uuid": None}, {}),
     ("a standard trait", "POST", AT, {"name": "HW_CPU_X86_VMX", "steps": [step()]}, {}),
     ("priority as text", "POST", AT, {"name": "CUSTOM_TEXT", "steps": [step(priority="7")]}, {}),
+    ("priority as text, shown", "GET", f"{AT}/CUSTOM_TEXT", None, {}),
     ("priority 0", "POST", AT, {"name": "CUSTOM_ZERO", "steps": [step(priority=0)]}, {}),
     ("a step that nobody has", "POST", AT, {"name": "CUSTOM_UNKNOWN", "steps": [step(step="no_such")]}, {}),
     ("each interface", "POST", AT, {"name": "CUSTOM_ALL", "steps": [step(interface=i) for i in
@@ -78,7 +80,6 @@ REQUESTS = [
     ("a name that is no trait", "POST", AT, {"name": "RAID", "steps": [step()]}, {}),
     ("a name with a hyphen", "POST", AT, {"name": "CUSTOM_A-B", "steps": [step()]}, {}),
     ("only the prefix", "POST", AT, {"name": "CUSTOM_", "steps": [step()]}, {}),
-    ("a name with a line feed", "POST", AT, {"name": "CUSTOM_A\n", "steps": [step()]}, {}),
     ("a name of 255", "POST", AT, {"name": "CUSTOM_" + "A" * 248, "steps": [step()]}, {}),
     ("a name of 256", "POST", AT, {"name": "CUSTOM_" + "A" * 249, "steps": [step()]}, {}),
     ("no steps", "POST", AT, {"name": "CUSTOM_X"}, {}),
@@ -208,4 +209,5 @@ REQUESTS = [
     ("again", "DELETE", f"{AT}/{ONE}", None, {}),
     ("of all", "DELETE", AT, None, {}),
     ("what is left", "GET", AT + "?sort_key=name&fields=name", None, {}),
+    ("a name with a line feed", "POST", AT, {"name": "CUSTOM_A\n", "steps": [step()]}, {}),
 ]

@@ -152,7 +152,8 @@ fn of_allocation(
             ),
         }
     }
-    if !templates.is_empty() {
+    // Steps of a later server, which are not known here, stay a refusal.
+    if !templates.is_empty() && told.wrong().is_empty() {
         request.steps = merged.steps.into();
     }
     Ok(Ok(Asked { parsed, inventory, request, notes, templates }))

@@ -56,6 +56,11 @@ pub async fn register(
     // What a boot says again, because its address has changed, was true at its beginning.
     if boot.address.is_none() {
         app.state.register(&id, directory.name(&id), &register).await?;
+        let allocation = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
+        if allocation.is_some_and(|allocation| wanted::needs_inventory(allocation, &directory.known)) {
+            // Its layout is made of that: what is wrong with it is said now.
+            app.state_has_changed();
+        }
     }
     if directory.machine(&id).is_none() {
         app.watch.note(caller::stranger(&id, peer, &register.hardware));

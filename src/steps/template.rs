@@ -22,7 +22,7 @@ pub struct Template {
     pub uuid: Option<String>,
     /// The trait that it is for.
     pub name: String,
-    /// As they were written: a priority may be a text of digits.
+    /// As they were written, but for priorities, which are numbers here.
     pub steps: Vec<Value>,
     pub extra: Map<String, Value>,
     /// RFC 3339, of those that the API has made or changed.
@@ -64,6 +64,9 @@ impl Template {
         self.uuid = text("uuid");
         self.name = text("name").unwrap_or_default();
         self.steps = document.get("steps").and_then(Value::as_array).cloned().unwrap_or_default();
+        for step in &mut self.steps {
+            step["priority"] = json!(step.get("priority").and_then(check::priority));
+        }
         self.extra = document.get("extra").and_then(Value::as_object).cloned().unwrap_or_default();
         (self.created_at, self.updated_at) = (text(check::CREATED), text(check::UPDATED));
     }
@@ -246,7 +249,9 @@ steps:
         let template = Template::of_checked(&document);
         let text = template.to_yaml().unwrap();
         let again = Template::read(&text).unwrap();
-        assert_eq!(json!(again.steps), document["steps"], "{text}");
+        let mut steps = document["steps"].clone();
+        (steps[0]["priority"], steps[1]["priority"]) = (json!(7), json!(1));
+        assert_eq!(json!(again.steps), steps, "{text}");
         assert_eq!((again.extra, again.uuid), (template.extra, template.uuid));
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
         let document = json!({"name": "CUSTOM_A", "steps": [{"interface": "bios", "step": "y", "priority": 1, "args": {"a": deep}}]});

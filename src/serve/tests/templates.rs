@@ -221,6 +221,7 @@ async fn a_template_with_arrays_makes_the_layout_of_the_machine() {
         assert!(began.elapsed() < PATIENCE, "{}", preview().await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    server.heard("on the disks that the machine has registered: raid:/dev/md/esp has 1 of the 2 devices").await;
     drop(token);
     let token = registers(2).await;
     let allocation = server.allocated(ONE, &token).await.allocation.unwrap();
