@@ -77,5 +77,4 @@ pub mod topology;
 pub mod uplink;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod verify;
-#[cfg(any(feature = "agent", feature = "desk", feature = "serve"))]
 mod yaml;

@@ -3,10 +3,14 @@
 //!
 //! marked-yaml's loader descends recursively: a few kilobytes of `- - - -` would overflow the stack, and end the program.
 
+#[cfg(feature = "serve")]
+pub mod edit;
+
 use crate::text::{TAB, indenting_tab};
 use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
 #[cfg(any(feature = "desk", feature = "serve"))]
 use serde_json::Value;
+use std::fmt::Write;
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 
@@ -78,6 +82,36 @@ pub fn json(node: &Node) -> Value {
             text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
         },
     }
+}
+
+/// Without quotes what is text to every YAML reader, 1.1 included, wherever it stands.
+pub fn scalar(text: &str) -> String {
+    // Words that YAML 1.1 or 1.2, or a careless reader, takes for something else.
+    const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));
+    if starts && plain && !OTHERS.contains(&text.to_ascii_lowercase().as_str()) {
+        text.to_owned()
+    } else {
+        quoted(text)
+    }
+}
+
+/// In double quotes, everything escaped that YAML or a terminal does not take as it is.
+pub fn quoted(text: &str) -> String {
+    let mut yaml = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => yaml.extend(['\\', c]),
+            ' '..='~' => yaml.push(c),
+            // Letters of all languages are printable in YAML.
+            c if c.is_alphanumeric() => yaml.push(c),
+            c => {
+                let _ = write!(yaml, "\\U{:08x}", u32::from(c));
+            }
+        }
+    }
+    yaml + "\""
 }
 
 #[cfg(test)]

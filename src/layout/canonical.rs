@@ -4,6 +4,7 @@
 //! YAML 1.1 takes for a number; a layout needs very little of YAML.
 
 use super::{Disk, Filesystem, Layout, LogicalVolume, OnReinstall, Partition, Raid, VolumeGroup};
+use crate::yaml::{quoted, scalar};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -153,34 +154,4 @@ fn push_list(lines: &mut Lines, name: &'static str, words: &[String]) {
 
 fn list(words: &[impl AsRef<str>]) -> String {
     format!("[{}]", words.iter().map(|word| scalar(word.as_ref())).collect::<Vec<_>>().join(", "))
-}
-
-/// Without quotes what is text to every YAML reader, 1.1 included, wherever it stands.
-fn scalar(text: &str) -> String {
-    // Words that YAML 1.1 or 1.2, or a careless reader, takes for something else.
-    const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
-    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
-    let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));
-    if starts && plain && !OTHERS.contains(&text.to_ascii_lowercase().as_str()) {
-        text.to_owned()
-    } else {
-        quoted(text)
-    }
-}
-
-/// In double quotes, everything escaped that YAML or a terminal does not take as it is.
-fn quoted(text: &str) -> String {
-    let mut yaml = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => yaml.extend(['\\', c]),
-            ' '..='~' => yaml.push(c),
-            // Letters of all languages are printable in YAML.
-            c if c.is_alphanumeric() => yaml.push(c),
-            c => {
-                let _ = write!(yaml, "\\U{:08x}", u32::from(c));
-            }
-        }
-    }
-    yaml + "\""
 }

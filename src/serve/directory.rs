@@ -37,6 +37,8 @@ pub struct Directory {
     macs: HashMap<String, String>,
     /// Served path below `/images/` to the file.
     files: HashMap<String, PathBuf>,
+    /// The file of each layout in force.
+    pub layout_files: BTreeMap<String, PathBuf>,
     /// What their allocations can refer to.
     pub known: Known,
 }
@@ -208,6 +210,7 @@ impl Loader {
             problems.extend(self.registries.open(&mut image).map(|why| format!("{}: {why}", path.display())));
             ready.insert(id, usable.then_some(image));
         }
+        directory.layout_files = layouts.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
         notes.extend(wanted::unusable(&templates));

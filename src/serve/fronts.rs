@@ -6,6 +6,7 @@ use super::api_error::ApiError;
 use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
+use super::v1::layouts;
 use super::watch::Watch;
 use super::{App, Options, boot, files, operator, preview, templates};
 use crate::error::{Context, Error, Phase, Result};
@@ -169,6 +170,9 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/machine/{id}/rename", post(operator::rename))
         .route("/v1/machine/{id}/preview", get(preview::preview))
         .route("/v1/machines", get(operator::machines))
+        .route("/v1/filesystemlayout", get(layouts::list).put(layouts::create).post(layouts::update))
+        .route("/v1/filesystemlayout/", get(layouts::list).put(layouts::create).post(layouts::update))
+        .route("/v1/filesystemlayout/{id}", get(layouts::get).delete(layouts::delete).post(layouts::ask))
         .route("/", get(templates::root))
         .route("/v1", get(templates::version_one))
         .route("/v1/", get(templates::version_one))

@@ -1,12 +1,12 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
-//! `wanted` its steps, `templates` those that change them, and the calls for these, `promise` what a machine was promised, `state` what
-//! has happened,
+//! `wanted` its steps, `templates` those that change them, and the calls for these, `v1` metal-api's calls for the directory, `promise`
+//! what a machine was promised, `state` what has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
-//! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
-//! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say,
-//! `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them may take.
+//! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
+//! what anybody can make the server say, `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them
+//! may take.
 
 mod alarm;
 mod api;
@@ -41,6 +41,7 @@ mod templates;
 mod tidy;
 mod tls;
 mod token;
+pub mod v1;
 mod wanted;
 mod watch;
 
@@ -79,6 +80,7 @@ pub struct App {
     url: Option<String>,
     boot: PathBuf,
     images: PathBuf,
+    layouts: PathBuf,
     cmdline: String,
     directory: published::Receiver<Arc<Directory>>,
     closing: published::Receiver<bool>,
@@ -232,6 +234,7 @@ impl Server {
             url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
             boot,
             images: options.dir.join("images"),
+            layouts: options.dir.join("layouts"),
             cmdline: options.cmdline.clone(),
             directory,
             closing: is_closing,

@@ -168,7 +168,7 @@ pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<Strin
     notes
 }
 
-fn id_of(layout: &Value) -> String {
+pub fn id_of(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 

@@ -11,6 +11,7 @@ mod files;
 mod given;
 mod held;
 mod killed;
+mod layouts;
 mod lost;
 mod machines;
 mod operator;

@@ -1,0 +1,91 @@
+//! What a caller gets instead of an answer: `statuscode` and `message` as metal-api has them, and what is known beyond that.
+
+use crate::error::Error;
+use crate::problem::{Problem, lines};
+use crate::serve::api_error::ApiError;
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+#[derive(Debug)]
+pub struct Refused {
+    status: StatusCode,
+    message: String,
+    /// What is wrong with a document, each with its place.
+    problems: Vec<Problem>,
+    /// Both sides of a conflict.
+    conflict: Option<Value>,
+}
+
+pub type Answered<T = Response> = std::result::Result<T, Refused>;
+
+impl Refused {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Refused {
+        Refused { status, message: message.into(), problems: Vec::new(), conflict: None }
+    }
+
+    pub fn bad(message: impl Into<String>) -> Refused {
+        Refused::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// metal-api's words.
+    pub fn unknown(kind: &str, id: &str) -> Refused {
+        Refused::new(StatusCode::NOT_FOUND, format!("no {kind} with id {id:?} found"))
+    }
+
+    pub fn unprocessable(message: impl Into<String>) -> Refused {
+        Refused::new(StatusCode::UNPROCESSABLE_ENTITY, message)
+    }
+
+    pub fn failed(message: impl Into<String>) -> Refused {
+        Refused::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    pub fn taken(message: impl Into<String>) -> Refused {
+        Refused::new(StatusCode::CONFLICT, message)
+    }
+
+    /// metal-api's words, and both sides.
+    pub fn changed(kind: &str, id: &str, conflict: Value) -> Refused {
+        let message = format!("cannot update {kind} ({id}): the entity was changed from another, please retry");
+        Refused { conflict: Some(conflict), ..Refused::taken(message) }
+    }
+
+    /// What a person may want to know beside that.
+    pub fn beside(self, problems: Vec<Problem>) -> Refused {
+        Refused { problems, ..self }
+    }
+
+    /// Each problem in its own words; the places are beside them.
+    pub fn wrong(status: StatusCode, problems: Vec<Problem>) -> Refused {
+        let words: Vec<Problem> = problems.iter().map(|problem| Problem::new("", &problem.message)).collect();
+        Refused { problems, ..Refused::new(status, lines(&words)) }
+    }
+}
+
+impl From<ApiError> for Refused {
+    fn from(error: ApiError) -> Refused {
+        let (status, message) = error.parts();
+        Refused::new(status, message)
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused::failed(error.to_string())
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let mut body = json!({"statuscode": self.status.as_u16(), "message": self.message});
+        if !self.problems.is_empty() {
+            body["problems"] = json!(self.problems);
+        }
+        if let Some(conflict) = self.conflict {
+            body["conflict"] = conflict;
+        }
+        (self.status, Json(body)).into_response()
+    }
+}

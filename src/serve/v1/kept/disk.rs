@@ -1,0 +1,151 @@
+//! A file of the directory on the disk. What is there is compared after it was taken from its place, in one step: an edit that is
+//! made at the same time is seen, and put back.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{Error, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// What became of a change.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Done {
+    Yes,
+    /// Somebody has changed the file: nothing was done.
+    Changed,
+}
+
+/// Makes a file that is not there.
+pub fn make(path: &Path, text: &str) -> std::io::Result<Done> {
+    let new = beside(path, text, Permissions::from_mode(0o644))?;
+    let made = match fs::hard_link(&new, path) {
+        Ok(()) => Ok(Done::Yes),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Done::Changed),
+        Err(error) => Err(error),
+    };
+    fs::remove_file(&new)?;
+    sync_folder(path)?;
+    made
+}
+
+/// Puts `new` in the place of a file that says `old`.
+pub fn put(path: &Path, old: &str, new: &str) -> std::io::Result<Done> {
+    let is = fs::symlink_metadata(path)?;
+    if is.is_symlink() {
+        return Err(Error::other("it is a link: change what it leads to"));
+    }
+    let new = beside(path, new, is.permissions())?;
+    swap(&new, path).inspect_err(|_| drop(fs::remove_file(&new)))?;
+    if fs::read(&new)? != old.as_bytes() {
+        swap(&new, path)?;
+        fs::remove_file(&new)?;
+        return Ok(Done::Changed);
+    }
+    fs::remove_file(&new)?;
+    sync_folder(path)?;
+    Ok(Done::Yes)
+}
+
+/// Takes away a file that says `old`.
+pub fn remove(path: &Path, old: &str) -> std::io::Result<Done> {
+    let aside = hidden(path, "gone")?;
+    match fs::rename(path, &aside) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Done::Changed),
+        renamed => renamed?,
+    }
+    let done = match fs::read(&aside)? == old.as_bytes() {
+        true => Done::Yes,
+        false => {
+            // A new file at its place is the newer edit.
+            match fs::hard_link(&aside, path) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => Done::Changed,
+            }
+        }
+    };
+    fs::remove_file(&aside)?;
+    sync_folder(path)?;
+    Ok(done)
+}
+
+/// A new file beside its place, synced.
+fn beside(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
+    let new = hidden(path, "new")?;
+    if let Some(folder) = path.parent() {
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    let write = || {
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+        file.set_permissions(permissions)?;
+        file.write_all(text.as_bytes())?;
+        // The kernel's own times are too coarse to tell two versions of one length from each other.
+        file.set_modified(SystemTime::now())?;
+        file.sync_all()
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&new)))?;
+    Ok(new)
+}
+
+/// No file of the directory is hidden, so this is none of them.
+fn hidden(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| Error::other("this is no path of a file"))?;
+    Ok(path.with_file_name(format!(".{}.{suffix}", name.display())))
+}
+
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// Both files change their places, in one step.
+fn swap(one: &Path, other: &Path) -> std::io::Result<()> {
+    let text = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(Error::other);
+    let (one, other) = (text(one)?, text(other)?);
+    // SAFETY: both are texts that end with a zero and live until the call is over.
+    let result =
+        unsafe { libc::renameat2(libc::AT_FDCWD, one.as_ptr(), libc::AT_FDCWD, other.as_ptr(), libc::RENAME_EXCHANGE) };
+    match result {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_changed_only_when_it_says_what_was_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("layouts/a.yaml");
+        let says = || fs::read_to_string(&path).unwrap();
+        assert_eq!(make(&path, "a").unwrap(), Done::Yes);
+        assert_eq!((make(&path, "b").unwrap(), says().as_str()), (Done::Changed, "a"));
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!((put(&path, "a", "b").unwrap(), says().as_str()), (Done::Yes, "b"));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!((put(&path, "a", "c").unwrap(), says().as_str()), (Done::Changed, "b"));
+        assert_eq!((remove(&path, "a").unwrap(), says().as_str()), (Done::Changed, "b"));
+        assert_eq!(remove(&path, "b").unwrap(), Done::Yes);
+        assert_eq!(remove(&path, "b").unwrap(), Done::Changed);
+        assert_eq!(fs::read_dir(dir.path().join("layouts")).unwrap().count(), 0, "nothing is left beside");
+    }
+
+    #[test]
+    fn what_fails_changes_nothing_and_leaves_nothing_beside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        fs::write(dir.path().join("real"), "a").unwrap();
+        std::os::unix::fs::symlink("real", &path).unwrap();
+        assert!(put(&path, "a", "b").unwrap_err().to_string().contains("change what it leads to"));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(put(&path, "a", "b").unwrap_err().kind(), ErrorKind::NotFound);
+        // A folder in the place of the file.
+        fs::create_dir(&path).unwrap();
+        assert!(remove(&path, "a").is_err());
+        assert!(make(&path.join("none/deeper.yaml"), "x").is_err());
+    }
+}

@@ -1,0 +1,37 @@
+//! Which machines need a layout: what one of them has, gets, or goes on with is not deleted.
+
+use super::answer::Answered;
+use crate::serve::App;
+use crate::serve::directory::Directory;
+use crate::serve::input::Machine;
+use crate::serve::resolve::id_of;
+use crate::serve::state::Standing;
+
+/// Ids of the machines whose allocation has that layout, or would get it.
+pub async fn of_layout(app: &App, directory: &Directory, id: &str) -> Answered<Vec<String>> {
+    let mut users = Vec::new();
+    for machine in directory.machines() {
+        let Some(allocation) = &machine.allocation else { continue };
+        let standing = app.state.standing(&machine.id, &allocation.id).await?;
+        if uses_layout(directory, machine, &standing, id) {
+            users.push(machine.id.clone());
+        }
+    }
+    users.sort();
+    Ok(users)
+}
+
+fn uses_layout(directory: &Directory, machine: &Machine, standing: &Standing, id: &str) -> bool {
+    let Some(allocation) = &machine.allocation else { return false };
+    let is_this = |layout: &serde_json::Value| id_of(layout) == id;
+    let named = allocation.filesystemlayout.as_deref().map(String::as_str);
+    let chosen = || {
+        let size = machine.size.as_ref()?;
+        directory.known.set.select(size, &allocation.image).ok()
+    };
+    named == Some(id)
+        || standing.layout.as_ref().is_some_and(is_this)
+        || standing.layout_id.as_deref() == Some(id)
+        || standing.handed_out.as_ref().is_some_and(|given| is_this(&given.layout))
+        || (named.is_none() && !standing.is_installed() && chosen().is_some_and(|chosen| chosen.id == id))
+}

@@ -1,0 +1,308 @@
+//! A YAML text with some of its values changed. Comments, order, quotes and line ends stay where nothing changes.
+//!
+//! Of a list the items are found again by their names. What goes takes its own comments along, and these are told.
+
+mod nodes;
+mod write;
+
+use nodes::{Entry, Kind, Node, Read};
+use serde_json::{Map, Value};
+use std::ops::Range;
+use write::{block, flow, scalar};
+
+/// A text with its changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edited {
+    pub text: String,
+    /// Comments that have gone with what they were on.
+    pub gone: Vec<String>,
+}
+
+/// Fields by which an item of a list is the same item, though others of its fields change.
+const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device", "type"];
+
+/// The text with what differs between `old`, which it says, and `new`. None when that cannot be done in place. The caller reads
+/// the result again and compares it: a text may say `old` in ways that this does not know.
+pub fn edit(text: &str, old: &Value, new: &Value) -> Option<Edited> {
+    let (bom, body) = match text.strip_prefix('\u{feff}') {
+        Some(body) => ("\u{feff}", body),
+        None => ("", text),
+    };
+    let Read { root, scalars } = nodes::read(body)?;
+    let mut editor = Editor { text: body, edits: Vec::new() };
+    editor.change(&root, None, old, new, 0)?;
+    let Editor { mut edits, .. } = editor;
+    // What is inserted at one place stays in its order.
+    edits.sort_by_key(|(range, _)| range.start);
+    if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
+        return None;
+    }
+    let comments = comments(body, &scalars);
+    let goes = |comment: &&Range<usize>| {
+        edits.iter().any(|(range, _)| range.start <= comment.start && comment.start < range.end)
+    };
+    let gone = comments.iter().filter(goes).map(|comment| body[comment.clone()].trim_end().to_owned()).collect();
+    let mut changed = body.to_owned();
+    for (range, new) in edits.into_iter().rev() {
+        changed.replace_range(range, &new);
+    }
+    Some(Edited { text: format!("{bom}{changed}"), gone })
+}
+
+/// Does the text have a comment? What cannot be read might have one.
+pub fn has_comments(text: &str) -> bool {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match nodes::read(text) {
+        Some(Read { scalars, .. }) => !comments(text, &scalars).is_empty(),
+        None => text.contains('#'),
+    }
+}
+
+/// Where comments are: a `#` behind a blank, and in no scalar.
+fn comments(text: &str, scalars: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (at, _) in text.match_indices('#') {
+        let begins = text[..at].chars().next_back().is_none_or(char::is_whitespace);
+        let inside = scalars.iter().chain(&found).any(|range| range.contains(&at));
+        if begins && !inside {
+            found.push(at..line_end(text, at));
+        }
+    }
+    found
+}
+
+fn line_end(text: &str, from: usize) -> usize {
+    let end = text[from..].find('\n').map_or(text.len(), |end| from + end);
+    if text[from..end].ends_with('\r') { end - 1 } else { end }
+}
+
+fn line_start(text: &str, from: usize) -> usize {
+    text[..from].rfind('\n').map_or(0, |end| end + 1)
+}
+
+/// Behind the end of its line.
+fn next_line(text: &str, from: usize) -> usize {
+    text[from..].find('\n').map_or(text.len(), |end| from + end + 1)
+}
+
+struct Editor<'a> {
+    text: &'a str,
+    edits: Vec<(Range<usize>, String)>,
+}
+
+impl Editor<'_> {
+    /// `from` is where the value may begin: behind a colon. A list item and the document have none.
+    fn change(&mut self, node: &Node, from: Option<usize>, old: &Value, new: &Value, depth: usize) -> Option<()> {
+        if old == new {
+            return Some(());
+        }
+        match (&node.kind, old, new) {
+            (Kind::Map(entries), Value::Object(old), Value::Object(new))
+                if entries.iter().any(|entry| !goes(entry, old, new)) =>
+            {
+                self.fields(node, entries, old, new, depth)
+            }
+            (Kind::List(items), Value::Array(old), Value::Array(new))
+                if !items.is_empty() && !new.is_empty() && items.len() == old.len() =>
+            {
+                self.items(node, items, old, new, depth)
+            }
+            _ => self.replace(node, from, new, depth),
+        }
+    }
+
+    fn replace(&mut self, node: &Node, from: Option<usize>, new: &Value, depth: usize) -> Option<()> {
+        let is_short = !new.is_array() && !new.is_object();
+        let (range, text) = match from {
+            // A value in its quotes: what is between colon and value stays.
+            Some(_) if is_short && !node.is_empty() && node.is_scalar() => (node.range()?, flow(new)),
+            Some(from) if node.within_flow => (from..node.end?, format!(" {}", flow(new))),
+            Some(from) => {
+                let indent = self.indent_of(from);
+                (from..node.end?, block(new, indent, depth, self.newline()))
+            }
+            None => (node.range()?, flow(new)),
+        };
+        self.edits.push((range, text));
+        Some(())
+    }
+
+    fn fields(
+        &mut self,
+        node: &Node,
+        entries: &[Entry],
+        old: &Map<String, Value>,
+        new: &Map<String, Value>,
+        depth: usize,
+    ) -> Option<()> {
+        for (index, entry) in entries.iter().enumerate() {
+            let (before, after) = (given(old, &entry.key), given(new, &entry.key));
+            match goes(entry, old, new) {
+                true => self.remove_entry(node, entries, index)?,
+                // What the text says and `old` does not is none of ours.
+                false if before == after => {}
+                false => self.change(&entry.node, Some(entry.colon + 1), &before, &after, depth + 1)?,
+            }
+        }
+        let is_new = |name: &str| !entries.iter().any(|entry| entry.key == name);
+        let added = new.iter().filter(|(name, value)| is_new(name) && !value.is_null() && given(old, name) != **value);
+        let last = entries.last()?;
+        for (name, value) in added {
+            let text = if node.flow {
+                format!(", {}: {}", scalar(name), flow(value))
+            } else {
+                let indent = self.column(entries.first()?.start);
+                let blanks = " ".repeat(indent);
+                format!(
+                    "{}{blanks}{}:{}",
+                    self.newline(),
+                    scalar(name),
+                    block(value, indent, depth + 1, self.newline())
+                )
+            };
+            let at = last.node.end?;
+            let at = if node.flow { at } else { line_end(self.text, at) };
+            self.edits.push((at..at, text));
+        }
+        Some(())
+    }
+
+    fn remove_entry(&mut self, node: &Node, entries: &[Entry], index: usize) -> Option<()> {
+        let entry = &entries[index];
+        let range = match (node.flow, entries.get(index + 1)) {
+            (true, Some(next)) => entry.start..next.start,
+            (true, None) => entries[index.checked_sub(1)?].node.end?..entry.node.end?,
+            (false, next) => {
+                let start = line_start(self.text, entry.start);
+                match (self.text[start..entry.start].trim().is_empty(), next) {
+                    (true, _) => start..next_line(self.text, entry.node.end?),
+                    // Behind the dash of an item: the next field takes its place.
+                    (false, Some(next)) => entry.start..next.start,
+                    (false, None) => return None,
+                }
+            }
+        };
+        self.edits.push((range, String::new()));
+        Some(())
+    }
+
+    fn items(&mut self, node: &Node, items: &[Node], old: &[Value], new: &[Value], depth: usize) -> Option<()> {
+        let places = places(old, new);
+        let stays: Vec<usize> = places.iter().flatten().copied().collect();
+        if stays.is_empty() || !stays.is_sorted() {
+            return None;
+        }
+        for (index, _) in items.iter().enumerate().filter(|(index, _)| !stays.contains(index)) {
+            self.remove_item(node, items, index)?;
+        }
+        let mut before: Option<usize> = None;
+        for (value, place) in new.iter().zip(&places) {
+            match place {
+                Some(place) => {
+                    self.change(&items[*place], None, &old[*place], value, depth + 1)?;
+                    before = Some(*place);
+                }
+                None => self.insert_item(node, items, before, stays[0], value, depth)?,
+            }
+        }
+        Some(())
+    }
+
+    fn remove_item(&mut self, node: &Node, items: &[Node], index: usize) -> Option<()> {
+        let item = &items[index];
+        let range = match (node.flow, items.get(index + 1)) {
+            (true, Some(next)) => item.start..next.start,
+            (true, None) => items[index.checked_sub(1)?].end?..item.end?,
+            (false, _) => {
+                let dash = self.dash(item)?;
+                let start = line_start(self.text, dash);
+                if !self.text[start..dash].trim().is_empty() {
+                    return None;
+                }
+                start..next_line(self.text, item.end?)
+            }
+        };
+        self.edits.push((range, String::new()));
+        Some(())
+    }
+
+    /// Behind the item `before`, else in front of the first one that stays.
+    fn insert_item(
+        &mut self,
+        node: &Node,
+        items: &[Node],
+        before: Option<usize>,
+        first: usize,
+        value: &Value,
+        depth: usize,
+    ) -> Option<()> {
+        let neighbour = &items[before.unwrap_or(first)];
+        let (at, text) = match (node.flow, before) {
+            (true, Some(_)) => (neighbour.end?, format!(", {}", flow(value))),
+            (true, None) => (neighbour.start, format!("{}, ", flow(value))),
+            (false, _) => {
+                let dash = self.dash(neighbour)?;
+                let newline = self.newline();
+                let item = write::item(value, self.column(dash), depth, newline);
+                match before {
+                    Some(_) => (line_end(self.text, neighbour.end?), format!("{newline}{item}")),
+                    None => (line_start(self.text, dash), format!("{item}{newline}")),
+                }
+            }
+        };
+        self.edits.push((at..at, text));
+        Some(())
+    }
+
+    fn dash(&self, item: &Node) -> Option<usize> {
+        let before = self.text[..item.start].trim_end();
+        before.ends_with('-').then(|| before.len() - 1)
+    }
+
+    fn column(&self, at: usize) -> usize {
+        self.text[line_start(self.text, at)..at].chars().count()
+    }
+
+    /// Of the field whose line that is: behind the dashes of lists.
+    fn indent_of(&self, at: usize) -> usize {
+        let line = &self.text[line_start(self.text, at)..at];
+        line.chars().take_while(|c| [' ', '-'].contains(c)).count()
+    }
+
+    fn newline(&self) -> &'static str {
+        if self.text.contains("\r\n") { "\r\n" } else { "\n" }
+    }
+}
+
+/// Null where nothing is said.
+fn given(fields: &Map<String, Value>, name: &str) -> Value {
+    fields.get(name).cloned().unwrap_or_default()
+}
+
+fn goes(entry: &Entry, old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
+    given(new, &entry.key).is_null() && !given(old, &entry.key).is_null()
+}
+
+/// Of each new item, which old one it is.
+fn places(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
+    let mut places: Vec<Option<usize>> = vec![None; new.len()];
+    let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));
+    for (place, value) in new.iter().enumerate() {
+        let same = (0..old.len()).find(|index| old[*index] == *value && is_free(&places, *index));
+        places[place] = same;
+    }
+    for (place, value) in new.iter().enumerate() {
+        if places[place].is_none() {
+            places[place] = (0..old.len()).find(|index| is_namesake(&old[*index], value) && is_free(&places, *index));
+        }
+    }
+    places
+}
+
+fn is_namesake(one: &Value, other: &Value) -> bool {
+    let says = |name: &&str| [one, other].iter().any(|value| value.get(*name).is_some_and(|value| !value.is_null()));
+    NAMES.into_iter().find(says).is_some_and(|name| one.get(name) == other.get(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! What a YAML text is made of, and which bytes each value takes.
+
+use std::ops::Range;
+use yaml_rust2::Event;
+use yaml_rust2::parser::Parser;
+use yaml_rust2::scanner::TScalarStyle;
+
+const MAX_DEPTH: usize = 64;
+
+/// Places are bytes.
+#[derive(Debug)]
+pub struct Node {
+    pub start: usize,
+    /// Behind its last byte; none where that is not known.
+    pub end: Option<usize>,
+    /// Written in brackets.
+    pub flow: bool,
+    pub within_flow: bool,
+    pub kind: Kind,
+}
+
+#[derive(Debug)]
+pub enum Kind {
+    Scalar,
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+#[derive(Debug)]
+pub struct Entry {
+    pub key: String,
+    /// Of the key.
+    pub start: usize,
+    pub colon: usize,
+    pub node: Node,
+}
+
+impl Node {
+    pub fn range(&self) -> Option<Range<usize>> {
+        Some(self.start..self.end?)
+    }
+
+    pub fn is_scalar(&self) -> bool {
+        matches!(self.kind, Kind::Scalar)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.end == Some(self.start)
+    }
+}
+
+pub struct Read {
+    pub root: Node,
+    /// Of keys too.
+    pub scalars: Vec<Range<usize>>,
+}
+
+/// A collection whose end has not been seen.
+struct Open {
+    node: Node,
+    /// Name, start and colon of a key whose value has not been seen.
+    key: Option<(String, usize, usize)>,
+}
+
+/// None for several documents, anchors, tags, and what is nested too deep.
+pub fn read(text: &str) -> Option<Read> {
+    let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let mut parser = Parser::new(text.chars());
+    let mut reading = Reading { text, open: Vec::new(), scalars: Vec::new(), root: None };
+    loop {
+        let (event, marker) = parser.next_token().ok()?;
+        if event == Event::StreamEnd {
+            break;
+        }
+        reading.event(event, *bytes.get(marker.index())?)?;
+    }
+    Some(Read { root: reading.root?, scalars: reading.scalars })
+}
+
+struct Reading<'a> {
+    text: &'a str,
+    open: Vec<Open>,
+    scalars: Vec<Range<usize>>,
+    root: Option<Node>,
+}
+
+impl Reading<'_> {
+    fn event(&mut self, event: Event, at: usize) -> Option<()> {
+        match event {
+            Event::Alias(_) => None,
+            Event::Scalar(_, _, anchor, tag) | Event::SequenceStart(anchor, tag) | Event::MappingStart(anchor, tag)
+                if anchor != 0 || tag.is_some() =>
+            {
+                None
+            }
+            Event::Scalar(value, style, ..) => self.scalar(value, style, at),
+            Event::SequenceStart(..) => self.opens(Kind::List(Vec::new()), '[', at),
+            Event::MappingStart(..) => self.opens(Kind::Map(Vec::new()), '{', at),
+            Event::SequenceEnd | Event::MappingEnd => {
+                let node = closed(self.open.pop()?.node, self.text, at)?;
+                self.put(node)
+            }
+            _ => Some(()),
+        }
+    }
+
+    fn opens(&mut self, kind: Kind, bracket: char, at: usize) -> Option<()> {
+        let flow = self.text[at..].starts_with(bracket);
+        self.open.push(Open { node: Node { start: at, end: None, flow, within_flow: false, kind }, key: None });
+        (self.open.len() <= MAX_DEPTH).then_some(())
+    }
+
+    fn scalar(&mut self, value: String, style: TScalarStyle, at: usize) -> Option<()> {
+        if let Some(Open { node: Node { kind: Kind::Map(_), .. }, key: key @ None }) = self.open.last_mut() {
+            let end = scalar_end(self.text, at, &value, style)?;
+            self.scalars.push(at..end);
+            let colon = end + self.text[end..].find(|c: char| !c.is_whitespace())?;
+            *key = Some((value, at, colon));
+            return self.text[colon..].starts_with(':').then_some(());
+        }
+        let colon = self.open.last().and_then(|open| open.key.as_ref()).map(|(.., colon)| colon + 1);
+        // The parser puts a value that is not there at the next token.
+        let (start, end) = match (colon, value.is_empty() && style == TScalarStyle::Plain) {
+            (Some(colon), true) => (colon, Some(colon)),
+            (None, true) => (at, None),
+            (_, false) => (at, scalar_end(self.text, at, &value, style)),
+        };
+        self.scalars.extend(end.map(|end| start..end));
+        self.put(Node { start, end, flow: false, within_flow: false, kind: Kind::Scalar })
+    }
+
+    fn put(&mut self, mut node: Node) -> Option<()> {
+        let Some(parent) = self.open.last_mut() else {
+            // A second document is none of ours.
+            return self.root.replace(node).is_none().then_some(());
+        };
+        node.within_flow = parent.node.flow;
+        match &mut parent.node.kind {
+            Kind::List(items) => items.push(node),
+            Kind::Map(entries) => {
+                let (key, start, colon) = parent.key.take()?;
+                entries.push(Entry { key, start, colon, node });
+            }
+            Kind::Scalar => return None,
+        }
+        Some(())
+    }
+}
+
+/// Of collections in blocks the last value is the end, and the first name the beginning.
+fn closed(mut node: Node, text: &str, at: usize) -> Option<Node> {
+    node.end = match &node.kind {
+        _ if node.flow => text[at..].starts_with([']', '}']).then_some(at + 1),
+        Kind::List(items) => items.last()?.end,
+        Kind::Map(entries) => {
+            node.start = entries.first()?.start;
+            entries.last()?.node.end
+        }
+        Kind::Scalar => None,
+    };
+    Some(node)
+}
+
+fn scalar_end(text: &str, at: usize, value: &str, style: TScalarStyle) -> Option<usize> {
+    let rest = &text[at..];
+    match style {
+        TScalarStyle::Plain => rest.starts_with(value).then_some(at + value.len()),
+        TScalarStyle::SingleQuoted => {
+            let mut quotes = rest.match_indices('\'').skip(1);
+            loop {
+                let (quote, _) = quotes.next()?;
+                match rest[quote + 1..].starts_with('\'') {
+                    true => drop(quotes.next()),
+                    false => return Some(at + quote + 1),
+                }
+            }
+        }
+        TScalarStyle::DoubleQuoted => {
+            let mut chars = rest.char_indices().skip(1);
+            while let Some((index, c)) = chars.next() {
+                match c {
+                    '\\' => drop(chars.next()),
+                    '"' => return Some(at + index + 1),
+                    _ => {}
+                }
+            }
+            None
+        }
+        TScalarStyle::Literal | TScalarStyle::Folded => block_end(text, at),
+    }
+}
+
+/// The lines behind its first one that are indented as far as the first of them.
+fn block_end(text: &str, at: usize) -> Option<usize> {
+    let first = at + text[at..].find('\n')? + 1;
+    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
+    let own = text[first..].lines().find(|line| !line.trim().is_empty()).map(indent)?;
+    let (mut end, mut place) = (first - 1, first);
+    for line in text[first..].split_inclusive('\n') {
+        let is_blank = line.trim().is_empty();
+        if !is_blank && indent(line) < own {
+            break;
+        }
+        if !is_blank {
+            end = place + line.trim_end_matches(['\n', '\r']).len();
+        }
+        place += line.len();
+    }
+    Some(end)
+}
