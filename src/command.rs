@@ -11,6 +11,7 @@ pub mod powerless;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod sandbox;
 
+use crate::kmsg::KernelLog;
 use confined::Confined;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -75,7 +76,11 @@ pub enum End {
     NotStarted(std::io::Error),
     Exited(i32),
     Killed(i32),
-    Deadline(Duration),
+    /// What the kernel warned of meanwhile may be why: a disk that does not answer, for example.
+    Deadline {
+        limit: Duration,
+        warnings: Vec<String>,
+    },
     /// It ended well, but what it said is longer than this, or goes on after its end.
     NotWhole(usize),
 }
@@ -177,6 +182,7 @@ impl Command {
         let argv = self.argv();
         tracing::debug!(%argv, "run");
         let fail = |end, tail| CommandError { argv: argv.clone(), end, tail };
+        let kernel = KernelLog::from_now();
         let mut child = self.spawn().map_err(|error| fail(End::NotStarted(error), Vec::new()))?;
 
         if let Some(mut stdin) = child.stdin.take() {
@@ -200,7 +206,7 @@ impl Command {
         }
         let tail = || tail.lock().map(|lines| lines.iter().cloned().collect()).unwrap_or_default();
         match ended {
-            None => Err(fail(End::Deadline(self.deadline), tail())),
+            None => Err(fail(End::Deadline { limit: self.deadline, warnings: kernel.warnings() }, tail())),
             Some(status) if status.success() => match self.whole {
                 Some(limit) if !whole => Err(fail(End::NotWhole(limit), Vec::new())),
                 _ => Ok(Output { stdout: text }),
@@ -257,7 +263,7 @@ impl fmt::Display for CommandError {
             End::NotStarted(error) => write!(f, "`{}` could not be started: {error}", self.argv)?,
             End::Exited(code) => write!(f, "`{}` exited with {code}", self.argv)?,
             End::Killed(signal) => write!(f, "`{}` was killed by signal {signal}", self.argv)?,
-            End::Deadline(limit) => {
+            End::Deadline { limit, .. } => {
                 write!(f, "`{}` did not end within {} s and was killed", self.argv, limit.as_secs_f32())?;
             }
             End::NotWhole(limit) => {
@@ -270,6 +276,11 @@ impl fmt::Display for CommandError {
         }
         if !self.tail.is_empty() {
             write!(f, ", saying: {}", self.tail.join(" | "))?;
+        }
+        if let End::Deadline { warnings, .. } = &self.end
+            && !warnings.is_empty()
+        {
+            write!(f, "; meanwhile the kernel warned: {}", warnings.join(" | "))?;
         }
         Ok(())
     }
@@ -442,9 +453,21 @@ mod tests {
             .deadline(Duration::from_millis(300))
             .run()
             .unwrap_err();
-        assert!(matches!(error.end, End::Deadline(_)), "{error}");
+        assert!(matches!(error.end, End::Deadline { .. }), "{error}");
         assert_eq!(error.tail, ["waiting"]);
         assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn what_the_kernel_warned_of_stands_beside_the_deadline() {
+        let warnings = vec!["nvme nvme1: I/O 684 QID 1 timeout, reset controller".to_owned()];
+        let end = End::Deadline { limit: Duration::from_secs(120), warnings };
+        let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
+        assert_eq!(
+            error.to_string(),
+            "`lvm pvs` did not end within 120 s and was killed, saying: one; meanwhile the kernel warned: \
+             nvme nvme1: I/O 684 QID 1 timeout, reset controller"
+        );
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod image;
 pub mod inventory;
 #[cfg(feature = "survey")]
 pub mod jail;
+pub mod kmsg;
 pub mod layout;
 #[cfg(feature = "survey")]
 pub mod look;

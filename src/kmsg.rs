@@ -1,11 +1,16 @@
-//! The kernel's own words. mount(2) and its like refuse with a number only; the reason is in the kernel's log.
+//! The kernel's own words. mount(2) and its like refuse with a number only, and a tool that waits for a disk says nothing: the reason is
+//! in the kernel's log.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// How many of its last lines are passed on.
 const LINES: usize = 5;
+
+/// As syslog(2) counts.
+const WARNING: u32 = 4;
 
 /// Longer than any record (Documentation/ABI/testing/dev-kmsg).
 const RECORD_BYTES: usize = 8192;
@@ -22,22 +27,34 @@ impl KernelLog {
     }
 
     /// The last lines since then that have one of these words in them, in upper or lower case.
-    pub fn about(mut self, words: &[&str]) -> Vec<String> {
+    pub fn about(self, words: &[&str]) -> Vec<String> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
-        let mut said = Vec::new();
+        self.last(|line| words.iter().any(|word| line.text.to_lowercase().contains(word)))
+    }
+
+    /// The last warnings and errors since then.
+    pub fn warnings(self) -> Vec<String> {
+        self.last(|line| line.level <= WARNING)
+    }
+
+    fn last(mut self, counts: impl Fn(&Line) -> bool) -> Vec<String> {
+        let mut said = VecDeque::new();
         let mut record = [0; RECORD_BYTES];
         while let Some(log) = &mut self.0 {
             match log.read(&mut record) {
                 Ok(0) => break,
-                Ok(length) => said.extend(message(&String::from_utf8_lossy(&record[..length]))),
+                Ok(length) => {
+                    let line = message(&String::from_utf8_lossy(&record[..length])).filter(&counts);
+                    said.extend(line.map(|line| line.text));
+                    said.drain(..said.len().saturating_sub(LINES));
+                }
                 // This record was overwritten before it was read. The next read gets the next record.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        said.retain(|line| words.iter().any(|word| line.to_lowercase().contains(word)));
-        said.split_off(said.len().saturating_sub(LINES))
+        said.into()
     }
 
     /// The same as the end of a sentence; empty when it said nothing.
@@ -47,10 +64,18 @@ impl KernelLog {
     }
 }
 
-/// `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, and lines below that begin with a blank.
-fn message(record: &str) -> Option<String> {
-    let (_, text) = record.lines().next()?.split_once(';')?;
-    Some(text.trim().to_owned())
+struct Line {
+    /// 0 is the worst; see syslog(2).
+    level: u32,
+    text: String,
+}
+
+/// `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, and lines below that begin with a blank. The number in front is eight times
+/// who speaks, and the level.
+fn message(record: &str) -> Option<Line> {
+    let (head, text) = record.lines().next()?.split_once(';')?;
+    let level = head.split(',').next()?.parse::<u32>().ok()? % 8;
+    Some(Line { level, text: text.trim().to_owned() })
 }
 
 #[cfg(test)]
@@ -59,8 +84,9 @@ mod tests {
 
     #[test]
     fn a_record_has_its_message_after_the_semicolon() {
-        assert_eq!(message("6,339,51,-;EXT4-fs (sda1): a; b\n SUBSYSTEM=block\n").unwrap(), "EXT4-fs (sda1): a; b");
-        assert_eq!(message("no record"), None);
+        let line = message("30,339,51,-;EXT4-fs (sda1): a; b\n SUBSYSTEM=block\n").unwrap();
+        assert_eq!((line.level, line.text.as_str()), (6, "EXT4-fs (sda1): a; b"));
+        assert!(message("no record").is_none() && message("x,1;no level").is_none());
     }
 
     #[test]
@@ -75,5 +101,11 @@ mod tests {
         assert_eq!(said.len(), LINES, "{said:?}");
         assert!(said[4].ends_with("line 6") && said[0].ends_with("line 2"), "{said:?}");
         assert_eq!(KernelLog::from_now().in_words(&["drophammer-test"]), "");
+        let log = KernelLog::from_now();
+        say("<6>drophammer-test-C is well");
+        say("<4>drophammer-test-C waits");
+        let warned = log.warnings();
+        let of_test: Vec<_> = warned.iter().filter(|line| line.contains("drophammer-test-C")).collect();
+        assert_eq!(of_test, ["drophammer-test-C waits"]);
     }
 }
