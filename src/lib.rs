@@ -33,6 +33,8 @@ pub mod http;
 #[cfg(feature = "agent")]
 pub mod image;
 pub mod inventory;
+#[cfg(feature = "agent")]
+pub mod ironic;
 #[cfg(feature = "survey")]
 pub mod jail;
 pub mod layout;
@@ -47,6 +49,8 @@ pub mod pack;
 pub mod plan;
 pub mod problem;
 pub mod pull;
+#[cfg(feature = "agent")]
+pub mod ready;
 #[cfg(feature = "agent")]
 pub mod reinstall;
 #[cfg(feature = "agent")]

@@ -9,6 +9,7 @@ mod copies;
 mod devices;
 mod disks;
 mod display;
+mod erasing;
 mod extents;
 mod filesystems;
 mod finishing;
@@ -41,6 +42,7 @@ mod verdict;
 mod whole;
 mod wipe;
 
+pub use erasing::erase;
 pub use extents::{DiskExtents, Extents};
 pub use types::*;
 pub use whole::is_whole;

@@ -174,6 +174,19 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
     wipe::wipe_ends(kept.path()).unwrap();
     assert!(bench.control.ended.lock().unwrap().is_empty());
+
+    // In two parts, as a conductor orders them; then it goes away.
+    let whole = plan(prepare(&disk, &kept));
+    let mut session = bench.session();
+    for steps in [&["deploy.apply_layout"][..], &["deploy.burn_image", "deploy.write_files"]] {
+        session.run(&whole.part(steps)).map_err(|failure| failure.error).unwrap();
+        assert_eq!(signature(&disk.partition(2)), "ext4");
+    }
+    assert!(Path::new(TARGET).join("etc/metal/install.yaml").exists());
+    session.leave(Leaves::HalfMade);
+    assert_eq!(signature(&disk.partition(2)), "");
+    assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
     fs::remove_file(Path::new("/dev/disk/by-uuid").join(UUID)).unwrap();
 }
 

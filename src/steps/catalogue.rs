@@ -30,6 +30,10 @@ pub struct Argument {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Deploy,
+    /// Ironic's word for what a machine goes through between two deploys.
+    Clean,
+    /// A running machine is taken out of service for it.
+    Service,
 }
 
 const DEPLOY: &[Kind] = &[Kind::Deploy];

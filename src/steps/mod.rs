@@ -4,9 +4,11 @@
 
 mod catalogue;
 mod merge;
+mod offered;
 
 pub use catalogue::{Argument, CATALOGUE, Entry, Kind};
 pub use merge::{Step, Wanted, merge};
+pub use offered::{OFFERED, Offer, offered};
 
 use serde::{Deserialize, Serialize};
 

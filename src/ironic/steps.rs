@@ -1,0 +1,334 @@
+//! What the ordered steps do. Each is planned when it is ordered, prints its plan, and refuses before its own first write, with
+//! every reason. Several steps of one deploy are parts of one plan, which is made anew with what each of them adds.
+
+use super::commands::StepsOf;
+use super::hands::Hands;
+use super::logs::Journal;
+use super::order::{self, Node, Wish};
+use crate::allocation::{Allocation, Machine};
+use crate::assigned;
+use crate::device::KernelName;
+use crate::error::{Error, Phase, Result};
+use crate::facts::Done;
+use crate::inventory::Inventory;
+use crate::layout::Layout;
+use crate::marker::Marker;
+use crate::plan::{self, DiskPlan, Plan, Subject, Verdict};
+use crate::ready::remembered;
+use crate::steps::{self, CATALOGUE, Erase, Kind, Offer};
+use crate::text::{CONSOLE_COLUMNS, folded};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
+
+/// What is in the place of an image that a later step names.
+const LATER: &str = "the image that burn_image names";
+
+pub struct Steps {
+    hands: Arc<dyn Hands>,
+    journal: Arc<Journal>,
+    consoles: Vec<String>,
+    begun: Mutex<Option<Begun>>,
+}
+
+/// All that the plan of a deploy is made of.
+struct Deploy {
+    layout: Layout,
+    inventory: Inventory,
+    /// Disks that the node's owner wants to be left alone.
+    skipped: Vec<KernelName>,
+    allocation: Allocation,
+    node_name: String,
+    machine: String,
+    /// Those that the plan was given, in their order: made again with them, it is the same.
+    ids: Vec<Uuid>,
+}
+
+/// A deploy of which some steps were done.
+struct Begun {
+    deploy: Deploy,
+    plan: Plan,
+    /// How many steps of the catalogue are done.
+    done: usize,
+}
+
+impl Steps {
+    pub fn new(hands: Arc<dyn Hands>, journal: Arc<Journal>, consoles: &[String]) -> Steps {
+        Steps { hands, journal, consoles: consoles.to_vec(), begun: Mutex::default() }
+    }
+
+    /// Does the step, and returns its own result.
+    ///
+    /// # Errors
+    /// The plan is refused, and nothing was written; or a stage has failed.
+    pub fn run(&self, offer: &Offer, node: &Node, args: &Map<String, Value>) -> Result<Value> {
+        match offer.step {
+            "install" => self.begin(node, args, CATALOGUE.len()),
+            "apply_layout" => self.begin(node, args, 1),
+            "burn_image" => {
+                let alone = order::flag(args, "alone")?;
+                self.burn(node, args, if alone { 2 } else { CATALOGUE.len() })
+            }
+            "write_files" => self.go_on(2, 3),
+            "run_installer" => self.go_on(3, 4),
+            "prepare_boot" => self.go_on(4, 5),
+            "finish" => self.go_on(5, 6),
+            "erase_devices_metadata" => self.erase(node, Erase::None),
+            "erase_devices" => self.erase(node, Erase::Secure),
+            other => Err(Error::refusal(Phase::Plan, format!("{other} is offered, and nobody does it"))),
+        }
+    }
+
+    /// UUIDs of the filesystems with `/` and `/boot/efi` that the deploy has made.
+    pub fn made(&self) -> Option<(String, Option<String>)> {
+        let begun = self.begun();
+        let plan = &begun.as_ref()?.plan;
+        let esp = plan.fstab.iter().find(|entry| entry.path == "/boot/efi");
+        let esp = esp.and_then(|entry| entry.source.strip_prefix("UUID=")).map(str::to_owned);
+        Some((plan.root_uuid.clone(), esp))
+    }
+
+    /// Is what is on the disks now whole? Nothing begun is whole too.
+    pub fn is_whole(&self) -> bool {
+        self.begun().as_ref().is_none_or(|begun| begun.done == CATALOGUE.len())
+    }
+
+    /// Lets go of everything, as before the power goes.
+    pub fn leave(&self) {
+        self.hands.leave(self.is_whole());
+        *self.begun() = None;
+    }
+
+    /// From the first step of the catalogue to the one before `until`.
+    fn begin(&self, node: &Node, args: &Map<String, Value>, until: usize) -> Result<Value> {
+        *self.begun() = None;
+        let layout = order::layout(args)?;
+        let wish = order::wish(args)?;
+        let mut allocation = order::allocation(node, args)?;
+        if until > 1 && allocation.image.url.is_empty() {
+            return Err(refused(NO_IMAGE));
+        }
+        if allocation.image.url.is_empty() {
+            allocation.image.id = LATER.to_owned();
+        }
+        let inventory = self.hands.begin(Some(&layout))?;
+        let skipped = node.skipped(&inventory.disks)?;
+        decide(node.uuid(), wish, &layout, &inventory, &mut allocation)?;
+        let (node_name, machine) = (node.name().to_owned(), node.uuid().to_owned());
+        let mut deploy = Deploy { layout, inventory, skipped, allocation, node_name, machine, ids: Vec::new() };
+        let plan = self.plan(&mut deploy)?;
+        self.parts(Begun { deploy, plan, done: 0 }, until)
+    }
+
+    fn burn(&self, node: &Node, args: &Map<String, Value>, until: usize) -> Result<Value> {
+        let image = order::image(node, args).map_err(|problem| refused(&problem.to_string()))?;
+        let mut begun = self.at(1)?;
+        let Some(image) = image else { return self.back(begun, refused(NO_IMAGE)) };
+        begun.deploy.allocation.image = image;
+        match self.plan(&mut begun.deploy) {
+            Ok(plan) if plan.part(&names(0..1)).stages == begun.plan.part(&names(0..1)).stages => {
+                begun.plan = plan;
+                self.parts(begun, until)
+            }
+            Ok(_) => self.back(begun, refused("this image wants other disks than apply_layout has made")),
+            Err(error) => self.back(begun, error),
+        }
+    }
+
+    fn go_on(&self, from: usize, until: usize) -> Result<Value> {
+        let begun = self.at(from)?;
+        self.parts(begun, until)
+    }
+
+    /// Runs the steps that are not done until there, as one part of the plan.
+    fn parts(&self, mut begun: Begun, until: usize) -> Result<Value> {
+        let part = begun.plan.part(&names(begun.done..until));
+        self.say(&part.to_string());
+        let done = match self.hands.run(&part) {
+            Ok(done) => done,
+            Err(error) => {
+                // All was let go of: the deploy begins anew, or not at all.
+                self.say(&error.to_string());
+                return Err(error);
+            }
+        };
+        begun.done = until;
+        let result = result(&begun, &done);
+        if begun.done == CATALOGUE.len() {
+            self.hands.leave(true);
+        }
+        *self.begun() = Some(begun);
+        Ok(result)
+    }
+
+    /// What was begun, when exactly so many steps are done.
+    fn at(&self, done: usize) -> Result<Begun> {
+        let mut slot = self.begun();
+        match slot.take() {
+            Some(begun) if begun.done == done => Ok(begun),
+            other => {
+                let before = CATALOGUE[done - 1].name;
+                let last = other.as_ref().map_or("nothing", |begun| CATALOGUE[begun.done - 1].name);
+                let message = format!(
+                    "this step comes right after {before}, and the last one that was done in this boot is {last}"
+                );
+                *slot = other;
+                Err(refused(&message))
+            }
+        }
+    }
+
+    /// A step was refused, and nothing has changed: the same can be ordered in other words.
+    fn back(&self, begun: Begun, why: Error) -> Result<Value> {
+        *self.begun() = Some(begun);
+        Err(why)
+    }
+
+    fn plan(&self, deploy: &mut Deploy) -> Result<Plan> {
+        let machine = Machine { name: deploy.node_name.clone(), ..Machine::default() };
+        let request = assigned::request(&machine, &deploy.machine, &deploy.allocation, &self.consoles);
+        let mut given = deploy.ids.clone().into_iter();
+        let mut ids = Vec::new();
+        let made = plan::make(&deploy.layout, &deploy.inventory, request, &mut || {
+            let id = given.next().unwrap_or_else(Uuid::new_v4);
+            ids.push(id);
+            id
+        });
+        deploy.ids = ids;
+        let plan = made.map_err(|refusal| self.told(&refusal.to_string()))?;
+        let changes = |disk: &&DiskPlan| matches!(disk.verdict, Verdict::Wipe | Verdict::Make);
+        let lost = plan.disks.iter().filter(changes).filter(|disk| deploy.skipped.contains(&disk.name));
+        let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
+        if !lost.is_empty() {
+            let message = format!(
+                "the node's skip_block_devices name {}, which this layout makes anew: take it out of the layout, or keep it there",
+                lost.join(", ")
+            );
+            return Err(refused(&message));
+        }
+        Ok(plan)
+    }
+
+    /// A refusal, which the console and the log have too.
+    fn told(&self, refusal: &str) -> Error {
+        self.say(refusal);
+        Error::refusal(Phase::Plan, refusal)
+    }
+
+    fn erase(&self, node: &Node, erase: Erase) -> Result<Value> {
+        *self.begun() = None;
+        let inventory = self.hands.begin(None)?;
+        let skipped = node.skipped(&inventory.disks)?;
+        let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
+        let subject = Subject { machine, name, image: "nothing".to_owned(), url: String::new() };
+        let part =
+            plan::erase(&inventory, erase, &skipped, subject).map_err(|refusal| self.told(&refusal.to_string()))?;
+        self.say(&part.to_string());
+        let done = self.hands.run(&part).inspect_err(|error| self.say(&error.to_string()))?;
+        self.hands.leave(true);
+        let removable = inventory.disks.iter().filter(|disk| disk.removable).map(|disk| &disk.name);
+        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).collect();
+        Ok(json!({ "erased": done.erased, "left_alone": left }))
+    }
+
+    fn say(&self, text: &str) {
+        println!("\n{}", folded(text, CONSOLE_COLUMNS));
+        self.journal.add(text);
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const NO_IMAGE: &str = "neither the argument image nor the node's image_source names an image";
+
+fn refused(why: &str) -> Error {
+    Error::refusal(Phase::Plan, format!("{why}; nothing was written"))
+}
+
+fn names(range: std::ops::Range<usize>) -> Vec<&'static str> {
+    CATALOGUE[range].iter().map(|entry| entry.name).collect()
+}
+
+/// Install or reinstall? The newest marker of this node says which installation a reinstall means. Where an installation would erase
+/// what the layout keeps, and the order does not say that it shall, it is refused.
+fn decide(
+    machine: &str,
+    wish: Wish,
+    layout: &Layout,
+    inventory: &Inventory,
+    allocation: &mut Allocation,
+) -> Result<()> {
+    let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    let ours = markers.filter(|marker| marker.machine == machine).max_by_key(|marker: &&Marker| &marker.time);
+    let keeps =
+        layout.disks.iter().any(|disk| !disk.wipeonreinstall) && layout.disks.iter().any(|disk| disk.wipeonreinstall);
+    match (wish, ours) {
+        (Wish::Reinstall { without_marker }, ours) => {
+            let marked = ours.map_or_else(|| allocation.id.clone(), |marker| marker.allocation.clone());
+            order::reinstall(allocation, marked, without_marker);
+            Ok(())
+        }
+        (Wish::Unsaid, Some(marker)) if keeps => {
+            let message = format!(
+                "an installation of this node is on its disks ({}, {}), and the layout keeps disks: say mode: reinstall to keep \
+                 them, or mode: install to erase them",
+                marker.image, marker.time
+            );
+            Err(refused(&message))
+        }
+        (Wish::Unsaid, _) => {
+            let request = assigned::request(&Machine::default(), machine, allocation, &[]);
+            remembered::nothing_is_orphaned(layout, inventory, &request)
+        }
+        (Wish::Install, _) => Ok(()),
+    }
+}
+
+fn result(begun: &Begun, done: &Done) -> Value {
+    json!({
+        "steps": names(0..begun.done),
+        "image": begun.deploy.allocation.image.id,
+        "root_uuid": begun.plan.root_uuid,
+        "erased": done.erased,
+        "kept": done.kept,
+        "burned": done.burn,
+    })
+}
+
+/// What the conductor is told that there is.
+pub fn offered(of: StepsOf) -> Value {
+    let kind = kind(of);
+    let steps = steps::offered(kind).map(|offer| {
+        let argsinfo: Map<String, Value> = offer
+            .arguments
+            .iter()
+            .map(|taken| (taken.name.to_owned(), json!({ "description": taken.about, "required": taken.required })))
+            .collect();
+        let mut step = json!({
+            "interface": offer.interface,
+            "step": offer.step,
+            "priority": if kind == Kind::Clean { offer.clean_priority } else { 0 },
+            "reboot_requested": false,
+            "argsinfo": argsinfo,
+        });
+        if kind == Kind::Clean {
+            step["abortable"] = json!(offer.abortable);
+        }
+        step
+    });
+    Value::Array(steps.collect())
+}
+
+pub fn kind(of: StepsOf) -> Kind {
+    match of {
+        StepsOf::Clean => Kind::Clean,
+        StepsOf::Deploy => Kind::Deploy,
+        StepsOf::Service => Kind::Service,
+    }
+}
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,276 @@
+//! Steps planned over inventories, by hands that touch nothing.
+
+use super::*;
+use crate::facts::Erased;
+use crate::inventory::{EraseMethod, Filesystem};
+use crate::plan::{OnDevice, Operation, StageName};
+use crate::settings::Settings;
+
+/// A machine on paper: an inventory, and the names of the stages that were to run. Nothing in here can open a device.
+pub struct Paper {
+    pub inventory: Inventory,
+    pub ran: Mutex<Vec<StageName>>,
+    /// A stage that fails.
+    pub fails_at: Mutex<Option<StageName>>,
+    /// Was it left whole?
+    pub left: Mutex<Vec<bool>>,
+    /// Paths of disks, in the order in which they were to be wiped.
+    pub wiped: Mutex<Vec<String>>,
+    pub pause: std::time::Duration,
+}
+
+impl Paper {
+    pub fn new(inventory: Inventory) -> Paper {
+        Paper {
+            inventory,
+            ran: Mutex::default(),
+            fails_at: Mutex::default(),
+            left: Mutex::default(),
+            wiped: Mutex::default(),
+            pause: std::time::Duration::ZERO,
+        }
+    }
+}
+
+impl Hands for Paper {
+    fn begin(&self, _: Option<&Layout>) -> Result<Inventory> {
+        Ok(self.inventory.clone())
+    }
+
+    fn run(&self, part: &Plan) -> Result<Done> {
+        std::thread::sleep(self.pause);
+        let mut done = Done::default();
+        for stage in &part.stages {
+            if *self.fails_at.lock().unwrap() == Some(stage.name) {
+                return Err(Error::new(Phase::Storage, format!("{} fails on paper", stage.name)));
+            }
+            self.ran.lock().unwrap().push(stage.name);
+            for operation in &stage.operations {
+                if let Operation::Device(OnDevice::WipeDisk(wipe)) = operation {
+                    let (device, serial) = (wipe.device.to_string(), String::new());
+                    self.wiped.lock().unwrap().push(device.clone());
+                    let (method, proof) = (EraseMethod::WriteZeroes, "on paper".to_owned());
+                    done.erased.push(Erased { device, serial, method, proof, seconds: 0.0 });
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn leave(&self, whole: bool) {
+        self.left.lock().unwrap().push(whole);
+    }
+
+    fn sync(&self) {}
+
+    fn logs(&self) -> Vec<(&'static str, Vec<u8>)> {
+        vec![("kernel.log", b"on paper".to_vec())]
+    }
+}
+
+pub fn machine(name: &str) -> Inventory {
+    let path = format!("{}/testdata/inventories/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The system on one disk.
+pub fn one_disk() -> Value {
+    json!({
+        "id": "one",
+        "disks": [
+            {"device": "/dev/sda", "wipeonreinstall": true, "partitions": [
+                {"number": 1, "label": "efi", "size": 500, "gpttype": "ef00"},
+                {"number": 2, "label": "root", "size": 0, "gpttype": "8300"}]},
+        ],
+        "filesystems": [
+            {"path": "/boot/efi", "device": "/dev/sda1", "format": "vfat", "label": "efi"},
+            {"path": "/", "device": "/dev/sda2", "format": "ext4", "label": "root"},
+        ],
+    })
+}
+
+/// The same for a disk that the machine does not have.
+pub fn elsewhere() -> Value {
+    serde_json::from_str(&one_disk().to_string().replace("/dev/sda", "/dev/sdy")).unwrap()
+}
+
+fn map(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+struct Bench {
+    hands: Arc<Paper>,
+    steps: Steps,
+    node: Map<String, Value>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(Paper::new(machine("sata-1")))
+    }
+
+    fn with(paper: Paper) -> Bench {
+        let hands = Arc::new(paper);
+        let steps = Steps::new(hands.clone(), Arc::default(), &["ttyS0".to_owned()]);
+        Bench { hands, steps, node: map(json!({"uuid": "n-1", "name": "node-1", "instance_info": {}})) }
+    }
+
+    fn run(&self, step: &str, args: Value) -> Result<Value, String> {
+        let offer = steps::OFFERED.iter().find(|offer| offer.step == step).unwrap();
+        self.steps.run(offer, &Node(&self.node), &map(args)).map_err(|error| error.to_string())
+    }
+
+    fn ran(&self) -> Vec<StageName> {
+        std::mem::take(&mut self.hands.ran.lock().unwrap())
+    }
+}
+
+const IMAGE: &str = "http://h/debian-12.0.20261101.tar.zst";
+
+#[test]
+fn install_is_everything_but_what_kexec_needs() {
+    let bench = Bench::new();
+    let result = bench.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
+    assert_eq!(result["image"], "debian-12.0.20261101");
+    assert_eq!(result["steps"].as_array().unwrap().len(), CATALOGUE.len());
+    let ran = bench.ran();
+    for stage in [StageName::StorageWipe, StageName::ImageBurn, StageName::TargetMarker, StageName::StorageUnmount] {
+        assert!(ran.contains(&stage), "{stage}: {ran:?}");
+    }
+    for stage in [StageName::BootLoad, StageName::ReportFinal, StageName::BootKexec] {
+        assert!(!ran.contains(&stage), "{stage}: {ran:?}");
+    }
+    assert!(bench.steps.is_whole());
+    let (root, esp) = bench.steps.made().unwrap();
+    assert!(root.len() == 36 && esp.is_some_and(|esp| esp.len() == 9), "{root}");
+}
+
+#[test]
+fn the_steps_of_a_deploy_are_the_parts_of_one_plan() {
+    let whole = Bench::new();
+    whole.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
+    let mut expected = whole.ran();
+    expected.sort();
+
+    let bench = Bench::new();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(!bench.steps.is_whole() && bench.hands.left.lock().unwrap().is_empty());
+    bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+    let mut ran = bench.ran();
+    assert_eq!(
+        ran.iter().position(|stage| *stage == StageName::ImageReach),
+        Some(ran.iter().position(|stage| *stage == StageName::StorageFormat).unwrap() + 1)
+    );
+    ran.sort();
+    assert_eq!(ran, expected);
+    assert!(bench.steps.is_whole());
+
+    let bench = Bench::new();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.run("burn_image", json!({"image": IMAGE, "alone": true})).unwrap();
+    for step in ["write_files", "run_installer", "prepare_boot"] {
+        bench.run(step, json!({})).unwrap();
+        assert!(!bench.steps.is_whole(), "{step}");
+    }
+    bench.run("finish", json!({})).unwrap();
+    let mut ran = bench.ran();
+    ran.sort();
+    assert_eq!(ran, expected);
+    assert_eq!(*bench.hands.left.lock().unwrap(), [true]);
+}
+
+#[test]
+fn a_step_that_is_out_of_turn_is_refused() {
+    let bench = Bench::new();
+    for step in ["burn_image", "write_files", "finish"] {
+        let error = bench.run(step, json!({"image": IMAGE})).unwrap_err();
+        assert!(error.contains("the last one that was done in this boot is nothing"), "{step}: {error}");
+    }
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    let error = bench.run("finish", json!({})).unwrap_err();
+    assert!(error.contains("right after deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
+    // A refusal loses nothing.
+    assert!(bench.run("burn_image", json!({"image": 7})).is_err());
+    bench.ran();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(bench.run("burn_image", json!({})).unwrap_err().contains("names an image"));
+    bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+}
+
+#[test]
+fn a_layout_that_does_not_fit_is_refused_with_every_reason_and_nothing_runs() {
+    let bench = Bench::new();
+    let error = bench.run("install", json!({"layout": elsewhere(), "image": IMAGE})).unwrap_err();
+    assert!(error.contains("/dev/sdy") && error.contains("Nothing was written"), "{error}");
+    let error = bench.run("install", json!({"layout": one_disk()})).unwrap_err();
+    assert!(error.contains("names an image"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn a_stage_that_fails_ends_the_deploy() {
+    let bench = Bench::new();
+    *bench.hands.fails_at.lock().unwrap() = Some(StageName::ImageBurn);
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    let error = bench.run("burn_image", json!({"image": IMAGE})).unwrap_err();
+    assert_eq!(error, "image.burn fails on paper");
+    *bench.hands.fails_at.lock().unwrap() = None;
+    assert!(bench.run("burn_image", json!({"image": IMAGE})).unwrap_err().contains("is nothing"));
+}
+
+#[test]
+fn the_power_that_goes_after_half_a_deploy_leaves_nothing_that_boots() {
+    let bench = Bench::new();
+    bench.steps.leave();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.steps.leave();
+    assert_eq!(*bench.hands.left.lock().unwrap(), [true, false]);
+}
+
+#[test]
+fn every_disk_is_erased_with_a_proof() {
+    let bench = Bench::with(Paper::new(machine("five-sata")));
+    for step in ["erase_devices_metadata", "erase_devices"] {
+        let result = bench.run(step, json!({})).unwrap();
+        assert_eq!(result["erased"].as_array().unwrap().len(), 5);
+        assert_eq!(bench.ran().last(), Some(&StageName::StorageWipe));
+    }
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sda"}]}));
+    let result = bench.run("erase_devices", json!({})).unwrap();
+    assert_eq!((result["erased"].as_array().unwrap().len(), &result["left_alone"]), (4, &json!(["sda"])));
+    bench.ran();
+    let error = bench.run("apply_layout", json!({"layout": one_disk()})).unwrap_err();
+    assert!(error.contains("skip_block_devices name /dev/sda, which this layout makes anew"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+/// An installation of this node, and a layout that keeps a disk: the order must say what it means.
+#[test]
+fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
+    let mut inventory = machine("installed-default");
+    let marker = Marker { machine: "n-1".into(), allocation: "a-1".into(), ..Marker::default() };
+    inventory.filesystems =
+        vec![Filesystem { device: "/dev/sda2".into(), marker: Some(marker), ..Filesystem::default() }];
+    let mut layout = crate::layout::read_json(&one_disk()).unwrap().layout;
+    let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
+    assert!(decide("n-1", Wish::Unsaid, &layout, &inventory, &mut allocation).is_ok());
+    let kept = crate::layout::Disk { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
+    layout.disks.push(kept);
+    let error = decide("n-1", Wish::Unsaid, &layout, &inventory, &mut allocation).unwrap_err().to_string();
+    assert!(error.contains("say mode: reinstall") && error.contains("nothing was written"), "{error}");
+    assert!(decide("n-1", Wish::Install, &layout, &inventory, &mut allocation).is_ok());
+    assert!(!allocation.reinstall);
+    decide("n-1", Wish::Reinstall { without_marker: false }, &layout, &inventory, &mut allocation).unwrap();
+    assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
+    assert_eq!(allocation.order_id(), Some("new"));
+    // Those of other nodes say nothing here: the plan has its own rule for them.
+    assert!(decide("n-2", Wish::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
+}
+
+#[test]
+fn settings_make_hands() {
+    // Only that they can be made: what they do is the session's, and is tested there.
+    let settings = Settings::from_cmdline("ipa-api-url=http://h").unwrap();
+    drop(super::super::hands::Metal::new(&settings));
+}

@@ -1,0 +1,106 @@
+//! The steps that a conductor is offered. What is not here is not known to it: it refuses a template that names anything else,
+//! before the first step runs.
+//!
+//! In a deploy each has priority 0: it runs where a template names it. Ironic would run the others in every deploy.
+
+use super::Kind;
+
+/// One step, as `get_…_steps` lists it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub interface: &'static str,
+    pub step: &'static str,
+    /// What it does, for a person.
+    pub about: &'static str,
+    pub kinds: &'static [Kind],
+    /// In an automated cleaning. The conductor's configuration has the last word.
+    pub clean_priority: u32,
+    /// Can the conductor give up between this step and the next?
+    pub abortable: bool,
+    pub arguments: &'static [Taken],
+}
+
+/// An argument of a step that is offered.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub required: bool,
+}
+
+const LAYOUT: Taken =
+    Taken { name: "layout", about: "The filesystem layout, in any spelling that drophammer reads.", required: true };
+const IMAGE: Taken = Taken {
+    name: "image",
+    about: "The image: a URL, or an object with url, digest, id, mirrors, finish. The node's image_source where it is absent.",
+    required: false,
+};
+const ERASE: Taken = Taken {
+    name: "erase",
+    about: "How thoroughly disks are erased before they are made anew: quick, secure or none.",
+    required: false,
+};
+const MODE: Taken =
+    Taken { name: "mode", about: "install, or reinstall: then the disks stay that the layout keeps.", required: false };
+const WITHOUT_MARKER: Taken = Taken {
+    name: "without_marker",
+    about: "true: a reinstall goes on although the disk with the old system was replaced.",
+    required: false,
+};
+const ALONE: Taken = Taken {
+    name: "alone",
+    about: "true: write_files, run_installer, prepare_boot and finish are steps of the template, and not part of this one.",
+    required: false,
+};
+
+const fn deploy(step: &'static str, about: &'static str, arguments: &'static [Taken]) -> Offer {
+    let kinds = &[Kind::Deploy];
+    Offer { interface: "deploy", step, about, kinds, clean_priority: 0, abortable: false, arguments }
+}
+
+const fn erase(step: &'static str, about: &'static str, clean_priority: u32) -> Offer {
+    let kinds = &[Kind::Clean, Kind::Deploy];
+    Offer { interface: "deploy", step, about, kinds, clean_priority, abortable: true, arguments: &[] }
+}
+
+pub static OFFERED: [Offer; 9] = [
+    deploy(
+        "install",
+        "Everything: layout, image, installer, boot entries, in one plan with one point of no return.",
+        &[LAYOUT, IMAGE, ERASE, MODE, WITHOUT_MARKER],
+    ),
+    deploy(
+        "apply_layout",
+        "Wipes what the layout gives away, then makes partitions, arrays, groups and filesystems.",
+        &[LAYOUT, ERASE, MODE, WITHOUT_MARKER],
+    ),
+    deploy("burn_image", "Streams the image onto what apply_layout has made, and makes it boot.", &[IMAGE, ALONE]),
+    deploy("write_files", "Writes install.yaml, user data and disk.json for the image's installer.", &[]),
+    deploy("run_installer", "Runs the image's installer and writes fstab.", &[]),
+    deploy("prepare_boot", "Writes the firmware's boot entries where the agent makes the boot loader.", &[]),
+    deploy("finish", "Proves what was kept, writes the marker, unmounts and flushes the disks.", &[]),
+    erase("erase_devices_metadata", "Zeroes every place where disks have tables and signatures.", 99),
+    erase("erase_devices", "Erases every disk so that nothing can be read again, with a proof of each.", 10),
+];
+
+/// Those that run while the machine goes through this.
+pub fn offered(kind: Kind) -> impl Iterator<Item = &'static Offer> {
+    OFFERED.iter().filter(move |offer| offer.kinds.contains(&kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_has_one_name_and_one_place() {
+        for (index, offer) in OFFERED.iter().enumerate() {
+            let name = (offer.interface, offer.step);
+            assert!(OFFERED[..index].iter().all(|other| (other.interface, other.step) != name), "{name:?}");
+            assert!(!offer.kinds.is_empty() && !offer.about.is_empty(), "{name:?}");
+        }
+        let clean: Vec<&str> = offered(Kind::Clean).map(|offer| offer.step).collect();
+        assert_eq!(clean, ["erase_devices_metadata", "erase_devices"]);
+        assert_eq!(offered(Kind::Service).count(), 0);
+    }
+}
