@@ -312,8 +312,11 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
         },
         Operation::Run(operation) => match operation {
             OfRun::BurnDisk(burn) => vec![&burn.device],
+            OfRun::CreateSystem(create) => create.disks.iter().collect(),
             OfRun::GrowFilesystem(grow) => vec![&grow.device],
             OfRun::ReachImage { .. }
+            | OfRun::VerifyDefinition { .. }
+            | OfRun::FindPrograms { .. }
             | OfRun::IdentifyDisk(_)
             | OfRun::LockDisk { .. }
             | OfRun::UnlockDisk { .. }

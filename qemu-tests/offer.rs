@@ -11,7 +11,8 @@ use crate::run::Stage;
 use crate::server::{self, Server};
 use crate::tls::{self, Ends};
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 impl Stage<'_> {
@@ -21,17 +22,39 @@ impl Stage<'_> {
         let layout = self.layout()?;
         let id = layout_id(&layout);
         server::put(state, "layouts", id, &layout)?;
+        if let Some(template) = &self.run.template {
+            server::put(state, "deploy-templates", "template", template)?;
+        }
         let image = self.image();
         let original = match &self.run.image.file {
             Some(file) => self.find(file, self.artifacts),
             None => self.artifacts.join(image::of(self.run.image.system, &self.scenario.machine.disks)),
         };
         let registry = image::offer(&self.run.image, &original, &image, state, base)?;
+        self.write_definitions(state, &image)?;
         match &self.run.reinstall {
             Some(_) => self.change_machine_file(state)?,
             None => self.write_machine_file(state, &image, id)?,
         }
         Ok(registry)
+    }
+
+    /// Each wraps the run's image, unless it says or makes something else.
+    fn write_definitions(&self, state: &Path, image: &str) -> Result<()> {
+        for (name, files) in &self.run.os {
+            let folder = state.join("os").join(name);
+            fs::create_dir_all(&folder).context(folder.display())?;
+            if !files.contains_key("create") {
+                write(&folder.join("image"), image)?;
+            }
+            for (file, text) in files {
+                let path = folder.join(file);
+                let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
+                write(&path, text)?;
+                fs::set_permissions(&path, Permissions::from_mode(mode)).context(path.display())?;
+            }
+        }
+        Ok(())
     }
 
     fn layout(&self) -> Result<String> {
@@ -52,6 +75,9 @@ impl Stage<'_> {
         });
         for (key, value) in &self.run.allocation {
             allocation[key] = value.clone();
+        }
+        if let (Some(fields), true) = (allocation.as_object_mut(), self.run.allocation.contains_key("os")) {
+            fields.remove("image");
         }
         let macs = self.scenario.runs.first().map(|run| run.macs.clone()).filter(|macs| !macs.is_empty());
         let mut machine = json!({

@@ -94,17 +94,21 @@ impl Cuts<'_> {
             let next = || lock(&queue).pop_front();
             while let Some((cut, number)) = next() {
                 let verdict = self.cut(number, &cut);
-                let is_past_the_end = !verdict.was_cut && matches!(cut, Cut::AfterSteps(_));
-                if is_past_the_end {
+                if self.is_past_the_end(&cut, &verdict) {
                     lock(&queue).retain(|(cut, _)| matches!(cut, Cut::Within(..)));
-                }
-                if !is_past_the_end || !verdict.is_good() {
+                } else {
                     lock(&verdicts).push(verdict);
                 }
             }
         };
         std::thread::scope(|scope| (0..machines).for_each(|_| drop(scope.spawn(worker))));
         verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cut was meant for a step after the last one: the installation came to its end before.
+    fn is_past_the_end(&self, cut: &Cut, verdict: &Verdict) -> bool {
+        let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.images()[1]);
+        matches!(cut, Cut::AfterSteps(_)) && !verdict.was_cut && is_done
     }
 
     /// One cut and all that follows, with its line printed.
@@ -115,6 +119,11 @@ impl Cuts<'_> {
         let mut since = None;
         if let Err(words) = self.0.lives(&folder, &mut |said| is_now(cut, said, &mut since), &mut verdict) {
             verdict.words.push(words);
+        }
+        if !verdict.was_cut && verdict.is_good() && !self.is_past_the_end(cut, &verdict) {
+            verdict.converged = false;
+            let words = "the installation ended by itself before the power was to go: its console says why";
+            verdict.words.push(words.to_owned());
         }
         verdict.seconds = began.elapsed().as_secs();
         println!("{}", verdict.line());

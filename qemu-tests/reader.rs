@@ -142,6 +142,10 @@ pub fn self_test() {
     assert!(refused.tiny.fstab_is.is_none() && refused.console_lacks == ["panic"]);
     assert_eq!(first.expect.settled(false).outcome, Outcome::Installed);
 
+    let runs = "os:\n  web: {ganeti_api_version: '20', verify: '#!/bin/sh'}\nexpect: {}\n";
+    let scenario = parse(&format!("{head}{runs}"), "x".into(), ".".into()).expect("a definition");
+    assert_eq!(scenario.runs[0].os["web"]["ganeti_api_version"], "20");
+
     for (rest, line, words) in [
         ("runs:\n- expect: {}\n- {reinstall: {marker: 1}, expect: {}}\n", "7:", "marker"),
         ("machine_file: 7\nexpect: {}\n", "5:", "machine_file is a mapping"),

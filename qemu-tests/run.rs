@@ -108,13 +108,13 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
             earlier: &earlier,
         };
         let Played { outcome, failures, memory } = stage.play().unwrap_or_else(Played::broken);
-        let image = stage.image();
+        let system = stage.system();
         if !failures.is_empty() {
             let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
             return Err(format!("run {} of {}:\n{}", index + 1, scenario.runs.len(), list.join("\n")));
         }
         if outcome == Outcome::Installed {
-            installed = Some(image);
+            installed = Some(system);
         }
         earlier.push(memory);
     }
@@ -221,6 +221,14 @@ impl Stage<'_> {
     /// Id of the image that this run offers.
     pub fn image(&self) -> String {
         format!("tiny-1.0.{}", self.label)
+    }
+
+    /// What it installs: that image, or what the `create` of a definition makes.
+    pub fn system(&self) -> String {
+        let os = self.run.allocation.get("os").and_then(Value::as_str);
+        let files = |os: &str| self.run.os.get(os.split('+').next().unwrap_or_default());
+        let makes_it = |os: &&str| files(os).is_some_and(|files| files.contains_key("create"));
+        os.filter(makes_it).map_or_else(|| self.image(), str::to_owned)
     }
 
     /// What the server calls the machine.

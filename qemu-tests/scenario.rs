@@ -4,6 +4,7 @@ use crate::expect::Expect;
 use crate::fleet::Fleet;
 use crate::served::Image;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One file: a machine and what is done with it, run after run.
@@ -172,8 +173,14 @@ pub struct Run {
     /// The layout itself, given to the server letter by letter.
     pub layout: Option<String>,
     pub layout_file: Option<PathBuf>,
+    /// A deploy template, given to the server in the same way. One that makes the layout of its arrays goes with a layout that nobody
+    /// names: `allocation: {filesystemlayout: null}`.
+    pub template: Option<String>,
     #[serde(default)]
     pub image: Image,
+    /// OS definitions, by name the text of each file. What begins with `#!` is executable.
+    #[serde(default)]
+    pub os: BTreeMap<String, BTreeMap<String, String>>,
     /// The allocation of the run before once more, not a new one.
     #[serde(default)]
     pub same_allocation: bool,

@@ -34,7 +34,7 @@ impl Stage<'_> {
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
         let pressed = match &self.run.reinstall {
             None => Ok(()),
-            Some(button) => reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.image(), button),
+            Some(button) => reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.system(), button),
         };
         if self.run.expect.outcome == Outcome::Denied {
             return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
@@ -63,7 +63,7 @@ impl Stage<'_> {
         if reinstall::asks_for_order(self.run) {
             seen.order_is_open = Some(server::order_is_open(&state, self.machine_id())?);
         }
-        seen.image = reinstall::expected_image(self.run, &self.image(), self.installed.as_deref());
+        seen.image = reinstall::expected_image(self.run, &self.system(), self.installed.as_deref());
         Ok(seen)
     }
 

@@ -1,14 +1,16 @@
 //! What the control plane assigned to a machine. Nothing else knows this wire format.
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
-//! allocation: `order`, `installed`, `erase`, `begun_on`, `former_machines`, `finish`, `network`, `kernel_arguments`, `boot_order`, and
-//! of its image `digest`, `mirrors`, `pull_secrets` and `finish`.
+//! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
+//! `boot_order`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
+use crate::contents::Contents;
+use crate::definition::Chosen;
 use crate::layout::{self, Parsed};
 use crate::marker::{MarkedDisk, Marker};
 use crate::problem::Problem;
 use crate::pull::PullSecret;
-use crate::steps::Erase;
+use crate::steps::{Erase, Wanted};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -75,6 +77,9 @@ pub struct Allocation {
     pub firewall_rules: Value,
     #[serde(default)]
     pub vpn: Value,
+    /// The OS definition that the image belongs to, with its parameters. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Chosen>,
     /// What makes the image boot on this machine. It goes before the image's own word. The field is drophammer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,
@@ -96,6 +101,10 @@ pub struct Allocation {
     /// How thoroughly disks are erased before they are made anew. The field is drophammer's own.
     #[serde(default)]
     pub erase: Erase,
+    /// All steps that run, where templates have a word in it: those of the installation as templates have changed them. Then what is
+    /// not in the list does not run. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Wanted>,
     /// A finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
@@ -154,6 +163,9 @@ pub struct Image {
     /// What makes it boot on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,
+    /// What its manifest tells of the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<Contents>,
 }
 
 /// What makes a machine that boots of the image's files.

@@ -32,7 +32,15 @@ pub fn request(machine: &Machine, id: &str, allocation: &Allocation, consoles: &
     };
     let mode = if allocation.reinstall { Mode::Reinstall } else { Mode::Install };
     let assigned = Assigned { allocation: allocation.clone(), consoles: consoles.to_vec() };
-    Request { mode, steps: Steps::erasing(allocation.erase), subject, assigned, claim: Some(claim) }
+    Request { mode, steps: steps(allocation), subject, assigned, claim: Some(claim) }
+}
+
+/// The merged list of templates, where there are any, has its word about erasing in it.
+fn steps(allocation: &Allocation) -> Steps {
+    match allocation.steps.is_empty() {
+        true => Steps::erasing(allocation.erase),
+        false => Steps::told(&allocation.steps),
+    }
 }
 
 /// The disks of the last attempt that has passed the point of no return, be it a reinstall or the first installation.

@@ -43,6 +43,10 @@ pub enum Command {
     #[cfg(feature = "agent")]
     #[command(name = crate::command::powerless::WORKER, hide = true)]
     ImageWorker,
+    /// Run the verify of an OS definition in a sandbox, for the process that has started this one.
+    #[cfg(any(feature = "agent", feature = "serve"))]
+    #[command(name = crate::verify::WORKER, hide = true)]
+    VerifyWorker,
     /// Be the control plane of a desk or a rack.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(

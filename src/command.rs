@@ -2,16 +2,20 @@
 //! in the error.
 
 mod confined;
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod nobody;
 #[cfg(feature = "agent")]
 pub mod power;
 #[cfg(feature = "agent")]
 pub mod powerless;
+#[cfg(any(feature = "agent", feature = "serve"))]
+pub mod sandbox;
 
 use confined::Confined;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -41,6 +45,9 @@ pub struct Command {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    /// Nothing of our own environment.
+    only_env: bool,
+    input: Vec<u8>,
     confined: Option<Confined>,
     before: Option<Before>,
     deadline: Duration,
@@ -79,6 +86,8 @@ impl Command {
             program: program.as_ref().to_owned(),
             args: Vec::new(),
             env: Vec::new(),
+            only_env: false,
+            input: Vec::new(),
             confined: None,
             before: None,
             deadline: DEFAULT_DEADLINE,
@@ -101,11 +110,32 @@ impl Command {
         self
     }
 
+    /// It is told this and nothing else.
+    pub fn only_env(mut self, all: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>) -> Self {
+        self.only_env = true;
+        self.env = all.into_iter().map(|(name, value)| (name.as_ref().to_owned(), value.as_ref().to_owned())).collect();
+        self
+    }
+
+    /// What it can read. Without it there is nothing.
+    pub fn input(mut self, input: Vec<u8>) -> Self {
+        self.input = input;
+        self
+    }
+
     /// Runs the program with this directory as its root, in a mount namespace of its own: what it mounts is seen by nobody
     /// else. It can make no device nodes, those on `no_devices` (mount points) are nothing to it, and it cannot look into
     /// processes that may do more, whose `/proc/PID/root` would lead out.
     pub fn confined(mut self, root: impl AsRef<Path>, no_devices: Vec<PathBuf>) -> Self {
-        self.confined = Some(Confined { root: root.as_ref().to_owned(), no_devices });
+        self.confined = Some(Confined { root: root.as_ref().to_owned(), no_devices, folder: "/".into() });
+        self
+    }
+
+    /// In that root it begins in this folder. It must be confined.
+    pub fn beginning_in(mut self, folder: impl AsRef<Path>) -> Self {
+        if let Some(confined) = &mut self.confined {
+            confined.folder = folder.as_ref().to_owned();
+        }
         self
     }
 
@@ -149,6 +179,11 @@ impl Command {
         let fail = |end, tail| CommandError { argv: argv.clone(), end, tail };
         let mut child = self.spawn().map_err(|error| fail(End::NotStarted(error), Vec::new()))?;
 
+        if let Some(mut stdin) = child.stdin.take() {
+            let input = self.input.clone();
+            // Who does not read it to its end does not want it.
+            thread::spawn(move || stdin.write_all(&input));
+        }
         let watch: Watch = Arc::new(watch);
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let limit = self.whole.unwrap_or(OUTPUT_BYTES);
@@ -181,10 +216,15 @@ impl Command {
 
     fn spawn(&self) -> std::io::Result<Child> {
         let mut command = std::process::Command::new(&self.program);
-        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
-        // No translations: errors are read by people who search for them, and output is parsed.
-        command.env("LC_ALL", "C");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(&self.args);
+        match self.only_env {
+            true => command.env_clear(),
+            // No translations: errors are read by people who search for them, and output is parsed.
+            false => command.env("LC_ALL", "C"),
+        };
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Its own group, so that a deadline ends its children too.
         command.process_group(0);
         if let Some(confined) = &self.confined {

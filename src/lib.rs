@@ -13,10 +13,12 @@ pub mod boot;
 #[cfg(feature = "agent")]
 pub mod burn;
 pub mod cli;
-#[cfg(feature = "survey")]
+#[cfg(any(feature = "survey", feature = "serve"))]
 pub mod command;
+pub mod contents;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod control;
+pub mod definition;
 #[cfg(feature = "desk")]
 pub mod desk;
 pub mod device;
@@ -49,6 +51,7 @@ pub mod pack;
 pub mod plan;
 pub mod problem;
 pub mod pull;
+pub mod raid;
 #[cfg(feature = "agent")]
 pub mod ready;
 #[cfg(feature = "agent")]
@@ -77,4 +80,6 @@ pub mod topology;
 #[cfg(feature = "agent")]
 pub mod uplink;
 #[cfg(any(feature = "agent", feature = "serve"))]
+pub mod verify;
+#[cfg(any(feature = "agent", feature = "desk", feature = "serve"))]
 mod yaml;

@@ -54,6 +54,8 @@ fn run(command: Command) -> Result<Exit> {
         Command::ImageWorker => drophammer::image::worker::run()
             .map(|()| Exit::Good)
             .context(drophammer::error::Phase::Image, || "work for another drophammer".to_owned()),
+        #[cfg(any(feature = "agent", feature = "serve"))]
+        Command::VerifyWorker => drophammer::verify::worker::run(),
         #[cfg(all(feature = "agent", feature = "desk"))]
         Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
         #[cfg(feature = "serve")]

@@ -9,7 +9,7 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Done, EntryWanted};
 use crate::image::{self, Beneath};
 use crate::marker::Marker;
-use crate::plan::{Leaves, OfRun, OnDevice, Operation, Plan, Stage, StageName};
+use crate::plan::{Leaves, OfRun, OnDevice, Operation, Plan, Seed, Stage, StageName};
 use crate::report::Reporter;
 use crate::storage::identify::Held;
 use crate::storage::lock::Locks;
@@ -24,6 +24,7 @@ use undo::Undo;
 
 mod alone;
 mod closing;
+mod created;
 mod disk;
 mod paths;
 mod tree;
@@ -49,6 +50,8 @@ pub struct Session {
     image: Option<image::Incoming>,
     /// Of the filesystem with `/` that a raw image has brought.
     brought_root_uuid: Option<String>,
+    /// The partition for cloud-init's seed that a raw image has brought.
+    brought_seed: Option<Seed>,
     /// What the boot loader wants the firmware to know. Empty when the image's installer has made it, and told the firmware itself.
     entries_wanted: Vec<EntryWanted>,
     facts: Facts,
@@ -98,6 +101,7 @@ impl Session {
             mounts: Mounts::new(TARGET),
             image: None,
             brought_root_uuid: None,
+            brought_seed: None,
             entries_wanted: Vec::new(),
             facts: Facts::default(),
             undo: Vec::new(),
@@ -190,8 +194,12 @@ impl Session {
 
     fn of_run(&mut self, operation: &OfRun) -> Result<()> {
         match operation {
+            OfRun::VerifyDefinition { os, chosen, .. } => self.verify_definition(os, chosen),
+            OfRun::FindPrograms { os, programs } => self.find_programs(os, programs),
             OfRun::IdentifyDisk(identity) => self.held.hold(identity),
-            OfRun::ReachImage { name, image, onto, .. } => self.reach_image(name, image, onto.as_ref()),
+            OfRun::ReachImage { name, image, onto, needs, .. } => {
+                self.reach_image(name, image, onto.as_ref(), needs.as_ref())
+            }
             OfRun::LockDisk { device, untouched } => {
                 self.undo.push(Undo::Unlock);
                 self.locks.lock(device)?;
@@ -219,6 +227,7 @@ impl Session {
                 self.undo.push(Undo::Made(burn.device.clone()));
                 self.burn_disk(burn)
             }
+            OfRun::CreateSystem(create) => self.create_system(create),
             OfRun::GrowFilesystem(mount) => self.grow(mount),
             OfRun::WriteMachineFiles { files } => self.write_machine_files(files),
             OfRun::Finish(finishing) => self.finish(finishing),

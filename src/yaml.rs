@@ -5,6 +5,8 @@
 
 use crate::text::{TAB, indenting_tab};
 use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
+#[cfg(any(feature = "desk", feature = "serve"))]
+use serde_json::Value;
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 
@@ -48,6 +50,34 @@ fn refuse_deep(text: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// `name:` and `name: null`.
+#[cfg(any(feature = "desk", feature = "serve"))]
+pub fn is_null(node: &Node) -> bool {
+    node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
+}
+
+/// The value as JSON. The reader must prevent coercion, or what is in quotes is no longer told from what is not.
+#[cfg(any(feature = "desk", feature = "serve"))]
+pub fn json(node: &Node) -> Value {
+    match node {
+        Node::Mapping(mapping) => mapping.iter().map(|(key, value)| (key.as_str().to_owned(), json(value))).collect(),
+        Node::Sequence(sequence) => sequence.iter().map(json).collect(),
+        Node::Scalar(scalar) if is_null(node) || !scalar.may_coerce() => {
+            if is_null(node) {
+                Value::Null
+            } else {
+                Value::from(scalar.as_str())
+            }
+        }
+        Node::Scalar(scalar) => match scalar.as_str() {
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            // Only what JSON would write the same way is a number: 007 and 1_000 are words.
+            text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
+        },
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub struct Confined {
     pub root: PathBuf,
     /// Mount points.
     pub no_devices: Vec<PathBuf>,
+    /// Where it begins, as it sees it.
+    pub folder: PathBuf,
 }
 
 impl Confined {
@@ -28,7 +30,7 @@ impl Confined {
     /// # Errors
     /// A mount point is not there.
     pub fn prepare(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
-        let root = path_string(&self.root)?;
+        let (root, folder) = (path_string(&self.root)?, path_string(&self.folder)?);
         let no_devices = self.no_devices.iter().map(|point| {
             // A remount replaces these flags, and leaves that of atime alone where none is given.
             let was = statvfs(point)?.flags();
@@ -50,7 +52,7 @@ impl Confined {
                 mount(none, point.as_c_str(), none, *flags, none)?;
             }
             nix::unistd::chroot(root.as_c_str())?;
-            nix::unistd::chdir(c"/")?;
+            nix::unistd::chdir(folder.as_c_str())?;
             for capability in TAKEN_AWAY {
                 // SAFETY: PR_CAPBSET_DROP takes a number.
                 nix::errno::Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;

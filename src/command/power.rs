@@ -1,10 +1,11 @@
 //! How a process gives up all power that it has: its user, its capabilities, what it may ask of the kernel. What it holds already
 //! stays usable: open files, memory. Nothing comes back.
 
+use super::nobody::{self, failed};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::geteuid;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch, apply_filter_all_threads,
@@ -12,9 +13,6 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-/// A user and a group that nobody else is: Debian reserves the number, and no system gives it away.
-const NOBODY_ELSE: u32 = 65_432;
 
 /// Memory of its own. The largest windows of zstd and xz have 128 MiB, and there is one for each stream of them.
 const DATA_BYTES: u64 = 1 << 30;
@@ -48,15 +46,9 @@ pub fn give_up() -> io::Result<GivenUp> {
         setrlimit(resource, most, most)?;
     }
     if geteuid().is_root() {
-        let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
-        setgroups(&[]).map_err(|error| failed("leave the groups of root", error))?;
-        setresgid(gid, gid, gid).map_err(|error| failed("be another group", error))?;
-        setresuid(uid, uid, uid).map_err(|error| failed("be another user than root", error))?;
+        nobody::become_nobody()?;
     }
-    drop_capabilities().map_err(|error| failed("drop all capabilities", error))?;
-    // SAFETY: PR_SET_NO_NEW_PRIVS takes a number.
-    let no_more = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    Errno::result(no_more).map_err(|error| failed("forbid new privileges", error))?;
+    nobody::give_up_capabilities()?;
     let landlock = landlock().map_err(|error| failed("forbid all files", error))?;
     // What is open stays open, and there is no number left for anything else.
     setrlimit(Resource::RLIMIT_NOFILE, 0, 0)?;
@@ -64,28 +56,6 @@ pub fn give_up() -> io::Result<GivenUp> {
         io::Error::other(format!("this kernel does not filter system calls (CONFIG_SECCOMP_FILTER): {error}"))
     })?;
     Ok(GivenUp { landlock })
-}
-
-/// Closes all but the standard three: what the program before has left open by mistake.
-///
-/// # Errors
-/// The kernel's own.
-pub fn close_others() -> io::Result<()> {
-    // SAFETY: nothing of this process has a file open yet but the standard three.
-    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;
-    Ok(())
-}
-
-fn failed(what: &str, error: Errno) -> io::Error {
-    io::Error::other(format!("{what}: {error}"))
-}
-
-/// See capset(2): the third version has two words of 32 bits each.
-fn drop_capabilities() -> Result<(), Errno> {
-    let header: [u32; 2] = [0x2008_0522, 0];
-    let none = [0_u32; 6];
-    // SAFETY: both have the layout of linux/capability.h, and live until it returns.
-    Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
 }
 
 /// A set of rules without one that allows anything. `false` where the kernel has no Landlock.

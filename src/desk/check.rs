@@ -5,6 +5,7 @@ mod fix;
 use super::{bytes, located, problem_lines, text_of_layouts};
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::Exit;
+use crate::inventory::Nic;
 use crate::layout::set::{Collision, Duplicate, Set};
 use crate::layout::{self, Parsed};
 use crate::problem::Problem;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub struct Options {
     /// Layouts, YAML or JSON, one or several a file; of a directory all *.yaml, *.yml and *.json; - is standard input. All of
-    /// them are one set.
+    /// them are one set. Files of machines are known by what they have.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// The findings as JSON.
@@ -28,6 +29,10 @@ pub struct Options {
     /// Print the layout that is chosen for this size and image: id and file.
     #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
     pub select: Vec<String>,
+    /// What `drophammer inventory` printed: the cards that the networks of machines' files must be for.
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "FILE", conflicts_with = "fix")]
+    pub inventory: Option<PathBuf>,
     /// Notes count as problems do.
     #[arg(long, conflicts_with = "fix")]
     pub strict: bool,
@@ -43,6 +48,8 @@ pub struct Options {
 #[derive(Serialize)]
 pub(crate) struct Checked {
     layouts: Vec<CheckedLayout>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    machines: Vec<CheckedMachine>,
     duplicates: Vec<Duplicate>,
     collisions: Vec<Collision>,
     #[serde(skip)]
@@ -67,6 +74,15 @@ struct CheckedLayout {
     parsed: Option<Parsed>,
 }
 
+/// What was found of a machine's file.
+#[derive(Serialize)]
+#[cfg_attr(not(feature = "serve"), allow(dead_code))]
+struct CheckedMachine {
+    file: PathBuf,
+    valid: bool,
+    problems: Vec<Problem>,
+}
+
 /// Prints all that is wrong with the layouts, the one that is chosen of them, or their canonical form.
 ///
 /// # Errors
@@ -82,7 +98,8 @@ pub(super) fn answer(options: &Options) -> Result<(String, Exit)> {
     if options.fix {
         return fix::fix(&files_at(&options.files)?, options.write);
     }
-    let checked = Checked { is_strict: options.strict, ..Checked::read(&options.files)? };
+    let nics = cards(options)?;
+    let checked = Checked { is_strict: options.strict, ..Checked::of(&options.files, nics.as_deref())? };
     let (text, good) = match &options.select[..] {
         [size, image] => (checked.selection(size, image, options.json)?, checked.set.select(size, image).is_ok()),
         _ if options.json => (json(&checked)? + "\n", checked.is_good()),
@@ -91,11 +108,44 @@ pub(super) fn answer(options: &Options) -> Result<(String, Exit)> {
     Ok((text, Exit::good_if(good)))
 }
 
+/// Those that networks are held against.
+fn cards(options: &Options) -> Result<Option<Vec<Nic>>> {
+    #[cfg(feature = "serve")]
+    if let Some(path) = &options.inventory {
+        return Ok(Some(super::plan::read_inventory(path)?.nics));
+    }
+    let _ = options;
+    Ok(None)
+}
+
+/// A file of a machine, if it is one.
+fn machine(file: &TextFile, nics: Option<&[Nic]>) -> Option<CheckedMachine> {
+    #[cfg(feature = "serve")]
+    if let Ok(text) = &file.text
+        && super::machine::is_of_a_machine(text)
+    {
+        let problems = super::machine::read(text, nics).err().unwrap_or_default();
+        return Some(CheckedMachine { file: file.path.clone(), valid: problems.is_empty(), problems });
+    }
+    let _ = (file, nics);
+    None
+}
+
 impl Checked {
     /// Reads all files, and the layouts in directories, as one set.
+    #[cfg(test)]
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Checked> {
-        let mut layouts = Vec::new();
+        Checked::of(paths, None)
+    }
+
+    /// The same, with the cards that the networks of machines must be for.
+    fn of(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<Checked> {
+        let (mut layouts, mut machines) = (Vec::new(), Vec::new());
         for file in files_at(paths)? {
+            if let Some(machine) = machine(&file, nics) {
+                machines.push(machine);
+                continue;
+            }
             let found = match file.text {
                 Ok(text) => layout::read_all(&text),
                 Err(problems) => vec![Err(problems)],
@@ -103,16 +153,39 @@ impl Checked {
             layouts.extend(found.into_iter().map(|found| CheckedLayout::new(&file.path, found)));
         }
         let set = Set::new(layouts.iter().filter_map(|one| Some((one.file.as_path(), &one.parsed.as_ref()?.layout))));
-        Ok(Checked { duplicates: set.duplicates(), collisions: set.collisions(), layouts, set, is_strict: false })
+        let (duplicates, collisions) = (set.duplicates(), set.collisions());
+        Ok(Checked { duplicates, collisions, layouts, machines, set, is_strict: false })
     }
 
     fn is_good(&self) -> bool {
         let is_good = |one: &CheckedLayout| one.valid && (!self.is_strict || one.notes.is_empty());
-        self.layouts.iter().all(is_good) && self.duplicates.is_empty() && self.collisions.is_empty()
+        let machines_are_good = self.machines.iter().all(|one| one.valid);
+        self.layouts.iter().all(is_good)
+            && machines_are_good
+            && self.duplicates.is_empty()
+            && self.collisions.is_empty()
     }
 
     /// `3 layouts, all good: …`, or how many of what were found.
     fn summary(&self) -> String {
+        match (self.layouts.len(), self.machines.len()) {
+            (_, 0) => self.summary_of_layouts(),
+            (0, _) => self.summary_of_machines(),
+            _ => format!("{}; {}", self.summary_of_layouts(), self.summary_of_machines()),
+        }
+    }
+
+    fn summary_of_machines(&self) -> String {
+        let machines = counted(self.machines.len(), "machine");
+        match (self.machines.len(), self.machines.iter().filter(|one| !one.valid).count()) {
+            (1, 0) => format!("{machines}, good"),
+            (_, 0) => format!("{machines}, all good"),
+            (1, _) => format!("{machines}, not valid"),
+            (_, invalid) => format!("{machines}, {invalid} not valid"),
+        }
+    }
+
+    fn summary_of_layouts(&self) -> String {
         let invalid = self.layouts.iter().filter(|one| !one.valid).count();
         let mut parts = vec![counted(self.layouts.len(), "layout")];
         let set_is_good = self.duplicates.is_empty() && self.collisions.is_empty();
@@ -164,6 +237,12 @@ impl std::fmt::Display for Checked {
                 let several = self.layouts.iter().filter(|other| other.file == one.file).count() > 1;
                 let id = one.id.as_deref().filter(|_| several).map(|id| format!(" ({id})")).unwrap_or_default();
                 writeln!(f, "{}: good{id}", one.file.display())?;
+            }
+            f.write_str(&problem_lines(&one.file, &one.problems))?;
+        }
+        for one in &self.machines {
+            if one.valid {
+                writeln!(f, "{}: good (a machine)", one.file.display())?;
             }
             f.write_str(&problem_lines(&one.file, &one.problems))?;
         }

@@ -2,10 +2,13 @@
 //! its own, `pack`.
 
 pub mod check;
+#[cfg(feature = "serve")]
+mod machine;
 pub mod plan;
 #[cfg(feature = "serve")]
 mod registered;
 pub mod schema;
+mod templates;
 #[cfg(test)]
 mod tests;
 pub mod tree;

@@ -1,5 +1,6 @@
 //! `drophammer plan`: what an installation would do.
 
+use super::templates::Templates;
 use super::{problem_lines, read, read_layout, wants_colour};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
@@ -9,7 +10,7 @@ use crate::layout::Parsed;
 use crate::marker::Marker;
 #[cfg(feature = "serve")]
 use crate::operator::OfServer;
-use crate::plan::{self, Claim, Mode, Request, Subject, Waiver};
+use crate::plan::{self, Assigned, Claim, Mode, Request, Subject, Waiver};
 use crate::stdout::{json, print};
 use crate::steps::{Erase, Steps};
 use clap::Args;
@@ -21,8 +22,8 @@ use uuid::Uuid;
 #[derive(Debug, Args)]
 pub struct Options {
     /// The layout, YAML or JSON; - is standard input.
-    #[cfg_attr(feature = "serve", arg(long, value_name = "FILE", required_unless_present = "machine"))]
-    #[cfg_attr(not(feature = "serve"), arg(long, value_name = "FILE", required = true))]
+    #[cfg_attr(feature = "serve", arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"]))]
+    #[cfg_attr(not(feature = "serve"), arg(long, value_name = "FILE", required_unless_present = "template"))]
     pub layout: Option<PathBuf>,
     /// A machine of a server, by its id or name: what it would be told now, and the inventory that it has registered.
     /// With --layout that layout; with --inventory that inventory.
@@ -32,12 +33,21 @@ pub struct Options {
     #[cfg(feature = "serve")]
     #[command(flatten)]
     pub of: OfServer,
+    /// What the machine is to become: its file of a server's machines/, or the document that its agent is given. Its network, its
+    /// finish and its words are judged as the agent judges them.
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "FILE", conflicts_with = "machine")]
+    pub allocation: Option<PathBuf>,
     /// What `drophammer inventory` printed; without it, this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
     /// How thoroughly disks are erased before they are made anew; with --machine the server's word counts.
     #[arg(long, value_enum, default_value_t)]
     pub erase: Erase,
+    /// A deploy template. The merged steps are shown, with the template that each comes from; may be given several times, in their
+    /// order. One with arrays makes the layout.
+    #[arg(long, value_name = "FILE")]
+    pub template: Vec<PathBuf>,
     /// Preview a reinstall: disks without wipeonreinstall are kept, and what is on them is shown.
     #[arg(long)]
     pub reinstall: bool,
@@ -68,6 +78,8 @@ pub(super) struct Asked {
     pub request: Request,
     /// What the plan should say besides.
     pub notes: Vec<String>,
+    /// Whose word is in the steps.
+    pub templates: Templates,
 }
 
 /// What is printed, and how it ends.
@@ -96,20 +108,43 @@ fn asked(options: &Options) -> Result<std::result::Result<Asked, String>> {
 
 /// With the layout of a file, for nobody's allocation.
 pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std::result::Result<Asked, String>> {
-    let Some(path) = &options.layout else {
-        return Err(Error::refusal(Phase::Layout, "name the layout: --layout FILE"));
+    let templates = match Templates::read(&options.template)? {
+        Ok(templates) => templates,
+        Err(problems) => return Ok(Err(problems)),
     };
-    let parsed = match read_layout(path)? {
-        Ok(parsed) => parsed,
-        Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+    let merged = match templates.merge(Steps::erasing(options.erase).list()) {
+        Ok(merged) => merged,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let parsed = match (&options.layout, templates.layout(&merged, &inventory)) {
+        (Some(_), Some(_)) => {
+            return Err(Error::refusal(
+                Phase::Layout,
+                "a template makes the layout: leave --layout or that template out",
+            ));
+        }
+        (None, None) => return Err(Error::refusal(Phase::Layout, "name the layout: --layout FILE")),
+        (None, Some(made)) => match made {
+            Ok(made) => made,
+            Err(problems) => return Ok(Err(problems)),
+        },
+        (Some(path), None) => match read_layout(path)? {
+            Ok(parsed) => parsed,
+            Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+        },
+    };
+    let assigned = match assigned(options, &inventory)? {
+        Ok(assigned) => assigned,
+        Err(problems) => return Ok(Err(problems)),
     };
     let mode = if options.reinstall { Mode::Reinstall } else { Mode::Install };
     if mode == Mode::Reinstall || options.at_rest {
         stop_using(&mut inventory);
     }
+    let image = Some(assigned.allocation.image.id.clone()).filter(|id| !id.is_empty());
     let subject = Subject {
         machine: inventory.system.uuid.clone().unwrap_or_default(),
-        image: "the image".to_owned(),
+        image: image.unwrap_or_else(|| "the image".to_owned()),
         url: "the image's server".to_owned(),
         ..Subject::default()
     };
@@ -118,18 +153,47 @@ pub(super) fn of_file(options: &Options, mut inventory: Inventory) -> Result<std
     Ok(Ok(Asked {
         parsed,
         inventory,
-        request: Request { mode, steps: Steps::erasing(options.erase), subject, assigned: Default::default(), claim },
+        request: Request { mode, steps: merged.steps.into(), subject, assigned, claim },
         notes,
+        templates,
     }))
 }
 
+/// What the machine is to become, where a file says it. The inner error is all that is wrong with that file.
+fn assigned(options: &Options, inventory: &Inventory) -> Result<std::result::Result<Assigned, String>> {
+    #[cfg(feature = "serve")]
+    if let Some(path) = &options.allocation {
+        let allocation = match super::machine::read(&read(path)?, Some(&inventory.nics)) {
+            Ok(allocation) => allocation.unwrap_or_default(),
+            Err(problems) => return Ok(Err(problem_lines(path, &problems))),
+        };
+        return Ok(Ok(Assigned { allocation, ..Assigned::default() }));
+    }
+    let _ = (options, inventory);
+    Ok(Ok(Assigned::default()))
+}
+
 fn planned(options: &Options, asked: Asked) -> Result<(String, Exit)> {
-    let Asked { parsed, inventory, request, notes } = asked;
+    let Asked { parsed, inventory, request, notes, templates } = asked;
+    let steps = request.steps.list().to_vec();
+    let with_steps = |said: String, as_json: Result<String>| -> Result<String> {
+        match (templates.is_empty(), options.json) {
+            (true, true) => as_json,
+            (true, false) => Ok(said),
+            (false, false) => Ok(templates.shown(&steps) + &said),
+            (false, true) => {
+                let what = || "put the steps into the plan".to_owned();
+                let mut whole: serde_json::Value = serde_json::from_str(&as_json?).context(Phase::Plan, what)?;
+                whole["deploy_steps"] = templates.json(&steps);
+                json(&whole)
+            }
+        }
+    };
     match plan::make(&parsed.layout, &inventory, request, &mut placeholders()) {
         Ok(mut plan) => {
             plan.warnings.extend(notes);
-            let text = if options.json { json(&plan)? + "\n" } else { in_colour(&plan) };
-            Ok((text, Exit::Good))
+            let end = if options.json { "\n" } else { "" };
+            Ok((with_steps(in_colour(&plan), json(&plan))? + end, Exit::Good))
         }
         Err(refusal) => {
             let refusal = refusal.located(|problem| parsed.locate(problem));
@@ -137,8 +201,7 @@ fn planned(options: &Options, asked: Asked) -> Result<(String, Exit)> {
             for note in notes {
                 eprintln!("drophammer: {note}");
             }
-            let text = if options.json { json(&refusal)? } else { in_colour(&refusal) };
-            Ok((text + "\n", Exit::Refused))
+            Ok((with_steps(in_colour(&refusal), json(&refusal))? + "\n", Exit::Refused))
         }
     }
 }
@@ -249,7 +312,10 @@ mod tests {
             machine: None,
             #[cfg(feature = "serve")]
             of: OfServer::default(),
+            #[cfg(feature = "serve")]
+            allocation: None,
             erase: Erase::Quick,
+            template: Vec::new(),
             reinstall: false,
             at_rest: false,
             without_marker: false,

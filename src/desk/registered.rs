@@ -1,6 +1,7 @@
 //! `drophammer plan --machine`: a machine of a server, planned from what it has registered and from what it would be told now.
 
 use super::plan::{Asked, Options, of_file, possible, read_inventory, stop_using};
+use super::templates::Templates;
 use crate::allocation::{Allocation, Order};
 use crate::assigned::{correct_begun, request};
 use crate::error::{Error, Phase, Result};
@@ -35,7 +36,7 @@ pub fn asked(options: &Options, machine: &str) -> Result<std::result::Result<Ask
     };
     let asked = match &options.layout {
         Some(_) => of_file(options, inventory)?,
-        None => Ok(of_allocation(options, machine, &preview, inventory)?),
+        None => of_allocation(options, machine, &preview, inventory)?,
     };
     Ok(asked.map(|mut asked| {
         asked.notes.extend(note);
@@ -95,7 +96,16 @@ fn ago(seconds: u64) -> String {
 }
 
 /// As the agent: the layout and the words that the server gives it, for its own allocation.
-fn of_allocation(options: &Options, name: &str, preview: &Preview, mut inventory: Inventory) -> Result<Asked> {
+fn of_allocation(
+    options: &Options,
+    name: &str,
+    preview: &Preview,
+    mut inventory: Inventory,
+) -> Result<std::result::Result<Asked, String>> {
+    let templates = match Templates::read(&options.template)? {
+        Ok(templates) => templates,
+        Err(problems) => return Ok(Err(problems)),
+    };
     let machine = &preview.machine;
     let Some(mut allocation) = machine.allocation.clone() else {
         let why = preview.withheld.as_deref().unwrap_or("the server gives it nothing");
@@ -104,12 +114,22 @@ fn of_allocation(options: &Options, name: &str, preview: &Preview, mut inventory
         )));
     };
     what_if(options, name, &mut allocation)?;
+    let told = request(machine, &machine.id, &allocation, &[]).steps;
+    let merged = match templates.merge(told.list()) {
+        Ok(merged) => merged,
+        Err(problems) => return Ok(Err(problems)),
+    };
     let parsed = allocation.layout().map_err(|problems| {
         refusal(format!(
             "the layout that the server has for machine {name} cannot be used:\n{}",
             problem::lines(&problems)
         ))
     })?;
+    let parsed = match templates.layout(&merged, &inventory) {
+        Some(Ok(made)) => made,
+        Some(Err(problems)) => return Ok(Err(problems)),
+        None => parsed,
+    };
     if allocation.reinstall || options.at_rest {
         stop_using(&mut inventory);
     }
@@ -132,7 +152,11 @@ fn of_allocation(options: &Options, name: &str, preview: &Preview, mut inventory
             ),
         }
     }
-    Ok(Asked { parsed, inventory, request, notes })
+    // Steps of a later server, which are not known here, stay a refusal.
+    if !templates.is_empty() && told.wrong().is_empty() {
+        request.steps = merged.steps.into();
+    }
+    Ok(Ok(Asked { parsed, inventory, request, notes, templates }))
 }
 
 /// A reinstall that is only thought of, where none is ordered.

@@ -5,7 +5,9 @@
 
 mod image;
 mod machine;
+mod manifest;
 mod rules;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +37,10 @@ pub enum Document {
     Machine,
     /// A file of `images/` of `drophammer serve`.
     Image,
+    /// What `image pack` lays beside an image.
+    Manifest,
+    /// A file of `deploy-templates/` of `drophammer serve`.
+    Template,
 }
 
 /// Prints the schema.
@@ -53,6 +59,8 @@ fn of(document: Document) -> Value {
         Document::Allocation => generator.into_root_schema_for::<Machine>(),
         Document::Machine => return machine::schema(),
         Document::Image => return image::schema(),
+        Document::Manifest => return manifest::schema(),
+        Document::Template => return template::schema(),
     };
     let mut schema = schema.to_value();
     without_widths(&mut schema);

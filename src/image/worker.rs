@@ -4,6 +4,7 @@
 
 use super::flow::{Inside, Plain, pass_on};
 use super::{qcow2, raw, tree};
+use crate::command::nobody;
 use crate::command::power::{self, GivenUp};
 use std::io;
 use std::os::fd::AsFd;
@@ -14,7 +15,7 @@ use std::process;
 /// # Errors
 /// Nobody is there, or says something else.
 pub fn run() -> io::Result<()> {
-    power::close_others()?;
+    nobody::close_others()?;
     let inside = Inside::open(io::stdin().as_fd().try_clone_to_owned()?)?;
     match power::give_up() {
         Ok(GivenUp { landlock }) => work(inside, landlock),

@@ -15,7 +15,7 @@ use crate::layout::Layout;
 use crate::marker::Marker;
 use crate::plan::{self, DiskPlan, Plan, Subject, Verdict};
 use crate::ready::remembered;
-use crate::steps::{self, CATALOGUE, Erase, Kind, Offer};
+use crate::steps::{self, Erase, Kind, Offer};
 use crate::text::{CONSOLE_COLUMNS, folded};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -64,11 +64,11 @@ impl Steps {
     /// The plan is refused, and nothing was written; or a stage has failed.
     pub fn run(&self, offer: &Offer, node: &Node, args: &Map<String, Value>) -> Result<Value> {
         match offer.step {
-            "install" => self.begin(node, args, CATALOGUE.len()),
+            "install" => self.begin(node, args, whole()),
             "apply_layout" => self.begin(node, args, 1),
             "burn_image" => {
                 let alone = order::flag(args, "alone")?;
-                self.burn(node, args, if alone { 2 } else { CATALOGUE.len() })
+                self.burn(node, args, if alone { 2 } else { whole() })
             }
             "write_files" => self.go_on(2, 3),
             "run_installer" => self.go_on(3, 4),
@@ -91,7 +91,7 @@ impl Steps {
 
     /// Is what is on the disks now whole? Nothing begun is whole too.
     pub fn is_whole(&self) -> bool {
-        self.begun().as_ref().is_none_or(|begun| begun.done == CATALOGUE.len())
+        self.begun().as_ref().is_none_or(|begun| begun.done == whole())
     }
 
     /// Lets go of everything, as before the power goes.
@@ -155,7 +155,7 @@ impl Steps {
         };
         begun.done = until;
         let result = result(&begun, &done);
-        if begun.done == CATALOGUE.len() {
+        if begun.done == whole() {
             self.hands.leave(true);
         }
         *self.begun() = Some(begun);
@@ -168,8 +168,8 @@ impl Steps {
         match slot.take() {
             Some(begun) if begun.done == done => Ok(begun),
             other => {
-                let before = CATALOGUE[done - 1].name;
-                let last = other.as_ref().map_or("nothing", |begun| CATALOGUE[begun.done - 1].name);
+                let before = names(done - 1..done)[0];
+                let last = other.as_ref().map_or("nothing", |begun| names(begun.done - 1..begun.done)[0]);
                 let message = format!(
                     "this step comes right after {before}, and the last one that was done in this boot is {last}"
                 );
@@ -248,8 +248,14 @@ fn refused(why: &str) -> Error {
     Error::refusal(Phase::Plan, format!("{why}; nothing was written"))
 }
 
+/// Core steps of the catalogue.
 fn names(range: std::ops::Range<usize>) -> Vec<&'static str> {
-    CATALOGUE[range].iter().map(|entry| entry.name).collect()
+    steps::core().skip(range.start).take(range.len()).collect()
+}
+
+/// How many there are.
+fn whole() -> usize {
+    steps::core().count()
 }
 
 /// Install or reinstall? The newest marker of this node says which installation a reinstall means. Where an installation would erase

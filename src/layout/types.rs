@@ -79,10 +79,20 @@ impl Filesystem {
         self.mountoptions.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
+    /// cloud-init looks for its seed in a filesystem that is called so.
+    pub fn is_for_seed(&self) -> bool {
+        self.format == Format::Vfat && self.label.as_deref().is_some_and(is_for_seed)
+    }
+
     /// Do its mount options say `ro`? The last word counts.
     pub fn is_read_only(&self) -> bool {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
+}
+
+/// Of a vfat; cloud-init takes both spellings (its NoCloud data source).
+pub fn is_for_seed(label: &str) -> bool {
+    label.eq_ignore_ascii_case("CIDATA")
 }
 
 /// What becomes of the image's files that belong below a filesystem that a reinstall keeps.

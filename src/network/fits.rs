@@ -2,14 +2,19 @@
 
 use super::{Card, Ethernet, Network, Settings};
 use crate::inventory::Nic;
+use crate::problem::Problem;
+
+const MAC: &str = "match.macaddress";
 
 impl Network {
     /// Why the description is not for a machine with these cards; nothing, if it is.
-    pub fn fits(&self, nics: &[Nic]) -> Vec<String> {
+    pub fn fits(&self, nics: &[Nic]) -> Vec<Problem> {
         let ethernets = self.ethernets.iter();
-        ethernets
-            .filter_map(|(id, ethernet)| misfit(ethernet, nics).map(|why| format!("network: ethernets.{id}: {why}")))
-            .collect()
+        let problem = |(id, ethernet): (&String, &Ethernet)| {
+            let (field, why) = misfit(ethernet, nics)?;
+            Some(Problem::new(format!("ethernets.{id}.{field}"), why))
+        };
+        ethernets.filter_map(problem).collect()
     }
 
     /// DHCP on each of these cards: what a machine has of which nothing is said.
@@ -23,7 +28,8 @@ impl Network {
     }
 }
 
-fn misfit(ethernet: &Ethernet, nics: &[Nic]) -> Option<String> {
+/// The field that is wrong, and why.
+fn misfit(ethernet: &Ethernet, nics: &[Nic]) -> Option<(&'static str, String)> {
     // The ramdisk has no udev: what the installed system calls its cards is not known here.
     let Card::Mac(mac) = &ethernet.card else { return None };
     let is_it = |nic: &&Nic| nic.mac.eq_ignore_ascii_case(mac);
@@ -32,15 +38,16 @@ fn misfit(ethernet: &Ethernet, nics: &[Nic]) -> Option<String> {
         [] => {
             let cards: Vec<String> = nics.iter().map(|nic| format!("{} {}", nic.name, nic.mac)).collect();
             let cards = if cards.is_empty() { "no card".to_owned() } else { cards.join(", ") };
-            return Some(format!("no card has the MAC {mac}; there is {cards}"));
+            return Some((MAC, format!("no card has the MAC {mac}; there is {cards}")));
         }
         [_] => {}
-        several => return Some(format!("several cards have the MAC {mac}: {}", several.join(", "))),
+        several => return Some((MAC, format!("several cards have the MAC {mac}: {}", several.join(", ")))),
     }
     let name = ethernet.set_name.as_ref()?;
     let other = nics.iter().find(|nic| nic.name == *name && !is_it(nic))?;
-    Some(format!(
-        "set-name {name}: the kernel calls another card so, {}, and a name is free only when no card has it; choose one such as lan0",
+    let why = format!(
+        "the kernel calls another card {name}, {}, and a name is free only when no card has it; choose one such as lan0",
         other.mac
-    ))
+    );
+    Some(("set-name", why))
 }

@@ -43,7 +43,7 @@ fn documents() -> Vec<(String, Network)> {
 #[test]
 fn what_is_rendered_is_what_is_on_file() {
     for (name, network) in documents() {
-        assert_eq!(network.fits(&nics()), Vec::<String>::new(), "{name}");
+        assert_eq!(network.fits(&nics()), Vec::new(), "{name}");
         for system in SYSTEMS {
             let files = network.render(system, &nics()).into_iter().chain(network.resolv_conf());
             let text: Vec<String> =
@@ -339,20 +339,21 @@ fn what_dhcp_and_routers_say_is_not_known_and_not_refused() {
 fn a_description_is_for_the_cards_that_there_are() {
     let lan =
         |mac: &str, name: &str| read(&json!({"ethernets": {"lan": {"match": {"macaddress": mac}, "set-name": name}}}));
-    assert_eq!(lan("52:54:00:AA:00:01", "lan0").fits(&nics()), Vec::<String>::new());
+    assert_eq!(lan("52:54:00:AA:00:01", "lan0").fits(&nics()), Vec::new());
     // Its own name is no other's.
-    assert_eq!(lan("52:54:00:aa:00:01", "eth1").fits(&nics()), Vec::<String>::new());
-    let said = |network: Network, nics: &[Nic]| network.fits(nics).join("\n");
+    assert_eq!(lan("52:54:00:aa:00:01", "eth1").fits(&nics()), Vec::new());
+    let said = |network: Network, nics: &[Nic]| crate::problem::lines(&network.fits(nics));
     assert_eq!(
         said(lan("52:54:00:aa:00:09", "lan0"), &nics()),
-        "network: ethernets.lan: no card has the MAC 52:54:00:aa:00:09; there is eth0 52:54:00:aa:00:02, \
+        "ethernets.lan.match.macaddress: no card has the MAC 52:54:00:aa:00:09; there is eth0 52:54:00:aa:00:02, \
          eth1 52:54:00:AA:00:01, eth2 52:54:00:aa:00:03"
     );
     assert!(said(lan("52:54:00:aa:00:09", "lan0"), &[]).ends_with("there is no card"));
     let doubled: Vec<Nic> = nics().into_iter().chain(nics()).collect();
     assert!(said(lan("52:54:00:aa:00:01", "lan0"), &doubled).contains("several cards have the MAC"));
     assert!(
-        said(lan("52:54:00:aa:00:01", "eth0"), &nics()).contains("set-name eth0: the kernel calls another card so")
+        said(lan("52:54:00:aa:00:01", "eth0"), &nics())
+            .starts_with("ethernets.lan.set-name: the kernel calls another card eth0, ")
     );
     // What the installed system calls its cards is not known in the ramdisk.
     assert!(read(&json!({"ethernets": {"eno1": {"dhcp4": true}}})).fits(&nics()).is_empty());
@@ -416,7 +417,7 @@ fn the_networks_of_metal_stack() {
     assert_eq!(addresses, ["192.0.2.7/27", "10.0.16.2/22", "2001:db8::2/128"]);
     assert!(settings.dhcp4 && settings.nameservers.len() == 1);
     assert!(network.ethernets["enx525400aa0003"].settings.addresses.is_empty());
-    assert_eq!(network.fits(&nics()), Vec::<String>::new());
+    assert_eq!(network.fits(&nics()), Vec::new());
 
     assert_eq!(Network::from_metal_stack(&Value::Null, &Value::Null, &[]).unwrap(), Network::default());
     let problems = Network::from_metal_stack(&json!([{"ips": ["x"]}]), &json!([{"ip": "y"}]), &nics()).unwrap_err();

@@ -15,6 +15,7 @@ use crate::exit::{Exit, or_refused};
 use crate::image::Manifest;
 use crate::layout::ImageId;
 use crate::stdout;
+use crate::target::{Root, finish};
 use crate::text;
 use clap::Args;
 use frames::Frames;
@@ -103,6 +104,10 @@ fn packed(options: &Options) -> Result<Packed> {
         return Err(Error::refusal(Phase::Image, why));
     }
     let missing = if let Source::Tree = source { bootable::missing(&options.source) } else { None };
+    let contents = match source {
+        Source::Tree => Some(finish::contents::of(&Root::open(&options.source)?)),
+        Source::Raw | Source::Qcow2 => None,
+    };
     let warnings: Vec<String> = misnamed(image, &source).into_iter().chain(missing).collect();
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 
@@ -125,7 +130,7 @@ fn packed(options: &Options) -> Result<Packed> {
     let bytes_out = file.metadata().context(Phase::Image, written)?.len();
     let manifest = File::open(&new.0).and_then(|file| Manifest::of(file, bytes_out));
     let manifest = manifest.context(Phase::Image, || format!("read {} again", new.0.display()))?;
-    let manifest = Manifest { image: options.id.clone(), ..manifest };
+    let manifest = Manifest { image: options.id.clone(), contents, ..manifest };
     let documents = documents(image, &manifest, signer.as_ref(), epoch)?;
     put_in_place(image, new, &documents)?;
     Ok(Packed {

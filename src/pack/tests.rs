@@ -82,6 +82,35 @@ fn the_same_tree_gives_the_same_bytes() {
     assert!(made[0] == made[1]);
 }
 
+#[test]
+fn the_manifest_of_a_tree_tells_what_of_it_boots() {
+    let (tree, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["boot/vmlinuz-6.1", "usr/lib/systemd/systemd", "usr/bin/cloud-init", "install.sh"] {
+        fs::create_dir_all(tree.path().join(name).parent().unwrap()).unwrap();
+        fs::write(tree.path().join(name), "").unwrap();
+    }
+    let image = out.path().join("image.tar.zst");
+    let manifest = || {
+        let made = packed(&options(tree.path(), &image)).unwrap();
+        let text = fs::read(with_suffix(&image, ".manifest")).unwrap();
+        let contents = crate::contents::of_manifest(&text, &made.digest).unwrap();
+        assert_eq!(Manifest::parse(&text).unwrap().contents, contents);
+        serde_json::to_value(contents).unwrap()
+    };
+    let expected = serde_json::json!({
+        "kernels": ["/boot/vmlinuz-6.1"], "init": "/usr/lib/systemd/systemd", "installer": "/install.sh",
+        "user_data": ["/usr/bin/cloud-init"],
+    });
+    assert_eq!(manifest(), expected);
+    fs::remove_dir_all(tree.path().join("boot")).unwrap();
+    assert_eq!(manifest()["kernels"], serde_json::json!([]));
+    // A disk boots by itself.
+    let (disk, image) = (out.path().join("disk.raw"), out.path().join("disk.raw.zst"));
+    fs::write(&disk, noise(4096)).unwrap();
+    packed(&options(&disk, &image)).unwrap();
+    assert!(!fs::read_to_string(with_suffix(&image, ".manifest")).unwrap().contains("contents"));
+}
+
 /// What the seek table says of each frame: compressed and decompressed length.
 fn seek_table(image: &[u8]) -> Vec<(usize, usize)> {
     let number = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;

@@ -121,6 +121,8 @@ impl Ground<'_> {
             Operation::Run(OfRun::Mount(mount)) if !mount.is_read_only() => mount.devices().collect(),
             Operation::Run(
                 OfRun::ReachImage { .. }
+                | OfRun::VerifyDefinition { .. }
+                | OfRun::FindPrograms { .. }
                 | OfRun::IdentifyDisk(_)
                 | OfRun::LockDisk { .. }
                 | OfRun::UnlockDisk { .. }
@@ -129,6 +131,7 @@ impl Ground<'_> {
                 | OfRun::Mount(_)
                 | OfRun::MountReadOnly(_)
                 | OfRun::BurnDisk(_)
+                | OfRun::CreateSystem(_)
                 | OfRun::GrowFilesystem(_)
                 | OfRun::BurnImage { .. }
                 | OfRun::WriteMachineFiles { .. }

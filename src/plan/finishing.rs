@@ -1,11 +1,14 @@
 //! What makes the image boot on this machine is decided here, and what of it is refused before the first write.
 
+use super::contents;
+use super::defining;
 use super::placed::Placed;
+use super::returning::mountable;
 use super::stages::made;
 use super::verdict::{ArrayFate, Decided};
 use super::{
     BootFilesystem, Esp, FinishedArray, Finishing, FstabEntry, MachineFiles, NewPartition, Request, RootFilesystem,
-    RootVolume, WantedNetwork,
+    RootVolume, Seed, WantedNetwork,
 };
 use crate::allocation::{Allocation, Finish, wrong_argument, wrong_hostname};
 use crate::device::{DevicePath, LayoutPath};
@@ -26,16 +29,17 @@ pub fn refused(layout: &Layout, inventory: &Inventory, request: &Request) -> Vec
     let writes = matches!(allocation.finish(), Finish::Auto | Finish::Builtin);
     let words = if writes { wrong_words(allocation) } else { Vec::new() };
     let network = network(allocation, &inventory.nics).err().unwrap_or_default();
-    esp.into_iter().chain(words).chain(network).collect()
+    let contents = contents::judged(layout, inventory, request).refused;
+    let definition = defining::refused(layout, request);
+    esp.into_iter().chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
 /// `network` is refused where it is wrong. `networks` are for the image, which may read in them what is not known here.
 fn network(allocation: &Allocation, nics: &[Nic]) -> Result<WantedNetwork, Vec<Problem>> {
     if !allocation.network.is_null() {
         let network = Network::read(&allocation.network).map_err(in_allocation)?;
-        let doubts = network.fits(nics).into_iter().map(|why| Problem::new("allocation.network", why));
-        let doubts: Vec<Problem> = doubts.collect();
-        return if doubts.is_empty() { Ok(WantedNetwork::Described(network)) } else { Err(doubts) };
+        let misfits = in_allocation(network.fits(nics));
+        return if misfits.is_empty() { Ok(WantedNetwork::Described(network)) } else { Err(misfits) };
     }
     if allocation.networks.is_null() {
         return Ok(WantedNetwork::Unsaid);
@@ -107,10 +111,23 @@ pub fn of(
         boot: boot.and_then(|(wanted, is)| Some(BootFilesystem { uuid: is.uuid()?.to_owned(), format: wanted.format })),
         boot_disks: boot.or(root).map(|(wanted, _)| disks_below(meant, &wanted.device)).unwrap_or_default(),
         fstab: fstab.to_vec(),
+        seed: seed(filesystems),
         // What is wrong with it was refused.
         network: network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
+        environment: defining::environment(meant, decided, &files),
         files,
     })
+}
+
+/// What is kept is written where the layout mounts it, and nowhere else.
+fn seed(filesystems: &[Placed]) -> Option<Seed> {
+    let seeds = filesystems.iter().filter(|(wanted, _)| wanted.is_for_seed());
+    let mut places = seeds.filter_map(|(wanted, is)| {
+        let path = mountable(wanted).map(str::to_owned);
+        let device = is.device().filter(|_| path.is_some() || !is.comes_back())?;
+        Some(Seed { device: device.clone(), path })
+    });
+    places.next()
 }
 
 fn root_filesystem(meant: &Match, decided: &Decided, (wanted, is): &Placed) -> RootFilesystem {

@@ -1,15 +1,18 @@
 //! What the operations of an installation carry of its request: the executor looks nothing up.
 
 use super::verdict::Decided;
-use super::{BurnDisk, Closing, Extents, MachineFiles, MakeFilesystem, OfRun, OnDevice, Operation, Request, Stage};
+use super::{
+    BurnDisk, Closing, Extents, MachineFiles, MakeFilesystem, Needs, OfRun, OnDevice, Operation, Request, Stage,
+};
 use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
 
 /// The image with all its places, and the disk that takes it when it is a raw one.
-pub fn reach(request: &Request, burned: &[Operation]) -> OfRun {
+pub fn reach(request: &Request, burned: &[Operation], needs: Option<Needs>) -> OfRun {
     let onto = burned.iter().find_map(raw);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
-    OfRun::ReachImage { name, url, image: Box::new(request.assigned.allocation.image.clone()), onto: onto.cloned() }
+    let image = Box::new(request.assigned.allocation.image.clone());
+    OfRun::ReachImage { name, url, image, onto: onto.cloned(), needs }
 }
 
 fn raw(operation: &Operation) -> Option<&BurnDisk> {

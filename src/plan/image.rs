@@ -1,6 +1,7 @@
 //! How the image gets to its place: a tar into filesystems that are mounted, a raw image onto a disk whose filesystems are
 //! mounted then.
 
+use super::defining;
 use super::placed::Placed;
 use super::returning::Returning;
 use super::verdict::Decided;
@@ -8,7 +9,7 @@ use super::{
     BurnDisk, DiskIdentity, ExpectedFilesystem, Finishing, FstabEntry, OfRun, Operation, StageName, Subject, booting,
     staying,
 };
-use crate::inventory::Inventory;
+use crate::topology::Match;
 
 type Part = (StageName, Vec<Operation>);
 
@@ -24,13 +25,14 @@ pub struct Way {
 impl Way {
     pub fn of(
         subject: &Subject,
-        inventory: &Inventory,
+        meant: &Match,
         decided: &Decided,
         filesystems: &[Placed],
         returning: &Returning,
         fstab: &[FstabEntry],
         finishing: Box<Finishing>,
     ) -> Way {
+        let inventory = meant.inventory;
         let (name, mounts) = (subject.image.clone(), returning.before_the_image());
         let Some(disk) = &decided.image_disk else {
             let (hidden, merged, fresh) = (returning.hidden(), returning.merged(), returning.fresh());
@@ -63,7 +65,7 @@ impl Way {
         };
         let mounts = mounts.into_iter().flat_map(|mount| [grows(&mount)].into_iter().flatten().chain([mount]).rev());
         Way {
-            first: (StageName::ImageBurn, vec![Operation::Run(OfRun::BurnDisk(burn))]),
+            first: (StageName::ImageBurn, vec![Operation::Run(defining::fill(burn, meant, decided, &finishing))]),
             second: (StageName::StorageMount, mounts.collect()),
             installer: Operation::Run(OfRun::AdaptImage(finishing)),
             // A raw image boots as it was made.

@@ -5,7 +5,9 @@ mod already;
 mod arrays;
 mod booting;
 mod capacity;
+mod contents;
 mod copies;
+mod defining;
 mod devices;
 mod disks;
 mod display;
@@ -42,8 +44,10 @@ mod verdict;
 mod whole;
 mod wipe;
 
+pub use contents::Needs;
 pub use erasing::erase;
 pub use extents::{DiskExtents, Extents};
+pub use steps::missing as without_steps;
 pub use types::*;
 pub use whole::is_whole;
 

@@ -7,7 +7,9 @@ use super::{
     DiskIdentity, DiskPlan, FstabEntry, Kept, MakeFilesystem, OfRun, OnDevice, Operation, Plan, Rehearsal, Request,
     Stage, StageName, Summary, Verdict,
 };
-use super::{display, extents, finishing, handing, image, kept, making, marking, steps, trying, untouched};
+use super::{
+    contents, defining, display, extents, finishing, handing, image, kept, making, marking, steps, trying, untouched,
+};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::Inventory;
 use crate::layout::{Filesystem, Format, Layout};
@@ -30,9 +32,14 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
     let files = Box::new(handing::files(&request, inventory, &decided, &formats, &root_uuid));
     let finishing = finishing::of(&meant, &decided, &filesystems, &fstab, files.clone());
     let doubt = finishing::doubt(layout, &finishing);
-    let image = image::Way::of(&request.subject, inventory, &decided, &filesystems, &returning, &fstab, finishing);
+    let needs = contents::Needs::of(layout, inventory, &request);
+    let doubts = contents::judged(layout, inventory, &request).warnings.into_iter().chain(doubt);
+    let image = image::Way::of(&request.subject, &meant, &decided, &filesystems, &returning, &fstab, finishing);
+    let reach = defining::has_image(&request).then(|| handing::reach(&request, &image.first.1, needs));
+    let asked = defining::verify(&request).into_iter().chain(defining::programs(&request));
     let stages = [
-        (StageName::ImageReach, vec![Operation::Run(handing::reach(&request, &image.first.1))]),
+        (StageName::ImageReach, reach.map(Operation::Run).into_iter().collect()),
+        (StageName::DefinitionVerify, asked.map(Operation::Run).collect()),
         (StageName::StorageIdentify, identities.into_iter().map(OfRun::IdentifyDisk).map(Operation::Run).collect()),
         (
             StageName::StorageLock,
@@ -84,7 +91,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         fstab,
         root_uuid,
         already: None,
-        warnings: decided.warnings.into_iter().chain(doubt).collect(),
+        warnings: decided.warnings.into_iter().chain(doubts).collect(),
         torn: decided.torn,
         sizes: decided.sizes,
         extents: Vec::new(),

@@ -1,6 +1,7 @@
 //! What will be done: the plan as data. Everything is decided here; the executor only obeys.
 
 mod booting;
+mod created;
 mod finishing;
 mod handed;
 mod identity;
@@ -12,7 +13,8 @@ mod summary;
 
 pub use crate::allocation::BootOrder;
 pub use booting::BootEntries;
-pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, WantedNetwork};
+pub use created::CreateSystem;
+pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use member::Member;

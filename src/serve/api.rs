@@ -9,13 +9,14 @@ use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::watch::Who;
-use super::{App, ipxe, tidy};
+use super::{App, ipxe, tidy, wanted};
 use crate::allocation;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
 use crate::facts::Event;
+use crate::steps::Steps;
 use axum::Json;
-use axum::body::{Body, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -55,6 +56,11 @@ pub async fn register(
     // What a boot says again, because its address has changed, was true at its beginning.
     if boot.address.is_none() {
         app.state.register(&id, directory.name(&id), &register).await?;
+        let allocation = directory.machine(&id).and_then(|machine| machine.allocation.as_ref());
+        if allocation.is_some_and(|allocation| wanted::needs_inventory(allocation, &directory.known)) {
+            // Its layout is made of that: what is wrong with it is said now.
+            app.state_has_changed();
+        }
     }
     if directory.machine(&id).is_none() {
         app.watch.note(caller::stranger(&id, peer, &register.hardware));
@@ -123,7 +129,7 @@ async fn allocated(app: &App, id: &str) -> Result<(), ApiError> {
 async fn assigned(app: &App, directory: &Directory, id: &str) -> Result<Option<(Assigned, Standing)>, ApiError> {
     let Some(machine) = directory.machine(id) else { return Ok(None) };
     let Some(allocation) = &machine.allocation else { return Ok(None) };
-    let standing = app.state.standing(id, &allocation.id).await?;
+    let standing = wanted::standing(app, id, allocation, &directory.known).await?;
     let assigned = resolve(machine, &standing, &directory.known).ok().flatten();
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
@@ -163,21 +169,16 @@ pub async fn machine(
 /// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
 /// fetched from, so that nobody can install it.
 pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
-    let Assigned { allocation, image, layout, installs, .. } = assigned;
+    let Assigned { allocation, image, layout, steps, installs, .. } = assigned;
     let place = match &image.at {
         Location::Url(url) => url.clone(),
         Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
     };
     let secret = |text: &String| if with_secrets { text.clone() } else { String::new() };
     let succeeded = standing.is_installed();
-    let passed_on = |name: &str| allocation.passed_on.get(name).cloned().unwrap_or_default();
+    let told = allocation.told();
     allocation::Allocation {
-        id: allocation.id.to_string(),
         created: standing.created,
-        name: allocation.name.clone(),
-        project: allocation.project.clone(),
-        hostname: allocation.hostname.clone(),
-        role: allocation.role.clone(),
         image: allocation::Image {
             id: image.id.clone(),
             name: image.name.clone(),
@@ -186,20 +187,13 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             digest: image.digest.clone().filter(|_| *installs),
             pull_secrets: if with_secrets { image.pull_secrets.clone() } else { Vec::new() },
             finish: image.finish,
+            contents: image.contents.clone().filter(|_| *installs),
         },
         filesystemlayout: layout.clone(),
-        networks: passed_on("networks"),
-        network: passed_on("network"),
-        ssh_pub_keys: allocation.ssh_pub_keys.clone(),
-        user_data: secret(&allocation.user_data),
-        console_password: secret(&allocation.console_password),
-        dns_servers: passed_on("dns_servers"),
-        ntp_servers: passed_on("ntp_servers"),
-        firewall_rules: passed_on("firewall_rules"),
-        vpn: if with_secrets { passed_on("vpn") } else { Value::Null },
-        finish: allocation.finish,
-        kernel_arguments: allocation.kernel_arguments.iter().map(|argument| argument.to_string()).collect(),
-        boot_order: allocation.boot_order,
+        definition: allocation.definition.told(with_secrets).filter(|_| *installs),
+        user_data: secret(&told.user_data),
+        console_password: secret(&told.console_password),
+        vpn: if with_secrets { told.vpn.clone() } else { Value::Null },
         reinstall: standing.order.is_some(),
         order: standing.order.map(|order| allocation::Order {
             id: order.id,
@@ -212,10 +206,13 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
             disks: order.disks,
         }),
         installed: standing.marker,
-        erase: allocation.erase,
+        // An agent of an earlier version knows nothing of steps.
+        erase: if steps.is_empty() { allocation.erase } else { Steps::told(steps).erase() },
+        steps: steps.clone(),
         succeeded,
         begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
         former_machines: standing.former,
+        ..told
     }
 }
 
@@ -343,8 +340,17 @@ fn ending(reported: &Reported, report: &Report) -> Option<String> {
     })
 }
 
-/// Reads a body, when there is room for it: its memory is counted as that of whoever sends it.
+/// Reads a body, and makes what it says harmless.
 pub async fn read<T: DeserializeOwned>(app: &App, peer: Peer, body: Body, limit: usize) -> Result<T, ApiError> {
+    let bytes = bytes(app, peer, body, limit).await?;
+    let wrong = |error: serde_json::Error| ApiError::bad(format!("the body: {error}"));
+    let mut value = serde_json::from_slice(&bytes).map_err(wrong)?;
+    tidy::tidy(&mut value);
+    serde_json::from_value(value).map_err(wrong)
+}
+
+/// A body as it came, when there is room for it: its memory is counted as that of whoever sends it.
+pub async fn bytes(app: &App, peer: Peer, body: Body, limit: usize) -> Result<Bytes, ApiError> {
     let length = body.size_hint().upper().unwrap_or(limit as u64);
     if length > limit as u64 {
         let message = format!("the body has {length} bytes, more than {limit}");
@@ -358,14 +364,10 @@ pub async fn read<T: DeserializeOwned>(app: &App, peer: Peer, body: Body, limit:
     })?;
     let bytes = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, limit)).await;
     let bytes = bytes.map_err(|_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))?;
-    let bytes = bytes.map_err(|error| {
+    bytes.map_err(|error| {
         let message = format!("the body did not arrive, or has more than {limit} bytes: {error}");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    })?;
-    let wrong = |error: serde_json::Error| ApiError::bad(format!("the body: {error}"));
-    let mut value = serde_json::from_slice(&bytes).map_err(wrong)?;
-    tidy::tidy(&mut value);
-    serde_json::from_value(value).map_err(wrong)
+    })
 }
 
 /// A path for a URL.

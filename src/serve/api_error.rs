@@ -22,6 +22,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
+    /// For those who answer in another form.
+    pub fn parts(self) -> (StatusCode, String) {
+        (self.status, self.message)
+    }
+
     pub fn bad(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }

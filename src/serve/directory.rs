@@ -1,21 +1,32 @@
-//! The operator's directory: machines, layouts and images from YAML files, read again when they change.
+//! The operator's directory: machines, layouts, images and deploy templates from YAML files, read again when they change.
 //!
 //! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
 //! does not exist.
 
+use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
 use super::state::{FileStamp, Standing, State};
+use super::templates::Templates;
+use super::wanted;
+use crate::contents::{self, Contents};
 use crate::layout::{self, Layout, set::Set};
 use crate::problem;
+use crate::steps::template::Template;
+use marked_yaml::Spanned;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+const MANIFEST: &str = ".manifest";
+
+/// The largest there are have 4.4 MB.
+const MANIFEST_BYTES: i64 = 8 << 20;
+
 /// What an agent looks for beside an image.
-const BESIDE: [&str; 4] = [".manifest", ".manifest.minisig", ".sha256", ".sha256.minisig"];
+const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
 /// What is in force, as one consistent picture.
 #[derive(Debug, Default)]
@@ -67,16 +78,22 @@ fn read_layout(text: &str) -> Result<Layout, String> {
     Ok(parsed.layout)
 }
 
+fn read_template(text: &str) -> Result<Template, String> {
+    Template::read(text).map_err(|problems| problem::lines(&problems))
+}
+
 /// The directory as it is on the disk, with what was good before.
 pub struct Loader {
     images_dir: PathBuf,
     machines: Folder<Machine>,
     layouts: Folder<Layout>,
     images: Folder<Image>,
+    templates: Folder<Template>,
     registries: Registries,
-    /// Of the image files, at the last look.
+    /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
+    definitions: Definitions,
     state: State,
     /// Something else than a file has changed.
     stale: bool,
@@ -91,15 +108,17 @@ pub struct Seen {
 }
 
 impl Loader {
-    pub fn new(dir: &Path, digests: Digests, state: State) -> Loader {
+    pub fn new(dir: &Path, digests: Digests, definitions: Definitions, state: State) -> Loader {
         Loader {
             images_dir: dir.join("images"),
             machines: Folder::new(dir.join("machines"), input::machine),
             layouts: Folder::new(dir.join("layouts"), read_layout),
             images: Folder::new(dir.join("images"), input::image),
+            templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
             registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
+            definitions,
             state,
             stale: true,
         }
@@ -108,6 +127,12 @@ impl Loader {
     /// A digest is ready: the next look gives a new picture.
     pub fn digest_done(&mut self, done: digest::Done) {
         self.digests.keep(done);
+        self.stale = true;
+    }
+
+    /// A `verify` has ended: as [`Loader::digest_done`].
+    pub fn verified(&mut self, done: definitions::Done) {
+        self.definitions.verified(done);
         self.stale = true;
     }
 
@@ -122,9 +147,12 @@ impl Loader {
         changed |= self.machines.look();
         changed |= self.layouts.look();
         changed |= self.images.look();
+        changed |= self.definitions.look();
+        changed |= self.templates.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
-        let stamps: Vec<_> = self.image_paths().iter().map(|path| digest::stamp(path).ok()).collect();
+        let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
+        let stamps: Vec<_> = stamps.map(|path| digest::stamp(&path).ok()).collect();
         changed |= stamps != self.stamps;
         self.stamps = stamps;
         changed.then(|| self.picture())
@@ -155,12 +183,13 @@ impl Loader {
         let images = self.images.in_force(&mut problems);
         let images = unique("image", images, |image| &image.id, &mut problems);
         problems.extend(self.registries.problem());
-        let mut directory = Directory::default();
+        let (mut directory, mut notes) = (Directory::default(), Vec::new());
         // Those without a digest, because it is being computed or cannot be, leave their machines waiting.
         let mut ready = BTreeMap::new();
         for (id, (path, mut image)) in images {
             let mut usable = true;
             if let (Location::File(served), Some(file)) = (&image.at, self.file_of(&image)) {
+                let manifest = manifest_of(&file);
                 let digest = match image.digest.take() {
                     Some(given) => digest::stamp(&file).map(|_| Some(given)).map_err(|error| error.to_string()),
                     None => self.digests.of(&file),
@@ -171,28 +200,36 @@ impl Loader {
                 directory.files.insert(served.clone(), file);
                 image.digest = digest.ok().flatten();
                 usable = image.digest.is_some();
+                match contents(&manifest, image.digest.as_deref()) {
+                    Ok(contents) => image.contents = contents,
+                    Err(why) => notes.push(format!("{}: {} is not used: {why}", path.display(), manifest.display())),
+                }
             }
             problems.extend(self.registries.open(&mut image).map(|why| format!("{}: {why}", path.display())));
             ready.insert(id, usable.then_some(image));
         }
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
-        directory.known = Known { layouts, set, images: ready };
-        let mut notes = Vec::new();
+        let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
+        notes.extend(wanted::unusable(&templates));
+        directory.known = Known { layouts, set, images: ready, templates };
+        problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
     }
 
     fn add_machines(&mut self, directory: &mut Directory, problems: &mut Vec<String>, said: &mut Vec<String>) {
-        let (known, state) = (&directory.known, &self.state);
-        let settle = |machine: &Machine| -> Result<(Vec<String>, Option<String>), String> {
-            let standing = standing(state, machine)?;
-            resolve(machine, &standing, known)?;
-            Ok((notes(machine, &standing, known), broken_promise(machine, &standing, known)))
+        let (known, state, definitions) = (&directory.known, &self.state, &mut self.definitions);
+        let mut settle = |machine: &Machine| -> Result<(Vec<String>, Option<String>), String> {
+            let (machine, note) = with_definition(definitions, machine);
+            let standing = standing(state, &machine, known)?;
+            resolve(&machine, &standing, known)?;
+            let notes = notes(&machine, &standing, known).into_iter().chain(note).collect();
+            Ok((notes, broken_promise(&machine, &standing, known)))
         };
         self.machines.say_unread(problems);
         let mut all = Vec::new();
         for (path, entry) in &mut self.machines.entries {
-            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(settle);
+            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
             let machine = match newest {
                 Ok((notes, broken)) => {
                     problems.extend(broken.map(|why| say(path, &why, false)));
@@ -208,6 +245,7 @@ impl Loader {
             };
             all.extend(machine.map(|machine| (path.clone(), machine)));
         }
+        let all = all.into_iter().map(|(path, machine)| (path, with_definition(definitions, &machine).0)).collect();
         for (id, (path, machine)) in unique("machine", all, |machine| &machine.id, problems) {
             for mac in &machine.macs {
                 if let Some(other) = directory.macs.insert(mac.clone(), id.clone()).filter(|other| *other != id) {
@@ -220,9 +258,44 @@ impl Loader {
     }
 }
 
-fn standing(state: &State, machine: &Machine) -> Result<Standing, String> {
+/// The machine with what its definition stands for, and a note on that.
+fn with_definition(definitions: &mut Definitions, machine: &Machine) -> (Machine, Option<String>) {
+    let mut machine = machine.clone();
+    let Some(allocation) = &mut machine.allocation else { return (machine, None) };
+    let Some(Choice { settled, image, note }) = definitions.choose(allocation) else { return (machine, None) };
+    if let (Some(image), Some(os)) = (image, &allocation.os) {
+        allocation.image = Spanned::new(*os.span(), image);
+    }
+    allocation.definition = settled;
+    (machine, note)
+}
+
+fn manifest_of(image: &Path) -> PathBuf {
+    let mut path = image.as_os_str().to_owned();
+    path.push(MANIFEST);
+    path.into()
+}
+
+/// What the manifest of an image tells of its tree; nothing, if there is none.
+fn contents(manifest: &Path, digest: Option<&str>) -> Result<Option<Contents>, String> {
+    let Some(digest) = digest else { return Ok(None) };
+    let text = match digest::stamp(manifest) {
+        Ok(file) if file.size > MANIFEST_BYTES => return Err(format!("it has {} bytes", file.size)),
+        Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    contents::of_manifest(&text, digest)
+}
+
+fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing, String> {
     let Some(allocation) = &machine.allocation else { return Ok(Standing::default()) };
-    state.standing_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())
+    let standing = state.standing_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
+    let inventory = match wanted::needs_inventory(allocation, known) {
+        true => state.inventory_blocking(&machine.id).map_err(|error| error.to_string())?,
+        false => None,
+    };
+    Ok(Standing { inventory, ..standing })
 }
 
 /// By id; of two files with the same id the first one by name counts.

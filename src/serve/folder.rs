@@ -5,6 +5,7 @@ use super::digest;
 use super::state::FileStamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
@@ -65,17 +66,27 @@ pub struct Folder<T> {
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, Entry<T>>,
     unread: Option<Unread>,
+    /// It need not be there, as long as nothing was read from it.
+    optional: bool,
 }
 
 impl<T: Clone> Folder<T> {
     pub fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> Folder<T> {
-        Folder { path, read, entries: BTreeMap::new(), unread: None }
+        Folder { path, read, entries: BTreeMap::new(), unread: None, optional: false }
+    }
+
+    /// One that directories of earlier versions do not have.
+    pub fn optional(path: PathBuf, read: fn(&str) -> Result<T, String>) -> Folder<T> {
+        Folder { optional: true, ..Folder::new(path, read) }
     }
 
     /// Reads what has changed; true when anything has.
     pub fn look(&mut self) -> bool {
         let found = match listed(&self.path) {
             Ok(found) => found,
+            Err(error) if self.optional && self.entries.is_empty() && error.kind() == ErrorKind::NotFound => {
+                return self.unread.take().is_some();
+            }
             Err(error) => {
                 let now = Some(Unread::after(self.unread.as_ref(), error.to_string()));
                 let changed = now != self.unread;
@@ -148,7 +159,7 @@ fn listed(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
 pub fn has_machines(dir: &Path) -> bool {
     match listed(&dir.join("machines")) {
         Ok(found) => !found.is_empty(),
-        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        Err(error) => error.kind() != ErrorKind::NotFound,
     }
 }
 
@@ -191,7 +202,7 @@ fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     }
     match fs::read_to_string(path) {
         Ok(text) => Ok(Ok(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(Err(error.to_string())),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Ok(Err(error.to_string())),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -223,6 +234,21 @@ mod tests {
         let registry = write("e.yaml", "id: e\npull_secret: {username: u, password: p}\n", 0o644);
         assert_eq!(readable_secrets(dir.path()), [open, password, registry]);
         assert!(readable_secrets(&dir.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn a_folder_of_later_versions_may_be_missing_until_it_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deploy-templates");
+        let mut folder: Folder<String> = Folder::optional(path.clone(), |text| Ok(text.to_owned()));
+        assert!(!folder.look());
+        assert_eq!(all(&mut folder), (vec![], vec![]));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("a.yaml"), "a").unwrap();
+        assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
+        fs::remove_dir_all(&path).unwrap();
+        let (values, problems) = all(&mut folder);
+        assert!(values == ["a"] && problems.len() == 1, "{problems:?}");
     }
 
     #[test]

@@ -7,12 +7,12 @@ use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::watch::Watch;
-use super::{App, Options, boot, files, operator, preview};
+use super::{App, Options, boot, files, operator, preview, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -169,6 +169,15 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/machine/{id}/rename", post(operator::rename))
         .route("/v1/machine/{id}/preview", get(preview::preview))
         .route("/v1/machines", get(operator::machines))
+        .route("/", get(templates::root))
+        .route("/v1", get(templates::version_one))
+        .route("/v1/", get(templates::version_one))
+        .route("/v1/deploy_templates", any(templates::ironic))
+        .route("/v1/deploy_templates/", any(templates::ironic))
+        .route("/v1/deploy_templates/{*path}", any(templates::ironic))
+        .route("/v1/deploy-templates", any(templates::proposed))
+        .route("/v1/deploy-templates/", any(templates::proposed))
+        .route("/v1/deploy-templates/{*path}", any(templates::proposed))
 }
 
 fn finished(router: Router<Arc<App>>, app: &Arc<App>) -> Router {

@@ -1,18 +1,27 @@
 //! One YAML file of the operator as data: which fields it may have, and what their values must be.
 
 mod all;
+#[cfg(feature = "desk")]
+mod described;
 mod network;
 mod node;
+pub mod os;
 mod secret;
+mod told;
 
+#[cfg(feature = "desk")]
+pub use described::{is_document, is_of_a_machine, network_misfits, network_problems};
 pub use node::{at, nearest};
 
+use super::definitions::Settled;
 use super::ipxe;
 use crate::allocation::{BootOrder, Finish, wrong_argument};
+use crate::contents::Contents;
+use crate::definition::Os;
 use crate::pull::PullSecret;
-use crate::steps::Erase;
-use marked_yaml::Spanned;
-use node::{field, json, parse, read};
+use crate::steps::{Erase, trait_form};
+use marked_yaml::{Span, Spanned};
+use node::{field, json, parse, place, read};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -59,8 +68,23 @@ pub struct Allocation {
     pub project: String,
     #[serde(default)]
     pub role: String,
+    /// That of the OS definition, where `os` names one.
+    #[serde(default = "unnamed")]
     pub image: Spanned<String>,
+    /// An OS definition, or a variant of one.
+    pub os: Option<Spanned<String>>,
+    #[serde(default)]
+    os_parameters: Vec<Spanned<String>>,
+    /// Read.
+    #[serde(skip)]
+    pub changes: Vec<os::Said>,
+    /// What became of it in the directory of the operator.
+    #[serde(skip)]
+    pub definition: Settled,
     pub filesystemlayout: Option<Spanned<String>>,
+    /// Some of the machine's. A deploy template of that name changes the steps of the installation.
+    #[serde(default)]
+    pub requested_traits: Vec<Spanned<String>>,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
     #[serde(default)]
@@ -97,6 +121,10 @@ pub struct Allocation {
     pub passed_on: serde_json::Map<String, Value>,
 }
 
+fn unnamed() -> Spanned<String> {
+    Spanned::new(Span::new_blank(), String::new())
+}
+
 /// Fields of an allocation that the agent or the image understands.
 const PASSED_ON: [&str; 6] = ["network", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
@@ -112,6 +140,8 @@ pub struct Image {
     /// What opens the registries of the URL and the mirrors.
     pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<Finish>,
+    /// What the manifest beside its file tells of the tree; no field of the YAML.
+    pub contents: Option<Contents>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,6 +164,8 @@ struct RawMachine {
     #[serde(default, rename = "ramdisk_network")]
     _ramdisk_network: Option<IgnoredAny>,
     locked: Option<Spanned<String>>,
+    #[serde(default)]
+    traits: Vec<Spanned<String>>,
     allocation: Option<Allocation>,
 }
 
@@ -180,6 +212,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
     raw.consoles.iter().flatten().for_each(|console| check(console, ipxe::console(console)));
     let locked = raw.locked.as_ref().map(|given| (given, locked(given)));
     locked.iter().for_each(|(given, locked)| check(given, locked.as_ref().map(|_| ()).map_err(String::clone)));
+    raw.traits.iter().for_each(|given| check(given, trait_form::wrong(given).map_or(Ok(()), Err)));
     let mut allocation = raw.allocation;
     if let (Some(allocation), Some(given)) = (&mut allocation, field(&node, "allocation")) {
         if allocation.id.trim().is_empty() {
@@ -190,12 +223,17 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             let command = format!("`drophammer machine reinstall {} --image IMAGE`", *raw.id);
             check(order, Err(format!("{message} {command}")));
         }
+        for requested in &allocation.requested_traits {
+            check(requested, requestable(requested, &raw.traits));
+        }
         for argument in &allocation.kernel_arguments {
             check(argument, wrong_argument(argument).map_or(Ok(()), |why| Err(why.to_owned())));
         }
         let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), json(field(given, name)?))));
         allocation.passed_on = fields.collect();
         wrong.extend(field(given, "network").map(|given| network::problems("network", given)).unwrap_or_default());
+        let has_image = field(given, "image").is_some();
+        wrong.extend(of_definition(allocation, has_image, place(given.span().start())));
     }
     let ramdisk_network = field(&node, "ramdisk_network").map(|given| network::argument("ramdisk_network", given));
     wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
@@ -212,6 +250,31 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         }),
         _ => Err(wrong.join("\n")),
     }
+}
+
+/// Reads what an allocation says of its OS definition, and tells what is wrong with it.
+fn of_definition(allocation: &mut Allocation, has_image: bool, here: String) -> Vec<String> {
+    let (changes, mut wrong) = os::changes(&allocation.os_parameters);
+    allocation.changes = changes;
+    match (&allocation.os, allocation.os_parameters.first()) {
+        (Some(os), _) if has_image => wrong.push(at(os, "an allocation has an os or an image, not both")),
+        (Some(os), _) => wrong.extend(Os::read(os).err().map(|why| at(os, &why))),
+        (None, Some(first)) => wrong.push(at(first, "parameters are for an os, and the allocation names none")),
+        (None, None) if !has_image => {
+            wrong.push(format!("{here}an allocation needs an os or an image: missing field `image`"))
+        }
+        (None, None) => {}
+    }
+    wrong
+}
+
+/// Nothing is requested of a machine that its file does not say that it has.
+fn requestable(requested: &str, traits: &[Spanned<String>]) -> Result<(), String> {
+    if traits.iter().any(|one| one.as_str() == requested) {
+        return Ok(());
+    }
+    let has = nearest(requested, traits.iter().map(|one| one.as_str()));
+    Err(format!("{requested} is none of the traits of this machine{has}"))
 }
 
 /// Why the machine is locked, if it is.
@@ -265,7 +328,8 @@ pub fn image(text: &str) -> Result<Image, String> {
     let digest = raw.digest.map(|digest| digest.to_lowercase());
     let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
     let (id, pull_secrets) = (raw.id.to_string(), pull_secret.into_iter().collect());
-    Ok(Image { id, name: raw.name, at: location, mirrors, digest, pull_secrets, finish: raw.finish })
+    let finish = raw.finish;
+    Ok(Image { id, name: raw.name, at: location, mirrors, digest, pull_secrets, finish, contents: None })
 }
 
 /// Where the agent can get an image from.
@@ -335,6 +399,31 @@ mod tests {
         assert_eq!(lock("locked: \"holds the only copy\"").unwrap(), "holds the only copy");
         for given in ["", "locked: false", "locked:", "locked: ~"] {
             assert_eq!(lock(given), None, "{given}");
+        }
+    }
+
+    #[test]
+    fn traits_are_requested_of_a_machine_that_has_them() {
+        let file = |traits: &str, requested: &str| {
+            let text = format!(
+                "id: {ID}\ntraits: [{traits}]\nallocation: {{id: a, hostname: h, image: i, requested_traits: [{requested}]}}\n"
+            );
+            machine(&text)
+        };
+        let good = file("CUSTOM_A, HW_CPU_X86_VMX, CUSTOM_B", "CUSTOM_B, CUSTOM_A").unwrap();
+        let requested = good.allocation.unwrap().requested_traits;
+        assert_eq!(requested.iter().map(|one| one.as_str()).collect::<Vec<_>>(), ["CUSTOM_B", "CUSTOM_A"]);
+        for (traits, requested, says) in [
+            ("CUSTOM_a", "", "2:10: \"CUSTOM_a\" is no trait"),
+            (
+                "CUSTOM_RAID",
+                "CUSTOM_RAIO",
+                "3:63: CUSTOM_RAIO is none of the traits of this machine; did you mean \"CUSTOM_RAID\"?",
+            ),
+            ("", "CUSTOM_A", "3:63: CUSTOM_A is none of the traits of this machine; there is none"),
+        ] {
+            let error = file(traits, requested).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
         }
     }
 
@@ -413,8 +502,9 @@ allocation:
             assert!(line.starts_with(expected), "{line}: {error}");
         }
         // What is there and could not be read is not missing.
-        let missing: Vec<&str> =
+        let mut missing: Vec<&str> =
             lines.iter().filter_map(|line| line.split_once("missing field ")).map(|(_, name)| name).collect();
+        missing.sort_unstable();
         assert_eq!(missing, ["`id`", "`image`"], "{error}");
     }
 
@@ -424,6 +514,8 @@ allocation:
         let [on_machines, on_images] = &blocks[..] else { panic!("{blocks:?}") };
         assert_eq!(machine(on_machines).unwrap().name.as_str(), "storage-7");
         assert_eq!(image(on_images).unwrap().at, Location::File("debian-12.tar.zst".to_owned()));
+        let on_templates = crate::docs::blocks(include_str!("../../docs/templates.md"), "yaml");
+        assert_eq!(machine(&on_templates[1]).unwrap().allocation.unwrap().requested_traits.len(), 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Keeps the picture of the operator's directory up to date, in a thread of its own, and says what is wrong with it.
 
+use super::definitions;
 use super::digest;
 use super::directory::{Directory, Loader, Seen};
 use super::state::State;
@@ -13,6 +14,7 @@ use tokio::sync::watch as published;
 /// What the thread that looks at the directory hears.
 pub enum Wake {
     Digest(digest::Done),
+    Verified(definitions::Done),
     /// Of an allocation.
     State,
     End,
@@ -40,6 +42,7 @@ impl Keeper {
         loop {
             match woken.recv_timeout(look_every) {
                 Ok(Wake::Digest(done)) => self.loader.digest_done(done),
+                Ok(Wake::Verified(done)) => self.loader.verified(done),
                 Ok(Wake::State) => self.loader.refresh(),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Ok(Wake::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,

@@ -1,7 +1,8 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
-//! `folder` and `directory` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to, `promise` what a machine was
-//! promised, `state` what has happened,
+//! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
+//! `wanted` its steps, `templates` those that change them, and the calls for these, `promise` what a machine was promised, `state` what
+//! has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
 //! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
 //! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say,
@@ -15,6 +16,7 @@ mod base;
 mod boot;
 mod caller;
 mod connections;
+mod definitions;
 mod descriptors;
 mod digest;
 mod directory;
@@ -35,9 +37,11 @@ mod registries;
 mod resolve;
 mod state;
 mod survive;
+mod templates;
 mod tidy;
 mod tls;
 mod token;
+mod wanted;
 mod watch;
 
 pub use options::{Options, Serve, ServeCommand};
@@ -46,6 +50,7 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use alarm::Alarms;
 use connections::Door;
+use definitions::{Definitions, Verified};
 use digest::Digests;
 use directory::{Directory, Loader};
 use fronts::{Fronts, Https, Listeners};
@@ -57,6 +62,7 @@ use state::State;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use templates::Writing;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 use watch::Watch;
@@ -85,6 +91,7 @@ pub struct App {
     neighbours: Neighbours,
     alarms: Alarms,
     https: Option<Https>,
+    templates: Writing,
 }
 
 impl App {
@@ -203,7 +210,11 @@ impl Server {
         let done = wake.clone();
         let digests = Digests::start(state.clone(), move |digest| drop(done.send(Wake::Digest(digest))));
         let digests = digests.context(Phase::Serve, || "start the digests' thread")?;
-        let loader = Loader::new(&options.dir, digests, state.clone());
+        let done = wake.clone();
+        let verified = Verified::start(move |verdict| drop(done.send(Wake::Verified(verdict))));
+        let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
+        let definitions = Definitions::new(options.dir.join("os"), verified);
+        let loader = Loader::new(&options.dir, digests, definitions, state.clone());
         let (publish, directory) = published::channel(Arc::default());
         let keeper = Keeper::new(state.clone(), loader, watch.clone(), publish);
         let (ready, first_look) = tokio::sync::oneshot::channel();
@@ -232,6 +243,7 @@ impl Server {
             neighbours: around.neighbours.clone(),
             alarms: Alarms::new(watch.clone()),
             https: listeners.https()?,
+            templates: Writing::new(&options.dir),
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
         let fronts = listeners.open(&app);

@@ -8,10 +8,11 @@ use super::input::Machine;
 use super::ipxe;
 use super::peers::Peer;
 use super::promise::{contradiction, remedy};
-use super::resolve::resolve;
+use super::resolve::{created, resolve};
 use super::state::{ATTEMPTS, Adopted, Cancelled, Ordered, Renamed, Standing, Words};
 pub use super::state::{Order, Outcome};
 use super::token;
+use super::wanted;
 use super::watch::Who;
 use crate::allocation::Allocation;
 use crate::facts::Event;
@@ -19,8 +20,8 @@ use crate::layout;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -88,11 +89,18 @@ pub struct Rename {
 /// Whoever has the operator's token. A handler that has one is authorised.
 pub struct Operator;
 
+impl Operator {
+    /// Does this request carry the operator's token?
+    pub fn is_asking(app: &App, headers: &HeaderMap) -> bool {
+        bearer(headers).is_some_and(|given| token::same(&given, &app.operator))
+    }
+}
+
 impl FromRequestParts<Arc<App>> for Operator {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Operator, ApiError> {
-        match bearer(&parts.headers).is_some_and(|given| token::same(&given, &app.operator)) {
+        match Operator::is_asking(app, &parts.headers) {
             true => Ok(Operator),
             false => Err(ApiError::new(
                 StatusCode::UNAUTHORIZED,
@@ -163,17 +171,22 @@ pub async fn reinstall(
     if let Some(reason) = &machine.locked {
         return Err(invalid(format!("machine {id} is locked: {reason}")));
     }
-    let standing = app.state.standing(&id, &allocation).await?;
+    let mut standing = app.state.standing(&id, &allocation).await?;
+    if machine.allocation.as_ref().is_some_and(|allocation| wanted::needs_inventory(allocation, &directory.known)) {
+        standing.inventory = app.state.inventory(&id).await?;
+    }
     if !standing.succeeded {
         return Err(invalid(not_installed(&id, &allocation)));
     }
-    match directory.known.images.get(&asked.imageid) {
-        Some(Some(_)) => {}
-        Some(None) => {
+    let made = machine.allocation.as_ref().and_then(|allocation| Some((allocation, allocation.definition.creates()?)));
+    match (made, directory.known.images.get(&asked.imageid)) {
+        (Some((allocation, os)), _) => drop(created(allocation, &os, &asked.imageid).map_err(invalid)?),
+        (None, Some(Some(_))) => {}
+        (None, Some(None)) => {
             let why = "has no digest yet, or its file cannot be read: see the server's output, and try again";
             return Err(invalid(format!("image {:?} {why}", asked.imageid)));
         }
-        None => {
+        (None, None) => {
             let others = super::input::nearest(&asked.imageid, directory.known.images.keys().map(String::as_str));
             return Err(invalid(format!("there is no image {:?} in images/{others}", asked.imageid)));
         }

@@ -7,6 +7,7 @@ use super::base::Base;
 use super::operator::Operator;
 use super::resolve::resolve;
 use super::state::State as Database;
+use super::wanted;
 use crate::allocation;
 use crate::control::wire::Register;
 use crate::inventory::Inventory;
@@ -17,6 +18,9 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+
+const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template makes its layout of what it has \
+    not registered yet";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preview {
@@ -57,13 +61,13 @@ pub async fn preview(
         preview.machine.name.clone_from(&machine.name);
         preview.machine.size = machine.size.clone().map(|id| allocation::Named { id });
         if let Some(allocation) = &machine.allocation {
-            let standing = app.state.standing(&id, &allocation.id).await?;
+            let standing = wanted::standing(&app, &id, allocation, &directory.known).await?;
             is_installed = standing.is_installed();
             match resolve(machine, &standing, &directory.known) {
                 Ok(Some(assigned)) => {
                     preview.machine.allocation = Some(on_the_wire(&assigned, standing, &base.calls, false));
                 }
-                Ok(None) => preview.withheld = Some("its image has no digest yet".to_owned()),
+                Ok(None) => preview.withheld = Some(WAITS.to_owned()),
                 Err(why) => preview.withheld = Some(why),
             }
         } else {

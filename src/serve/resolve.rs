@@ -1,11 +1,16 @@
-//! Finds the image and the layout of an allocation. Before the installation its file counts, afterwards what is installed or
+//! Finds the image, the layout and the steps of an allocation. Before the installation its file counts, afterwards what is installed or
 //! ordered.
 
+use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
 use super::state::Standing;
+use super::templates::Templates;
+use super::wanted::{self, Merged};
+use crate::definition::Os;
 use crate::layout::set::Set;
 use crate::layout::{Layout, read_json};
+use crate::steps::Wanted;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -17,6 +22,7 @@ pub struct Known {
     pub set: Set,
     /// By id; `None` while there is no digest yet.
     pub images: BTreeMap<String, Option<Image>>,
+    pub templates: Templates,
 }
 
 /// An allocation that can be carried out.
@@ -27,11 +33,14 @@ pub struct Assigned {
     pub layout_id: String,
     /// In metal-api's spelling.
     pub layout: Value,
+    /// What runs, where templates have a word in it; else none.
+    pub steps: Vec<Wanted>,
     /// The allocation was never installed, or a reinstall is ordered. If false, the machine only learns what is installed.
     pub installs: bool,
 }
 
-/// The machine's allocation, image and layout. `None`: it has no allocation, or its image has no digest yet, so that it waits.
+/// The machine's allocation, image and layout. `None`: it has no allocation, its image has no digest yet, its definition is not
+/// verified yet, or its layout is made of what it has not registered yet, so that it waits.
 ///
 /// # Errors
 /// Everything that is missing, one line each, with its place in the machine's file.
@@ -45,10 +54,26 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         );
         return Err(at(&allocation.id, &message));
     }
-    let layout = layout(machine, &allocation, standing, known);
     let installs = !standing.is_installed() || standing.order.is_some();
-    let image = match (standing.is_installed(), &standing.order) {
-        (true, Some(order)) => known.images.get(&order.image).cloned().ok_or_else(|| {
+    match &allocation.definition {
+        // What is installed boots whatever became of its definition.
+        Settled::Bad(why) if installs => return Err(why.clone()),
+        Settled::Waits if installs => return Ok(None),
+        _ => {}
+    }
+    let (merged, unmerged) = match wanted::merged(&allocation, known) {
+        Ok(merged) => (merged, None),
+        Err(why) => (Merged::default(), Some(why)),
+    };
+    // Without the templates nobody knows where the layout comes from.
+    let layout = match unmerged.filter(|_| installs) {
+        None => layout(machine, &allocation, standing, known, &merged),
+        Some(why) => Err(why),
+    };
+    let image = match (standing.is_installed(), &standing.order, allocation.definition.creates()) {
+        (true, Some(order), Some(os)) => created(&allocation, &os, &order.image).map(Some),
+        (false, _, Some(os)) => created(&allocation, &os, &allocation.image).map(Some),
+        (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!("a reinstall with image {:?} is ordered, which images/ has no longer: the machine waits", order.image);
             match order.begun {
                 true => format!("{gone}; it has begun, so put the image back"),
@@ -58,16 +83,18 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
                 ),
             }
         }),
-        (true, None) => Ok(Some(installed_image(standing, &allocation))),
-        (false, _) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
+        (true, None, _) => Ok(Some(installed_image(standing, &allocation))),
+        (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
             at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
         }),
     };
     match (image, layout) {
-        (Ok(image), Ok((layout_id, layout))) => {
-            Ok(image.map(|image| Assigned { allocation, image, layout_id, layout, installs }))
+        (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
+            let steps = if installs { merged.steps } else { Vec::new() };
+            Ok(Some(Assigned { allocation, image, layout_id, layout, steps, installs }))
         }
+        (Ok(_), Ok(_)) => Ok(None),
         (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
         (Err(why), _) | (_, Err(why)) => Err(why),
     }
@@ -80,20 +107,27 @@ fn layout(
     allocation: &Allocation,
     standing: &Standing,
     known: &Known,
-) -> Result<(String, Value), String> {
+    merged: &Merged,
+) -> Result<Option<(String, Value)>, String> {
     let by_the_operator = standing.order.as_ref().is_some_and(|order| order.change_promise);
     let kept = standing.pinned().or(standing.layout.as_ref().filter(|_| standing.succeeded && !by_the_operator));
     if let Some(kept) = kept {
-        return Ok((id_of(kept), kept.clone()));
+        return Ok(Some((id_of(kept), kept.clone())));
     }
-    let layout = by_the_files(machine, allocation, standing, known)?;
-    let json = serde_json::to_value(layout).map_err(|error| error.to_string())?;
+    let layout = match &merged.arrays {
+        Some(arrays) => match &standing.inventory {
+            Some(inventory) => arrays.layout(inventory)?,
+            None => return Ok(None),
+        },
+        None => by_the_files(machine, allocation, standing, known)?.clone(),
+    };
+    let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
     match (&standing.marker, &standing.order) {
         (Some(marker), Some(order)) if !order.change_promise => match promise::contradiction(marker, &json) {
             Some(why) => Err(at(&allocation.id, &format!("{why}: {}", promise::remedy(&machine.id)))),
-            None => Ok((layout.id.clone(), json)),
+            None => Ok(Some((layout.id, json))),
         },
-        _ => Ok((layout.id.clone(), json)),
+        _ => Ok(Some((layout.id, json))),
     }
 }
 
@@ -112,8 +146,8 @@ pub fn broken_promise(machine: &Machine, standing: &Standing, known: &Known) -> 
 pub fn notes(machine: &Machine, standing: &Standing, known: &Known) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
-    if let Some(runs) = standing.image.as_ref().filter(|runs| ***runs != **allocation.image && standing.order.is_none())
-    {
+    let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
+    if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
         let says = &**allocation.image;
         let message =
             format!("the file says {says}, the machine runs {runs}; `drophammer machine reinstall` changes it");
@@ -143,17 +177,37 @@ fn is_same(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
+/// What the allocation's definition makes itself, in place of the image with this id.
+///
+/// # Errors
+/// It makes something else.
+pub fn created(allocation: &Allocation, os: &Os, id: &str) -> Result<Image, String> {
+    match os.to_string() == id {
+        true => Ok(nowhere(id.to_owned())),
+        false => {
+            let why =
+                format!("{os} makes the system itself, in place of image {id}: a reinstall names {os} as its image");
+            Err(at(&allocation.image, &why))
+        }
+    }
+}
+
 /// The image that the machine runs. Nothing is fetched, so only its id counts.
 fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
-    let id = standing.image.clone().unwrap_or_else(|| allocation.image.to_string());
+    nowhere(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
+}
+
+/// There is no place to fetch it from.
+fn nowhere(id: String) -> Image {
     Image {
-        id: id.clone(),
+        id,
         name: String::new(),
-        at: Location::File(id),
+        at: Location::Url(String::new()),
         mirrors: Vec::new(),
         digest: None,
         pull_secrets: Vec::new(),
         finish: None,
+        contents: None,
     }
 }
 

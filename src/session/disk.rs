@@ -7,7 +7,8 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::image::raw::{Disk, Expected, Target, unique};
 use crate::image::{Incoming, Plain, Reached};
 use crate::inventory::{Partition, Table};
-use crate::plan::{BurnDisk, ExpectedFilesystem, Finishing, MountFilesystem};
+use crate::layout::{self, Format};
+use crate::plan::{BurnDisk, ExpectedFilesystem, Finishing, MountFilesystem, Seed};
 use crate::storage::{fit, grow, identify};
 use crate::target::{self, finish};
 use std::time::Instant;
@@ -29,7 +30,7 @@ fn expected(burn: &BurnDisk) -> Expected {
 
 impl Session {
     pub(super) fn burn_disk(&mut self, burn: &BurnDisk) -> Result<()> {
-        let BurnDisk { name, device, grow, filesystems, taken, .. } = burn;
+        let BurnDisk { name, device, .. } = burn;
         let incoming = self.reached(name)?;
         let reporter = &*self.reporter;
         let began = Instant::now();
@@ -42,10 +43,17 @@ impl Session {
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.say(&format!("{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"));
         drop(target);
+        self.arrived(burn)
+    }
+
+    /// Whatever has filled the disk: its table is fitted to it, and what the layout mounts must be there.
+    pub(super) fn arrived(&mut self, burn: &BurnDisk) -> Result<()> {
+        let BurnDisk { device, grow, filesystems, taken, .. } = burn;
         self.held.prove_below(device)?;
         let table = fit::fit(device, *grow)?.unwrap_or_default();
         // Those of its filesystems are seen only now.
         unique::check(&table, device, taken).context(Phase::Image, || format!("what is on {device} now"))?;
+        self.brought_seed = seed_in(device, &table);
         for expected in filesystems {
             let found = brought(device, expected, &table)?;
             if expected.path == "/" {
@@ -68,21 +76,40 @@ impl Session {
         target::marker::forget(&root)?;
         self.undo.push(Undo::EndProcesses);
         let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));
+        // The layout's goes before the image's.
+        let seed = finishing.seed.clone().or_else(|| self.brought_seed.clone());
+        let finishing = &Finishing { seed, ..finishing.clone() };
         finish::raw(&root, finishing, root_uuid, OffsetDateTime::now_utc(), &|line| reporter.say(line))?;
         self.say_what_boots(&root)
     }
 }
 
+/// The partition that the image has for cloud-init's seed.
+fn seed_in(disk: &DevicePath, table: &Table) -> Option<Seed> {
+    let is_for_seed = |partition: &&Partition| match partition.signatures.as_slice() {
+        [one] => one.kind == Format::Vfat.name() && layout::is_for_seed(&one.label),
+        _ => false,
+    };
+    let found = table.partitions.iter().find(is_for_seed)?;
+    Some(Seed { device: disk.partition(found.number), path: None })
+}
+
 /// The UUID of a filesystem that must be in the image.
 fn brought(disk: &DevicePath, expected: &ExpectedFilesystem, table: &Table) -> Result<String> {
     let ExpectedFilesystem { number, device, path, format, label } = expected;
-    let refuse = |why: String| Err(Error::new(Phase::Image, format!("{path} is to be on {device}, but {why}")));
+    let what = if path.is_empty() { "cloud-init's seed" } else { path };
+    let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} is to be on {device}, but {why}")));
     let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
         let there: Vec<String> = table.partitions.iter().map(|partition| in_words(disk, partition)).collect();
         return refuse(format!("the image has no partition {number}: there are {}", there.join(", ")));
     };
+    // mkfs.vfat takes a label in small letters, and other tools make it large.
+    let is_called = |label: &String, found: &str| match format {
+        Format::Vfat => label.eq_ignore_ascii_case(found),
+        _ => label == found,
+    };
     match partition.signatures.as_slice() {
-        [one] if one.kind == format.name() && label.as_ref().is_none_or(|label| *label == one.label) => {
+        [one] if one.kind == format.name() && label.as_ref().is_none_or(|label| is_called(label, &one.label)) => {
             Ok(one.uuid.clone())
         }
         _ => {

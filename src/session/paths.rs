@@ -48,18 +48,24 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         OfRun::UnlockDisk { device, .. } => vec![device],
         // Nothing is written to these. But what comes back in rehearsal must be what comes back later.
         OfRun::Rehearse(rehearsal) => all(&rehearsal.over),
+        // What it runs looks them up.
+        OfRun::CreateSystem(create) => all(&create.disks),
+        // What the target does not mount is mounted for a moment.
+        OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) => {
+            finishing.seed.iter().filter(|seed| seed.path.is_none()).map(|seed| &seed.device).collect()
+        }
         // It opens the disk itself, and proves it on that descriptor.
         OfRun::BurnDisk(_) => Vec::new(),
         // These write no device, or only below the mounted target.
         OfRun::ReachImage { .. }
+        | OfRun::VerifyDefinition { .. }
+        | OfRun::FindPrograms { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::LockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
-        | OfRun::Finish(_)
-        | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::WriteBootEntries(_)

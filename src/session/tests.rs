@@ -1,16 +1,19 @@
 //! Plans run on loop devices, and what a failure leaves behind.
 
 use super::*;
-use crate::allocation::{Allocation, Finish};
+use crate::allocation::{self, Allocation, Finish};
+use crate::contents::Contents;
 use crate::device::DevicePath;
 use crate::facts::{Hidden, KeptProof, Outcome};
-use crate::layout::Format;
+use crate::inventory::Inventory;
+use crate::layout::{Format, Layout};
 use crate::marker::MarkedDisk;
 use crate::plan::{
     AssembleArray, Assigned, BurnDisk, ByteRange, Closing, DiskIdentity, ExpectedFilesystem, Extents, Finishing,
-    FstabEntry, Kept, KeptObject, MachineFiles, MakeFilesystem, Mode, MountFilesystem, Rehearsal, Restore, Subject,
-    WipeDisk,
+    FstabEntry, Kept, KeptObject, MachineFiles, MakeFilesystem, Mode, MountFilesystem, Needs, Rehearsal, Request,
+    Restore, Subject, WipeDisk,
 };
+use crate::steps::Steps;
 use crate::storage::loopdev::LoopDevice;
 use crate::storage::{busy, identify, wipe};
 use crate::testing::control::FakeControl;
@@ -316,6 +319,35 @@ fn a_failure_before_the_first_write_says_so() {
 }
 
 #[test]
+fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, path) = ([0; 1024], dir.path().join("tree.tar"));
+    fs::write(&path, tree).unwrap();
+    let manifest = image::Manifest::of(&tree[..], 1024).unwrap();
+    let digest = Some(manifest.digest.to_string());
+    let contents = Some(Contents { init: Some("/sbin/init".to_owned()), ..Contents::default() });
+    let manifest = image::Manifest { contents, ..manifest };
+    fs::write(dir.path().join("tree.tar.manifest"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+
+    let allocation = Allocation { finish: Some(Finish::Builtin), ..Allocation::default() };
+    let (steps, assigned) = (Steps::default(), Assigned { allocation, consoles: vec![] });
+    let request = Request { mode: Mode::Install, steps, subject: Subject::default(), assigned, claim: None };
+    let needs = Needs::of(&Layout::default(), &Inventory::default(), &request);
+    let url = format!("file://{}", path.display());
+    let image = Box::new(allocation::Image { id: "os-1".into(), url: url.clone(), digest, ..Default::default() });
+    let reach = OfRun::ReachImage { name: "os-1".into(), url, image, onto: None, needs };
+    let plan = plan(vec![
+        (StageName::ImageReach, vec![Operation::Run(reach)]),
+        (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
+    ]);
+    let failure = Bench::new().run(&plan).unwrap_err();
+    assert_eq!((failure.stage, failure.past_point_of_no_return), (StageName::ImageReach, false));
+    let text = failure.error.to_string();
+    assert!(text.contains("by its manifest the image has no kernel in /boot"), "{text}");
+    assert!(text.contains("no GRUB for BIOS") && !text.contains("no init"), "{text}");
+}
+
+#[test]
 fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
     let bench = Bench::new();
     let disks = vec![MarkedDisk { device: "os".into(), serial: "A0".into(), ..MarkedDisk::default() }];
@@ -524,4 +556,24 @@ fn the_undo_log_is_the_run_backwards() {
     session.unmount().unwrap();
     session.flush(&[]).unwrap();
     assert_eq!(session.undo, [Undo::Wiped("/dev/sda".into()), Undo::TakeDown(stop("/dev/md2"))]);
+}
+
+#[test]
+fn what_a_create_needs_is_looked_for_before_anything_is_written() {
+    let bench = Bench::new();
+    let find = |programs: &[&str]| OfRun::FindPrograms {
+        os: "raw".to_owned(),
+        programs: programs.iter().map(|program| (*program).to_owned()).collect(),
+    };
+    let mut session = bench.session();
+    session.of_run(&find(&["/bin/sh", "cat"])).unwrap();
+    let error = session.of_run(&find(&["cat", "no-such-program", "/no/such/shell"])).unwrap_err();
+    assert!(error.is_refusal());
+    let needs = "create of raw needs what this ramdisk does not have: no-such-program, /no/such/shell";
+    assert!(error.to_string().ends_with(needs), "{error}");
+    // Nobody has signed what it makes.
+    let key = include_str!("../../testdata/trust/one.pub").parse().unwrap();
+    session.trust.keys = image::Keys(vec![key]);
+    let error = session.of_run(&find(&[])).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("nobody signs what create of raw makes"), "{error}");
 }

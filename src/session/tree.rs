@@ -3,21 +3,33 @@
 use super::{Session, disk};
 use crate::allocation;
 use crate::boot::{efi, found, kexec};
+use crate::definition::Chosen;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{BootInfo, Hidden};
 use crate::image::{self, Beneath, Conflicts};
 use crate::marker::Marker;
-use crate::plan::{BootEntries, BurnDisk, Finishing, MachineFiles};
+use crate::plan::{BootEntries, BurnDisk, Finishing, MachineFiles, Needs};
+use crate::problem;
 use crate::session::undo::Undo;
 use crate::storage::writeback;
 use crate::target::finish::{self, Boots};
 use crate::target::{self, Root};
+use crate::verify::{Verdict, verify};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
+/// A machine that is emulated takes its time.
+const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
+
 impl Session {
-    pub(super) fn reach_image(&mut self, name: &str, image: &allocation::Image, onto: Option<&BurnDisk>) -> Result<()> {
+    pub(super) fn reach_image(
+        &mut self,
+        name: &str,
+        image: &allocation::Image,
+        onto: Option<&BurnDisk>,
+        needs: Option<&Needs>,
+    ) -> Result<()> {
         let super::Trust { keys, minimum } = self.trust.clone();
         let allocation::Image { id, url, mirrors, digest, pull_secrets, .. } = image.clone();
         let digest = image::given_digest(digest.as_deref(), &url)?;
@@ -30,6 +42,16 @@ impl Session {
             (None, _) => String::new(),
         };
         self.say(&format!("{name}: {size}, {}{signed}", reached.digest));
+        if let (Some(needs), Some(contents)) = (needs, reached.contents()) {
+            let judgement = needs.judge(contents);
+            if !judgement.refused.is_empty() {
+                return Err(Error::refusal(Phase::Image, problem::lines(&judgement.refused)));
+            }
+            // What the control plane knew of it, the plan has said.
+            if image.contents.is_none() {
+                judgement.warnings.iter().for_each(|warning| self.say(&format!("WARNING: {warning}")));
+            }
+        }
         self.image = Some(match onto {
             Some(burn) => disk::arriving(reached, burn)?,
             None => {
@@ -39,6 +61,16 @@ impl Session {
             }
         });
         Ok(())
+    }
+
+    /// Asked in the ramdisk too: the server may not have been able to.
+    pub(super) fn verify_definition(&self, os: &str, chosen: &Chosen) -> Result<()> {
+        let refused = |why: String| Err(Error::refusal(Phase::Image, why));
+        match verify(chosen, VERIFY_DEADLINE) {
+            Verdict::Good => Ok(()),
+            Verdict::Refused(why) => refused(format!("verify of {os} refuses its parameters: {why}")),
+            Verdict::NotRun(why) => refused(format!("verify of {os} cannot be run in this ramdisk: {why}")),
+        }
     }
 
     /// The image that an earlier stage has reached.

@@ -44,7 +44,28 @@ const ERASE: Argument = Argument {
     values: &["quick", "secure", "none"],
 };
 
-pub static CATALOGUE: [Entry; 6] = [
+const LOGICAL_DISKS: Argument = Argument {
+    name: "logical_disks",
+    about: "the arrays: size_gb, raid_level, and if wanted is_root_volume, volume_name, physical_disks",
+    values: &[],
+};
+
+const DELETE_CONFIGURATION: Argument = Argument {
+    name: "delete_configuration",
+    about: "what was on the disks goes: true, which is all that can be said",
+    values: &[],
+};
+
+const RAID_CONFIG: Argument =
+    Argument { name: "raid_config", about: "the arrays, as logical_disks in an object", values: &[] };
+
+const DELETE_EXISTING: Argument = Argument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
+
+/// Steps out of which the layout is made, before there is a plan. Its disks and arrays are made by `deploy.apply_layout`, whatever
+/// the priority of these is.
+pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
+
+pub static CATALOGUE: [Entry; 8] = [
     Entry {
         name: "deploy.apply_layout",
         about: "wipes what the layout gives away, then makes partitions, arrays, groups and filesystems",
@@ -93,4 +114,25 @@ pub static CATALOGUE: [Entry; 6] = [
         arguments: &[],
         kinds: DEPLOY,
     },
+    Entry {
+        name: "raid.create_configuration",
+        about: "the layout is made of these arrays, in the words of Ironic's proposal for deploy templates",
+        priority: 0,
+        core: false,
+        arguments: &[LOGICAL_DISKS, DELETE_CONFIGURATION],
+        kinds: DEPLOY,
+    },
+    Entry {
+        name: "raid.apply_configuration",
+        about: "the same in the words of today's Ironic",
+        priority: 0,
+        core: false,
+        arguments: &[RAID_CONFIG, DELETE_EXISTING],
+        kinds: DEPLOY,
+    },
 ];
+
+/// Names of the core steps, in their order.
+pub fn core() -> impl Iterator<Item = &'static str> {
+    CATALOGUE.iter().filter(|entry| entry.core).map(|entry| entry.name)
+}

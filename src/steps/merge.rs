@@ -8,12 +8,13 @@
 //! * A step that is not a core step may be named more than once, and runs as often.
 
 use super::Entry;
-use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::fmt;
 
 /// A step as a template writes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
     pub interface: String,
@@ -21,7 +22,7 @@ pub struct Wanted {
     #[serde(default)]
     pub args: Map<String, Value>,
     /// The default one where there is none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
 }
 
@@ -31,43 +32,93 @@ pub struct Step {
     pub entry: &'static Entry,
     pub priority: u32,
     pub arguments: Map<String, Value>,
+    /// The templates that have a word in it, by their numbers; none: it is as it always is.
+    pub from: Vec<usize>,
+}
+
+impl Step {
+    /// As it is told.
+    pub fn wanted(&self) -> Wanted {
+        let (interface, step) = self.entry.name.split_once('.').unwrap_or((self.entry.name, ""));
+        let (interface, step) = (interface.to_owned(), step.to_owned());
+        Wanted { interface, step, args: self.arguments.clone(), priority: Some(self.priority) }
+    }
+}
+
+/// What is wrong with a step of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    /// Numbers of the template, and of the step in it.
+    pub template: usize,
+    pub step: usize,
+    /// The argument that it is about.
+    pub argument: Option<String>,
+    pub message: String,
+}
+
+impl Wrong {
+    /// Within the template: `steps[2].args.erase`.
+    pub fn place(&self) -> String {
+        let argument = self.argument.as_ref().map(|name| format!(".args.{name}"));
+        format!("steps[{}]{}", self.step, argument.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "templates[{}].{}: {}", self.template, self.place(), self.message)
+    }
 }
 
 /// The steps of `catalogue` that run without a template, in their order.
 pub fn defaults(catalogue: &'static [Entry]) -> Vec<Step> {
     let steps = catalogue.iter().filter(|entry| entry.priority > 0);
     let mut steps: Vec<Step> =
-        steps.map(|entry| Step { entry, priority: entry.priority, arguments: Map::new() }).collect();
+        steps.map(|entry| Step { entry, priority: entry.priority, arguments: Map::new(), from: Vec::new() }).collect();
     in_order(&mut steps);
     steps
 }
 
-/// What runs with these templates.
+/// What runs with these templates, in the place of `defaults` or beside them.
 ///
 /// # Errors
-/// All that is wrong with them, each with its place: `templates[0][2]`.
-pub fn merge(catalogue: &'static [Entry], templates: &[Vec<Wanted>]) -> Result<Vec<Step>, Vec<Problem>> {
-    let mut problems = Vec::new();
-    let mut steps = defaults(catalogue);
+/// All that is wrong with them.
+pub fn merge(
+    catalogue: &'static [Entry],
+    defaults: Vec<Step>,
+    templates: &[Vec<Wanted>],
+) -> Result<Vec<Step>, Vec<Wrong>> {
+    let mut wrong = Vec::new();
+    let mut steps = defaults;
     let mut named: Vec<Step> = Vec::new();
     for (template, wanted) in templates.iter().enumerate() {
         for (index, wanted) in wanted.iter().enumerate() {
             match step(catalogue, wanted) {
-                Ok(step) => name(&mut named, step, wanted.priority),
-                Err(messages) => {
-                    let place = format!("templates[{template}][{index}]");
-                    problems.extend(messages.into_iter().map(|message| Problem::new(place.clone(), message)));
-                }
+                Ok(step) => name(&mut named, with_default(step, &steps, template), wanted.priority),
+                Err(found) => wrong.extend(found.into_iter().map(|(argument, message)| Wrong {
+                    template,
+                    step: index,
+                    argument,
+                    message,
+                })),
             }
         }
     }
-    if !problems.is_empty() {
-        return Err(problems);
+    if !wrong.is_empty() {
+        return Err(wrong);
     }
     steps.retain(|default| named.iter().all(|step| step.entry != default.entry));
     steps.extend(named.into_iter().filter(|step| step.priority > 0));
     in_order(&mut steps);
     Ok(steps)
+}
+
+/// What the default step is told, as far as the template does not say otherwise.
+fn with_default(mut step: Step, defaults: &[Step], template: usize) -> Step {
+    let default = defaults.iter().find(|default| default.entry == step.entry);
+    let mut arguments = default.map(|default| default.arguments.clone()).unwrap_or_default();
+    arguments.append(&mut step.arguments);
+    Step { arguments, from: vec![template], ..step }
 }
 
 /// Stable: what has one priority stays as it stands.
@@ -81,23 +132,29 @@ fn name(named: &mut Vec<Step>, step: Step, priority: Option<u32>) {
         Some(earlier) => {
             earlier.priority = priority.unwrap_or(earlier.priority);
             earlier.arguments.extend(step.arguments);
+            earlier.from.extend(step.from);
         }
         None => named.push(step),
     }
 }
 
-fn step(catalogue: &'static [Entry], wanted: &Wanted) -> Result<Step, Vec<String>> {
+/// The argument that is wrong, if it is one, and why.
+type Why = (Option<String>, String);
+
+/// One step of a list, as it was told.
+pub(super) fn step(catalogue: &'static [Entry], wanted: &Wanted) -> Result<Step, Vec<Why>> {
     let Wanted { interface, step, args, priority } = wanted;
     let name = format!("{interface}.{step}");
     let Some(entry) = catalogue.iter().find(|entry| entry.name == name) else {
         let known: Vec<&str> = catalogue.iter().map(|entry| entry.name).collect();
-        return Err(vec![format!("there is no step {name}; there are {}", known.join(", "))]);
+        return Err(vec![(None, format!("there is no step {name}; there are {}", known.join(", ")))]);
     };
-    let wrong: Vec<String> = wrong_priority(entry, *priority).into_iter().chain(wrong_arguments(entry, args)).collect();
+    let priority_is = wrong_priority(entry, *priority).map(|why| (None, why));
+    let wrong: Vec<Why> = priority_is.into_iter().chain(wrong_arguments(entry, args)).collect();
     if !wrong.is_empty() {
         return Err(wrong);
     }
-    Ok(Step { entry, priority: priority.unwrap_or(entry.priority), arguments: args.clone() })
+    Ok(Step { entry, priority: priority.unwrap_or(entry.priority), arguments: args.clone(), from: Vec::new() })
 }
 
 fn wrong_priority(entry: &Entry, wanted: Option<u32>) -> Option<String> {
@@ -111,16 +168,16 @@ fn wrong_priority(entry: &Entry, wanted: Option<u32>) -> Option<String> {
     }
 }
 
-fn wrong_arguments(entry: &Entry, args: &Map<String, Value>) -> Vec<String> {
+fn wrong_arguments(entry: &Entry, args: &Map<String, Value>) -> Vec<Why> {
     let check = |(given, value): (&String, &Value)| {
         let Some(argument) = entry.arguments.iter().find(|argument| argument.name == given) else {
             let known: Vec<&str> = entry.arguments.iter().map(|argument| argument.name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Some(format!("{} has no argument {given}; it takes {known}", entry.name));
+            return Some((Some(given.clone()), format!("{} has no argument {given}; it takes {known}", entry.name)));
         };
         let fits = argument.values.is_empty() || value.as_str().is_some_and(|value| argument.values.contains(&value));
-        (!fits)
-            .then(|| format!("{given} of {} must be one of {}, found {value}", entry.name, argument.values.join(", ")))
+        let why = || format!("{given} of {} must be one of {}, found {value}", entry.name, argument.values.join(", "));
+        (!fits).then(|| (Some(given.clone()), why()))
     };
     args.iter().filter_map(check).collect()
 }
@@ -156,8 +213,8 @@ mod tests {
     fn merged(templates: &[&[&str]]) -> Result<String, Vec<String>> {
         let templates: Vec<Vec<Wanted>> =
             templates.iter().map(|template| template.iter().map(|text| wanted(text)).collect()).collect();
-        let steps = merge(&SMALL, &templates)
-            .map_err(|problems| problems.iter().map(Problem::to_string).collect::<Vec<_>>())?;
+        let steps = merge(&SMALL, defaults(&SMALL), &templates)
+            .map_err(|wrong| wrong.iter().map(Wrong::to_string).collect::<Vec<_>>())?;
         let steps = steps.iter().map(|step| {
             let size = step.arguments.get("size").and_then(Value::as_str).map(|size| format!(" {size}"));
             format!("{}={}{}", step.entry.name, step.priority, size.unwrap_or_default())
@@ -194,35 +251,54 @@ mod tests {
         let mut bad =
             vec![wanted("deploy.often"), wanted("deploy.first=80"), wanted("bios.apply=3"), wanted("raid.between")];
         bad[3].args.insert("level".into(), json!(1));
-        let problems = merge(&SMALL, &[Vec::new(), bad]).unwrap_err();
-        let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        let wrong = merge(&SMALL, defaults(&SMALL), &[Vec::new(), bad]).unwrap_err();
+        let lines: Vec<String> = wrong.iter().map(Wrong::to_string).collect();
         assert_eq!(
             lines,
             [
-                "templates[1][0]: deploy.often does not run by default: give it a priority",
-                "templates[1][1]: deploy.first is a core step: its priority is 90, and 0 disables it; found 80",
-                "templates[1][2]: there is no step bios.apply; there are deploy.first, deploy.last, deploy.often, raid.between",
-                "templates[1][3]: raid.between has no argument level; it takes size",
+                "templates[1].steps[0]: deploy.often does not run by default: give it a priority",
+                "templates[1].steps[1]: deploy.first is a core step: its priority is 90, and 0 disables it; found 80",
+                "templates[1].steps[2]: there is no step bios.apply; there are deploy.first, deploy.last, deploy.often, raid.between",
+                "templates[1].steps[3].args.level: raid.between has no argument level; it takes size",
             ]
         );
     }
 
     #[test]
     fn the_own_catalogue_is_in_order_and_has_its_words_for_erasing() {
-        let steps = merge(&CATALOGUE, &[]).unwrap();
+        let merged = |templates: &[Vec<Wanted>]| merge(&CATALOGUE, defaults(&CATALOGUE), templates);
+        let steps = merged(&[]).unwrap();
         let names: Vec<&str> = steps.iter().map(|step| step.entry.name).collect();
-        assert_eq!(names, CATALOGUE.each_ref().map(|entry| entry.name));
+        let run = CATALOGUE.iter().filter(|entry| entry.priority > 0);
+        assert_eq!(names, run.map(|entry| entry.name).collect::<Vec<_>>());
         assert_eq!(Steps::from(steps), Steps::default());
         for erase in [Erase::Quick, Erase::Secure, Erase::None] {
             assert_eq!(Steps::erasing(erase).erase(), erase);
         }
         let mut layout = wanted("deploy.apply_layout");
         layout.args.insert("erase".into(), json!("secure"));
-        assert_eq!(Steps::from(merge(&CATALOGUE, &[vec![layout.clone()]]).unwrap()).erase(), Erase::Secure);
+        assert_eq!(Steps::from(merged(&[vec![layout.clone()]]).unwrap()).erase(), Erase::Secure);
         layout.args.insert("erase".into(), json!("thorough"));
         assert_eq!(
-            merge(&CATALOGUE, &[vec![layout]]).unwrap_err()[0].to_string(),
-            "templates[0][0]: erase of deploy.apply_layout must be one of quick, secure, none, found \"thorough\""
+            merged(&[vec![layout]]).unwrap_err()[0].to_string(),
+            "templates[0].steps[0].args.erase: erase of deploy.apply_layout must be one of quick, secure, none, found \"thorough\""
         );
+    }
+
+    #[test]
+    fn a_step_keeps_what_it_is_told_by_default_and_knows_who_has_a_word_in_it() {
+        let secure = Steps::erasing(Erase::Secure).list;
+        let layout = wanted("deploy.apply_layout");
+        let files = wanted("deploy.write_files");
+        let steps = merge(&CATALOGUE, secure, &[vec![layout.clone()], vec![files, layout]]).unwrap();
+        let from = |name: &str| &steps.iter().find(|step| step.entry.name == name).unwrap().from;
+        assert_eq!((from("deploy.apply_layout"), from("deploy.write_files")), (&vec![0, 1], &vec![1]));
+        assert!(from("deploy.finish").is_empty());
+        let told: Vec<Wanted> = steps.iter().map(Step::wanted).collect();
+        let again = Steps::told(&told);
+        assert_eq!((again.erase(), again.wrong()), (Erase::Secure, &[][..]));
+        assert_eq!(again.list.iter().map(Step::wanted).collect::<Vec<_>>(), told);
+        let bad = Steps::told(&[wanted("deploy.later=7")]);
+        assert!(bad.wrong()[0].starts_with("there is no step deploy.later; there are"), "{:?}", bad.wrong());
     }
 }

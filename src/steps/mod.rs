@@ -5,9 +5,13 @@
 mod catalogue;
 mod merge;
 mod offered;
+#[cfg(any(feature = "desk", feature = "serve"))]
+pub mod template;
+#[cfg(any(feature = "desk", feature = "serve"))]
+pub mod trait_form;
 
-pub use catalogue::{Argument, CATALOGUE, Entry, Kind};
-pub use merge::{Step, Wanted, merge};
+pub use catalogue::{Argument, CATALOGUE, Entry, Kind, MAKE_THE_LAYOUT, core};
+pub use merge::{Step, Wanted, Wrong, merge};
 pub use offered::{OFFERED, Offer, offered};
 
 use serde::{Deserialize, Serialize};
@@ -28,12 +32,16 @@ pub enum Erase {
 
 /// The steps of one run, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Steps(Vec<Step>);
+pub struct Steps {
+    list: Vec<Step>,
+    /// Why a list that was told cannot be run.
+    wrong: Vec<String>,
+}
 
 impl Default for Steps {
     /// What runs where no template says otherwise.
     fn default() -> Steps {
-        Steps(merge::defaults(&CATALOGUE))
+        Steps::from(merge::defaults(&CATALOGUE))
     }
 }
 
@@ -41,19 +49,41 @@ impl Steps {
     /// The default steps, with disks erased that thoroughly.
     pub fn erasing(erase: Erase) -> Steps {
         let mut steps = Steps::default();
-        for step in steps.0.iter_mut().filter(|step| step.entry.name == "deploy.apply_layout") {
+        for step in steps.list.iter_mut().filter(|step| step.entry.name == "deploy.apply_layout") {
             step.arguments.insert("erase".to_owned(), serde_json::json!(erase));
         }
         steps
     }
 
+    /// The whole list, as a control plane has merged it. What is not in it does not run.
+    pub fn told(list: &[Wanted]) -> Steps {
+        let mut steps = Steps { list: Vec::new(), wrong: Vec::new() };
+        for wanted in list {
+            match merge::step(&CATALOGUE, wanted) {
+                Ok(step) => steps.list.push(step),
+                Err(why) => steps.wrong.extend(why.into_iter().map(|(_, message)| message)),
+            }
+        }
+        steps
+    }
+
+    /// Why nothing can be run: all that is wrong with what was told.
+    pub fn wrong(&self) -> &[String] {
+        &self.wrong
+    }
+
+    /// In their order.
+    pub fn list(&self) -> &[Step] {
+        &self.list
+    }
+
     pub fn include(&self, name: &str) -> bool {
-        self.0.iter().any(|step| step.entry.name == name)
+        self.list.iter().any(|step| step.entry.name == name)
     }
 
     /// How thoroughly disks are erased.
     pub fn erase(&self) -> Erase {
-        let values = self.0.iter().filter_map(|step| step.arguments.get("erase"));
+        let values = self.list.iter().filter_map(|step| step.arguments.get("erase"));
         // The merge has refused what is none of them.
         values.filter_map(|value| Erase::deserialize(value).ok()).next_back().unwrap_or_default()
     }
@@ -61,6 +91,6 @@ impl Steps {
 
 impl From<Vec<Step>> for Steps {
     fn from(steps: Vec<Step>) -> Steps {
-        Steps(steps)
+        Steps { list: steps, wrong: Vec::new() }
     }
 }

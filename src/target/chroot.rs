@@ -8,6 +8,7 @@ use crate::storage::busy;
 use crate::storage::mount::{self, Mounts};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -31,6 +32,8 @@ pub struct Chroot<'a> {
     before: Vec<PathBuf>,
     /// Mount points on which device nodes are nothing.
     no_devices: Vec<PathBuf>,
+    /// What programs are told beside the usual, which it goes before.
+    environment: BTreeMap<String, String>,
     say: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -44,7 +47,22 @@ impl<'a> Chroot<'a> {
         let before = busy::mounts_below(root.path());
         mount_special(&mut special, devices, say)?;
         let no_devices = devices::without_devices(busy::mounts_below(root.path()), root.path());
-        Ok(Chroot { root, special, before, no_devices, say })
+        Ok(Chroot { root, special, before, no_devices, environment: BTreeMap::new(), say })
+    }
+
+    /// Programs are told this too.
+    pub fn telling(mut self, environment: &BTreeMap<String, String>) -> Self {
+        self.environment.clone_from(environment);
+        self
+    }
+
+    /// Runs a program in this folder that is told what [`Chroot::telling`] says, and nothing else.
+    ///
+    /// # Errors
+    /// As [`InTree::run`].
+    pub fn run_as_told(&self, program: &str, folder: &str, deadline: Duration) -> Result<Output, CommandError> {
+        let command = Command::new(program).confined(self.root.path(), self.no_devices.clone()).beginning_in(folder);
+        run_watched(command.only_env(&self.environment).deadline(deadline), self.say)
     }
 
     /// Ends what the programs have left running, and unmounts all that was mounted since [`Chroot::open`].
@@ -61,6 +79,8 @@ impl<'a> Chroot<'a> {
 impl InTree for Chroot<'_> {
     fn run(&self, program: &str, args: &[&str], deadline: Duration) -> Result<Output, CommandError> {
         let command = Command::new(program).args(args).confined(self.root.path(), self.no_devices.clone());
+        let command = command.env("PATH", PATH).env("HOME", "/root");
+        let command = self.environment.iter().fold(command, |command, (name, value)| command.env(name, value));
         run_watched(command.deadline(deadline), self.say)
     }
 }
@@ -90,7 +110,7 @@ fn run_watched(command: Command, say: &(dyn Fn(&str) + Sync)) -> Result<Output, 
                 say(&line);
             }
         });
-        let ran = command.env("PATH", PATH).env("HOME", "/root").run_watched(move |line| {
+        let ran = command.run_watched(move |line| {
             // Nobody listens any more: the line came from a leftover of the installer.
             let _ = sender.send(Some(line.to_owned()));
         });

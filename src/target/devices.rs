@@ -12,6 +12,9 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 use sys_mount::MountFlags;
 
 /// Name, major and minor number (Documentation/admin-guide/devices.txt of Linux), mode.
@@ -48,6 +51,53 @@ pub fn mount(special: &mut Mounts, devices: &[DevicePath]) -> Result<()> {
     populate(&dev, Path::new("/dev"), &allowed).context(Phase::Target, what)?;
     let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     special.mount_at("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
+}
+
+/// Between two looks at which partitions there are.
+const LOOKS: Duration = Duration::from_millis(20);
+
+/// Runs what may partition these devices, whose `/dev` is there. Partitions that come get their nodes, a moment later, as by udev; those
+/// that go lose them.
+pub fn following<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T) -> T {
+    let (done, ends) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut shown = BTreeSet::new();
+            while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
+                // A partition may go while it is looked at. The next look sees that.
+                if let Err(error) = renew(dev, devices, &mut shown) {
+                    tracing::debug!("the nodes in {}: {error}", dev.display());
+                }
+            }
+        });
+        let ran = run();
+        drop(done);
+        ran
+    })
+}
+
+/// `shown` are the names of the partitions that were seen last.
+fn renew(dev: &Path, devices: &[DevicePath], shown: &mut BTreeSet<String>) -> Result<()> {
+    let mut there = BTreeSet::new();
+    for device in devices {
+        there.extend(kernel::partitions(device)?.into_iter().map(|partition| partition.name.to_string()));
+    }
+    for gone in shown.difference(&there) {
+        let _ = fs::remove_file(dev.join(gone));
+    }
+    shown.clone_from(&there);
+    for name in there {
+        let path = Path::new("/dev").join(&name);
+        let what = || format!("look at {}", path.display());
+        let number = fs::metadata(&path).context(Phase::Target, what)?.rdev();
+        let copy = dev.join(&name);
+        if fs::metadata(&copy).is_ok_and(|is| is.rdev() == number) {
+            continue;
+        }
+        let _ = fs::remove_file(&copy);
+        node(&copy, SFlag::S_IFBLK, number, 0o660).context(Phase::Target, || format!("make {}", copy.display()))?;
+    }
+    Ok(())
 }
 
 /// Numbers of these devices and of their partitions.

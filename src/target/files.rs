@@ -6,6 +6,7 @@ use crate::plan::{MachineFiles, MakeFilesystem};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -15,13 +16,16 @@ const SECRET: u32 = 0o600;
 /// The filesystems that old images look for in `disk.json`, by label.
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 
-/// Writes `install.yaml`, `userdata` and `disk.json`. The console password is given where somebody reads it there.
+/// Writes `install.yaml`, `userdata`, `disk.json`, and `os-parameters` where there is an OS definition. The console password is given where somebody reads it there.
 ///
 /// # Errors
 /// One of them cannot be written.
 pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, password: &str, now: OffsetDateTime) -> Result<()> {
     let timestamp = now.format(&Rfc3339).context(Phase::Target, || "write the time into install.yaml")?;
     root.write("/etc/metal/install.yaml", SECRET, install_yaml(files, root_uuid, password, &timestamp).as_bytes())?;
+    if let Some(chosen) = &files.assigned.allocation.definition {
+        root.write("/etc/metal/os-parameters", SECRET, for_a_shell(&chosen.environment()).as_bytes())?;
+    }
     root.write("/etc/metal/userdata", SECRET, &userdata(&files.assigned.allocation.user_data))?;
     root.write("/etc/metal/disk.json", SECRET, disk_json(&files.made).to_string().as_bytes())
 }
@@ -53,6 +57,12 @@ fn install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
 }
 
+/// What an OS definition was told, for programs of the installed system.
+fn for_a_shell(environment: &BTreeMap<String, String>) -> String {
+    let told = environment.iter().filter(|(name, _)| name.starts_with("OS_") || name.starts_with("OSP_"));
+    told.map(|(name, value)| format!("{name}='{}'\n", value.replace('\'', "'\\''"))).collect()
+}
+
 /// metal-stack takes it in base64 or plain.
 pub fn userdata(text: &str) -> Vec<u8> {
     STANDARD.decode(text.trim()).unwrap_or_else(|_| text.as_bytes().to_vec())
@@ -72,6 +82,7 @@ fn disk_json(made: &[MakeFilesystem]) -> Value {
 mod tests {
     use super::*;
     use crate::allocation::Allocation;
+    use crate::definition::Chosen;
     use crate::inventory::Nic;
     use crate::layout::Format;
     use crate::plan::Assigned;
@@ -186,5 +197,20 @@ mod tests {
             {"Label": "root", "Filesystem": "ext4", "Properties": {"UUID": "r-uuid"}},
         ]});
         assert_eq!(disk_json(&made()), expected);
+    }
+
+    #[test]
+    fn a_shell_reads_what_the_definition_was_told() {
+        let parameters = [("ns1", "it's $HOME `id`"), ("lines", "one\ntwo")];
+        let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let chosen = Chosen { name: "web".into(), api: 20, parameters, ..Chosen::default() };
+        let text = for_a_shell(&chosen.environment());
+        assert_eq!(
+            text,
+            "OSP_LINES='one\ntwo'\nOSP_NS1='it'\\''s $HOME `id`'\nOS_API_VERSION='20'\nOS_NAME='web'\nOS_VARIANT=''\n"
+        );
+        let script = format!("{text}printf %s \"$OSP_NS1|$OSP_LINES\"");
+        let said = crate::command::Command::new("sh").args(["-c", &script]).run().unwrap();
+        assert_eq!(said.stdout, "it's $HOME `id`|one\ntwo");
     }
 }

@@ -1,6 +1,7 @@
 //! The system in the making: files in its tree, what makes it boot on this machine, its fstab, its marker.
 
 pub mod chroot;
+pub mod create;
 mod devices;
 pub mod files;
 pub mod finish;

@@ -12,7 +12,10 @@ pub fn schema() -> Value {
         "type": ["object", "null"],
         "description": "What the machine is to become; without one it registers and waits.",
         "additionalProperties": false,
-        "required": ["id", "hostname", "image"],
+        "required": ["id", "hostname"],
+        "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
+        "not": {"type": "object", "required": ["image", "os"]},
+        "dependentRequired": {"os_parameters": ["os"]},
         "properties": {
             "id": {
                 "type": "string",
@@ -26,12 +29,25 @@ pub fn schema() -> Value {
                 "description": "Id of a file of images/. A reinstall takes the image of its order.",
                 "examples": ["debian-12.0.20261101"],
             },
+            "os": {
+                "type": ["string"],
+                "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
+                "description": "In place of an image: a folder of os/, an OS definition, and its variant.",
+                "examples": ["web+small"],
+            },
+            "os_parameters": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
+                "description": "What the OS definition is told: KEY=VALUE, and -KEY for what all machines are told otherwise.",
+                "examples": [["track=testing", "-proxy"]],
+            },
             "filesystemlayout": text(
                 "Id of a file of layouts/; without one, the layout whose constraints take the machine's size and the image."
             ),
             "name": text("For people."),
             "project": text("Passed on to the image."),
             "role": text("Passed on to the image."),
+            "requested_traits": list("Some of the machine's traits. A deploy template of that name changes the steps of the installation."),
             "ssh_pub_keys": list("Who may log in, as the image's installer understands it."),
             "user_data": text("For the image: cloud-init, ignition or what else it reads."),
             "console_password": {
@@ -98,6 +114,7 @@ pub fn schema() -> Value {
                 "oneOf": [network(), {"type": "null"}],
                 "description": "How the ramdisk comes up where DHCP does not say it: version 2 of netplan's format.",
             },
+            "traits": list("What can be requested of the machine: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
                 "description": "true, or the reason in words: then no reinstall can be ordered.",
@@ -183,6 +200,17 @@ mod tests {
             ),
             (json!({"id": ID, "ramdisk_network": {"ethernets": {"eth0": {"addresses": ["10.0.0.7/24"]}}}}), true),
             (json!({"id": ID, "ramdisk_network": {"wifis": {}}}), false),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web+small", "os_parameters": ["a=b", "-c_d", "e="]}}),
+                true,
+            ),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web", "image": "i"}}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "we b"}}), false),
+            (json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web", "os_parameters": ["a"]}}), false),
+            (
+                json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "image": "i", "os_parameters": ["a=b"]}}),
+                false,
+            ),
             (json!({}), false),
             (json!({"id": "7"}), false),
             (json!({"id": ID, "mac": []}), false),

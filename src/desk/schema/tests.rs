@@ -418,3 +418,43 @@ fn every_field_is_described() {
         }
     }
 }
+
+#[test]
+fn the_schema_of_templates_says_what_the_reader_says() {
+    use crate::steps::template::Template;
+    let validator = validator(Document::Template);
+    jsonschema::draft202012::meta::validate(&of(Document::Template)).unwrap();
+    let good = parsed(&blocks(include_str!("../../../docs/templates.md"), "yaml")[0]);
+    assert_eq!(problems(&validator, &good), [""; 0]);
+    for (place, value) in [
+        ("/name", json!("mirror")),
+        ("/name", json!("CUSTOM_É")),
+        ("/name", json!(null)),
+        ("/steps", json!([])),
+        ("/steps", json!({})),
+        ("/steps/0", json!({})),
+        ("/steps/0/interface", json!("network")),
+        ("/steps/0/step", json!("")),
+        ("/steps/0/args", json!([])),
+        ("/steps/0/priority", json!(-1)),
+        ("/steps/0/priority", json!(1.5)),
+        ("/steps/0/priority", json!("x")),
+        ("/steps/0/priority", json!("7")),
+        ("/uuid", json!("1")),
+        ("/uuid", json!("1".repeat(32))),
+        ("/uuid", json!(null)),
+        ("/extra", json!({"a": 1})),
+        ("/extra", json!("a")),
+        ("/description", json!("x".repeat(256))),
+        ("/created_at", json!("2026")),
+        ("/traits", json!([])),
+    ] {
+        let mut changed = good.clone();
+        match changed.pointer_mut(place) {
+            Some(there) => *there = value.clone(),
+            None => drop(changed.as_object_mut().unwrap().insert(place[1..].to_owned(), value.clone())),
+        }
+        let is_read = Template::read(&changed.to_string()).is_ok();
+        assert_eq!(problems(&validator, &changed).is_empty(), is_read, "{place} {value}");
+    }
+}

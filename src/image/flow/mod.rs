@@ -40,9 +40,10 @@ pub use stages::{Average, Clock, Stages};
 pub use wire::{Words, add_text};
 
 /// 16 MiB of compressed stream: a head start while the disks are made, and patience with a decoder that is slow for a moment.
-const BUFFERS: usize = 32;
-const BUFFER_BYTES: usize = 512 * 1024;
+/// Each buffer wakes a thread of the worker and one here: few large ones cost less than many small ones.
+const BUFFERS: usize = 16;
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// Between decoder and the last stage: 24 MiB.
-const PLAIN_BUFFERS: usize = 24;
-const PLAIN_BUFFER_BYTES: usize = 1 << 20;
+const PLAIN_BUFFERS: usize = 12;
+const PLAIN_BUFFER_BYTES: usize = 2 << 20;

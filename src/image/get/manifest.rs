@@ -1,5 +1,6 @@
 //! The digests of an image's pieces, so that bytes are verified before they are written.
 
+use crate::contents::Contents;
 use crate::image::flow::{Digest, Kind};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -33,6 +34,9 @@ pub struct Manifest {
     pub digest: Digest,
     /// Length of each piece but the last.
     pub chunk_bytes: u32,
+    /// What of a tree makes a machine boot. Of a disk, and in older manifests, there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<Contents>,
     /// SHA-256 of each piece, in order; hexadecimal in the document.
     #[serde(serialize_with = "write_chunks", deserialize_with = "read_chunks")]
     pub chunks: Vec<[u8; 32]>,
@@ -90,7 +94,7 @@ impl Manifest {
             return Err(io::Error::other(format!("it has {read} bytes, and had {size_bytes} before")));
         }
         let digest = Digest::sha256(whole);
-        Ok(Manifest { version: VERSION, image: None, size_bytes, digest, chunk_bytes, chunks })
+        Ok(Manifest { version: VERSION, image: None, size_bytes, digest, chunk_bytes, chunks, contents: None })
     }
 }
 
@@ -178,6 +182,7 @@ mod tests {
             ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "its chunks[1] is not a SHA-256"),
             ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "its chunks[2] is not a SHA-256"),
             ("image", 12.into(), "invalid type"),
+            ("contents", serde_json::json!({"kernels": "all"}), "invalid type"),
             ("digest", "sha256:0".into(), "has 1 digits"),
             ("digest", format!("sha512:{}", "0a".repeat(64)).into(), "not a sha256"),
         ];

@@ -3,6 +3,7 @@
 use super::manifest::Manifest;
 use super::named::Minimum;
 use super::trust::Keys;
+use crate::contents::Contents;
 use crate::error::{Error, Phase, Result};
 use crate::image::flow::{Digest, Kind};
 use crate::pull::{PullSecret, Secret};
@@ -77,6 +78,11 @@ pub struct Part {
 }
 
 impl Reached {
+    /// What its manifest tells of the tree.
+    pub fn contents(&self) -> Option<&Contents> {
+        self.parts.first()?.manifest.as_ref()?.contents.as_ref()
+    }
+
     /// All parts together; unknown when one is.
     pub fn size_bytes(&self) -> Option<u64> {
         self.parts.iter().map(|part| part.size_bytes).sum()

@@ -52,7 +52,7 @@ fn check_inside(check: &mut Check, place: &str, filesystem: &Filesystem) {
     if matches!(format, Format::Swap | Format::None) {
         let message = format!("{brought}: only what is mounted is listed, and {format} is not");
         check.report(&format!("{place}.format"), message);
-    } else if filesystem.path.is_none() {
+    } else if filesystem.path.is_none() && !filesystem.is_for_seed() {
         check.report(&format!("{place}.path"), format!("{brought}: only what is mounted is listed, give it a path"));
     }
     if !filesystem.createoptions.is_empty() {

@@ -8,6 +8,20 @@ use crate::plan::Finishing;
 
 /// Of an image that is a tree of files.
 pub fn tree(finishing: &Finishing) -> Said {
+    by_way(finishing).and(seed(finishing))
+}
+
+/// Where an image with cloud-init finds its seed, where that is not in the tree.
+fn seed(finishing: &Finishing) -> Option<String> {
+    let condition = match finishing.way {
+        Finish::Auto => "if the image has cloud-init and no installer",
+        Finish::Builtin => "if the image has cloud-init",
+        Finish::Image | Finish::None => return None,
+    };
+    Some(format!("cloud-init's seed on {}, {condition}", short(&finishing.seed.as_ref()?.device)))
+}
+
+fn by_way(finishing: &Finishing) -> Said {
     match finishing.way {
         Finish::Auto => Said::after(
             "/install-go or /install.sh of the image, in a chroot; without one: built in, as the image needs",
@@ -19,7 +33,11 @@ pub fn tree(finishing: &Finishing) -> Said {
 }
 
 /// Of an image that was made for any machine.
-pub fn raw(way: Finish) -> &'static str {
+pub fn raw(finishing: &Finishing) -> Said {
+    Said::after(raw_by_way(finishing.way)).and(seed(finishing))
+}
+
+fn raw_by_way(way: Finish) -> &'static str {
     match way {
         Finish::Auto => {
             "/install-go or /install.sh of the image where it has one; what its boot loader boots is what is booted"

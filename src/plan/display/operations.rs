@@ -6,9 +6,9 @@ use crate::inventory::EraseMethod;
 use crate::layout::Size;
 use crate::plan::sectors::MIB;
 use crate::plan::{
-    ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateVolume, Holder,
-    Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice, Operation, PartitionTable, Rehearsal, TryArray,
-    TryFilesystem, WipeDisk,
+    ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateSystem,
+    CreateVolume, Holder, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice, Operation, PartitionTable,
+    Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::text::seconds;
 use std::collections::BTreeMap;
@@ -44,6 +44,11 @@ impl Said {
 
     pub(super) fn with(self, below: Vec<String>) -> Said {
         Said { below, ..self }
+    }
+
+    pub(super) fn and(mut self, line: Option<String>) -> Said {
+        self.below.extend(line);
+        self
     }
 
     fn before(before: &str) -> Said {
@@ -97,19 +102,25 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
     let alone = |line: String| (None, Said::after(line));
     match operation {
         OfRun::ReachImage { url, .. } => alone(format!("{url} answers, its digest is known")),
+        OfRun::VerifyDefinition { os, parameters, .. } => alone(verify(os, parameters)),
+        OfRun::FindPrograms { os, programs } => alone(format!("create of {os} finds {}", programs.join(", "))),
         OfRun::IdentifyDisk(disk) => (Some(short(&disk.device)), Said::after(": size, serial and WWN as planned")),
         OfRun::LockDisk { device, .. } => (Some(short(device)), Said::after(" read-only")),
         OfRun::UnlockDisk { device, others } => (Some(short(device)), Said::after(writable_again(others))),
         OfRun::Mount(filesystem) => alone(mount(filesystem)),
         OfRun::MountReadOnly(filesystem) => alone(mount(filesystem)),
         OfRun::BurnDisk(disk) => (None, burn_disk(disk)),
+        OfRun::CreateSystem(create) => (None, create_system(create)),
         OfRun::GrowFilesystem(mount) => {
             alone(format!("{}: {} as large as its partition", short(&mount.device), mount.format))
         }
         OfRun::BurnImage { name, hidden, merged, .. } => (None, burn(name, hidden, merged)),
-        OfRun::WriteMachineFiles { .. } => alone("/etc/metal/install.yaml, userdata, disk.json".to_owned()),
+        OfRun::WriteMachineFiles { files } => {
+            let more = if files.assigned.allocation.definition.is_some() { ", os-parameters" } else { "" };
+            alone(format!("/etc/metal/install.yaml, userdata, disk.json{more}"))
+        }
         OfRun::Finish(finishing) => (None, finish::tree(finishing)),
-        OfRun::AdaptImage(finishing) => alone(finish::raw(finishing.way).to_owned()),
+        OfRun::AdaptImage(finishing) => (None, finish::raw(finishing)),
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
@@ -124,6 +135,14 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::FlushDisks { disks } => alone(format!("flush {}", listed(disks))),
         OfRun::Report(_) => alone("acknowledged by the control plane".to_owned()),
         OfRun::Kexec => alone("into the installed system".to_owned()),
+    }
+}
+
+/// `verify of web+small says yes to ns1, track`.
+fn verify(os: &str, parameters: &[String]) -> String {
+    match parameters {
+        [] => format!("verify of {os} says yes"),
+        some => format!("verify of {os} says yes to {}", some.join(", ")),
     }
 }
 
@@ -199,18 +218,32 @@ fn prove_kept(kept: &[Kept]) -> Said {
 }
 
 fn burn_disk(burn: &BurnDisk) -> Said {
-    let BurnDisk { name, device, grow, filesystems, .. } = burn;
-    let number = |number: &u32| short(&device.partition(*number)).to_owned();
-    let grow = grow.as_ref().map(|grow| format!(", grow {}", number(grow))).unwrap_or_default();
-    let brought = filesystems.iter().map(|is| {
-        let label = is.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-        format!("{} must be {}{label}", short(&is.device), is.format)
-    });
     let held_back = "its first MiB last of all, when the digest is good".to_owned();
     Said {
-        below: std::iter::once(held_back).chain(brought).collect(),
-        ..Said::after(format!("{name} onto {}{grow}", short(device)))
+        below: std::iter::once(held_back).chain(brought(burn)).collect(),
+        ..Said::after(format!("{} onto {}{}", burn.name, short(&burn.device), growing(burn)))
     }
+}
+
+fn create_system(create: &CreateSystem) -> Said {
+    let CreateSystem { os, disks, onto, .. } = create;
+    let given = format!("it may write {}, and gets no other disk", listed(disks));
+    Said {
+        below: std::iter::once(given).chain(brought(onto)).collect(),
+        ..Said::after(format!("create of {os} onto {}{}", short(&onto.device), growing(onto)))
+    }
+}
+
+fn growing(burn: &BurnDisk) -> String {
+    let number = |number: u32| short(&burn.device.partition(number)).to_owned();
+    burn.grow.map(|grow| format!(", grow {}", number(grow))).unwrap_or_default()
+}
+
+fn brought(burn: &BurnDisk) -> impl Iterator<Item = String> {
+    burn.filesystems.iter().map(|is| {
+        let label = is.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+        format!("{} must be {}{label}", short(&is.device), is.format)
+    })
 }
 
 fn burn(name: &str, hidden: &[String], merged: &[String]) -> Said {

@@ -1,14 +1,15 @@
 //! A template that disables steps.
 
 use super::*;
-use crate::steps::{CATALOGUE, Wanted, merge};
+use crate::steps::{CATALOGUE, Steps, Wanted, merge};
 
 fn disabled(names: &[&str]) -> Result<Plan, Box<Refusal>> {
     let wanted = |name: &&str| {
         let (interface, step) = name.split_once('.').unwrap();
         Wanted { interface: interface.into(), step: step.into(), priority: Some(0), ..Wanted::default() }
     };
-    let steps = merge(&CATALOGUE, &[names.iter().map(wanted).collect()]).unwrap();
+    let defaults = Steps::default().list().to_vec();
+    let steps = merge(&CATALOGUE, defaults, &[names.iter().map(wanted).collect()]).unwrap();
     let request = Request {
         mode: Mode::Install,
         steps: steps.into(),

@@ -74,12 +74,15 @@ fn on_device(operation: &OnDevice) -> Effect<'_> {
     }
 }
 
+fn brought_by(burn: &BurnDisk) -> Vec<(DevicePath, Vec<&DevicePath>)> {
+    burn.filesystems.iter().map(|is| (is.device.clone(), vec![&burn.device])).collect()
+}
+
 fn of_run(operation: &OfRun) -> Effect<'_> {
     match operation {
-        OfRun::BurnDisk(burn) => {
-            let partitions = burn.filesystems.iter().map(|is| (is.device.clone(), vec![&burn.device]));
-            Effect { brought: partitions.collect(), ..destroying([&burn.device]) }
-        }
+        OfRun::BurnDisk(burn) => Effect { brought: brought_by(burn), ..destroying([&burn.device]) },
+        // It gets the nodes of these.
+        OfRun::CreateSystem(create) => Effect { brought: brought_by(&create.onto), ..destroying(&create.disks) },
         // The image's own program gets the nodes of these, and may write a boot loader anywhere on them.
         OfRun::Finish(finishing) | OfRun::AdaptImage(finishing) => destroying(&finishing.devices),
         // More than files are written: what is kept must keep its size.
@@ -100,6 +103,8 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::WriteMarker(_) => Effect::default(),
         // Nothing is written, or only what was to be written anyway.
         OfRun::ReachImage { .. }
+        | OfRun::VerifyDefinition { .. }
+        | OfRun::FindPrograms { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::LockDisk { .. }
         | OfRun::UnlockDisk { .. }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::allocation::{Allocation, Finish};
+use crate::contents::Contents;
 use crate::device::{DevicePath, LayoutPath};
 use crate::inventory::Firmware;
 use crate::layout::{LogicalVolume, Raid, RaidLevel, VolumeGroup};
@@ -81,6 +82,81 @@ fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
     }
     for layout in [layout(), mirrored("1.0"), mirrored("0.90")] {
         assert_eq!(finished(&layout, Firmware::Uefi, &by(Finish::Builtin)).unwrap().warnings, Vec::<String>::new());
+    }
+}
+
+/// A tree with all that it needs.
+fn contents() -> Contents {
+    let some = |path: &str| Some(path.to_owned());
+    Contents {
+        kernels: vec!["/boot/vmlinuz-6.1".to_owned()],
+        init: some("/sbin/init"),
+        installer: None,
+        grub_bios: some("/usr/lib/grub/i386-pc"),
+        user_data: vec!["/usr/bin/cloud-init".to_owned()],
+    }
+}
+
+#[test]
+fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
+    let with = |finish: Finish, contents: Contents| {
+        let image = crate::allocation::Image { contents: Some(contents), ..Default::default() };
+        Allocation { image, ..by(finish) }
+    };
+    let bare = Contents::default();
+    let no_init = Contents { init: None, ..contents() };
+    let installer = Contents { installer: Some("/install.sh".to_owned()), ..Contents::default() };
+    let (uefi, bios) = (Firmware::Uefi, Firmware::Bios);
+    for (finish, firmware, contents, wrong) in [
+        (Finish::Builtin, uefi, contents(), &[][..]),
+        (Finish::Builtin, bios, contents(), &[]),
+        (Finish::Builtin, uefi, bare.clone(), &["no kernel in /boot", "no init such as /sbin/init"]),
+        (Finish::Builtin, bios, bare.clone(), &["no kernel", "no init", "no GRUB for BIOS"]),
+        (Finish::Builtin, uefi, installer.clone(), &["no kernel", "no init"]),
+        (Finish::Auto, uefi, no_init, &["no init"]),
+        (Finish::Auto, bios, installer.clone(), &[]),
+        (Finish::Image, bios, installer, &[]),
+        (Finish::Image, uefi, contents(), &["no installer, and `finish: image` wants one"]),
+        (Finish::None, bios, bare.clone(), &[]),
+    ] {
+        let made = finished(&layout(), firmware, &with(finish, contents));
+        if wrong.is_empty() {
+            assert_eq!(made.unwrap().warnings, Vec::<String>::new(), "{finish:?}");
+            continue;
+        }
+        let said = reasons(made);
+        assert_eq!(said.len(), wrong.len(), "{said:?}");
+        for (said, wrong) in said.iter().zip(wrong) {
+            assert!(said.starts_with(&format!("allocation.image: by its manifest the image has {wrong}")), "{said}");
+        }
+    }
+    // Where a reinstall keeps /boot, the kernel may lie there.
+    let mut own_boot = layout();
+    own_boot.filesystems[0].path = Some("/boot".to_owned());
+    let without = Contents { kernels: Vec::new(), ..contents() };
+    for (mode, is_refused) in [(Mode::Install, true), (Mode::Reinstall, false)] {
+        let assigned = Assigned { allocation: with(Finish::Builtin, without.clone()), ..Assigned::default() };
+        let request = Request { mode, steps: Steps::default(), subject: subject(), assigned, claim: None };
+        let needs = Needs::of(&own_boot, &machine(), &request).unwrap();
+        assert_eq!(!needs.judge(&without).refused.is_empty(), is_refused);
+    }
+}
+
+#[test]
+fn user_data_that_nobody_will_read_is_said_before_the_first_write() {
+    let image = |contents: Contents| crate::allocation::Image { contents: Some(contents), ..Default::default() };
+    let nobody = Contents { user_data: Vec::new(), ..contents() };
+    for (finish, contents, user_data, is_said) in [
+        (Finish::Builtin, nobody.clone(), "#cloud-config\n", true),
+        (Finish::Auto, nobody.clone(), "#cloud-config\n", true),
+        (Finish::Builtin, nobody.clone(), " \n", false),
+        (Finish::Builtin, contents(), "#cloud-config\n", false),
+        (Finish::None, nobody, "#cloud-config\n", false),
+    ] {
+        let allocation = Allocation { image: image(contents), user_data: user_data.into(), ..by(finish) };
+        let warnings = finished(&layout(), Firmware::Uefi, &allocation).unwrap().warnings;
+        assert_eq!(warnings.len(), usize::from(is_said), "{warnings:?}");
+        assert!(warnings.iter().all(|warning| warning.contains("neither cloud-init nor Ignition")), "{warnings:?}");
     }
 }
 

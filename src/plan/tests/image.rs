@@ -7,7 +7,7 @@ use crate::inventory::Stacked;
 use std::collections::BTreeMap;
 
 /// The image on sda, data on sdb, which a reinstall keeps.
-fn raw() -> Layout {
+pub(super) fn raw() -> Layout {
     let mut layout = layout();
     layout.id = "raw".to_owned();
     layout.disks[0].partitions.clear();
@@ -55,6 +55,45 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     let [Operation::Run(OfRun::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
     assert_eq!(finishing.devices, ["/dev/sda", "/dev/sdb"]);
     assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
+}
+
+/// The image's own third partition, and one that the layout makes on another disk.
+#[test]
+fn a_seed_has_a_partition_where_the_layout_names_one() {
+    let seed = |device: &str| Filesystem { path: None, ..filesystem("", device, Format::Vfat, "cidata") };
+    let mut own = raw();
+    own.filesystems.push(seed("/dev/sda3"));
+    let mut beside = raw();
+    beside.disks[1].wipeonreinstall = true;
+    beside.disks[1].partitions =
+        vec![partition(1, "seed", 8, PartitionKind::Linux), partition(2, "srv", 0, PartitionKind::Linux)];
+    beside.filesystems.iter_mut().filter(|is| is.device == "/dev/sdb1").for_each(|srv| srv.device = "/dev/sdb2".into());
+    beside.filesystems.push(seed("/dev/sdb1"));
+    for (layout, device, name) in [(&own, "/dev/sda3", "raw-seed"), (&beside, "/dev/sdb1", "raw-seed-beside")] {
+        assert_eq!(crate::layout::validate(layout), []);
+        let plan = make(layout, &machine(), Mode::Install).unwrap();
+        assert_printed(name, &plan);
+        let adapt = operations(&plan, StageName::TargetInstaller);
+        let [Operation::Run(OfRun::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+        assert_eq!(finishing.seed, Some(Seed { device: device.into(), path: None }));
+    }
+    // What a reinstall keeps is written where it is mounted, and nowhere else.
+    let mut kept = beside.clone();
+    kept.disks[1].wipeonreinstall = false;
+    let installed = after(&make(&kept, &machine(), Mode::Install).unwrap(), machine());
+    let finished = |layout: &Layout| {
+        let plan = make(layout, &installed, Mode::Reinstall).unwrap();
+        let adapt = operations(&plan, StageName::TargetInstaller);
+        let [Operation::Run(OfRun::AdaptImage(finishing))] = &adapt[..] else { panic!("{adapt:?}") };
+        finishing.seed.clone()
+    };
+    assert_eq!(finished(&kept), None);
+    kept.filesystems.last_mut().unwrap().path = Some("/seed".to_owned());
+    assert_eq!(finished(&kept), Some(Seed { device: "/dev/sdb1".into(), path: Some("/seed".to_owned()) }));
+    // Of what the image brings only that is listed without being mounted.
+    let mut other = own.clone();
+    other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
+    assert!(crate::layout::validate(&other)[0].message.contains("only what is mounted is listed"));
 }
 
 #[test]

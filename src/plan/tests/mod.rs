@@ -10,6 +10,7 @@ mod already;
 mod begun;
 mod blankness;
 mod copies;
+mod defining;
 mod degraded;
 mod disabled;
 mod drawn;

@@ -85,9 +85,15 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
     let verdict = |device: &DevicePath| verdict(&inventory.disk(device.as_str()).unwrap().name);
     match operation {
         OfRun::BurnDisk(burn) => assert_burn(burn, inventory.disk(burn.device.as_str()).unwrap()),
+        OfRun::CreateSystem(create) => {
+            assert!(create.disks.iter().all(|disk| is_made(verdict(disk))), "{operation:?}");
+            assert_burn(&create.onto, inventory.disk(create.onto.device.as_str()).unwrap());
+        }
         OfRun::LockDisk { device, .. } => assert!(!is_made(verdict(device)), "{operation:?}"),
         OfRun::UnlockDisk { device, .. } => assert_eq!(verdict(device), Verdict::Keep, "{operation:?}"),
         OfRun::ReachImage { .. }
+        | OfRun::VerifyDefinition { .. }
+        | OfRun::FindPrograms { .. }
         | OfRun::IdentifyDisk(_)
         | OfRun::Rehearse(_)
         | OfRun::TellPointOfNoReturn { .. }

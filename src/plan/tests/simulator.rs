@@ -30,7 +30,11 @@ pub fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
 /// What the root filesystem is known by once the plan has been executed.
 pub fn root_uuid(plan: &Plan) -> String {
     let root = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
-        let Operation::Run(OfRun::BurnDisk(burn)) = operation else { return None };
+        let burn = match operation {
+            Operation::Run(OfRun::BurnDisk(burn)) => burn,
+            Operation::Run(OfRun::CreateSystem(create)) => &create.onto,
+            _ => return None,
+        };
         burn.filesystems.iter().find(|is| is.path == "/")
     });
     root.map_or_else(|| plan.root_uuid.clone(), |is| brought_uuid(is.number))
@@ -79,6 +83,7 @@ impl Machine {
     fn of_run(&mut self, operation: &OfRun) {
         match operation {
             OfRun::BurnDisk(burn) => self.burn_disk(burn),
+            OfRun::CreateSystem(create) => self.burn_disk(&create.onto),
             OfRun::Rehearse(rehearsal) => {
                 let before = self.0.clone();
                 let operations = rehearsal.operations.iter().cloned().map(Operation::from);
@@ -91,6 +96,8 @@ impl Machine {
             }
             // These change nothing that an inventory shows.
             OfRun::ReachImage { .. }
+            | OfRun::VerifyDefinition { .. }
+            | OfRun::FindPrograms { .. }
             | OfRun::IdentifyDisk(_)
             | OfRun::LockDisk { .. }
             | OfRun::UnlockDisk { .. }

@@ -7,6 +7,7 @@ use crate::inventory::Firmware;
 use crate::layout::{Format, LvmType, RaidLevel};
 use crate::network::Network;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// All that is needed to make the image boot on this machine, and its owner able to log in.
@@ -28,10 +29,25 @@ pub struct Finishing {
     /// The disks below `/boot`, or below `/`: where a BIOS finds a boot loader.
     pub boot_disks: Vec<DevicePath>,
     pub fstab: Vec<FstabEntry>,
+    /// Where cloud-init's seed comes to lie; without it, in the tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Seed>,
     pub network: WantedNetwork,
+    /// What the image's installer is told of its OS definition, and of the machine in that one's words.
+    #[serde(skip)]
+    pub environment: BTreeMap<String, String>,
     /// The allocation with its passwords and keys, and what else the installed system is told.
     #[serde(skip)]
     pub files: Box<MachineFiles>,
+}
+
+/// A filesystem for cloud-init's seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Seed {
+    pub device: DevicePath,
+    /// Where it is mounted in the target, if it is.
+    #[serde(with = "crate::empty")]
+    pub path: Option<String>,
 }
 
 /// What the network of the installed system is to be.

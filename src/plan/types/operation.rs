@@ -2,15 +2,16 @@
 //!
 //! There is no catch-all arm where operations are told apart: a new one does not compile until every place has an answer.
 
-use super::Extents;
 use super::{
-    BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Finishing,
-    FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal, TryArray,
-    TryFilesystem, WipeDisk,
+    BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateSystem, CreateVolume, DiskIdentity,
+    Finishing, FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal,
+    TryArray, TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
+use crate::definition::Chosen;
 use crate::device::DevicePath;
 use crate::marker::{MarkedDisk, Marker};
+use crate::plan::{Extents, Needs};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -110,6 +111,24 @@ pub enum OfRun {
         /// The disk that takes a raw image. An image that is not made for it is refused here.
         #[serde(skip)]
         onto: Option<BurnDisk>,
+        /// What a tree has to have. One that has it not, by its manifest, is refused here.
+        #[serde(skip)]
+        needs: Option<Needs>,
+    },
+    /// Ask the `verify` of the image's OS definition whether it can be installed so. It runs in a sandbox, without disks and network.
+    VerifyDefinition {
+        /// With its variant.
+        os: String,
+        /// Names of those that are set. Their values may be secrets.
+        parameters: Vec<String>,
+        #[serde(skip)]
+        chosen: Box<Chosen>,
+    },
+    /// Look in the ramdisk for what the `create` of the OS definition needs.
+    FindPrograms {
+        /// With its variant.
+        os: String,
+        programs: Vec<String>,
     },
     /// Check that the device is still the disk that the plan was made for, because device names move. Keep it open.
     IdentifyDisk(DiskIdentity),
@@ -144,6 +163,8 @@ pub enum OfRun {
     MountReadOnly(MountFilesystem),
     /// Write a raw image onto a disk, fit its partition table to it, and find in it what the layout expects.
     BurnDisk(BurnDisk),
+    /// Run the `create` of the OS definition in place of writing a raw image; the rest is the same.
+    CreateSystem(Box<CreateSystem>),
     /// Make a mounted filesystem as large as its partition.
     GrowFilesystem(MountFilesystem),
     /// Stream the image below the mounted root.

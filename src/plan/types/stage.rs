@@ -43,6 +43,7 @@ macro_rules! stages {
 
 stages! {
     ImageReach = "image.reach",
+    DefinitionVerify = "definition.verify",
     StorageIdentify = "storage.identify",
     StorageLock = "storage.lock",
     StorageRelease = "storage.release",
@@ -122,6 +123,7 @@ impl StageName {
     fn nature(self) -> Nature {
         let (destructive, side_by_side, leaves) = match self {
             StageName::ImageReach
+            | StageName::DefinitionVerify
             | StageName::StorageIdentify
             | StageName::StorageLock
             | StageName::StorageRelease

@@ -12,11 +12,12 @@ const LONGEST_BYTES: usize = 768;
 
 /// A line for each problem of the field `name`.
 pub fn problems(name: &str, node: &Node) -> Vec<String> {
-    let line = |problem: Problem| {
-        let within = if problem.place.is_empty() { String::new() } else { format!(".{}", problem.place) };
-        format!("{}{name}{within}: {}", place(locate(node, "", &problem.place)), problem.message)
-    };
-    Network::read(&json(node)).err().into_iter().flatten().map(line).collect()
+    Network::read(&json(node)).err().into_iter().flatten().map(|problem| line(name, node, &problem)).collect()
+}
+
+pub(super) fn line(name: &str, node: &Node, problem: &Problem) -> String {
+    let within = if problem.place.is_empty() { String::new() } else { format!(".{}", problem.place) };
+    format!("{}{name}{within}: {}", place(locate(node, "", &problem.place)), problem.message)
 }
 
 /// As `drophammer.network=` has it.

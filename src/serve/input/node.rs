@@ -1,9 +1,10 @@
 //! A YAML document of the operator, with the place of each value: read, taken apart, and what is said of a misspelt name.
 
-use crate::yaml;
+use crate::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+
+pub use crate::yaml::json;
 
 /// The document of a file.
 pub fn parse(text: &str) -> Result<Node, String> {
@@ -27,10 +28,6 @@ fn drop_nulls(node: &mut Node) {
         Node::Sequence(sequence) => sequence.iter_mut().for_each(drop_nulls),
         Node::Scalar(_) => {}
     }
-}
-
-fn is_null(node: &Node) -> bool {
-    node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
 }
 
 /// The document as a type; an error has its place in front.
@@ -73,25 +70,4 @@ pub fn at(value: &Spanned<String>, message: &str) -> String {
 /// The value of a field.
 pub fn field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     node.as_mapping()?.get_node(name)
-}
-
-/// The value as JSON.
-pub fn json(node: &Node) -> Value {
-    match node {
-        Node::Mapping(mapping) => mapping.iter().map(|(key, value)| (key.as_str().to_owned(), json(value))).collect(),
-        Node::Sequence(sequence) => sequence.iter().map(json).collect(),
-        Node::Scalar(scalar) if is_null(node) || !scalar.may_coerce() => {
-            if is_null(node) {
-                Value::Null
-            } else {
-                Value::from(scalar.as_str())
-            }
-        }
-        Node::Scalar(scalar) => match scalar.as_str() {
-            "true" => Value::Bool(true),
-            "false" => Value::Bool(false),
-            // Only what JSON would write the same way is a number: 007 and 1_000 are words.
-            text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
-        },
-    }
 }

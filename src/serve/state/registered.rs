@@ -3,7 +3,8 @@
 use super::{Hash, State, json, now};
 use crate::control::wire::Register;
 use crate::error::Result;
-use rusqlite::{OptionalExtension, Transaction, params};
+use crate::inventory::Inventory;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// What is kept of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,16 +44,41 @@ impl State {
     /// The database's.
     pub async fn registered(&self, machine: &str) -> Result<Option<Registered>> {
         let machine = machine.to_owned();
-        self.run(move |connection| {
-            let select = "SELECT registered, registered_at, begun_since IS NOT NULL FROM machines
-                 WHERE id = ?1 AND registered IS NOT NULL";
-            let registered = connection.query_row(select, [machine], |row| {
-                Ok(Registered { document: row.get(0)?, time: row.get(1)?, has_begun_since: row.get(2)? })
-            });
-            registered.optional()
-        })
-        .await
+        self.run(move |connection| read(connection, &machine)).await
     }
+
+    /// The inventory of the last registration, where there is one that this version understands.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn inventory(&self, machine: &str) -> Result<Option<Inventory>> {
+        Ok(self.registered(machine).await?.and_then(|registered| registered.inventory()))
+    }
+
+    /// [`State::inventory`] for threads.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn inventory_blocking(&self, machine: &str) -> Result<Option<Inventory>> {
+        let machine = machine.to_owned();
+        let registered = self.run_blocking(move |connection| read(connection, &machine))?;
+        Ok(registered.and_then(|registered| registered.inventory()))
+    }
+}
+
+impl Registered {
+    fn inventory(&self) -> Option<Inventory> {
+        serde_json::from_str::<Register>(&self.document).ok()?.inventory
+    }
+}
+
+fn read(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Registered>> {
+    let select = "SELECT registered, registered_at, begun_since IS NOT NULL FROM machines
+         WHERE id = ?1 AND registered IS NOT NULL";
+    let registered = connection.query_row(select, [machine], |row| {
+        Ok(Registered { document: row.get(0)?, time: row.get(1)?, has_begun_since: row.get(2)? })
+    });
+    registered.optional()
 }
 
 /// The machine of this boot destroys now. Its registered inventory is no longer true, nor is a marker that it waits with.

@@ -2,6 +2,7 @@
 
 use super::{Hash, State, now, strangers};
 use crate::error::Result;
+use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -36,6 +37,8 @@ pub struct Standing {
     pub elsewhere: Option<String>,
     /// Ids that the machine had before.
     pub former: Vec<String>,
+    /// What the machine has registered, where its layout is made of that.
+    pub inventory: Option<Inventory>,
 }
 
 impl Standing {

@@ -127,7 +127,7 @@ async fn files_with_range_and_etag() {
         "/operator.token",
         "/boot/../operator.token",
         "/machines/one.yaml",
-        "/",
+        "/deploy-templates/one.yaml",
     ];
     for path in not_there {
         let answer = server.ask("GET", path, &[], "").await;

@@ -32,6 +32,31 @@ async fn an_order_taken_back_in_the_ramdisk_leaves_nothing_to_install() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_manifest_tells_of_the_tree_is_given_on() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    let image = server.allocated(ONE, &token).await.allocation.unwrap().image;
+    assert_eq!(image.contents, None);
+    let file = "images/deb/debian 12.tar.zst.manifest";
+    let manifest =
+        |digest: &str| json!({"version": 1, "digest": digest, "contents": {"init": "/sbin/init"}}).to_string();
+    server.write(file, &manifest("sha256:0a"));
+    server.heard("debian 12.tar.zst.manifest is not used: it is about an image with the digest sha256:0a").await;
+    server.write(file, &manifest(&image.digest.unwrap()));
+    // A new look makes a new picture, which the next one who asks is given.
+    let given = async {
+        loop {
+            match server.allocated(ONE, &token).await.allocation.unwrap().image.contents {
+                Some(contents) => break contents,
+                None => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+            }
+        }
+    };
+    let contents = tokio::time::timeout(PATIENCE, given).await.unwrap();
+    assert_eq!((contents.init.as_deref(), contents.kernels.len()), (Some("/sbin/init"), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_misses_an_image_is_not_told_to_take_the_order_back() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;

@@ -6,6 +6,7 @@ mod boot;
 mod choice;
 mod connections;
 mod database;
+mod defined;
 mod files;
 mod given;
 mod held;
@@ -16,6 +17,7 @@ mod operator;
 mod preview;
 mod reinstall;
 mod renamed;
+mod templates;
 mod tls;
 mod unread;
 

@@ -23,6 +23,27 @@ fn expected(number: u32, format: Format, label: Option<&str>) -> ExpectedFilesys
 }
 
 #[test]
+fn the_partition_that_the_image_has_for_a_seed_is_found() {
+    let mut table = table();
+    assert_eq!(seed_in(&"/dev/nvme0n1".into(), &table), None);
+    table.partitions[2].signatures = vec![signature("vfat", "CIDATA")];
+    let found = Seed { device: "/dev/nvme0n1p3".into(), path: None };
+    assert_eq!(seed_in(&"/dev/nvme0n1".into(), &table), Some(found));
+    // What is read-only for everybody, or no filesystem, takes no seed.
+    for kind in ["iso9660", "ext4"] {
+        table.partitions[2].signatures = vec![signature(kind, "cidata")];
+        assert_eq!(seed_in(&"/dev/sda".into(), &table), None, "{kind}");
+    }
+    // mkfs.vfat leaves small letters, and the layout may have them large.
+    table.partitions[2].signatures = vec![signature("vfat", "cidata")];
+    let wanted = ExpectedFilesystem { path: String::new(), ..expected(3, Format::Vfat, Some("CIDATA")) };
+    assert_eq!(brought(&"/dev/sda".into(), &wanted, &table).unwrap(), "uuid-vfat");
+    table.partitions[2].signatures.clear();
+    let error = brought(&"/dev/sda".into(), &wanted, &table).unwrap_err().to_string();
+    assert!(error.starts_with("cloud-init's seed is to be on /dev/sda3, but vfat \"CIDATA\" was expected"), "{error}");
+}
+
+#[test]
 fn what_the_image_brings_is_what_the_layout_says() {
     for (number, format, label, uuid) in [
         (2, Format::Ext4, None, "uuid-ext4"),

@@ -4,6 +4,7 @@ use crate::gpt::tests::crowded;
 use crate::gpt::tests::mutated::{Mutated, mutated};
 use crate::storage::loopdev::LoopDevice;
 use std::fs;
+use std::time::Duration;
 use tempfile::NamedTempFile;
 
 /// A disk image of so many MiB, made by sfdisk.
@@ -196,6 +197,18 @@ fn disk(mib: u64, sector: u32, script: &str) -> LoopDevice {
     large
 }
 
+/// A test that starts a program beside this one hands it our descriptors, until it is another program: so long the disk is in use.
+fn make_ext4(partition: &DevicePath) {
+    let make = || Command::new("mkfs.ext4").args(["-q", partition.as_str()]).run();
+    for _ in 0..100 {
+        match make() {
+            Err(error) if error.to_string().contains("in use") => std::thread::sleep(Duration::from_millis(50)),
+            other => return drop(other.unwrap()),
+        }
+    }
+    make().unwrap();
+}
+
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
@@ -203,7 +216,7 @@ fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
     for (sector, script) in [(512, GPT), (4096, large)] {
         let disk = disk(64, sector, script);
         fit(disk.path(), None).unwrap();
-        Command::new("mkfs.ext4").args(["-q", disk.partition(5).as_str()]).run().unwrap();
+        make_ext4(&disk.partition(5));
         let table = fit(disk.path(), Some(5)).unwrap().unwrap();
         let check = Command::new("sgdisk").args(["-v", disk.path().as_str()]).run().unwrap().stdout;
         assert!(check.contains("No problems found"), "{check}");

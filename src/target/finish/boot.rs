@@ -70,6 +70,10 @@ pub struct BootWants {
     pub arguments: Vec<String>,
     /// `ID` of os-release.
     pub system: String,
+    /// What boot-info.yaml calls its boot loader.
+    pub bootloader_id: String,
+    /// The tree's boot loader is the image's own business.
+    pub keeps_loader: bool,
     /// Where the tree's mdadm looks for its arrays.
     pub mdadm_conf: String,
 }
@@ -98,7 +102,7 @@ pub(super) struct Start<'a> {
 #[derive(Debug)]
 pub struct Bootable {
     kernel: Kernel,
-    loader: Loader,
+    loader: Option<Loader>,
 }
 
 /// Looks for all that must be in the tree, before anything is made of it.
@@ -107,7 +111,7 @@ pub struct Bootable {
 /// There is no kernel, no init or no boot loader for this firmware: with the places that were looked at.
 pub fn look(root: &Root, wants: &BootWants, say: &dyn Fn(&str)) -> Result<Bootable> {
     kernel::require_init(root)?;
-    let loader = loader::choose(root, wants)?;
+    let loader = (!wants.keeps_loader).then(|| loader::choose(root, wants)).transpose()?;
     Ok(Bootable { kernel: kernel::find(root, say)?, loader })
 }
 
@@ -126,9 +130,10 @@ pub fn boot(
     let is_dracut = initramfs::ensure(root, wants, &kernel, run, say)?;
     let line = command_line::make(root, wants, &kernel, is_dracut)?;
     let (whole, own) = (line.whole(), line.own());
-    let entries = loader::install(loader, &Start { root, wants, run, say, kernel: &kernel, line: &whole, own: &own })?;
-    let info =
-        BootInfo { kernel: kernel.image, initrd: kernel.initrd, cmdline: whole, bootloader_id: wants.system.clone() };
+    let start = Start { root, wants, run, say, kernel: &kernel, line: &whole, own: &own };
+    let entries = loader.map(|loader| loader::install(loader, &start)).transpose()?.unwrap_or_default();
+    let bootloader_id = wants.bootloader_id.clone();
+    let info = BootInfo { kernel: kernel.image, initrd: kernel.initrd, cmdline: whole, bootloader_id };
     Ok(Booting { info, entries })
 }
 
@@ -149,6 +154,8 @@ pub(super) mod tests {
             consoles: ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec(),
             arguments: vec!["last=1".into()],
             system: "debian".into(),
+            bootloader_id: "debian".into(),
+            keeps_loader: false,
             mdadm_conf: "/etc/mdadm/mdadm.conf".into(),
         }
     }

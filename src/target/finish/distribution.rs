@@ -73,6 +73,20 @@ pub struct Distribution {
 }
 
 impl Distribution {
+    /// As the image wants to be treated, where it says so.
+    pub fn named(root: &Root, name: Option<&str>) -> Distribution {
+        let found = Distribution::of(root);
+        let Some(name) = name.filter(|name| *name != found.id) else { return found };
+        match FAMILIES.iter().find(|family| family.ids.contains(&name)) {
+            Some(family) => Distribution { id: name.to_owned(), family, doubt: None, ..found },
+            None => {
+                let doubt =
+                    format!("the image wants to be treated as {name}, which is no distribution that drophammer knows");
+                Distribution { doubt: Some(doubt), ..found }
+            }
+        }
+    }
+
     pub fn of(root: &Root) -> Distribution {
         let text = OS_RELEASE.into_iter().find_map(|path| root.read(path).ok());
         let (id, version) = match &text {

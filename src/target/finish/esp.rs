@@ -38,6 +38,14 @@ impl OnEsp {
 /// # Errors
 /// One cannot be mounted, written or unmounted.
 pub fn fill(root: &Root, esps: &[Esp], files: &[OnEsp]) -> Result<()> {
+    write(root, esps, files, "fill the EFI system partition")
+}
+
+/// The same for any vfat. `doing` stands before its name when that fails.
+///
+/// # Errors
+/// As [`fill`].
+pub fn write(root: &Root, esps: &[Esp], files: &[OnEsp], doing: &str) -> Result<()> {
     let mut done: Vec<&Esp> = Vec::new();
     for esp in esps {
         // Members of one array have one filesystem.
@@ -45,7 +53,7 @@ pub fn fill(root: &Root, esps: &[Esp], files: &[OnEsp]) -> Result<()> {
             continue;
         }
         done.push(esp);
-        let what = || format!("fill the EFI system partition {}", esp.device);
+        let what = || format!("{doing} {}", esp.device);
         match &esp.path {
             Some(path) => fill_one(root, root, path, files).context(Phase::Target, what)?,
             None => fill_unmounted(root, esp, files).context(Phase::Target, what)?,

@@ -1,6 +1,7 @@
 //! What must be of this machine alone: its name, its machine-id, its SSH host keys, its random seed.
 
 use super::distribution::Distribution;
+use super::overrides::{Overrides, task};
 use crate::error::{Context, Phase, Result};
 use crate::target::Root;
 use crate::target::chroot::InTree;
@@ -28,15 +29,20 @@ const SEEDS: [&str; 8] = [
     "/efi/loader/random-seed",
 ];
 
+/// By it systemd takes a machine for a container.
+const DOCKER: &str = "/.dockerenv";
+
 const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Makes the tree forget which machine the image was made on, and gives it this name; the image's stays if it is empty.
 ///
 /// # Errors
 /// A file cannot be read, written or removed.
-pub fn make_own(root: &Root, hostname: &str) -> Result<()> {
-    if !hostname.is_empty() {
+pub fn make_own(root: &Root, hostname: &str, overrides: &Overrides) -> Result<()> {
+    if !hostname.is_empty() && overrides.has(task::HOSTNAME) {
         root.rewrite(HOSTNAME, 0o644, format!("{hostname}\n").as_bytes())?;
+    }
+    if !hostname.is_empty() && overrides.has(task::HOSTS) {
         let hosts = match root.read(HOSTS) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             hosts => hosts.context(Phase::Target, || format!("{HOSTS} of the image"))?,
@@ -44,12 +50,14 @@ pub fn make_own(root: &Root, hostname: &str) -> Result<()> {
         root.rewrite(HOSTS, 0o644, with_name(&hosts, hostname).as_bytes())?;
     }
     // Empty, not gone: systemd makes one at the first boot, and mounts over it where the root is read-only.
-    if root.has(MACHINE_ID) || root.has("/usr/lib/systemd/systemd") {
+    let forgets = overrides.has(task::MACHINE_ID);
+    if forgets && (root.has(MACHINE_ID) || root.has("/usr/lib/systemd/systemd")) {
         root.rewrite(MACHINE_ID, 0o444, b"")?;
     }
-    if root.read(DBUS_MACHINE_ID).is_ok_and(|id| !id.trim().is_empty()) {
+    if forgets && root.read(DBUS_MACHINE_ID).is_ok_and(|id| !id.trim().is_empty()) {
         root.remove(DBUS_MACHINE_ID)?;
     }
+    root.remove(DOCKER)?;
     SEEDS.into_iter().try_for_each(|seed| root.remove(seed))?;
     host_keys(root).iter().try_for_each(|key| root.remove(key))
 }
@@ -116,7 +124,7 @@ mod tests {
         ]);
         std::fs::create_dir_all(dir.path().join("var/lib/dbus")).unwrap();
         symlink("/etc/machine-id", dir.path().join("var/lib/dbus/machine-id")).unwrap();
-        make_own(&root, "web-1.example.org").unwrap();
+        make_own(&root, "web-1.example.org", &Overrides::default()).unwrap();
         assert_eq!(root.read(HOSTNAME).unwrap(), "web-1.example.org\n");
         assert_eq!(root.read(MACHINE_ID).unwrap(), "");
         assert_eq!(names(&root, SSH), ["ssh_host_keys.md", "sshd_config"]);
@@ -124,7 +132,7 @@ mod tests {
         assert!(root.has(DBUS_MACHINE_ID));
         // A copy of the old one would come back as the new one.
         root.write(DBUS_MACHINE_ID, 0o644, b"b08dfa6083e7567a1921a715000001fb\n").unwrap();
-        make_own(&root, "").unwrap();
+        make_own(&root, "", &Overrides::default()).unwrap();
         assert!(!root.has(DBUS_MACHINE_ID));
         assert_eq!(root.read(HOSTNAME).unwrap(), "web-1.example.org\n");
     }

@@ -55,10 +55,15 @@ const NEW_INITRDS: [(&str, &str); 5] = [
 
 const INITS: [&str; 5] = ["/sbin/init", "/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/etc/init", "/bin/init"];
 
+/// What the kernel starts first.
+pub fn init(root: &Root) -> Option<&'static str> {
+    INITS.into_iter().find(|init| is_file(root, init))
+}
+
 /// # Errors
 /// Nothing in the tree would be the first process.
 pub fn require_init(root: &Root) -> Result<()> {
-    if INITS.iter().any(|init| is_file(root, init)) {
+    if init(root).is_some() {
         return Ok(());
     }
     let what = format!("the image has no init, so that it cannot start: looked at {}", INITS.join(", "));
@@ -99,6 +104,11 @@ pub fn find(root: &Root, say: &dyn Fn(&str)) -> Result<Kernel> {
 fn copy(root: &Root, from: &str, to: &str) -> Result<()> {
     let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;
     root.write_from(to, 0o644, &mut file)
+}
+
+/// All kernels of the tree.
+pub fn images(root: &Root) -> Vec<String> {
+    candidates(root).into_iter().map(|candidate| candidate.image).collect()
 }
 
 #[derive(Debug)]

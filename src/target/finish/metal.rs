@@ -3,11 +3,21 @@
 //! The second one is a `MachineAllocation` of metal-stack's API, version 2. What is passed on in the spelling of version 1 is spelt
 //! anew here.
 
-use crate::error::Result;
-use crate::plan::MachineFiles;
+use super::overrides::task;
+use super::{Say, Tree, metal_user, os_installer};
+use crate::error::{Context, Phase, Result};
+use crate::plan::{Finishing, MachineFiles, WantedNetwork};
 use crate::target::Root;
 use crate::target::files::userdata;
 use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const TIMESYNCD: &str = "/etc/systemd/timesyncd.conf";
+const CHRONY: [&str; 2] = ["/etc/chrony/chrony.conf", "/etc/chrony.conf"];
+
+const FIREWALL: &str = "firewall";
+const NO_FIREWALL: &str = "WARNING: this machine is to be a firewall: routing, rules and services of one are made by os-installer, which the image does not have";
 
 const DETAILS: &str = "/etc/metal/machine-details.yaml";
 const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
@@ -20,6 +30,55 @@ const SECRET: u32 = 0o600;
 pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, password: &str) -> Result<()> {
     root.write(DETAILS, SECRET, details(files, root_uuid, password).as_bytes())?;
     root.write(ALLOCATION, SECRET, allocation(files).as_bytes())
+}
+
+/// What os-installer does beside all that is done for any image.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn make_own(root: &Root, finishing: &Finishing, tree: &Tree, now: OffsetDateTime, say: Say) -> Result<()> {
+    let (files, overrides) = (&*finishing.files, tree.overrides);
+    let allocation = &files.assigned.allocation;
+    if overrides.has(task::PERSIST) {
+        write(root, files, tree.root_uuid, "")?;
+    }
+    os_installer::write_lvm(root)?;
+    let name_servers = all(&allocation.dns_servers, "ip");
+    let is_described = matches!(finishing.network, WantedNetwork::Described(_));
+    if !is_described && !name_servers.is_empty() && overrides.has(task::RESOLV_CONF) {
+        let lines: String = name_servers.iter().map(|ip| format!("nameserver {ip}\n")).collect();
+        root.write(RESOLV_CONF, 0o644, lines.as_bytes())?;
+    }
+    let time_servers = all(&allocation.ntp_servers, "address").join(" ");
+    if !time_servers.is_empty() && allocation.role != FIREWALL && overrides.has(task::NTP) {
+        write_ntp(root, &time_servers)?;
+    }
+    if overrides.has(task::USER) {
+        metal_user::make(root, now, &|line| say(line))?;
+    }
+    if allocation.role == FIREWALL {
+        say(NO_FIREWALL);
+    }
+    Ok(())
+}
+
+/// The values of this field in a list of objects.
+fn all(list: &Value, field: &str) -> Vec<String> {
+    let values = list.as_array().into_iter().flatten().filter_map(|one| one.get(field)?.as_str());
+    values.filter(|value| !value.is_empty() && !value.contains(char::is_whitespace)).map(str::to_owned).collect()
+}
+
+/// For what the image has: chrony, which asks nobody else then, or systemd-timesyncd.
+fn write_ntp(root: &Root, servers: &str) -> Result<()> {
+    let Some(path) = CHRONY.into_iter().find(|path| root.has(path)) else {
+        return root.write(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());
+    };
+    let text = root.read(path).context(Phase::Target, || format!("{path} of the image"))?;
+    let is_source =
+        |line: &&str| ["server ", "pool ", "sourcedir "].iter().any(|word| line.trim_start().starts_with(word));
+    let kept: String = text.lines().filter(|line| !is_source(line)).map(|line| format!("{line}\n")).collect();
+    let own: String = servers.split(' ').map(|server| format!("server {server} iburst\n")).collect();
+    root.rewrite(path, 0o644, (own + &kept).as_bytes())
 }
 
 fn details(files: &MachineFiles, root_uuid: &str, password: &str) -> String {
@@ -36,7 +95,7 @@ fn details(files: &MachineFiles, root_uuid: &str, password: &str) -> String {
 
 fn allocation(files: &MachineFiles) -> String {
     let allocation = &files.assigned.allocation;
-    let kind = if allocation.role == "firewall" { "FIREWALL" } else { "MACHINE" };
+    let kind = if allocation.role == FIREWALL { "FIREWALL" } else { "MACHINE" };
     let fields = [
         ("uuid", json!(allocation.id)),
         ("name", json!(allocation.name)),

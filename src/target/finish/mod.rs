@@ -4,6 +4,7 @@ mod arrays;
 pub mod bls;
 mod boot;
 mod command_line;
+pub mod contents;
 pub mod distribution;
 mod esp;
 mod identity;
@@ -11,10 +12,13 @@ mod initramfs;
 mod kernel;
 mod loader;
 mod metal;
+mod metal_user;
 mod network;
 mod os_installer;
+mod overrides;
 mod owner;
 mod places;
+mod seed;
 #[cfg(test)]
 mod testing;
 mod user_data;
@@ -27,11 +31,12 @@ use super::files::userdata;
 use super::{Root, fstab, installer};
 use crate::allocation::Finish;
 use crate::error::{Error, Phase, Result};
-use crate::plan::{Finishing, MachineFiles};
+use crate::plan::Finishing;
 use boot::{BootWants, Bootable};
 use distribution::Distribution;
-use os_installer::Script;
+use overrides::{Overrides, task};
 use owner::Owners;
+use std::thread;
 use time::OffsetDateTime;
 
 /// Its security labels are those of no file that was written here.
@@ -97,17 +102,19 @@ pub enum Boots {
 pub fn tree(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateTime, say: Say) -> Result<Boots> {
     match Who::of(root, finishing.way)? {
         Who::Us => {
-            let distribution = Distribution::of(root);
+            let overrides = Overrides::of(root)?;
+            let distribution = Distribution::named(root, overrides.system.as_deref());
             say(&match &distribution.doubt {
                 Some(doubt) => format!("WARNING: {doubt}"),
                 None => {
                     format!("{} {} without an installer: finished by drophammer", distribution.id, distribution.version)
                 }
             });
-            let wants = wants::of(finishing, &distribution, root_uuid);
+            let wants = wants::of(finishing, &distribution, &overrides, root_uuid);
             let bootable = boot::look(root, &wants, say)?;
             fstab::write(root, &finishing.fstab)?;
-            let made = make_own(root, finishing, &distribution, Some((&wants, bootable)), now, say)?;
+            let tree = Tree { distribution: &distribution, overrides: &overrides, root_uuid };
+            let made = make_own(root, finishing, &tree, Some((&wants, bootable)), now, say)?;
             Ok(made.map_or(Boots::Unsaid, Boots::Made))
         }
         Who::Nobody => {
@@ -131,10 +138,14 @@ pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateT
             if user_data::has_cloud_init(root) {
                 network::seed(root, &finishing.network, &files.nics)?;
             }
+            seed::bring(root, finishing.seed.as_ref(), say)?;
             Ok(Boots::Unsaid)
         }
         Who::Us => {
-            make_own(root, finishing, &Distribution::of(root), None, now, say)?;
+            let overrides = Overrides::of(root)?;
+            let distribution = Distribution::named(root, overrides.system.as_deref());
+            let tree = Tree { distribution: &distribution, overrides: &overrides, root_uuid };
+            make_own(root, finishing, &tree, None, now, say)?;
             Ok(Boots::Unsaid)
         }
         Who::Nobody => {
@@ -146,7 +157,7 @@ pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateT
 }
 
 fn by_the_image(root: &Root, finishing: &Finishing, who: Who, root_uuid: &str, say: Say) -> Result<Boots> {
-    let chroot = Chroot::open(root, &finishing.devices, say)?;
+    let chroot = Chroot::open(root, &finishing.devices, say)?.telling(&finishing.environment);
     let ran = match who {
         Who::Installer(program) => installer::run(root, program, installer::DEADLINE, &chroot),
         Who::OsInstaller(program) => {
@@ -159,34 +170,58 @@ fn by_the_image(root: &Root, finishing: &Finishing, who: Who, root_uuid: &str, s
     Ok(Boots::Written)
 }
 
+/// What was found out about a tree.
+struct Tree<'a> {
+    distribution: &'a Distribution,
+    overrides: &'a Overrides,
+    /// Of the filesystem that it lies on.
+    root_uuid: &'a str,
+}
+
 /// Makes the system this machine's and this owner's, and one that boots as `boots` says.
 fn make_own(
     root: &Root,
     finishing: &Finishing,
-    distribution: &Distribution,
+    tree: &Tree,
     boots: Option<(&BootWants, Bootable)>,
     now: OffsetDateTime,
     say: Say,
 ) -> Result<Option<Booting>> {
+    let Tree { distribution, overrides, .. } = tree;
     let user_data = userdata(&finishing.files.assigned.allocation.user_data);
-    write_own(root, &finishing.files, &user_data, now, say)?;
-    let ignition = user_data::ignition(root, &user_data, say);
+    overrides.said().iter().for_each(|line| say(line));
+    write_own(root, finishing, tree, &user_data, now, say)?;
+    let ignition = Some(()).filter(|()| overrides.has(task::USER_DATA));
+    let ignition = ignition.and_then(|()| user_data::ignition(root, &user_data, say));
     let needs_keys = identity::needs_host_keys(root, distribution, user_data::has_cloud_init(root));
-    let script = Script::of(root)?;
-    let unit = network::write(root, &finishing.network, &finishing.files.nics, say)?;
+    let script = overrides.script.as_ref().filter(|_| overrides.has(task::SCRIPT));
+    let unit = match overrides.has(task::NETWORK) {
+        true => network::write(root, &finishing.network, &finishing.files.nics, say)?,
+        false => None,
+    };
+    seed::bring(root, finishing.seed.as_ref(), say)?;
     if boots.is_none() && ignition.is_none() && !needs_keys && script.is_none() && unit.is_none() {
         return Ok(None);
     }
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let run = || {
-        if needs_keys {
-            identity::make_host_keys(root, &chroot)?;
-        }
         if let Some(program) = ignition {
             user_data::ignite(root, program, &user_data, &chroot, say)?;
         }
         unit.iter().try_for_each(|unit| network::enable(unit, &chroot))?;
-        let booting = boots.map(|(wants, found)| boot::boot(root, wants, found, &chroot, say)).transpose()?;
+        boots.map(|(wants, found)| boot::boot(root, wants, found, &chroot, say)).transpose()
+    };
+    // To find primes takes a processor seconds, and only the script of the user data may ask for the keys.
+    let made = thread::scope(|scope| {
+        let keys = needs_keys.then(|| scope.spawn(|| identity::make_host_keys(root, &chroot)));
+        let booting = run();
+        let panicked =
+            |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; its words are on the console"));
+        let keys = keys.map_or(Ok(()), |keys| keys.join().unwrap_or_else(panicked));
+        booting.and_then(|booting| keys.map(|()| booting))
+    });
+    let run = || {
+        let booting = made?;
         script.iter().try_for_each(|script| script.run(installer::DEADLINE, &chroot))?;
         Ok(booting)
     };
@@ -197,11 +232,22 @@ fn make_own(
 }
 
 /// What needs no program of the image.
-fn write_own(root: &Root, files: &MachineFiles, user_data: &[u8], now: OffsetDateTime, say: Say) -> Result<()> {
+fn write_own(
+    root: &Root,
+    finishing: &Finishing,
+    tree: &Tree,
+    user_data: &[u8],
+    now: OffsetDateTime,
+    say: Say,
+) -> Result<()> {
+    let (files, overrides) = (&*finishing.files, tree.overrides);
     let allocation = &files.assigned.allocation;
-    identity::make_own(root, &allocation.hostname)?;
+    identity::make_own(root, &allocation.hostname, overrides)?;
+    if overrides.is_metal {
+        metal::make_own(root, finishing, tree, now, say)?;
+    }
     let owners = Owners::of(root, user_data::cloud_user(root).as_deref());
-    if !allocation.ssh_pub_keys.is_empty() {
+    if !allocation.ssh_pub_keys.is_empty() && overrides.has(task::KEYS) {
         owner::let_in(root, &owners.keys, &allocation.ssh_pub_keys)?;
         say(&format!("SSH keys of {}: {}", owners.keys.name, allocation.ssh_pub_keys.len()));
     }
@@ -209,7 +255,9 @@ fn write_own(root: &Root, files: &MachineFiles, user_data: &[u8], now: OffsetDat
         owner::set_password(root, &owners.password, &allocation.console_password, now)?;
         say(&format!("{} has the console password", owners.password.name));
     }
-    user_data::seed(root, files, user_data, &|line| say(line))?;
+    if overrides.has(task::USER_DATA) {
+        user_data::seed(root, files, user_data, &|line| say(line))?;
+    }
     if has_selinux(root) {
         root.write(RELABEL, 0o644, b"")?;
         say("SELinux labels all files at the first boot, which takes a while and boots once more");
@@ -229,7 +277,7 @@ mod tests {
     use super::*;
     use crate::allocation::Allocation;
     use crate::inventory::Firmware;
-    use crate::plan::{Assigned, Esp, FstabEntry};
+    use crate::plan::{Assigned, Esp, FstabEntry, MachineFiles};
     use crate::target::testing;
     use time::macros::datetime;
 
@@ -259,7 +307,9 @@ mod tests {
 
     /// As a tree without an installer is made the owner's.
     fn owned(root: &Root, finishing: &Finishing) -> Vec<String> {
-        let (done, lines) = said(|say| make_own(root, finishing, &Distribution::of(root), None, NOW, say));
+        let (distribution, overrides) = (Distribution::of(root), Overrides::of(root).unwrap());
+        let tree = Tree { distribution: &distribution, overrides: &overrides, root_uuid: "r-uuid" };
+        let (done, lines) = said(|say| make_own(root, finishing, &tree, None, NOW, say));
         assert_eq!(done.unwrap(), None);
         lines
     }
@@ -303,6 +353,91 @@ mod tests {
         assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
         assert!(root.read("/etc/shadow").unwrap().starts_with("root:$6$"));
         assert!(!root.has(RELABEL));
+    }
+
+    /// The files of metal-stack's Debian 12 of August 2026 that are looked at, without the program.
+    fn metal_tree(settings: &str) -> (tempfile::TempDir, Root) {
+        made(&[
+            ("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\n"),
+            ("etc/debian_version", "12.11\n"),
+            ("etc/hostname", "buildkit\n"),
+            (".dockerenv", ""),
+            ("etc/machine-id", "b08dfa6083e7567a1921a715000001fb\n"),
+            ("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n"),
+            ("etc/group", "root:x:0:\nsudo:x:27:\n"),
+            ("etc/shadow", "root:*:1:0:99999:7:::\n"),
+            ("home/metal/.bashrc", ""),
+            (
+                "etc/chrony/chrony.conf",
+                "pool 2.debian.pool.ntp.org iburst\nsourcedir /etc/chrony/sources.d\ndriftfile /d\n",
+            ),
+            ("etc/lvm/lvm.conf", ""),
+            ("usr/lib/systemd/systemd", ""),
+            ("usr/lib/systemd/systemd-networkd", ""),
+            ("etc/metal/os-installer.yaml", settings),
+        ])
+    }
+
+    fn of_metal_stack() -> Finishing {
+        let mut finishing = finishing(Finish::Auto);
+        let allocation = &mut finishing.files.assigned.allocation;
+        allocation.user_data.clear();
+        allocation.dns_servers = serde_json::json!([{"ip": "10.0.0.53"}]);
+        allocation.ntp_servers = serde_json::json!([{"address": "10.0.0.123"}, {"address": "10.0.0.124"}]);
+        finishing
+    }
+
+    #[test]
+    fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
+        let (_dir, root) = metal_tree("os_name: ubuntu\noverwrites: {bootloader_id: metal-own}\n");
+        let lines = owned(&root, &of_metal_stack());
+        assert_eq!(lines[0], "the user metal was made, of the group sudo");
+        assert_eq!(lines[1], "metal has the console password");
+        assert!(root.read("/etc/shadow").unwrap().contains("\nmetal:$6$"));
+        assert_eq!(root.read("/etc/resolv.conf").unwrap(), "nameserver 10.0.0.53\n");
+        assert_eq!(
+            root.read("/etc/chrony/chrony.conf").unwrap(),
+            "server 10.0.0.123 iburst\nserver 10.0.0.124 iburst\ndriftfile /d\n"
+        );
+        let details = root.read("/etc/metal/machine-details.yaml").unwrap();
+        assert!(details.contains("root_uuid: \"r-uuid\"\n") && details.contains("password: \"\"\n"), "{details}");
+        assert!(root.read("/etc/metal/machine-allocation.yaml").unwrap().contains("hostname: \"web-1\"\n"));
+        assert!(root.read("/etc/lvm/lvmlocal.conf").unwrap().contains("udev_sync = 0"));
+        assert!(!root.has("/.dockerenv") && root.read("/etc/machine-id").unwrap().is_empty());
+        // The loader is called as the image says, and the distribution is what it wants to be.
+        let overrides = Overrides::of(&root).unwrap();
+        let distribution = Distribution::named(&root, overrides.system.as_deref());
+        assert_eq!((distribution.id.as_str(), distribution.doubt.as_deref()), ("ubuntu", None));
+        let wants = wants::of(&of_metal_stack(), &distribution, &overrides, "r-uuid");
+        assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("metal-own", false));
+        let unknown = Distribution::named(&root, Some("plan9"));
+        assert_eq!(unknown.id, "debian");
+        assert!(unknown.doubt.unwrap().contains("wants to be treated as plan9"));
+    }
+
+    #[test]
+    fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
+        let (_dir, root) = metal_tree("only: [write hostname, write /etc/hosts]\nexcept: [write /etc/hosts]\n");
+        let lines = owned(&root, &of_metal_stack());
+        assert!(lines[0].starts_with("/etc/metal/os-installer.yaml of the image leaves out: persist "), "{lines:?}");
+        assert!(lines[0].contains("configure network") && !lines[0].contains("write hostname"), "{lines:?}");
+        assert_eq!(root.read("/etc/hostname").unwrap(), "web-1\n");
+        assert!(!root.read("/etc/machine-id").unwrap().is_empty());
+        assert!(root.read("/etc/chrony/chrony.conf").unwrap().starts_with("pool "));
+        for absent in ["/etc/hosts", "/etc/resolv.conf", "/etc/metal/machine-details.yaml", "/etc/systemd/network"] {
+            assert!(!root.has(absent), "{absent}");
+        }
+        assert!(!root.read("/etc/passwd").unwrap().contains("metal"));
+        // A firewall is more than this.
+        let (_dir, root) = metal_tree("only: [write hostname]\n");
+        let mut firewall = of_metal_stack();
+        firewall.files.assigned.allocation.role = "firewall".into();
+        let lines = owned(&root, &firewall);
+        assert!(lines.iter().any(|line| line.starts_with("WARNING: this machine is to be a firewall")), "{lines:?}");
+        // The image keeps its boot loader, whatever it is.
+        let (_dir, root) = metal_tree("except: [write booatloader config]\n");
+        let overrides = Overrides::of(&root).unwrap();
+        assert!(wants::of(&firewall, &Distribution::of(&root), &overrides, "r-uuid").keeps_loader);
     }
 
     #[test]

@@ -12,6 +12,7 @@ const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The routing daemon that makes something of metal-stack's `networks` by itself.
 const FRR: &str = "/usr/lib/frr/bgpd";
+const UNROUTED: &str = "WARNING: the image has FRR, and `networks` of the allocation are not written for it: the image must do so at its first boot";
 
 /// Writes the files, and takes away what the image has in their place. Returns the unit that is to be enabled.
 ///
@@ -26,6 +27,9 @@ pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&st
         return Ok(None);
     };
     let Some(network) = meant(root, system, wanted, nics) else {
+        if matches!(wanted, WantedNetwork::Announced(_)) {
+            say(UNROUTED);
+        }
         say(&format!("the network is left as the image has it, for {}", system.name()));
         return Ok(None);
     };

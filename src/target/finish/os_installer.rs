@@ -1,12 +1,11 @@
-//! metal-stack's `os-installer`: a program in the image, and its settings, which an image may have without the program.
+//! metal-stack's `os-installer`: a program in the image, and what an image wants to be run after it.
 
 use super::metal;
+use super::overrides::SETTINGS;
 use crate::error::{Context, Phase, Result};
 use crate::plan::MachineFiles;
 use crate::target::Root;
 use crate::target::chroot::InTree;
-use crate::yaml;
-use marked_yaml::LoaderOptions;
 use std::time::Duration;
 
 const PROGRAMS: [&str; 5] = [
@@ -18,7 +17,6 @@ const PROGRAMS: [&str; 5] = [
 ];
 /// Its arguments are the directory and the program.
 const IN_DIRECTORY: &str = "cd \"$0\" && exec \"$1\"";
-const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
 /// In a chroot no udev answers LVM, and what the ramdisk has made is not to be looked for again.
 const LVM: &str = "/etc/lvm/lvmlocal.conf";
@@ -52,9 +50,7 @@ pub fn run(
     deadline: Duration,
     run: &dyn InTree,
 ) -> Result<()> {
-    if root.has("/etc/lvm") && !root.has(LVM) {
-        root.write(LVM, 0o644, LVM_LOCAL.as_bytes())?;
-    }
+    write_lvm(root)?;
     let password = &files.assigned.allocation.console_password;
     metal::write(root, files, root_uuid, password)?;
     let ran = run.run(program, &[], deadline);
@@ -64,26 +60,25 @@ pub fn run(
     cleaned
 }
 
+/// For an LVM without settings of its own.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_lvm(root: &Root) -> Result<()> {
+    match root.has("/etc/lvm") && !root.has(LVM) {
+        true => root.write(LVM, 0o644, LVM_LOCAL.as_bytes()),
+        false => Ok(()),
+    }
+}
+
 /// What the image wants to be run at the end: a program, and the directory in which it runs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
-    program: String,
-    directory: String,
+    pub program: String,
+    pub directory: String,
 }
 
 impl Script {
-    /// # Errors
-    /// The image's settings are no YAML.
-    pub fn of(root: &Root) -> Result<Option<Script>> {
-        let Ok(text) = root.read(SETTINGS) else { return Ok(None) };
-        let what = || format!("{SETTINGS} of the image");
-        let yaml = yaml::read(&text, LoaderOptions::default()).context(Phase::Target, what)?;
-        let script = yaml.as_mapping().and_then(|settings| settings.get_mapping("custom_script"));
-        let word = |name: &str| script.and_then(|script| script.get_scalar(name)).map(|word| word.as_str().to_owned());
-        let directory = word("workdir").unwrap_or_default();
-        Ok(word("executable_path").map(|program| Script { program, directory }))
-    }
-
     /// # Errors
     /// It fails, or does not end in time.
     pub fn run(&self, deadline: Duration, run: &dyn InTree) -> Result<()> {
@@ -125,22 +120,13 @@ mod tests {
 
     #[test]
     fn the_script_of_the_image_is_run_where_it_wants() {
-        for (settings, expected) in [
-            ("os_name: debian\n", None),
-            ("custom_script:\n  executable_path: /opt/own\n", Some("/opt/own")),
-            (
-                "custom_script: {executable_path: ./own, workdir: /opt}\n",
-                Some("/bin/sh -c cd \"$0\" && exec \"$1\" /opt ./own"),
-            ),
-        ] {
-            let (_dir, root) = tree(&[("etc/metal/os-installer.yaml", settings)]);
+        for (directory, expected) in [("", "/opt/own"), ("/opt", "/bin/sh -c cd \"$0\" && exec \"$1\" /opt /opt/own")] {
+            let script = Script { program: "/opt/own".to_owned(), directory: directory.to_owned() };
             let programs = Programs::saying("");
-            Script::of(&root).unwrap().iter().for_each(|script| script.run(MINUTE, &programs).unwrap());
-            assert_eq!(programs.ran(), expected.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            script.run(MINUTE, &programs).unwrap();
+            assert_eq!(programs.ran(), [expected]);
+            let error = script.run(MINUTE, &Programs::failing()).unwrap_err().to_string();
+            assert!(error.starts_with("/opt/own, which /etc/metal/os-installer.yaml of the image names: "), "{error}");
         }
-        assert_eq!(Script::of(&tree(&[]).1).unwrap(), None);
-        let (_dir, root) = tree(&[("etc/metal/os-installer.yaml", "[")]);
-        let error = Script::of(&root).unwrap_err().to_string();
-        assert!(error.starts_with("/etc/metal/os-installer.yaml of the image: "), "{error}");
     }
 }

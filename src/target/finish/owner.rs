@@ -6,11 +6,11 @@ use sha_crypt::{Sha512Params, sha512_crypt_b64};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-const PASSWD: &str = "/etc/passwd";
-const SHADOW: &str = "/etc/shadow";
+pub(super) const PASSWD: &str = "/etc/passwd";
+pub(super) const SHADOW: &str = "/etc/shadow";
 
 /// The user that metal-stack's images have for their owner.
-const METAL: (&str, u32) = ("metal", 1000);
+pub(super) const METAL: (&str, u32) = ("metal", 1000);
 
 /// A line of passwd(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +125,7 @@ fn edit(root: &Root, path: &str, user: &User, change: impl Fn(&mut Vec<String>))
     if changed == text { Ok(()) } else { root.rewrite(path, 0o600, changed.as_bytes()) }
 }
 
-fn with_line(text: &str, line: &str) -> String {
+pub(super) fn with_line(text: &str, line: &str) -> String {
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     format!("{text}{end}{line}")
 }

@@ -26,6 +26,8 @@ const IGNITION: [&str; 4] = [
     "/usr/lib/dracut/modules.d/30ignition/ignition",
 ];
 const IGNITION_CONFIG: &str = "/config.ign";
+/// What it writes about services.
+const PRESETS: &str = "/etc/systemd/system-preset/20-ignition.preset";
 const IGNITION_DEADLINE: Duration = Duration::from_secs(5 * 60);
 
 /// It holds passwords and keys.
@@ -33,6 +35,12 @@ const SECRET: u32 = 0o600;
 
 pub fn has_cloud_init(root: &Root) -> bool {
     CLOUD_INIT.into_iter().any(|path| root.has(path))
+}
+
+/// The programs of the tree that do something with user data.
+pub fn readers(root: &Root) -> Vec<&'static str> {
+    let found = [&CLOUD_INIT[..], &IGNITION].into_iter().filter_map(|paths| paths.iter().find(|path| root.has(path)));
+    found.copied().collect()
 }
 
 /// The user that cloud-init would make for the owner, by the image's settings.
@@ -120,10 +128,28 @@ pub fn ignite(root: &Root, program: &str, user_data: &[u8], run: &dyn InTree, sa
         .map(drop)
         .and_then(|()| stages.iter().try_for_each(|args| run.run(program, args, IGNITION_DEADLINE).map(drop)));
     match ran {
-        Ok(()) => say("Ignition has carried out the user data"),
+        Ok(()) => {
+            say("Ignition has carried out the user data");
+            enable(root, run, say);
+        }
         Err(error) => say(&format!("WARNING: Ignition has not carried out the user data: {error}")),
     }
     root.remove(IGNITION_CONFIG).context(Phase::Target, || "what Ignition has read")
+}
+
+/// Ignition leaves to the first boot which services are enabled, and a system without a machine-id alone takes a boot for its first.
+fn enable(root: &Root, run: &dyn InTree, say: &dyn Fn(&str)) {
+    let presets = root.read(PRESETS).unwrap_or_default();
+    let units = presets.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        ["enable", "disable"].contains(&words.next()?).then(|| words.next()).flatten()
+    });
+    let args: Vec<&str> = std::iter::once("preset").chain(units).collect();
+    if let [_, _, ..] = args[..]
+        && let Err(error) = run.run("systemctl", &args, IGNITION_DEADLINE)
+    {
+        say(&format!("WARNING: not all services of the user data are enabled: {error}"));
+    }
 }
 
 /// `Ignition v2.15.0` and `Ignition 0.36.2`.
@@ -249,6 +275,12 @@ mod tests {
             assert_eq!(programs.ran(), expected);
             assert!(!root.has(IGNITION_CONFIG));
         }
+        let services = "enable own.service\n# more\ndisable apt-daily.timer\n";
+        let (_dir, root) = tree(&[("etc/systemd/system-preset/20-ignition.preset", services)]);
+        let programs = Programs::saying("Ignition 2.15.0\n");
+        said(|say| ignite(&root, "/usr/bin/ignition", IGN, &programs, say)).0.unwrap();
+        assert_eq!(programs.ran().last().unwrap(), "systemctl preset own.service apt-daily.timer");
+
         let (_dir, root) = tree(&[]);
         let (ran, lines) = said(|say| ignite(&root, "/usr/bin/ignition", IGN, &Programs::failing(), say));
         ran.unwrap();

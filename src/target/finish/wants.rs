@@ -2,10 +2,11 @@
 
 use super::boot::{Array, BootWants, Esp, Filesystem, Group};
 use super::distribution::Distribution;
+use super::overrides::{Overrides, task};
 use crate::layout::{Format, LvmType};
 use crate::plan::Finishing;
 
-pub fn of(finishing: &Finishing, distribution: &Distribution, root_uuid: &str) -> BootWants {
+pub fn of(finishing: &Finishing, distribution: &Distribution, overrides: &Overrides, root_uuid: &str) -> BootWants {
     let Finishing { root, boot, arrays, esps, boot_disks, files, firmware, .. } = finishing;
     BootWants {
         firmware: *firmware,
@@ -33,6 +34,8 @@ pub fn of(finishing: &Finishing, distribution: &Distribution, root_uuid: &str) -
         consoles: files.assigned.consoles.clone(),
         arguments: files.assigned.allocation.kernel_arguments.clone(),
         system: distribution.id.clone(),
+        bootloader_id: overrides.bootloader_id.clone().unwrap_or_else(|| distribution.id.clone()),
+        keeps_loader: !overrides.has(task::BOOT_LOADER),
         mdadm_conf: distribution.family.mdadm_conf.to_owned(),
     }
 }
@@ -71,7 +74,8 @@ mod tests {
             ..Finishing::default()
         };
         let (_dir, root) = tree(&[("etc/os-release", "ID=ubuntu\n")]);
-        let wants = of(&finishing, &Distribution::of(&root), "brought");
+        let wants = of(&finishing, &Distribution::of(&root), &Overrides::default(), "brought");
+        assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("ubuntu", false));
         assert_eq!(wants.root, Filesystem { uuid: "brought".into(), format: Format::Xfs });
         assert_eq!(wants.arrays.iter().map(|array| array.is_beneath_root).collect::<Vec<_>>(), [false, true]);
         assert_eq!(wants.group, Some(Group { name: "vg".into(), is_mirrored: true }));

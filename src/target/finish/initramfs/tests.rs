@@ -1,6 +1,7 @@
 use super::super::boot::Group;
 use super::super::boot::tests::wants;
 use super::super::places::tests::tree;
+use super::super::testing::Programs;
 use super::content::tests::cpio;
 use super::*;
 use crate::command::{Command, CommandError, End, Output};
@@ -107,6 +108,12 @@ fn it_is_made_again_by_what_the_image_has() {
         assert!(said[0].contains("for that of the image has no mdadm program, has no raid1"), "{said:?}");
         assert!(said[1].contains(" took "), "{said:?}");
     }
+    // Alpine's has settings of its own, which are left to it.
+    let (_dir, root) = tree(&[DEP, ("sbin/mkinitfs", "")]);
+    let (result, did, said) = ensured(&root, &wants(), Some(cpio(&[EXT4])));
+    assert!(!result.unwrap());
+    assert_eq!(did, ["/sbin/mkinitfs -o /boot/initrd.img-6.1 6.1"]);
+    assert!(said[0].starts_with("mkinitfs makes the initramfs of 6.1, for the image brings none"), "{said:?}");
     // Of another machine's array.
     let (_dir, root) = tree(&[DEP, ("usr/sbin/update-initramfs", ""), ("usr/sbin/mdadm", "")]);
     let other = ("etc/mdadm/mdadm.conf", "ARRAY /dev/md/root UUID=1:2:3:4\n");
@@ -141,6 +148,10 @@ fn what_cannot_be_made_is_told() {
         let error = ensured(&root, &on_array(), made).0.unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+    let (_dir, root) = tree(&[DEP, tool, mdadm]);
+    let error = ensure(&root, &on_array(), &kernel(), &Programs::failing(), &|_| {}).unwrap_err().to_string();
+    assert!(error.starts_with("make the initramfs of 6.1 by dracut: `/usr/bin/dracut --force"), "{error}");
+    assert!(error.ends_with("exited with 1, saying: no"), "{error}");
     let (_dir, root) = tree(&[DEP, tool, mdadm, ("boot/initrd.img-6.1", "no archive")]);
     let (result, _, said) = ensured(&root, &on_array(), none());
     result.unwrap_err();

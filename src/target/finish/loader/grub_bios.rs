@@ -16,8 +16,8 @@ const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
 
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-pub fn is_in(root: &Root) -> bool {
-    MODULES.iter().any(|dir| is_directory(root, dir))
+pub fn modules(root: &Root) -> Option<&'static str> {
+    MODULES.into_iter().find(|dir| is_directory(root, dir))
 }
 
 pub fn install(start: &Start) -> Result<()> {
@@ -30,7 +30,7 @@ pub fn install(start: &Start) -> Result<()> {
     }
     let home = Home::of(start);
     grub::write_menu(start, &home, &terminal(&wants.consoles))?;
-    let Some(modules) = MODULES.iter().find(|dir| is_directory(root, dir)) else {
+    let Some(modules) = modules(root) else {
         return Err(Error::new(Phase::Target, "the image has no GRUB for BIOS"));
     };
     let setup = program(root, &SETUP).or_else(|| first(root, &SETUP_BESIDE));

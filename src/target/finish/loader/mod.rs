@@ -7,6 +7,8 @@ mod stub;
 mod systemd_boot;
 mod uki;
 
+pub use grub_bios::modules as grub_for_bios;
+
 use super::boot::{BootWants, Start};
 use super::esp::{self, OnEsp};
 use crate::error::{Error, Phase, Result};
@@ -53,7 +55,7 @@ pub fn choose(root: &Root, wants: &BootWants) -> Result<Loader> {
         Firmware::Uefi => {
             Ok(uefi.into_iter().find(|(_, is_in)| is_in(root)).map_or(Loader::Stub, |(loader, _)| loader))
         }
-        Firmware::Bios if grub_bios::is_in(root) => Ok(Loader::GrubBios),
+        Firmware::Bios if grub_bios::modules(root).is_some() => Ok(Loader::GrubBios),
         Firmware::Bios => {
             let looked = grub_bios::MODULES.join(", ");
             let what = format!("this machine boots by BIOS, for which the image has no GRUB: looked at {looked}");

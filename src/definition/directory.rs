@@ -1,0 +1,227 @@
+//! The directory of a definition, by Ganeti's rules: which files it must have, and what they say.
+
+use super::parameters::variable;
+use super::{Change, Chosen, Os, is_name};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+pub const VERIFY: &str = "verify";
+const API: &str = "ganeti_api_version";
+const PARAMETERS: &str = "parameters.list";
+const VARIANTS: &str = "variants.list";
+pub const CREATE: &str = "create";
+/// Which programs `create` calls. It is ours: on a node of Ganeti there are all.
+pub const NEEDS: &str = "needs";
+const UNTRUSTED: &str = "create_untrusted";
+const IMAGE: &str = "image";
+
+/// What a definition that brings its own `create` has besides.
+const OTHERS: [&str; 3] = ["import", "export", "rename"];
+
+/// The versions of the interface that are spoken, as Ganeti 3.0.
+const VERSIONS: [u32; 3] = [20, 15, 10];
+
+/// From this version on there are variants.
+const WITH_VARIANTS: u32 = 15;
+/// From this version on there are parameters and `verify`.
+const WITH_PARAMETERS: u32 = 20;
+
+/// By their paths in the directory.
+pub type Files = BTreeMap<String, File>;
+
+/// A file of a definition.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct File {
+    /// By its owner.
+    #[serde(default)]
+    pub executable: bool,
+    /// All that is in it.
+    pub text: String,
+}
+
+/// A definition that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Definition {
+    pub name: String,
+    /// The newest version of the interface that the definition and this program speak.
+    pub api: u32,
+    pub source: Source,
+    pub parameters: Vec<Parameter>,
+    pub variants: Vec<String>,
+    /// Needed to run its programs.
+    pub files: Files,
+}
+
+/// Where the system comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Its program makes it.
+    Create,
+    /// The id of an image.
+    Image(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    pub name: String,
+    /// In one line.
+    pub about: String,
+}
+
+impl Definition {
+    /// # Errors
+    /// All that is wrong with it, a line each.
+    pub fn read(name: &str, mut files: Files) -> Result<Definition, Vec<String>> {
+        let mut wrong = Vec::new();
+        if !is_name(name) {
+            wrong.push(format!("{name:?} is no name of an OS definition: it has letters, digits, - and _"));
+        }
+        let spoken = noted(versions(&files), &mut wrong).unwrap_or_default();
+        // Ganeti asks the newest version that the definition has, known or not.
+        let newest = spoken.iter().copied().max().unwrap_or_default();
+        let api = VERSIONS.into_iter().find(|version| spoken.contains(version));
+        if api.is_none() && !spoken.is_empty() {
+            let (theirs, ours) = (list(&spoken), list(&VERSIONS));
+            wrong.push(format!("{API}: it speaks version {theirs} of the interface, and this program {ours}"));
+        }
+        let source = noted(source(&files), &mut wrong);
+        let mut programs = if source == Some(Source::Create) { OTHERS.to_vec() } else { Vec::new() };
+        if newest >= WITH_PARAMETERS {
+            programs.push(VERIFY);
+        }
+        wrong.extend(programs.into_iter().filter_map(|program| not_a_program(&files, program)));
+        let has_variants = api.is_some_and(|api| api >= WITH_VARIANTS);
+        let variants = if has_variants { variants(&files) } else { Vec::new() };
+        let parameters = if newest >= WITH_PARAMETERS { noted(parameters(&files), &mut wrong) } else { None };
+        match (api, source) {
+            (Some(api), Some(source)) if wrong.is_empty() => {
+                let parameters = parameters.unwrap_or_default();
+                if newest < WITH_PARAMETERS {
+                    // Nobody verifies what has no parameters.
+                    files.remove(VERIFY);
+                }
+                Ok(Definition { name: name.to_owned(), api, source, parameters, variants, files })
+            }
+            _ => Err(wrong),
+        }
+    }
+
+    /// The variant that counts: the named one, else the first.
+    ///
+    /// # Errors
+    /// There is no such variant.
+    pub fn variant(&self, os: &Os) -> Result<&str, String> {
+        if os.variant.is_empty() {
+            return Ok(self.variants.first().map_or("", String::as_str));
+        }
+        self.variants.iter().find(|variant| **variant == os.variant).map(String::as_str).ok_or_else(|| {
+            let there = if self.variants.is_empty() { "it has none".to_owned() } else { one_of(&self.variants) };
+            format!("{} has no variant {:?}: {there}", self.name, os.variant)
+        })
+    }
+
+    /// The parameter that a change speaks of.
+    ///
+    /// # Errors
+    /// There is no such parameter, with those that there are.
+    pub fn parameter(&self, change: &Change) -> Result<&Parameter, String> {
+        let wanted = variable(change.key());
+        self.parameters.iter().find(|parameter| variable(&parameter.name) == wanted).ok_or_else(|| {
+            let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+            let there = if names.is_empty() { "it has none".to_owned() } else { one_of(&names) };
+            format!("{} has no parameter {:?}: {there}", self.name, change.key())
+        })
+    }
+
+    /// For an allocation, with parameters that were settled.
+    pub fn chosen(&self, variant: &str, parameters: BTreeMap<String, String>) -> Chosen {
+        Chosen {
+            name: self.name.clone(),
+            variant: variant.to_owned(),
+            api: self.api,
+            parameters,
+            files: self.files.clone(),
+        }
+    }
+}
+
+fn noted<T>(read: Result<T, Vec<String>>, wrong: &mut Vec<String>) -> Option<T> {
+    read.map_err(|why| wrong.extend(why)).ok()
+}
+
+fn versions(files: &Files) -> Result<Vec<u32>, Vec<String>> {
+    let Some(file) = files.get(API) else { return Err(vec![format!("{API} is missing")]) };
+    let read = |(index, line): (usize, &str)| {
+        line.trim().parse().map_err(|_| format!("{API}:{}: {:?} is not a version number", index + 1, line.trim()))
+    };
+    let lines: Vec<Result<u32, String>> = file.text.lines().enumerate().map(read).collect();
+    let wrong: Vec<String> = lines.iter().filter_map(|line| line.clone().err()).collect();
+    match lines.is_empty() {
+        true => Err(vec![format!("{API} is empty")]),
+        false if wrong.is_empty() => Ok(lines.into_iter().flatten().collect()),
+        false => Err(wrong),
+    }
+}
+
+fn source(files: &Files) -> Result<Source, Vec<String>> {
+    let wrong = |why: &str| Err(vec![why.to_owned()]);
+    match (files.get(IMAGE), files.contains_key(CREATE)) {
+        (Some(_), true) => wrong("it has image and create: one of both makes the system"),
+        (None, true) => not_a_program(files, CREATE).map_or(Ok(Source::Create), |why| Err(vec![why])),
+        (None, false) if files.contains_key(UNTRUSTED) => {
+            wrong("its create_untrusted runs in a virtual machine of Ganeti alone: it needs create or image")
+        }
+        (None, false) => wrong("it has neither create nor image: one of both makes the system"),
+        (Some(image), false) => match list_of(&image.text)[..] {
+            [id] => Ok(Source::Image(id.to_owned())),
+            [] => wrong("image is empty: it names the id of an image in one line"),
+            _ => wrong("image has several lines: it names the id of one image"),
+        },
+    }
+}
+
+fn not_a_program(files: &Files, name: &str) -> Option<String> {
+    match files.get(name) {
+        None => Some(format!("{name} is missing")),
+        Some(file) if !file.executable => Some(format!("{name} is not executable")),
+        Some(_) => None,
+    }
+}
+
+/// As Ganeti reads its lists: without empty lines and comments.
+pub fn list_of(text: &str) -> Vec<&str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+}
+
+fn variants(files: &Files) -> Vec<String> {
+    files.get(VARIANTS).map(|file| list_of(&file.text).into_iter().map(str::to_owned).collect()).unwrap_or_default()
+}
+
+/// A name, blanks, and what it is about.
+fn parameters(files: &Files) -> Result<Vec<Parameter>, Vec<String>> {
+    let Some(file) = files.get(PARAMETERS) else { return Err(vec![format!("{PARAMETERS} is missing")]) };
+    let (mut all, mut wrong) = (Vec::<Parameter>::new(), Vec::new());
+    for (number, line) in (1..).zip(file.text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let (name, about) = line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
+        let same = all.iter().find(|other| variable(&other.name) == variable(name));
+        if let Err(why) = super::parameters::name(name) {
+            wrong.push(format!("{PARAMETERS}:{number}: {why}"));
+        } else if let Some(other) = same {
+            let (one, variable) = (&other.name, variable(name));
+            wrong.push(format!("{PARAMETERS}:{number}: {name:?} and {one:?} are both {variable} to a program"));
+        } else {
+            all.push(Parameter { name: name.to_owned(), about: about.trim().to_owned() });
+        }
+    }
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
+fn one_of(words: &[impl Display]) -> String {
+    format!("there is {}", list(words))
+}
+
+fn list(words: &[impl Display]) -> String {
+    words.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

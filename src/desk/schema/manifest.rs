@@ -1,0 +1,66 @@
+//! The schema of `IMAGE.manifest`, which `image pack` lays beside an image; written here because the reader is not in every build.
+
+use crate::contents::Contents;
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+pub fn schema() -> Value {
+    let generator = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None).into_generator();
+    let contents = generator.into_root_schema_for::<Contents>().to_value();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Manifest",
+        "description": "IMAGE.manifest, which lies beside an image. All but contents is about the image as it travels, compressed.",
+        "type": "object",
+        "required": ["version", "size_bytes", "digest", "chunk_bytes", "chunks"],
+        "properties": {
+            "version": {"const": 1},
+            "image": {"type": ["string", "null"], "description": "OS, hyphen, version: what a signature is for."},
+            "size_bytes": {"type": "integer", "minimum": 0},
+            "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$", "description": "Of the whole."},
+            "chunk_bytes": {"type": "integer", "minimum": 65536, "maximum": 4_194_304, "description": "Length of each piece but the last."},
+            "contents": contents,
+            "chunks": {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
+                "description": "SHA-256 of each piece, in order.",
+            },
+        },
+    })
+}
+
+#[cfg(feature = "agent")]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Manifest;
+
+    #[test]
+    fn schema_and_reader_agree_on_manifests() {
+        let validator = jsonschema::draft202012::new(&schema()).unwrap();
+        let made = Manifest::of(&[7; 100_000][..], 100_000).unwrap();
+        let contents = Contents {
+            kernels: vec!["/boot/vmlinuz".to_owned()],
+            init: Some("/init".to_owned()),
+            ..Contents::default()
+        };
+        let made = serde_json::to_value(Manifest { image: Some("os-1".to_owned()), contents: Some(contents), ..made })
+            .unwrap();
+        let with = |field: &str, value: Value| {
+            let mut changed = made.clone();
+            changed[field] = value;
+            changed
+        };
+        for (document, good) in [
+            (made.clone(), true),
+            (with("version", 2.into()), false),
+            (with("digest", "md5:00".into()), false),
+            (with("chunk_bytes", 1.into()), false),
+            (with("chunks", json!(["0a"])), false),
+            (with("contents", json!({"kernels": "all"})), false),
+        ] {
+            let read = Manifest::parse(document.to_string().as_bytes());
+            assert_eq!((validator.is_valid(&document), read.is_ok()), (good, good), "{document}: {read:?}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `drophammer plan --template`: what deploy templates make of an installation.
+
+use super::{located, read};
+use crate::error::Result;
+use crate::inventory::Inventory;
+use crate::layout::{self, Parsed};
+use crate::problem::{self, Problem};
+use crate::raid::{self, Config};
+use crate::steps::template::Template;
+use crate::steps::{CATALOGUE, MAKE_THE_LAYOUT, Step, Wanted, merge};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The files that were named.
+pub struct Templates(Vec<(PathBuf, Template)>);
+
+/// What runs with them.
+pub struct Merged {
+    pub steps: Vec<Step>,
+    arrays: Option<Arrays>,
+}
+
+/// What the layout is made of, and by which step of which template.
+struct Arrays {
+    config: Config,
+    template: usize,
+    place: String,
+}
+
+impl Templates {
+    /// The inner error is all that is wrong with the files.
+    pub fn read(paths: &[PathBuf]) -> Result<std::result::Result<Templates, String>> {
+        let (mut templates, mut wrong) = (Vec::new(), String::new());
+        for path in paths {
+            match Template::read(&read(path)?) {
+                Ok(template) => templates.push((path.clone(), template)),
+                Err(problems) => wrong += &super::problem_lines(path, &problems),
+            }
+        }
+        Ok(if wrong.is_empty() { Ok(Templates(templates)) } else { Err(wrong) })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// # Errors
+    /// All that is wrong with their steps, with file, line and column.
+    pub fn merge(&self, defaults: &[Step]) -> std::result::Result<Merged, String> {
+        let wanted: Vec<Vec<Wanted>> = self.0.iter().map(|(_, template)| template.wanted()).collect();
+        let steps = merge(&CATALOGUE, defaults.to_vec(), &wanted).map_err(|wrong| {
+            let said = wrong.into_iter().map(|wrong| self.says(wrong.template, wrong.place(), wrong.message));
+            said.collect::<String>()
+        })?;
+        let mut makers = steps.iter().filter(|step| MAKE_THE_LAYOUT.contains(&step.entry.name));
+        let arrays = makers.next().map(|step| self.arrays(step)).transpose()?;
+        match makers.next() {
+            Some(other) => {
+                let message = format!("{} makes the layout, and only one step can", other.entry.name);
+                let template = other.from.first().copied().unwrap_or_default();
+                Err(self.says(template, self.place(template, other), message))
+            }
+            None => Ok(Merged { steps, arrays }),
+        }
+    }
+
+    fn arrays(&self, step: &Step) -> std::result::Result<Arrays, String> {
+        let template = step.from.first().copied().unwrap_or_default();
+        let place = format!("{}.args", self.place(template, step));
+        match raid::of_step(step.entry.name, &step.arguments) {
+            Ok(config) => Ok(Arrays { config, template, place }),
+            Err(problems) => {
+                let within =
+                    |problem: Problem| self.says(template, format!("{place}.{}", problem.place), problem.message);
+                Err(problems.into_iter().map(within).collect())
+            }
+        }
+    }
+
+    /// Where a step stands in its template.
+    fn place(&self, template: usize, step: &Step) -> String {
+        let wanted = step.wanted();
+        let is_this = |other: &Wanted| other.interface == wanted.interface && other.step == wanted.step;
+        let steps = self.0.get(template).map(|(_, template)| template.wanted()).unwrap_or_default();
+        format!("steps[{}]", steps.iter().position(is_this).unwrap_or_default())
+    }
+
+    fn says(&self, template: usize, place: String, message: String) -> String {
+        match self.0.get(template) {
+            Some((path, template)) => located(path, &template.located(Problem::new(place, message))) + "\n",
+            None => message + "\n",
+        }
+    }
+
+    /// The layout that a template makes on a machine with this inventory, where one does. The inner error is why it cannot.
+    pub fn layout(&self, merged: &Merged, inventory: &Inventory) -> Option<std::result::Result<Parsed, String>> {
+        let Arrays { config, template, place } = merged.arrays.as_ref()?;
+        let id = self.0.get(*template).map(|(_, template)| template.name.as_str()).unwrap_or_default();
+        let made = config.layout(id, inventory).map_err(|problems| {
+            let within = |problem: Problem| self.says(*template, format!("{place}.{}", problem.place), problem.message);
+            problems.into_iter().map(within).collect::<String>()
+        });
+        Some(made.and_then(|made| {
+            let json = serde_json::to_value(&made).map_err(|error| error.to_string())?;
+            layout::read_json(&json).map_err(|problems| problem::lines(&problems))
+        }))
+    }
+
+    /// The merged list for a person, with where each step comes from.
+    pub fn shown(&self, steps: &[Step]) -> String {
+        let width = steps.iter().map(|step| step.entry.name.len()).max().unwrap_or_default();
+        let mut text = "steps\n".to_owned();
+        for step in steps {
+            let from = self.from(step, |path, template| format!("{} ({})", template.name, path.display()));
+            let from = if from.is_empty() { "as always".to_owned() } else { from.join(", ") };
+            let arguments =
+                if step.arguments.is_empty() { String::new() } else { format!("  {}", json!(step.arguments)) };
+            let _ = writeln!(text, "  {:>5}  {:width$}  {from}{arguments}", step.priority, step.entry.name);
+        }
+        text + "\n"
+    }
+
+    /// The same for a program.
+    pub fn json(&self, steps: &[Step]) -> Value {
+        let of = |step: &Step| {
+            let mut shown = json!(step.wanted());
+            shown["templates"] = json!(self.from(step, |_, template| template.name.clone()));
+            shown
+        };
+        steps.iter().map(of).collect()
+    }
+
+    fn from(&self, step: &Step, name: impl Fn(&Path, &Template) -> String) -> Vec<String> {
+        let mut all: Vec<usize> = step.from.clone();
+        all.dedup();
+        all.iter().filter_map(|index| self.0.get(*index)).map(|(path, template)| name(path, template)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::{Cli, Command};
+    use crate::desk::plan::said;
+    use crate::exit::Exit;
+    use clap::Parser;
+    use std::path::Path;
+
+    const MIRROR: &str = r#"{"name": "CUSTOM_MIRROR", "steps": [{"interface": "raid", "step": "create_configuration", "args": {
+        "logical_disks": [{"size_gb": "MAX", "raid_level": "1", "is_root_volume": true}], "delete_configuration": true}, "priority": 10}]}"#;
+    const SECURE: &str =
+        "name: CUSTOM_SECURE\nsteps:\n- {interface: deploy, step: apply_layout, args: {erase: secure}, priority: 90}\n";
+
+    /// `drophammer plan` with these templates.
+    fn plan(templates: &[&str], more: &[&str]) -> crate::error::Result<(String, Exit)> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut arguments: Vec<String> =
+            ["drophammer", "plan"].iter().chain(more).map(|word| word.to_string()).collect();
+        for (index, text) in templates.iter().enumerate() {
+            let path = dir.path().join(format!("{index}.yaml"));
+            std::fs::write(&path, text).unwrap();
+            arguments.extend(["--template".to_owned(), path.display().to_string()]);
+        }
+        let Command::Plan(options) = Cli::try_parse_from(arguments).unwrap().command else { panic!() };
+        said(&options).map(|(text, exit)| (text.replace(&format!("{}/", dir.path().display()), ""), exit))
+    }
+
+    fn testdata(name: &str) -> String {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name).display().to_string()
+    }
+
+    #[test]
+    fn the_merged_steps_are_shown_with_the_template_that_each_comes_from() {
+        let inventory = testdata("inventories/five-sata.json");
+        let (text, exit) = plan(&[SECURE, MIRROR], &["--inventory", &inventory]).unwrap();
+        let steps: Vec<&str> = text.split("\n\n").next().unwrap().lines().collect();
+        assert_eq!(
+            steps,
+            [
+                "steps",
+                "     90  deploy.apply_layout        CUSTOM_SECURE (0.yaml)  {\"erase\":\"secure\"}",
+                "     80  deploy.burn_image          as always",
+                "     70  deploy.write_files         as always",
+                "     65  deploy.run_installer       as always",
+                "     60  deploy.prepare_boot        as always",
+                "     45  deploy.finish              as always",
+                "     10  raid.create_configuration  CUSTOM_MIRROR (1.yaml)  {\"delete_configuration\":true,\"logical_disks\":[{\"is_root_volume\":true,\"raid_level\":\"1\",\"size_gb\":\"MAX\"}]}",
+            ],
+            "{text}"
+        );
+        assert!(text.contains("md0 raid1 metadata 1.2"), "{text}");
+        let (json, _) = plan(&[MIRROR], &["--inventory", &inventory, "--json"]).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["deploy_steps"][6]["templates"], serde_json::json!(["CUSTOM_MIRROR"]));
+        assert_eq!(json["deploy_steps"][0]["templates"], serde_json::json!([]));
+        // Refused or not, the steps are said.
+        let one = testdata("inventories/sata-1.json");
+        let layout = testdata("layouts/default.yaml");
+        let (text, exit_of_layout) = plan(&[SECURE], &["--inventory", &one, "--layout", &layout]).unwrap();
+        assert!(text.starts_with("steps\n") && exit == Exit::Good && exit_of_layout == Exit::Good, "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_merged_is_named_by_file_and_place() {
+        let inventory = testdata("inventories/sata-1.json");
+        let layout = testdata("layouts/default.yaml");
+        let refused = |templates: &[&str], more: &[&str]| {
+            let all: Vec<&str> = ["--inventory", inventory.as_str()].iter().chain(more).copied().collect();
+            match plan(templates, &all) {
+                Ok((text, exit)) => {
+                    assert_eq!(exit, Exit::Refused, "{text}");
+                    text
+                }
+                Err(error) => error.to_string(),
+            }
+        };
+        let with_layout = ["--layout", layout.as_str()];
+        let text = refused(&[&SECURE.replace("erase", "wipe")], &with_layout);
+        assert!(
+            text.starts_with(
+                "0.yaml:3:50: steps[0].args.wipe: deploy.apply_layout has no argument wipe; it takes erase"
+            ),
+            "{text}"
+        );
+        let text = refused(&[&SECURE.replace("name: ", "nam: ")], &with_layout);
+        assert!(text.starts_with("0.yaml:1:1: "), "{text}");
+        let text = refused(&[MIRROR], &with_layout);
+        assert!(text.contains("a template makes the layout: leave --layout or that template out"), "{text}");
+        let text = refused(&[MIRROR, &MIRROR.replace("MIRROR", "AGAIN")], &[]);
+        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step can"), "{text}");
+        let text = refused(&[MIRROR], &[]);
+        assert!(text.starts_with("0.yaml:1:") && text.contains("has 1 of the 2 devices"), "{text}");
+        let text = refused(&[&MIRROR.replace("\"1\"", "1")], &[]);
+        assert!(text.starts_with("0.yaml:2:") && text.contains("raid_level"), "{text}");
+        assert!(refused(&[SECURE], &[]).contains("name the layout"));
+    }
+}

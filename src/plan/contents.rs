@@ -1,0 +1,98 @@
+//! Whether an image can be finished on this machine by what its manifest tells of it. It is judged when the plan is made, where the
+//! control plane knows it, and once more by the same rules when the image has answered.
+
+use super::{Mode, Request};
+use crate::allocation::Finish;
+use crate::contents::Contents;
+use crate::inventory::{Firmware, Inventory};
+use crate::layout::Layout;
+use crate::problem::Problem;
+
+/// What a tree has to have for this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needs {
+    way: Finish,
+    firmware: Firmware,
+    /// The kernel may lie on what stays.
+    keeps_kernels: bool,
+    has_user_data: bool,
+}
+
+/// What is wrong with the contents of an image.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// With these the machine would not boot.
+    pub refused: Vec<Problem>,
+    pub warnings: Vec<String>,
+}
+
+/// Where kernels and the first process lie, beside `/`.
+const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
+
+const PLACE: &str = "allocation.image";
+
+impl Needs {
+    /// None of a raw image: it boots as it was made.
+    pub fn of(layout: &Layout, inventory: &Inventory, request: &Request) -> Option<Needs> {
+        if layout.disks.iter().any(|disk| disk.image) {
+            return None;
+        }
+        let paths = layout.filesystems.iter().filter_map(|filesystem| filesystem.path.as_deref());
+        let allocation = &request.assigned.allocation;
+        Some(Needs {
+            way: allocation.finish(),
+            firmware: inventory.system.firmware,
+            keeps_kernels: request.mode == Mode::Reinstall
+                && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
+            has_user_data: !allocation.user_data.trim().is_empty(),
+        })
+    }
+
+    pub fn judge(&self, contents: &Contents) -> Judgement {
+        let is_built_in = match self.way {
+            Finish::Builtin => true,
+            Finish::Auto => contents.installer.is_none(),
+            Finish::Image | Finish::None => false,
+        };
+        let mut judgement = Judgement::default();
+        let mut refuse = |why: &str, what_to_do: &str| {
+            judgement.refused.push(Problem::new(PLACE, format!("by its manifest the image has {why}: {what_to_do}")));
+        };
+        if self.way == Finish::Image && contents.installer.is_none() {
+            refuse("no installer, and `finish: image` wants one to be run", "say finish: builtin or auto");
+        }
+        if is_built_in && contents.kernels.is_empty() && !self.keeps_kernels {
+            refuse(
+                "no kernel in /boot and none in /usr/lib/modules, so that it cannot boot",
+                "install a kernel into the tree and pack it again",
+            );
+        }
+        if is_built_in && contents.init.is_none() && !self.keeps_kernels {
+            refuse(
+                "no init such as /sbin/init, so that it cannot start",
+                "install systemd or another init into the tree and pack it again",
+            );
+        }
+        if is_built_in && self.firmware == Firmware::Bios && contents.grub_bios.is_none() {
+            refuse(
+                "no GRUB for BIOS, by which this machine boots",
+                "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
+            );
+        }
+        if is_built_in && self.has_user_data && contents.user_data.is_empty() {
+            judgement.warnings.push(
+                "user data is given, and by its manifest the image has neither cloud-init nor Ignition: it comes to lie in /etc/metal/userdata, \
+                 and nothing in the installed system reads it"
+                    .to_owned(),
+            );
+        }
+        judgement
+    }
+}
+
+/// By what the control plane knows of the image.
+pub fn judged(layout: &Layout, inventory: &Inventory, request: &Request) -> Judgement {
+    let contents = request.assigned.allocation.image.contents.as_ref();
+    let judged = contents.and_then(|contents| Some(Needs::of(layout, inventory, request)?.judge(contents)));
+    judged.unwrap_or_default()
+}

@@ -1,0 +1,132 @@
+//! The files of one OS definition, within bounds.
+
+use crate::definition::{File, Files};
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Scripts and lists are small. The agent gets all of them.
+const MOST_BYTES: u64 = 512 << 10;
+const MOST_FILES: usize = 200;
+const MOST_DEEP: usize = 4;
+
+/// Changes when a file does: path, size, time, mode.
+pub type Stamp = Vec<(String, u64, i64, i64, u32)>;
+
+/// # Errors
+/// Something cannot be read, or is too much.
+pub fn stamp(folder: &Path) -> io::Result<Stamp> {
+    let mut stamp = Stamp::new();
+    walk(folder, "", 0, &mut |path, is, _| {
+        stamp.push((path, is.len(), is.mtime(), is.mtime_nsec(), is.mode()));
+        if stamp.len() > MOST_FILES {
+            Err(io::Error::other(format!("it has more than {MOST_FILES} files")))
+        } else {
+            Ok(())
+        }
+    })?;
+    stamp.sort();
+    Ok(stamp)
+}
+
+/// # Errors
+/// As [`stamp`], or a file is no text.
+pub fn read(folder: &Path) -> io::Result<Files> {
+    let (mut files, mut bytes) = (Files::new(), 0);
+    walk(folder, "", 0, &mut |path, is, file| {
+        bytes += is.len();
+        if bytes > MOST_BYTES || files.len() >= MOST_FILES {
+            let most = MOST_BYTES >> 10;
+            return Err(io::Error::other(format!("it has more than {MOST_FILES} files, or more than {most} KiB")));
+        }
+        let text = fs::read_to_string(file).map_err(|error| {
+            io::Error::other(match error.kind() {
+                io::ErrorKind::InvalidData => {
+                    format!("{path} is no text in UTF-8: a definition is made of scripts and lists")
+                }
+                _ => format!("{path}: {error}"),
+            })
+        })?;
+        files.insert(path, File { executable: is.permissions().mode() & 0o100 != 0, text });
+        Ok(())
+    })?;
+    Ok(files)
+}
+
+/// Every file, with its path in the definition. Links are followed, as Debian's `variants.list` is one; one that leads nowhere is no
+/// file.
+fn walk(
+    folder: &Path,
+    within: &str,
+    depth: usize,
+    see: &mut dyn FnMut(String, &Metadata, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    if depth > MOST_DEEP {
+        return Err(io::Error::other(format!("it has folders more than {MOST_DEEP} deep")));
+    }
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| io::Error::other(format!("{} has a name that is no text", path.display())))?;
+        if name.starts_with('.') {
+            continue;
+        }
+        let inner = format!("{within}{name}");
+        match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::other(format!("{inner}: {error}"))),
+            Ok(is) if is.is_dir() => walk(&path, &format!("{inner}/"), depth + 1, see)?,
+            Ok(is) if is.is_file() => see(inner, &is, &path)?,
+            Ok(_) => return Err(io::Error::other(format!("{inner} is not a regular file"))),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn files_are_read_with_links_and_folders() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, etc) = (dir.path().join("own"), dir.path().join("etc"));
+        fs::create_dir_all(own.join("hooks")).unwrap();
+        fs::write(&etc, "default\n").unwrap();
+        fs::write(own.join("verify"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(own.join("verify"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(own.join("hooks/one"), "1").unwrap();
+        fs::write(own.join(".verify.swp"), [0xff]).unwrap();
+        symlink(&etc, own.join("variants.list")).unwrap();
+        symlink("/no/such/file", own.join("dangling")).unwrap();
+        let files = read(&own).unwrap();
+        let seen: Vec<_> =
+            files.iter().map(|(path, file)| (path.as_str(), file.executable, file.text.as_str())).collect();
+        assert_eq!(
+            seen,
+            [("hooks/one", false, "1"), ("variants.list", false, "default\n"), ("verify", true, "#!/bin/sh\n")]
+        );
+        let before = stamp(&own).unwrap();
+        assert_eq!(stamp(&own).unwrap(), before);
+        fs::set_permissions(own.join("verify"), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_ne!(stamp(&own).unwrap(), before);
+    }
+
+    #[test]
+    fn what_is_no_definition_or_too_much_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path();
+        fs::write(own.join("verify"), [0x7f, b'E', b'L', b'F', 0xff]).unwrap();
+        assert!(read(own).unwrap_err().to_string().starts_with("verify is no text"));
+        fs::write(own.join("verify"), "x".repeat(600 << 10)).unwrap();
+        assert!(read(own).unwrap_err().to_string().contains("512 KiB"));
+        fs::remove_file(own.join("verify")).unwrap();
+        symlink(own, own.join("again")).unwrap();
+        assert!(stamp(own).unwrap_err().to_string().contains("more than 4 deep"));
+        fs::remove_file(own.join("again")).unwrap();
+        symlink("/dev/null", own.join("null")).unwrap();
+        assert_eq!(stamp(own).unwrap_err().to_string(), "null is not a regular file");
+    }
+}

@@ -1,0 +1,42 @@
+//! A machine's file on a desk, where it may be one of many that are not.
+
+use super::node::json;
+use super::{field, network, node};
+use crate::inventory::Nic;
+use crate::network::Network;
+use marked_yaml::Node;
+
+/// Fields of a machine's file or document that no layout has.
+const OF_A_MACHINE: [&str; 4] = ["allocation", "macs", "consoles", "ramdisk_network"];
+
+/// Is this text about a machine, and not a layout?
+pub fn is_of_a_machine(text: &str) -> bool {
+    node::parse(text).is_ok_and(|document| OF_A_MACHINE.iter().any(|name| field(&document, name).is_some()))
+}
+
+/// Is it the document that the agent is given, and not the operator's file?
+pub fn is_document(text: &str) -> bool {
+    let document = node::parse(text);
+    document
+        .is_ok_and(|document| field(&document, "allocation").is_some_and(|is| field(is, "allocationuuid").is_some()))
+}
+
+/// What is wrong with the network of the allocation by itself, a line each, with line and column in front.
+pub fn network_problems(text: &str) -> Vec<String> {
+    of_network(text, |node| network::problems(NETWORK, node))
+}
+
+/// What of it is not for a machine with these cards.
+pub fn network_misfits(text: &str, nics: &[Nic]) -> Vec<String> {
+    of_network(text, |node| {
+        let misfits = Network::read(&json(node)).map(|network| network.fits(nics)).unwrap_or_default();
+        misfits.iter().map(|problem| network::line(NETWORK, node, problem)).collect()
+    })
+}
+
+const NETWORK: &str = "network";
+
+fn of_network(text: &str, said: impl Fn(&Node) -> Vec<String>) -> Vec<String> {
+    let Ok(document) = node::parse(text) else { return Vec::new() };
+    field(&document, "allocation").and_then(|allocation| field(allocation, NETWORK)).map(said).unwrap_or_default()
+}

@@ -1,0 +1,33 @@
+//! What the file of a machine says of its allocation, in the words that the agent is told.
+
+use super::Allocation;
+use crate::allocation;
+
+impl Allocation {
+    /// Only the file's own words: nothing of the image but its id, no layout, and nothing of what has happened to the machine.
+    pub fn told(&self) -> allocation::Allocation {
+        let passed_on = |name: &str| self.passed_on.get(name).cloned().unwrap_or_default();
+        allocation::Allocation {
+            id: self.id.to_string(),
+            name: self.name.clone(),
+            project: self.project.clone(),
+            hostname: self.hostname.clone(),
+            role: self.role.clone(),
+            image: allocation::Image { id: self.image.to_string(), ..allocation::Image::default() },
+            networks: passed_on("networks"),
+            network: passed_on("network"),
+            ssh_pub_keys: self.ssh_pub_keys.clone(),
+            user_data: self.user_data.clone(),
+            console_password: self.console_password.clone(),
+            dns_servers: passed_on("dns_servers"),
+            ntp_servers: passed_on("ntp_servers"),
+            firewall_rules: passed_on("firewall_rules"),
+            vpn: passed_on("vpn"),
+            finish: self.finish,
+            kernel_arguments: self.kernel_arguments.iter().map(|argument| argument.to_string()).collect(),
+            boot_order: self.boot_order,
+            erase: self.erase,
+            ..allocation::Allocation::default()
+        }
+    }
+}

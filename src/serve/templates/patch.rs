@@ -1,0 +1,160 @@
+//! JSON patches (RFC 6902) as Ironic takes them: `add`, `replace` and `remove`, of some fields only.
+
+use super::answer::{Answered, Refused};
+use serde_json::Value;
+
+/// What of a template can be changed.
+const CHANGEABLE: [&str; 4] = ["extra", "name", "steps", "description"];
+
+/// One line of a patch.
+#[derive(Debug)]
+pub struct Change {
+    kind: Kind,
+    /// As it was written.
+    path: String,
+    steps: Vec<String>,
+    value: Option<Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Add,
+    Replace,
+    Remove,
+}
+
+/// # Errors
+/// It is no patch, or one of what cannot be changed.
+pub fn read(document: &Value) -> Answered<Vec<Change>> {
+    let lines = document.as_array().ok_or_else(|| Refused::bad("a patch is a list"))?;
+    let changes: Vec<Change> = lines.iter().map(change).collect::<Answered<_>>()?;
+    for change in &changes {
+        if !CHANGEABLE.contains(&change.steps[0].as_str()) {
+            let known = CHANGEABLE.join(", ");
+            return Err(Refused::bad(format!("{} cannot be changed, only {known} can", change.path)));
+        }
+    }
+    Ok(changes)
+}
+
+fn change(line: &Value) -> Answered<Change> {
+    let bad = |why: &str| Err(Refused::bad(format!("the patch {line}: {why}")));
+    let Some(fields) = line.as_object() else { return bad("this is no object") };
+    if fields.keys().any(|name| !["op", "path", "value"].contains(&name.as_str())) {
+        return bad("there is op, path and value");
+    }
+    let kind = match fields.get("op").and_then(Value::as_str) {
+        Some("add") => Kind::Add,
+        Some("replace") => Kind::Replace,
+        Some("remove") => Kind::Remove,
+        _ => return bad("op is add, replace or remove"),
+    };
+    let Some(path) = fields.get("path").and_then(Value::as_str) else { return bad("path is a text") };
+    let plain = |step: &str| !step.is_empty() && step.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
+    let steps: Option<Vec<String>> =
+        path.strip_prefix('/').map(|rest| rest.split('/').map(str::to_owned).collect::<Vec<_>>());
+    match steps.filter(|steps| steps.iter().all(|step| plain(step))) {
+        Some(steps) => Ok(Change { kind, path: path.to_owned(), steps, value: fields.get("value").cloned() }),
+        None => bad("path is made of slashes with words of letters, digits, _ and - behind them"),
+    }
+}
+
+/// # Errors
+/// A change cannot be made: nothing of the patch is.
+pub fn apply(document: &Value, changes: &[Change]) -> Answered<Value> {
+    for change in changes {
+        if change.kind == Kind::Add && change.steps.len() == 1 && document.get(&change.steps[0]).is_none() {
+            return Err(Refused::bad(format!("{}: a template gets no new fields", change.path)));
+        }
+    }
+    let mut document = document.clone();
+    for change in changes {
+        make(&mut document, change).map_err(|why| Refused::bad(format!("the patch of {}: {why}", change.path)))?;
+    }
+    Ok(document)
+}
+
+fn make(document: &mut Value, change: &Change) -> Result<(), &'static str> {
+    const NOT_THERE: &str = "this is not there";
+    let Some((last, way)) = change.steps.split_last() else { return Err(NOT_THERE) };
+    let mut at = document;
+    for step in way {
+        at = match at {
+            Value::Object(fields) => fields.get_mut(step),
+            Value::Array(items) => index(step).and_then(|index| items.get_mut(index)),
+            _ => None,
+        }
+        .ok_or(NOT_THERE)?;
+    }
+    let value = || change.value.clone().ok_or("it has no value");
+    match (at, change.kind) {
+        (Value::Object(fields), Kind::Add) => drop(fields.insert(last.clone(), value()?)),
+        (Value::Object(fields), Kind::Replace) => *fields.get_mut(last).ok_or(NOT_THERE)? = value()?,
+        (Value::Object(fields), Kind::Remove) => drop(fields.remove(last).ok_or(NOT_THERE)?),
+        (Value::Array(items), Kind::Add) => {
+            let place = if last == "-" { Some(items.len()) } else { index(last) };
+            let place = place.filter(|place| *place <= items.len()).ok_or(NOT_THERE)?;
+            items.insert(place, value()?);
+        }
+        (Value::Array(items), Kind::Replace) => {
+            *index(last).and_then(|index| items.get_mut(index)).ok_or(NOT_THERE)? = value()?;
+        }
+        (Value::Array(items), Kind::Remove) => {
+            let place = index(last).filter(|place| *place < items.len()).ok_or(NOT_THERE)?;
+            items.remove(place);
+        }
+        _ => return Err("this is neither in an object nor in a list"),
+    }
+    Ok(())
+}
+
+/// RFC 6901: no zero in front.
+fn index(step: &str) -> Option<usize> {
+    let is_plain = step == "0" || !step.starts_with('0');
+    is_plain.then(|| step.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn patched(patch: Value) -> Option<Value> {
+        let document = json!({"name": "a", "extra": {"x": 1}, "steps": [1, [2, 3]]});
+        apply(&document, &read(&patch).ok()?).ok()
+    }
+
+    #[test]
+    fn all_of_a_patch_or_nothing() {
+        let line = |op: &str, path: &str, value: Value| json!([{"op": op, "path": path, "value": value}]);
+        let field = |patch: Value, name: &str| patched(patch).map(|mut document| document[name].take());
+        assert_eq!(field(line("replace", "/name", json!("b")), "name"), Some(json!("b")));
+        assert_eq!(field(line("add", "/extra/y-z", json!(2)), "extra"), Some(json!({"x": 1, "y-z": 2})));
+        assert_eq!(field(line("add", "/steps/-", json!(4)), "steps"), Some(json!([1, [2, 3], 4])));
+        assert_eq!(field(line("add", "/steps/0", json!(0)), "steps"), Some(json!([0, 1, [2, 3]])));
+        assert_eq!(field(line("replace", "/steps/1/0", json!(9)), "steps"), Some(json!([1, [9, 3]])));
+        assert_eq!(field(json!([{"op": "remove", "path": "/steps/1/1"}]), "steps"), Some(json!([1, [2]])));
+        assert_eq!(field(json!([]), "name"), Some(json!("a")));
+        for bad in [
+            line("add", "/steps/9", json!(1)),
+            line("add", "/steps/01", json!(1)),
+            line("replace", "/steps/-", json!(1)),
+            line("replace", "/extra/none", json!(1)),
+            line("add", "/name/x", json!(1)),
+            line("add", "/description", json!("x")),
+            line("test", "/name", json!("a")),
+            line("add", "/uuid", json!("a")),
+            line("add", "name", json!("a")),
+            line("add", "/extra/", json!("a")),
+            line("add", "/", json!("a")),
+            json!([{"op": "add", "path": "/extra/a"}]),
+            json!([{"op": "remove", "path": "/extra/a"}]),
+            json!([{"op": "replace", "path": "/name", "value": "b"}, {"op": "remove", "path": "/steps/7"}]),
+            json!([{"op": "remove", "path": "/extra", "from": "/name"}]),
+            json!([7]),
+            json!({}),
+        ] {
+            assert_eq!(patched(bad.clone()), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A template as it is answered.
+
+use super::Stored;
+use super::answer::{Answered, Refused};
+use serde_json::{Map, Value, json};
+
+/// Whose form it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Ironic,
+    /// That of the proposal: no links, no times, and a list has all of it.
+    Proposed,
+}
+
+impl Form {
+    pub fn path(self) -> &'static str {
+        match self {
+            Form::Ironic => "deploy_templates",
+            Form::Proposed => "deploy-templates",
+        }
+    }
+}
+
+const FIELDS: [&str; 8] = ["created_at", "description", "extra", "links", "name", "steps", "updated_at", "uuid"];
+const OF_THE_PROPOSAL: [&str; 3] = ["name", "steps", "uuid"];
+const MASK: &str = "******";
+/// What has one of these in its name is a secret.
+const SECRETS: [&str; 12] = [
+    "admin_pass",
+    "adminpass",
+    "configdrive",
+    "encrypted_key",
+    "new_pass",
+    "passphrase",
+    "password",
+    "private_key",
+    "secret",
+    "sslkey",
+    "sys_pswd",
+    "token",
+];
+
+/// The fields that are asked for, as they stand in a query.
+pub fn fields(text: &str) -> Answered<Vec<String>> {
+    let mut fields: Vec<String> = Vec::new();
+    for name in text.split(',').map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()) {
+        if !FIELDS.contains(&name.as_str()) {
+            return Err(Refused::bad(format!("there is no field {name:?}; there is {}", FIELDS.join(", "))));
+        }
+        if name == "description" {
+            return Err(Refused::bad("the field \"description\" is taken, and not kept"));
+        }
+        if !fields.contains(&name) {
+            fields.push(name);
+        }
+    }
+    Ok(fields)
+}
+
+/// The template, or those of its fields; links always.
+pub fn shown(stored: &Stored, base: &str, form: Form, only: Option<&[String]>) -> Value {
+    let Stored { uuid, template, .. } = stored;
+    let link =
+        |rel: &str, version: &str| json!({"href": format!("{base}{version}/{}/{uuid}", form.path()), "rel": rel});
+    let mut whole = Map::new();
+    let steps: Vec<Value> = template.steps.iter().map(masked_step).collect();
+    for (name, value) in [
+        ("uuid", json!(uuid)),
+        ("name", json!(template.name)),
+        ("steps", json!(steps)),
+        ("extra", json!(template.extra)),
+        ("created_at", json!(template.created_at)),
+        ("updated_at", json!(template.updated_at)),
+        ("links", json!([link("self", "/v1"), link("bookmark", "")])),
+    ] {
+        whole.insert(name.to_owned(), value);
+    }
+    let wanted = |name: &str| match (form, only) {
+        (Form::Ironic, None) => true,
+        (Form::Ironic, Some(only)) => name == "links" || only.iter().any(|one| one == name),
+        (Form::Proposed, _) => OF_THE_PROPOSAL.contains(&name),
+    };
+    whole.retain(|name, _| wanted(name));
+    Value::Object(whole)
+}
+
+fn masked_step(step: &Value) -> Value {
+    let mut step = step.clone();
+    if let Some(arguments) = step.get_mut("args") {
+        mask(arguments);
+    }
+    step
+}
+
+/// Secrets that a template has are told to nobody, not to the operator either.
+fn mask(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| {
+            let name = name.to_lowercase();
+            match value {
+                Value::Object(_) => mask(value),
+                _ if SECRETS.iter().any(|secret| name.contains(secret)) => *value = Value::from(MASK),
+                _ => mask(value),
+            }
+        }),
+        Value::Array(items) => items.iter_mut().for_each(mask),
+        _ => {}
+    }
+}

@@ -1,0 +1,51 @@
+//! Microversions: which one a request is in, and what is told of them.
+
+use super::answer::{Answered, Refused};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+
+/// Those of Ironic 39.
+pub const LOWEST: &str = "1.1";
+pub const HIGHEST: &str = "1.115";
+const LOWEST_MINOR: u32 = 1;
+const HIGHEST_MINOR: u32 = 115;
+/// The first one that has deploy templates.
+pub const WITH_TEMPLATES: u32 = 55;
+
+const HEADER: &str = "x-openstack-ironic-api-version";
+const OF_ALL_SERVICES: &str = "openstack-api-version";
+const SERVICE: &str = "baremetal";
+
+/// The minor version of a request. One that says nothing is in the lowest.
+pub fn of(headers: &HeaderMap) -> Answered<u32> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let of_service = |all: &str| {
+        let mut each = all.split(',').filter_map(|one| one.trim().split_once(' '));
+        each.find(|(service, _)| *service == SERVICE).map(|(_, version)| version.trim().to_owned())
+    };
+    let asked = text(OF_ALL_SERVICES).and_then(of_service).or_else(|| text(HEADER).map(str::to_owned));
+    let asked = asked.unwrap_or_else(|| LOWEST.to_owned());
+    if asked.eq_ignore_ascii_case("latest") {
+        return Ok(HIGHEST_MINOR);
+    }
+    let refused = |why: &str| Refused::router(StatusCode::NOT_ACCEPTABLE, format!("version {asked} {why}"));
+    let number = |text: &str| text.parse::<u32>().ok();
+    let Some((major, minor)) = asked.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)))
+    else {
+        return Err(refused("is none: write 1.55, or latest"));
+    };
+    match (major, minor) {
+        (1, LOWEST_MINOR..=HIGHEST_MINOR) => Ok(minor),
+        _ => Err(refused(&format!("is not known here: those from {LOWEST} to {HIGHEST} are"))),
+    }
+}
+
+/// Clients read here which versions they may ask for, also where theirs was refused.
+pub fn tell(response: &mut Response, minor: Option<u32>) {
+    let headers = response.headers_mut();
+    headers.insert("x-openstack-ironic-api-minimum-version", HeaderValue::from_static(LOWEST));
+    headers.insert("x-openstack-ironic-api-maximum-version", HeaderValue::from_static(HIGHEST));
+    if let Some(value) = minor.and_then(|minor| HeaderValue::from_str(&format!("1.{minor}")).ok()) {
+        headers.insert(HEADER, value);
+    }
+}

@@ -1,0 +1,171 @@
+//! The steps of an allocation: the templates that its requested traits name, merged. What cannot be merged is said here, before the
+//! machine boots.
+
+use super::App;
+use super::api_error::ApiError;
+use super::input::{Allocation, at};
+use super::resolve::Known;
+use super::state::Standing;
+use super::templates::{Stored, Templates};
+use crate::inventory::Inventory;
+use crate::layout::Layout;
+use crate::plan;
+use crate::problem::Problem;
+use crate::raid::{self, Config};
+use crate::steps::{CATALOGUE, MAKE_THE_LAYOUT, Step, Steps, Wanted, merge};
+use marked_yaml::Spanned;
+use std::sync::Arc;
+
+/// What templates make of an allocation.
+#[derive(Debug, Default)]
+pub struct Merged {
+    /// All that runs; empty where no template has a word in it.
+    pub steps: Vec<Wanted>,
+    /// What the layout is made of.
+    pub arrays: Option<Arrays>,
+}
+
+/// Arrays that a template asks for.
+#[derive(Debug)]
+pub struct Arrays {
+    config: Config,
+    asked: Asked,
+    /// Of the step in its template.
+    place: String,
+}
+
+/// A template and the trait that asks for it.
+#[derive(Debug, Clone)]
+struct Asked {
+    by: Spanned<String>,
+    stored: Arc<Stored>,
+}
+
+impl Asked {
+    /// With the places in both files.
+    fn says(&self, problem: Problem) -> String {
+        let Stored { path, template, .. } = &*self.stored;
+        let located = template.located(problem);
+        let place = located.line.zip(located.column).map(|(line, column)| format!(":{line}:{column}"));
+        let file = path.file_name().unwrap_or_default().display();
+        let file = format!("{}/{file}{}", super::templates::FOLDER, place.unwrap_or_default());
+        at(&self.by, &format!("the template {} ({file}): {}", template.name, located.message))
+    }
+}
+
+impl Arrays {
+    /// The layout on a machine with this inventory.
+    ///
+    /// # Errors
+    /// The arrays are not possible there.
+    pub fn layout(&self, inventory: &Inventory) -> Result<Layout, String> {
+        let made = self.config.layout(&self.asked.stored.template.name, inventory);
+        made.map_err(|problems| {
+            let said = problems.into_iter().map(|problem| {
+                let message = format!("on the disks that the machine has registered: {}", problem.message);
+                self.asked.says(Problem::new(format!("{}.{}", self.place, problem.place), message))
+            });
+            said.collect::<Vec<_>>().join("\n")
+        })
+    }
+}
+
+/// The templates of the allocation, in the order of its traits.
+fn asked(allocation: &Allocation, known: &Known) -> Vec<Asked> {
+    let of = |by: &Spanned<String>| Some(Asked { by: by.clone(), stored: known.templates.by_name(by)?.clone() });
+    allocation.requested_traits.iter().filter_map(of).collect()
+}
+
+/// Does a template make the layout of what the machine has registered?
+pub fn needs_inventory(allocation: &Allocation, known: &Known) -> bool {
+    let named = |wanted: &Wanted| MAKE_THE_LAYOUT.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str());
+    asked(allocation, known).iter().any(|asked| asked.stored.template.wanted().iter().any(named))
+}
+
+/// How far the allocation has come, with all that its layout may be made of.
+///
+/// # Errors
+/// The database's.
+pub async fn standing(app: &App, machine: &str, allocation: &Allocation, known: &Known) -> Result<Standing, ApiError> {
+    let standing = app.state.standing(machine, &allocation.id).await?;
+    let inventory = match needs_inventory(allocation, known) {
+        true => app.state.inventory(machine).await?,
+        false => None,
+    };
+    Ok(Standing { inventory, ..standing })
+}
+
+/// What runs with the templates of the allocation.
+///
+/// # Errors
+/// All that is wrong, a line each, with the places in the machine's file and in the template's.
+pub fn merged(allocation: &Allocation, known: &Known) -> Result<Merged, String> {
+    let asked = asked(allocation, known);
+    if asked.is_empty() {
+        return Ok(Merged::default());
+    }
+    let templates: Vec<Vec<Wanted>> = asked.iter().map(|asked| asked.stored.template.wanted()).collect();
+    let defaults = Steps::erasing(allocation.erase).list().to_vec();
+    let steps = merge(&CATALOGUE, defaults, &templates).map_err(|wrong| {
+        let said =
+            wrong.into_iter().map(|wrong| asked[wrong.template].says(Problem::new(wrong.place(), wrong.message)));
+        said.collect::<Vec<_>>().join("\n")
+    })?;
+    let mut problems = Vec::new();
+    let arrays = arrays(&steps, &asked, &mut problems);
+    if let (Some(arrays), Some(layout)) = (&arrays, &allocation.filesystemlayout) {
+        let name = &arrays.asked.stored.template.name;
+        problems
+            .push(at(layout, &format!("the template {name} makes the layout: name none, or do not request {name}")));
+    }
+    let list = steps.iter().map(Step::wanted).collect();
+    let by = &asked[0].by;
+    problems.extend(plan::without_steps(&Steps::from(steps)).into_iter().map(|problem| at(by, &problem.message)));
+    match problems.is_empty() {
+        true => Ok(Merged { steps: list, arrays }),
+        false => Err(problems.join("\n")),
+    }
+}
+
+/// The one step that makes the layout.
+fn arrays(steps: &[Step], asked: &[Asked], problems: &mut Vec<String>) -> Option<Arrays> {
+    let mut all = steps.iter().filter(|step| MAKE_THE_LAYOUT.contains(&step.entry.name)).filter_map(|step| {
+        let asked = asked.get(*step.from.first()?)?.clone();
+        let wanted = step.wanted();
+        let is_this = |other: &Wanted| other.interface == wanted.interface && other.step == wanted.step;
+        let index = asked.stored.template.wanted().iter().position(is_this)?;
+        Some((step, asked, index))
+    });
+    let (step, asked, index) = all.next()?;
+    for (other, again, index) in all {
+        let message =
+            format!("{} makes the layout, and so does {}: only one step can", other.entry.name, step.entry.name);
+        problems.push(again.says(Problem::new(format!("steps[{index}]"), message)));
+    }
+    let place = format!("steps[{index}].args");
+    match raid::of_step(step.entry.name, &step.arguments) {
+        Ok(config) => Some(Arrays { config, asked, place }),
+        Err(wrong) => {
+            let within = |problem: Problem| {
+                let message = format!("{}: {}", problem.place, problem.message);
+                asked.says(Problem::new(format!("{place}.{}", problem.place), message))
+            };
+            problems.extend(wrong.into_iter().map(within));
+            None
+        }
+    }
+}
+
+/// Templates that no allocation can request, each with its places. They are kept: another conductor may know their steps.
+pub fn unusable(templates: &Templates) -> Vec<String> {
+    let mut said = Vec::new();
+    for stored in templates.all() {
+        let wrong = merge(&CATALOGUE, Steps::default().list().to_vec(), &[stored.template.wanted()]).err();
+        for wrong in wrong.into_iter().flatten() {
+            let problem = stored.template.located(Problem::new(wrong.place(), wrong.message));
+            let why = format!("{problem}; an allocation that requests {} is refused", stored.template.name);
+            said.push(super::folder::say(&stored.path, &why, false));
+        }
+    }
+    said
+}

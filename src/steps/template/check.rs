@@ -1,0 +1,184 @@
+//! What a template may be: the fields that Ironic takes, and what it takes in them.
+
+use crate::problem::Problem;
+use crate::steps::trait_form;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Fields of a file, which nobody can send.
+pub(super) const CREATED: &str = "created_at";
+pub(super) const UPDATED: &str = "updated_at";
+
+const FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
+const OF_A_STEP: [&str; 4] = ["interface", "step", "args", "priority"];
+const INTERFACES: [&str; 7] = ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"];
+const LONGEST_DESCRIPTION: usize = 255;
+
+/// All that is wrong with a template. `more` are fields that it may have too.
+pub fn check(document: &Value, more: &[&str]) -> Vec<Problem> {
+    let Some(fields) = document.as_object() else {
+        return vec![Problem::new("", format!("a template is an object, found {}", kind(document)))];
+    };
+    let mut found = Found::default();
+    let known: Vec<&str> = FIELDS.iter().chain(more).copied().collect();
+    found.unknown("", fields, &known);
+    found.missing("", fields, &["name", "steps"]);
+    for (name, value) in fields {
+        match (name.as_str(), value) {
+            ("name", Value::String(text)) => found.extend(name, trait_form::wrong(text)),
+            ("steps", Value::Array(steps)) => found.steps(steps),
+            ("uuid", Value::String(text)) if !is_uuid(text) => found.say(name, format!("{text:?} is not a UUID")),
+            ("description", Value::String(text)) if text.chars().count() > LONGEST_DESCRIPTION => {
+                found.say(name, format!("a description has {LONGEST_DESCRIPTION} characters at most"));
+            }
+            ("uuid" | "description" | CREATED | UPDATED, Value::String(_) | Value::Null)
+            | ("extra", Value::Object(_) | Value::Null) => {}
+            ("name" | "uuid" | "description" | CREATED | UPDATED, other) => found.kind(name, "a text", other),
+            ("steps", other) => found.kind(name, "a list", other),
+            ("extra", other) => found.kind(name, "an object", other),
+            _ => {}
+        }
+    }
+    found.0
+}
+
+#[derive(Default)]
+struct Found(Vec<Problem>);
+
+impl Found {
+    fn say(&mut self, place: &str, message: impl Into<String>) {
+        self.0.push(Problem::new(place, message));
+    }
+
+    fn extend(&mut self, place: &str, message: Option<String>) {
+        self.0.extend(message.map(|message| Problem::new(place, message)));
+    }
+
+    fn kind(&mut self, place: &str, wanted: &str, found: &Value) {
+        self.say(place, format!("this is {wanted}, found {}", kind(found)));
+    }
+
+    fn unknown(&mut self, place: &str, fields: &Map<String, Value>, known: &[&str]) {
+        for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+            self.say(&within(place, name), format!("there is no field {name:?}; there is {}", known.join(", ")));
+        }
+    }
+
+    fn missing(&mut self, place: &str, fields: &Map<String, Value>, needed: &[&str]) {
+        for name in needed.iter().filter(|name| !fields.contains_key(**name)) {
+            self.say(place, format!("{name} is missing"));
+        }
+    }
+
+    fn steps(&mut self, steps: &[Value]) {
+        if steps.is_empty() {
+            self.say("steps", "a template has at least one step");
+        }
+        let mut seen = BTreeSet::new();
+        for (index, step) in steps.iter().enumerate() {
+            let place = format!("steps[{index}]");
+            let Some(fields) = step.as_object() else {
+                self.kind(&place, "an object", step);
+                continue;
+            };
+            self.step(&place, fields);
+            let text = |name: &str| fields.get(name).and_then(Value::as_str);
+            if let (Some(interface), Some(step)) = (text("interface"), text("step"))
+                && !seen.insert((interface, step))
+            {
+                self.say(&place, format!("the template has {interface}.{step} already: each step is in it once"));
+            }
+        }
+    }
+
+    fn step(&mut self, place: &str, fields: &Map<String, Value>) {
+        self.unknown(place, fields, &OF_A_STEP);
+        self.missing(place, fields, &OF_A_STEP);
+        for (name, value) in fields {
+            let at = within(place, name);
+            match (name.as_str(), value) {
+                ("interface", Value::String(text)) if INTERFACES.contains(&text.as_str()) => {}
+                ("interface", other) => {
+                    self.say(&at, format!("this is one of {}, found {other}", INTERFACES.join(", ")))
+                }
+                ("step", Value::String(text)) if text.is_empty() => self.say(&at, "the name of a step is not empty"),
+                ("step", Value::String(_)) | ("args", Value::Object(_)) => {}
+                ("step", other) => self.kind(&at, "a text", other),
+                ("args", other) => self.kind(&at, "an object", other),
+                ("priority", value) if priority(value).is_none() => {
+                    self.say(&at, format!("this is a whole number from 0 on, found {value}"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A number as JSON Schema has them, where 1.0 is whole, or a text of digits. A larger one than anybody compares is the largest.
+pub fn priority(value: &Value) -> Option<u32> {
+    match value {
+        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+            (Some(whole), _) => Some(u32::try_from(whole).unwrap_or(u32::MAX)),
+            (None, Some(float)) if float >= 0.0 && float.fract() == 0.0 => Some(float as u32),
+            _ => None,
+        },
+        Value::String(text) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(text.parse().unwrap_or(u32::MAX))
+        }
+        _ => None,
+    }
+}
+
+/// Hyphens may be where they like, or nowhere.
+pub fn is_uuid(text: &str) -> bool {
+    let digits = text.bytes().filter(|byte| *byte != b'-');
+    digits.clone().count() == 32 && digits.clone().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Takes out what a step does not have, as Ironic does with a template that is changed.
+pub fn prune_step(step: &mut Value) {
+    if let Some(fields) = step.as_object_mut() {
+        fields.retain(|name, _| OF_A_STEP.contains(&name.as_str()));
+    }
+}
+
+fn within(place: &str, name: &str) -> String {
+    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn priorities_and_uuids() {
+        for (value, expected) in [
+            (json!(0), Some(0)),
+            (json!(1.0), Some(1)),
+            (json!("010"), Some(10)),
+            (json!(u64::MAX), Some(u32::MAX)),
+            (json!("99999999999"), Some(u32::MAX)),
+            (json!(-1), None),
+            (json!(1.5), None),
+            (json!(true), None),
+            (json!(""), None),
+            (json!("1 "), None),
+        ] {
+            assert_eq!(priority(&value), expected, "{value}");
+        }
+        assert!(is_uuid("11111111-1111-4111-8111-111111111111") && is_uuid(&"a".repeat(32)));
+        assert!(!is_uuid("") && !is_uuid(&"a".repeat(31)) && !is_uuid(&"g".repeat(32)));
+    }
+}

@@ -1,0 +1,79 @@
+//! The `create` of an OS definition, which makes the system itself. It finds its own files, the programs of this ramdisk, the network,
+//! and in its `/dev` the disks that the plan gives it: no others, and none that is kept.
+
+use super::chroot::Chroot;
+use super::{Root, devices};
+use crate::error::{Context, Phase, Result};
+use crate::plan::CreateSystem;
+use crate::storage::mount::Mounts;
+use nix::mount::{MsFlags, mount};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+use sys_mount::MountFlags;
+
+/// It may fetch a whole system.
+pub const DEADLINE: Duration = Duration::from_secs(60 * 60);
+
+/// Where its root is made.
+const PLACE: &str = "/run/drophammer/create";
+
+/// Where the definition lies in it.
+const FOLDER: &str = "/definition";
+
+/// What of this system it sees, and cannot write.
+const SHOWN: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc"];
+
+/// Runs it to its end.
+///
+/// # Errors
+/// It fails (its last lines are in the error) or does not end in time.
+pub fn run(create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+    run_at(Path::new(PLACE), create, deadline, say)
+}
+
+fn run_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
+    let mut mounts = Mounts::new(place);
+    mounts.mount_at("tmpfs", "/", "tmpfs", MountFlags::NOSUID, "mode=0755")?;
+    let root = Root::open(place)?;
+    SHOWN.iter().try_for_each(|folder| show(&mut mounts, folder))?;
+    ["tmp", "var/tmp"].iter().try_for_each(|folder| scratch(&place.join(folder)))?;
+    for (path, file) in &create.chosen.files {
+        let mode = if file.executable { 0o755 } else { 0o644 };
+        root.write(&format!("{FOLDER}/{path}"), mode, file.text.as_bytes())?;
+    }
+    let chroot = Chroot::open(&root, &create.disks, say)?.telling(&create.environment);
+    let program = format!("{FOLDER}/create");
+    let run = || chroot.run_as_told(&program, FOLDER, deadline);
+    let ran = devices::following(&place.join("dev"), &create.disks, run);
+    let left = chroot.finish();
+    drop(root);
+    // Its own error says more than that of a mount which it left busy.
+    ran.context(Phase::Target, || format!("create of {}", create.os))?;
+    left?;
+    mounts.finish()
+}
+
+/// A folder of this system, or the link to another one that it is.
+fn show(mounts: &mut Mounts, folder: &str) -> Result<()> {
+    let (there, here) = (Path::new("/").join(folder), mounts.root().join(folder));
+    let Ok(is) = there.symlink_metadata() else { return Ok(()) };
+    let what = || format!("show {} to create", there.display());
+    if is.is_symlink() {
+        return fs::read_link(&there).and_then(|to| symlink(to, &here)).context(Phase::Target, what);
+    }
+    mounts.mount_at(&format!("/{folder}"), &format!("/{folder}"), "none", MountFlags::BIND, "")?;
+    // A bind mount takes no flags before it is there.
+    let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(None::<&str>, &here, None::<&str>, read_only, None::<&str>).context(Phase::Target, what)
+}
+
+fn scratch(folder: &Path) -> Result<()> {
+    let what = || format!("make {}", folder.display());
+    fs::create_dir_all(folder).context(Phase::Target, what)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o1777)).context(Phase::Target, what)
+}
+
+#[cfg(test)]
+mod tests;

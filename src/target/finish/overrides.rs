@@ -1,0 +1,137 @@
+//! `/etc/metal/os-installer.yaml`: what a metal-stack image has to say about its finishing. The image's own `os-installer` reads it by itself. An
+//! image that has this file and not the program is finished here, by its words.
+
+use super::os_installer::Script;
+use crate::error::{Context, Phase, Result};
+use crate::target::Root;
+use crate::yaml;
+use marked_yaml::{LoaderOptions, Node};
+
+pub const SETTINGS: &str = "/etc/metal/os-installer.yaml";
+
+/// What os-installer calls its tasks, as far as they are done here too. The spelling is its own.
+pub mod task {
+    pub const PERSIST: &str = "persist configuration data from metal-hammer";
+    pub const HOSTNAME: &str = "write hostname";
+    pub const HOSTS: &str = "write /etc/hosts";
+    pub const RESOLV_CONF: &str = "write /etc/resolv.conf";
+    pub const NTP: &str = "write ntp configuration";
+    pub const USER: &str = "create metal user";
+    pub const NETWORK: &str = "configure network";
+    pub const KEYS: &str = "authorized ssh keys";
+    pub const USER_DATA: &str = "process userdata";
+    pub const BOOT_LOADER: &str = "write booatloader config";
+    pub const MACHINE_ID: &str = "unset machine id";
+    pub const SCRIPT: &str = "execute custom executable";
+
+    pub const ALL: [&str; 12] =
+        [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
+}
+
+/// The image's words; of another image there are none, and everything is done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// The image is one for os-installer.
+    pub is_metal: bool,
+    /// The system that it is to be treated as.
+    pub system: Option<String>,
+    pub bootloader_id: Option<String>,
+    pub script: Option<Script>,
+    only: Vec<String>,
+    except: Vec<String>,
+}
+
+impl Overrides {
+    /// # Errors
+    /// The file is no YAML.
+    pub fn of(root: &Root) -> Result<Overrides> {
+        let Ok(text) = root.read(SETTINGS) else { return Ok(Overrides::default()) };
+        // Comments alone are no document, and say nothing.
+        if text.lines().all(|line| ["", "---"].contains(&line.split('#').next().unwrap_or_default().trim())) {
+            return Ok(Overrides { is_metal: true, ..Overrides::default() });
+        }
+        let what = || format!("{SETTINGS} of the image");
+        let yaml = yaml::read(&text, LoaderOptions::default()).context(Phase::Target, what)?;
+        let word = |within: Option<&str>, name: &str| word(&yaml, within, name);
+        let program = word(Some("custom_script"), "executable_path");
+        let directory = word(Some("custom_script"), "workdir").unwrap_or_default();
+        Ok(Overrides {
+            is_metal: true,
+            system: word(None, "os_name").map(|name| name.to_lowercase()),
+            bootloader_id: word(Some("overwrites"), "bootloader_id"),
+            script: program.map(|program| Script { program, directory }),
+            only: words(&yaml, "only"),
+            except: words(&yaml, "except"),
+        })
+    }
+
+    /// Is this task of os-installer's to be done?
+    pub fn has(&self, task: &str) -> bool {
+        let is_named = |names: &[String]| names.iter().any(|name| name == task);
+        (self.only.is_empty() || is_named(&self.only)) && !is_named(&self.except)
+    }
+
+    /// What is left out, for a person.
+    pub fn said(&self) -> Option<String> {
+        let out: Vec<&str> = task::ALL.into_iter().filter(|task| !self.has(task)).collect();
+        (!out.is_empty()).then(|| format!("{SETTINGS} of the image leaves out: {}", out.join(", ")))
+    }
+}
+
+fn word(yaml: &Node, within: Option<&str>, name: &str) -> Option<String> {
+    let mut fields = yaml.as_mapping()?;
+    if let Some(within) = within {
+        fields = fields.get_mapping(within)?;
+    }
+    fields
+        .get_scalar(name)
+        .map(|word| word.as_str().to_owned())
+        .filter(|word| !["", "~", "null"].contains(&word.as_str()))
+}
+
+fn words(yaml: &Node, name: &str) -> Vec<String> {
+    let list = yaml.as_mapping().and_then(|fields| fields.get_sequence(name));
+    let words = list.into_iter().flat_map(|list| list.iter()).filter_map(Node::as_scalar);
+    words.map(|word| word.as_str().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::tree;
+    use super::*;
+
+    fn of(text: &str) -> Overrides {
+        Overrides::of(&tree(&[("etc/metal/os-installer.yaml", text)]).1).unwrap()
+    }
+
+    #[test]
+    fn the_images_words_are_read() {
+        let all = of("os_name: Debian\nexcept: [configure network, write ntp configuration]\n\
+                      custom_script:\n  executable_path: ./own\n  workdir: /opt\noverwrites:\n  bootloader_id: metal-own\n");
+        assert_eq!((all.system.as_deref(), all.bootloader_id.as_deref()), (Some("debian"), Some("metal-own")));
+        let script = Script { program: "./own".to_owned(), directory: "/opt".to_owned() };
+        assert_eq!((all.is_metal, all.script.as_ref()), (true, Some(&script)));
+        assert!(all.has(task::HOSTNAME) && !all.has(task::NETWORK) && !all.has(task::NTP));
+        let said = all.said().unwrap();
+        assert!(said.ends_with("leaves out: write ntp configuration, configure network"), "{said}");
+
+        let one = of(
+            "only:\n- write hostname\n- execute custom executable\n- write hosts\nexcept: [execute custom executable]\n",
+        );
+        let done: Vec<&str> = task::ALL.into_iter().filter(|task| one.has(task)).collect();
+        assert_eq!(done, [task::HOSTNAME]);
+    }
+
+    #[test]
+    fn without_words_everything_is_done() {
+        for overrides in
+            [of("os_name: ~\noverwrites: {bootloader_id: ''}\n"), of("{}\n"), of("---\n# only: []\n"), of("")]
+        {
+            assert!(task::ALL.into_iter().all(|task| overrides.has(task)) && overrides.said().is_none());
+            assert_eq!(overrides, Overrides { is_metal: true, ..Overrides::default() });
+        }
+        assert_eq!(Overrides::of(&tree(&[]).1).unwrap(), Overrides::default());
+        let error = Overrides::of(&tree(&[("etc/metal/os-installer.yaml", "[")]).1).unwrap_err().to_string();
+        assert!(error.starts_with("/etc/metal/os-installer.yaml of the image: "), "{error}");
+    }
+}

@@ -1,0 +1,62 @@
+//! cloud-init's seed on a filesystem of its own: it looks for one that is called CIDATA, wherever that lies.
+
+use super::Say;
+use super::boot::Esp;
+use super::esp::{self, OnEsp};
+use super::user_data::SEED;
+use crate::error::Result;
+use crate::plan::Seed;
+use crate::target::Root;
+
+const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
+
+/// Brings the seed from the tree to its own filesystem.
+///
+/// # Errors
+/// It cannot be mounted or written.
+pub fn bring(root: &Root, seed: Option<&Seed>, say: Say) -> Result<()> {
+    let Some(Seed { device, path }) = seed else { return Ok(()) };
+    let in_tree = |name: &str| format!("{SEED}/{name}");
+    let there = FILES.into_iter().filter(|name| root.has(&in_tree(name)));
+    let files: Vec<OnEsp> = there.map(|name| OnEsp::copy(format!("/{name}"), in_tree(name))).collect();
+    if files.is_empty() {
+        say(&format!("WARNING: the image has no cloud-init: {device} is for its seed, and has none"));
+        return Ok(());
+    }
+    let on = Esp { device: device.clone(), path: path.clone() };
+    esp::write(root, &[on], &files, "write cloud-init's seed onto")?;
+    FILES.into_iter().try_for_each(|name| root.remove(&in_tree(name)))?;
+    say(&format!("cloud-init finds its seed on {device}"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{said, tree};
+    use super::*;
+
+    #[test]
+    fn the_seed_lies_where_the_layout_has_a_filesystem_for_it() {
+        let seed = Seed { device: "/dev/sda3".into(), path: Some("/seed".to_owned()) };
+        let (dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", "instance-id: a-1\n")]);
+        let user_data = vec![0xff; 3 << 20];
+        root.write(&format!("{SEED}/user-data"), 0o600, &user_data).unwrap();
+        let (done, lines) = said(|say| bring(&root, Some(&seed), say));
+        done.unwrap();
+        assert_eq!(lines, ["cloud-init finds its seed on /dev/sda3"]);
+        assert_eq!(root.read("/seed/meta-data").unwrap(), "instance-id: a-1\n");
+        // User data may be of any size, and compressed.
+        assert_eq!(std::fs::read(dir.path().join("seed/user-data")).unwrap(), user_data);
+        // Secrets are in one place only, and what there is none of is not made up.
+        assert!(!root.has("/var/lib/cloud/seed/nocloud/user-data") && !root.has("/seed/network-config"));
+
+        let (_dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", ""), ("seed", "a file")]);
+        let error = said(|say| bring(&root, Some(&seed), say)).0.unwrap_err().to_string();
+        assert!(error.starts_with("write cloud-init's seed onto /dev/sda3: "), "{error}");
+
+        let (done, lines) = said(|say| bring(&tree(&[]).1, Some(&seed), say));
+        done.unwrap();
+        assert_eq!(lines, ["WARNING: the image has no cloud-init: /dev/sda3 is for its seed, and has none"]);
+        said(|say| bring(&root, None, say)).0.unwrap();
+    }
+}
