@@ -12,6 +12,7 @@ use crate::error::{Context, Error, Phase, Result};
 use crate::facts::EventName;
 use crate::image::{self, Keys, Minimum};
 use crate::inventory::Inventory;
+pub use crate::ironic::Next;
 use crate::plan::{self, Plan, StageName};
 use crate::ready::{self, remembered};
 use crate::report::Reporter;
@@ -32,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// After a longer wait than this, a refusal may mean that the token has ended by its age.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// What a run returns when the machine is to reboot at once.
+/// What a failure ends in when the machine is to reboot at once.
 #[derive(Debug)]
 pub struct BootAgain;
 
@@ -41,13 +42,13 @@ pub struct BootAgain;
 ///
 /// # Errors
 /// The installation failed, and the machine waits for a person. The failure was reported if the control plane could be reached.
-pub fn run() -> Result<BootAgain> {
+pub fn run() -> Result<Next> {
     let settings = Settings::from_cmdline(
         &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,
     )?;
     let inventory = survey::read(Depth::Deep)?;
     if let InCharge::Conductor(conductor) = &settings.control {
-        return ironic::run(conductor, &settings, &inventory).map(|ironic::BootAgain| BootAgain);
+        return ironic::run(conductor, &settings, &inventory);
     }
     let machine = machine_id(&settings, &inventory)?;
     let control = asked(&settings, &machine, &inventory)?;
@@ -59,7 +60,7 @@ pub fn run() -> Result<BootAgain> {
         Ok(ready) => agent.install(ready),
         Err(failure) => *failure,
     };
-    agent.end(failure)
+    agent.end(failure).map(|BootAgain| Next::BootAgain)
 }
 
 /// Whom the agent asks.

@@ -6,12 +6,16 @@
 mod api;
 mod certificate;
 mod commands;
+mod direct;
+mod disks;
+mod files;
 mod hands;
 mod inventory;
 mod kept;
 mod logs;
 mod lookup;
 mod order;
+mod rescue;
 mod routes;
 mod server;
 mod steps;
@@ -38,12 +42,20 @@ use work::Worker;
 /// Between two heartbeats lie this long at least, however often one is asked for.
 const GAP: Duration = Duration::from_secs(5);
 
+/// So many heartbeats follow a command's end sooner than others, each after twice the pause: a conductor that is busy with the node
+/// takes one, says so, and does not look at the result.
+const HURRIED: u32 = 5;
+
 /// The answer to a command that ends the agent gets so long.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// What `run` returns when the machine is to reboot at once.
+/// What the machine does when the agent has ended.
 #[derive(Debug)]
-pub struct BootAgain;
+pub enum Next {
+    BootAgain,
+    /// Logins are offered until the conductor cuts the power.
+    Rescue,
+}
 
 /// What the server has to tell the loop of heartbeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +70,8 @@ enum Signal {
 enum Ending {
     PowerOff,
     Reboot,
+    /// Stay on with its network, for a person who logs in.
+    Rescue,
     /// Stay on, and take no orders any more.
     Lockdown,
 }
@@ -66,13 +80,14 @@ enum Ending {
 ///
 /// # Errors
 /// Ironic does not take this machine within its patience. The machine waits for a person.
-pub fn run(conductor: &Conductor, settings: &Settings, inventory: &Inventory) -> Result<BootAgain> {
+pub fn run(conductor: &Conductor, settings: &Settings, inventory: &Inventory) -> Result<Next> {
     let hands = Arc::new(Metal::new(settings));
     let agent = Agent { conductor, inventory, directory: Path::new(kept::DIRECTORY), gap: GAP };
     let ending = agent.serve(hands, &settings.consoles)?;
     thread::sleep(LAST_ANSWER);
     match ending {
-        Ending::Reboot => Ok(BootAgain),
+        Ending::Reboot => Ok(Next::BootAgain),
+        Ending::Rescue => Ok(Next::Rescue),
         Ending::PowerOff => {
             nix::unistd::sync();
             match reboot(RebootMode::RB_POWER_OFF).context(Phase::Boot, || "switch the power off")? {}
@@ -147,10 +162,14 @@ impl Agent<'_> {
 
     /// Sends heartbeats until an end is asked for; nothing when the conductor does not take them any more.
     fn beat(&self, api: &Api, node: &Node, heartbeat: &Heartbeat, heard: &Receiver<Signal>) -> Option<Ending> {
-        let mut said = String::new();
+        let (mut said, mut hurried) = (String::new(), HURRIED);
         loop {
             let sent = Instant::now();
             let (pause, why) = match api.heartbeat(&node.uuid, heartbeat) {
+                Told::Yes(()) if hurried < HURRIED => {
+                    hurried += 1;
+                    (self.gap * 2u32.pow(hurried), String::new())
+                }
                 Told::Yes(()) => (node.heartbeat.mul_f64(0.3 + 0.3 * fastrand::f64()), String::new()),
                 Told::Locked => (self.soon(), String::new()),
                 Told::Away(error) => (self.soon(), error.to_string()),
@@ -168,6 +187,7 @@ impl Agent<'_> {
             match heard.recv_timeout(pause) {
                 Ok(Signal::End(ending)) => return Some(ending),
                 Ok(Signal::Beat) => {
+                    hurried = 0;
                     if let Some(ending) = ending_within(heard, self.gap.saturating_sub(sent.elapsed())) {
                         return Some(ending);
                     }

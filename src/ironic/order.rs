@@ -1,16 +1,14 @@
 //! What a deploy step is told: its arguments and the node, made into a layout and an allocation of ours.
 
 use crate::allocation::{Allocation, BootOrder, Image, Order};
-use crate::device::KernelName;
 use crate::error::{Error, Phase, Result};
-use crate::inventory::Disk;
-use crate::layout::{self, Layout, hints};
+use crate::layout::{self, Layout};
 use crate::problem::{self, Problem};
+use crate::raid::{self, Config};
 use crate::steps::Erase;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// The words of an object `image`.
@@ -42,38 +40,21 @@ impl Node<'_> {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Disks that every step leaves alone: `skip_block_devices` of the node's properties, a list of hints. All disks that match
-    /// one of them are meant.
+    /// What `raid.create_configuration` of a cleaning makes: without what the conductor was told to leave out, where it says so.
     ///
     /// # Errors
-    /// It cannot be told which disks are meant.
-    pub fn skipped(&self, disks: &[Disk]) -> Result<Vec<KernelName>> {
-        let listed = match self.0.get("properties").and_then(|properties| properties.get("skip_block_devices")) {
-            None | Some(Value::Null) => return Ok(Vec::new()),
-            Some(Value::Array(listed)) => listed,
-            Some(_) => return Err(bad("the node's skip_block_devices is no list")),
-        };
-        let mut skipped = Vec::new();
-        for (index, one) in listed.iter().enumerate() {
-            let refuse = |why: &str| bad(&format!("the node's skip_block_devices[{index}]: {why}"));
-            let Some(words) = one.as_object().filter(|words| !words.is_empty()) else {
-                return Err(refuse("it is no object with hints"));
-            };
-            if words.contains_key("volume_name") {
-                return Err(refuse(
-                    "drophammer does not find arrays by volume_name: name the disks beneath by their hints",
-                ));
-            }
-            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let hints: BTreeMap<String, String> =
-                words.iter().map(|(hint, value)| (hint.clone(), text(value))).collect();
-            if let Some((hint, why)) = hints::problems(&hints).into_iter().next() {
-                return Err(refuse(&format!("{hint}: {why}")));
-            }
-            // A disk that is not there cannot be erased.
-            skipped.extend(hints::candidates(&hints, disks).into_iter().map(|disk| disk.name.clone()));
-        }
-        Ok(skipped)
+    /// The node has none.
+    pub fn target_raid_config(&self) -> Result<&Value> {
+        let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
+        let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
+        let found = chosen.filter(is_there).or(self.0.get("target_raid_config").filter(is_there));
+        found.ok_or_else(|| bad("the node has no target_raid_config"))
+    }
+
+    /// Hints at the disk for an image. The instance's go before the machine's.
+    pub fn root_device(&self) -> Option<&Map<String, Value>> {
+        let of_machine = || self.0.get("properties")?.get("root_device");
+        self.instance("root_device").or_else(of_machine)?.as_object().filter(|hints| !hints.is_empty())
     }
 
     fn instance(&self, word: &str) -> Option<&Value> {
@@ -90,6 +71,17 @@ pub fn layout(args: &Map<String, Value>) -> Result<Layout> {
     layout::read_json(document).map(|parsed| parsed.layout).map_err(|problems| {
         let lines = problem::lines(&problems);
         Error::refusal(Phase::Layout, format!("the layout cannot be used, nothing was written:\n{lines}"))
+    })
+}
+
+/// The arrays that this step of the catalogue is told to make.
+///
+/// # Errors
+/// All that is wrong with them.
+pub fn arrays(step: &str, args: &Map<String, Value>) -> Result<Config> {
+    raid::of_step(step, args).map_err(|problems| {
+        let lines = problem::lines(&problems);
+        Error::refusal(Phase::Plan, format!("these arrays cannot be made, nothing was written:\n{lines}"))
     })
 }
 
@@ -214,7 +206,7 @@ fn of_node(node: &Node) -> Option<Value> {
 }
 
 /// `debian-12.0.20261101` of `http://h/debian-12.0.20261101.tar.zst?x`.
-fn name_of(url: &str) -> String {
+pub fn name_of(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or(url);
     let mut name = path.rsplit('/').next().unwrap_or(path);
     for ending in [".zst", ".lz4", ".xz", ".gz", ".tar", ".tgz", ".raw", ".img", ".qcow2"] {
@@ -256,7 +248,7 @@ fn user_data(data: &Value) -> String {
     }
 }
 
-fn bad(why: &str) -> Error {
+pub fn bad(why: &str) -> Error {
     Error::refusal(Phase::Plan, format!("the step cannot be planned, nothing was written: {why}"))
 }
 
@@ -321,45 +313,6 @@ mod tests {
         assert!(error.is_refusal());
         let node = map(json!({"instance_info": {"configdrive": {"network_data": {"links": [{"id": "a"}]}}}}));
         assert!(allocation(&Node(&node), &Map::new()).unwrap_err().to_string().contains("network_data"));
-    }
-
-    #[test]
-    fn disks_to_be_left_alone_are_found_by_their_hints() {
-        let disk = |name: &str, serial: &str, size: u64| Disk {
-            name: name.into(),
-            device: format!("/dev/{name}").into(),
-            serial: serial.into(),
-            size_bytes: size << 30,
-            ..Disk::default()
-        };
-        let disks = [disk("sda", "A", 10), disk("sdb", "B", 20), disk("sdc", "C", 20)];
-        let skipped = |listed: Value| {
-            let node = map(json!({"properties": {"skip_block_devices": listed}}));
-            Node(&node).skipped(&disks).map_err(|error| error.to_string())
-        };
-        for (listed, expected) in [
-            (json!(null), &[][..]),
-            (json!([]), &[]),
-            (json!([{"name": "/dev/sda"}]), &["sda"]),
-            (json!([{"serial": "B"}, {"serial": "Z"}]), &["sdb"]),
-            (json!([{"size": 20}]), &["sdb", "sdc"]),
-        ] {
-            assert_eq!(skipped(listed).unwrap(), expected);
-        }
-        for (listed, why) in [
-            (json!("sda"), "no list"),
-            (json!(["sda"]), "skip_block_devices[0]: it is no object"),
-            (
-                json!([{"serial": "B"}, {"volume_name": "root"}]),
-                "skip_block_devices[1]: drophammer does not find arrays",
-            ),
-            (json!([{"colour": "red"}]), "colour"),
-            (json!([{}]), "no object with hints"),
-        ] {
-            let error = skipped(listed.clone()).unwrap_err();
-            assert!(error.contains(why) && error.contains("nothing was written"), "{listed}: {error}");
-        }
-        assert!(Node(&Map::new()).skipped(&disks).unwrap().is_empty());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! every reason. Several steps of one deploy are parts of one plan, which is made anew with what each of them adds.
 
 use super::commands::StepsOf;
+use super::disks;
 use super::hands::Hands;
 use super::logs::Journal;
 use super::order::{self, Node, Wish};
@@ -12,15 +13,19 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::Done;
 use crate::inventory::Inventory;
 use crate::layout::Layout;
-use crate::marker::Marker;
-use crate::plan::{self, DiskPlan, Plan, Subject, Verdict};
-use crate::ready::remembered;
+use crate::plan::{self, DiskPlan, Plan, Verdict};
+use crate::problem;
+use crate::raid::Config;
 use crate::steps::{self, Erase, Kind, Offer};
 use crate::text::{CONSOLE_COLUMNS, folded};
+use decide::decide;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
+
+mod alone;
+mod decide;
 
 /// What is in the place of an image that a later step names.
 const LATER: &str = "the image that burn_image names";
@@ -30,6 +35,7 @@ pub struct Steps {
     journal: Arc<Journal>,
     consoles: Vec<String>,
     begun: Mutex<Option<Begun>>,
+    has_written: AtomicBool,
 }
 
 /// All that the plan of a deploy is made of.
@@ -55,7 +61,13 @@ struct Begun {
 
 impl Steps {
     pub fn new(hands: Arc<dyn Hands>, journal: Arc<Journal>, consoles: &[String]) -> Steps {
-        Steps { hands, journal, consoles: consoles.to_vec(), begun: Mutex::default() }
+        Steps {
+            hands,
+            journal,
+            consoles: consoles.to_vec(),
+            begun: Mutex::default(),
+            has_written: AtomicBool::default(),
+        }
     }
 
     /// Does the step, and returns its own result.
@@ -63,21 +75,66 @@ impl Steps {
     /// # Errors
     /// The plan is refused, and nothing was written; or a stage has failed.
     pub fn run(&self, offer: &Offer, node: &Node, args: &Map<String, Value>) -> Result<Value> {
-        match offer.step {
+        match (offer.interface, offer.step) {
+            ("raid", step) => self.raid(step, node, args),
+            (_, step) => self.deploy(step, node, args),
+        }
+    }
+
+    fn deploy(&self, step: &str, node: &Node, args: &Map<String, Value>) -> Result<Value> {
+        match step {
             "install" => self.begin(node, args, whole()),
             "apply_layout" => self.begin(node, args, 1),
+            "create_configuration" => {
+                self.arrays(node, &order::arrays("raid.create_configuration", args)?)?;
+                Ok(json!({ "logical_disks": args.get("logical_disks") }))
+            }
             "burn_image" => {
                 let alone = order::flag(args, "alone")?;
                 self.burn(node, args, if alone { 2 } else { whole() })
             }
+            "write_image" => self.write(node, args),
             "write_files" => self.go_on(2, 3),
             "run_installer" => self.go_on(3, 4),
             "prepare_boot" => self.go_on(4, 5),
             "finish" => self.go_on(5, 6),
-            "erase_devices_metadata" => self.erase(node, Erase::None),
-            "erase_devices" => self.erase(node, Erase::Secure),
-            other => Err(Error::refusal(Phase::Plan, format!("{other} is offered, and nobody does it"))),
+            "inject_files" => self.inject(node, args),
+            "erase_devices_metadata" => self.erase(node, Erase::None, |_, _| true),
+            "erase_devices" => self.erase(node, Erase::Secure, |_, _| true),
+            other => Err(nobody_does(other)),
         }
+    }
+
+    /// What a conductor stores of arrays is the result of the step that makes them, in its own words.
+    fn raid(&self, step: &str, node: &Node, args: &Map<String, Value>) -> Result<Value> {
+        match step {
+            "apply_configuration" => {
+                self.arrays(node, &order::arrays("raid.apply_configuration", args)?)?;
+                Ok(args.get("raid_config").cloned().unwrap_or_default())
+            }
+            "create_configuration" => {
+                let target = node.target_raid_config()?;
+                let config = json!({ "raid_config": target });
+                self.arrays(node, &order::arrays("raid.apply_configuration", config.as_object().unwrap_or(args))?)?;
+                // No deploy goes on from here.
+                self.hands.leave(true);
+                *self.begun() = None;
+                Ok(target.clone())
+            }
+            "delete_configuration" => self.erase(node, Erase::None, disks::is_below_an_array),
+            other => Err(nobody_does(other)),
+        }
+    }
+
+    /// An image is on its disk, whole, and boots as it was made.
+    pub fn has_written(&self) -> bool {
+        self.has_written.load(Ordering::Relaxed)
+    }
+
+    /// Whatever was there before is no deploy any more.
+    fn forget(&self) {
+        *self.begun() = None;
+        self.has_written.store(false, Ordering::Relaxed);
     }
 
     /// UUIDs of the filesystems with `/` and `/boot/efi` that the deploy has made.
@@ -97,12 +154,12 @@ impl Steps {
     /// Lets go of everything, as before the power goes.
     pub fn leave(&self) {
         self.hands.leave(self.is_whole());
-        *self.begun() = None;
+        self.forget();
     }
 
     /// From the first step of the catalogue to the one before `until`.
     fn begin(&self, node: &Node, args: &Map<String, Value>, until: usize) -> Result<Value> {
-        *self.begun() = None;
+        self.forget();
         let layout = order::layout(args)?;
         let wish = order::wish(args)?;
         let mut allocation = order::allocation(node, args)?;
@@ -113,7 +170,38 @@ impl Steps {
             allocation.image.id = LATER.to_owned();
         }
         let inventory = self.hands.begin(Some(&layout))?;
-        let skipped = node.skipped(&inventory.disks)?;
+        self.make(node, layout, wish, inventory, allocation, until)
+    }
+
+    /// The layout that the arrays make, as `apply_layout` makes any other.
+    fn arrays(&self, node: &Node, config: &Config) -> Result<Value> {
+        self.forget();
+        let mut allocation = order::allocation(node, &Map::new())?;
+        if allocation.image.url.is_empty() {
+            allocation.image.id = LATER.to_owned();
+        }
+        let inventory = self.hands.begin(None)?;
+        let skipped = disks::skipped(node, &inventory)?;
+        let mut free = inventory.clone();
+        free.disks.retain(|disk| !skipped.contains(&disk.name));
+        let layout = config.layout("the arrays of the node", &free).map_err(|problems| {
+            let lines = problem::lines(&problems);
+            self.told(&format!("these arrays cannot be made of the machine's disks, nothing was written:\n{lines}"))
+        })?;
+        self.make(node, layout, Wish::Install, inventory, allocation, 1)
+    }
+
+    fn make(
+        &self,
+        node: &Node,
+        mut layout: Layout,
+        wish: Wish,
+        inventory: Inventory,
+        mut allocation: Allocation,
+        until: usize,
+    ) -> Result<Value> {
+        let skipped = disks::skipped(node, &inventory)?;
+        disks::keep(&mut layout, &inventory, &skipped);
         decide(node.uuid(), wish, &layout, &inventory, &mut allocation)?;
         let (node_name, machine) = (node.name().to_owned(), node.uuid().to_owned());
         let mut deploy = Deploy { layout, inventory, skipped, allocation, node_name, machine, ids: Vec::new() };
@@ -202,7 +290,7 @@ impl Steps {
         let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
         if !lost.is_empty() {
             let message = format!(
-                "the node's skip_block_devices name {}, which this layout makes anew: take it out of the layout, or keep it there",
+                "the node's skip_block_devices name {}, which this step would make anew: take it out of the layout, or say mode: reinstall, which keeps it",
                 lost.join(", ")
             );
             return Err(refused(&message));
@@ -214,22 +302,6 @@ impl Steps {
     fn told(&self, refusal: &str) -> Error {
         self.say(refusal);
         Error::refusal(Phase::Plan, refusal)
-    }
-
-    fn erase(&self, node: &Node, erase: Erase) -> Result<Value> {
-        *self.begun() = None;
-        let inventory = self.hands.begin(None)?;
-        let skipped = node.skipped(&inventory.disks)?;
-        let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
-        let subject = Subject { machine, name, image: "nothing".to_owned(), url: String::new() };
-        let part =
-            plan::erase(&inventory, erase, &skipped, subject).map_err(|refusal| self.told(&refusal.to_string()))?;
-        self.say(&part.to_string());
-        let done = self.hands.run(&part).inspect_err(|error| self.say(&error.to_string()))?;
-        self.hands.leave(true);
-        let removable = inventory.disks.iter().filter(|disk| disk.removable).map(|disk| &disk.name);
-        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).collect();
-        Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 
     fn say(&self, text: &str) {
@@ -244,6 +316,10 @@ impl Steps {
 
 const NO_IMAGE: &str = "neither the argument image nor the node's image_source names an image";
 
+fn nobody_does(step: &str) -> Error {
+    Error::refusal(Phase::Plan, format!("{step} is offered, and nobody does it"))
+}
+
 fn refused(why: &str) -> Error {
     Error::refusal(Phase::Plan, format!("{why}; nothing was written"))
 }
@@ -256,41 +332,6 @@ fn names(range: std::ops::Range<usize>) -> Vec<&'static str> {
 /// How many there are.
 fn whole() -> usize {
     steps::core().count()
-}
-
-/// Install or reinstall? The newest marker of this node says which installation a reinstall means. Where an installation would erase
-/// what the layout keeps, and the order does not say that it shall, it is refused.
-fn decide(
-    machine: &str,
-    wish: Wish,
-    layout: &Layout,
-    inventory: &Inventory,
-    allocation: &mut Allocation,
-) -> Result<()> {
-    let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
-    let ours = markers.filter(|marker| marker.machine == machine).max_by_key(|marker: &&Marker| &marker.time);
-    let keeps =
-        layout.disks.iter().any(|disk| !disk.wipeonreinstall) && layout.disks.iter().any(|disk| disk.wipeonreinstall);
-    match (wish, ours) {
-        (Wish::Reinstall { without_marker }, ours) => {
-            let marked = ours.map_or_else(|| allocation.id.clone(), |marker| marker.allocation.clone());
-            order::reinstall(allocation, marked, without_marker);
-            Ok(())
-        }
-        (Wish::Unsaid, Some(marker)) if keeps => {
-            let message = format!(
-                "an installation of this node is on its disks ({}, {}), and the layout keeps disks: say mode: reinstall to keep \
-                 them, or mode: install to erase them",
-                marker.image, marker.time
-            );
-            Err(refused(&message))
-        }
-        (Wish::Unsaid, _) => {
-            let request = assigned::request(&Machine::default(), machine, allocation, &[]);
-            remembered::nothing_is_orphaned(layout, inventory, &request)
-        }
-        (Wish::Install, _) => Ok(()),
-    }
 }
 
 fn result(begun: &Begun, done: &Done) -> Value {

@@ -76,6 +76,35 @@ fn one_that_is_forgotten_looks_itself_up_again() {
     assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), Ending::PowerOff);
 }
 
+/// A conductor that has no time for the first heartbeats after a command's end takes them all the same.
+#[test]
+fn the_end_of_a_command_is_told_more_than_once() {
+    let beats = Mutex::new(0);
+    let order = |request: &Request, name: &'static str| {
+        let body: serde_json::Value = serde_json::from_str(&request.body).unwrap();
+        let (url, token) = (body["callback_url"].as_str().unwrap(), body["agent_token"].as_str().unwrap());
+        let url = format!("{url}/v1/commands/?wait=true&agent_token={token}");
+        thread::spawn(move || {
+            let client = crate::http::builder(None).danger_accept_invalid_certs(true).build().unwrap();
+            client.post(url).body(format!("{{\"name\": \"{name}\", \"params\": {{}}}}")).send().unwrap();
+        });
+    };
+    let server = Server::start(Vec::new(), move |request: &Request| {
+        if request.path.starts_with("/v1/lookup") {
+            return Act::says(200, &FOUND.replace("TOKEN", "t-1"));
+        }
+        let mut beats = beats.lock().unwrap();
+        *beats += 1;
+        match *beats {
+            1 => order(request, "image.install_bootloader"),
+            4 => order(request, "standby.power_off"),
+            _ => {}
+        }
+        Act::says(202, "")
+    });
+    assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), Ending::PowerOff);
+}
+
 #[test]
 fn the_way_to_ironic_says_the_own_address() {
     assert_eq!(way_to(&("127.0.0.1".to_owned(), 6385)).unwrap(), "127.0.0.1".parse::<IpAddr>().unwrap());

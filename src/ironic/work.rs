@@ -5,6 +5,7 @@ use super::commands::{Command, StepsOf, Work};
 use super::hands::Hands;
 use super::logs::{self, Journal};
 use super::order::Node;
+use super::rescue;
 use super::steps::{self, Steps};
 use super::wire::{Fault, Kind};
 use crate::error::Error;
@@ -88,19 +89,25 @@ impl Work for Worker {
                 let (root, esp) = self.steps.made().unwrap_or_default();
                 Ok(Some(json!({ "root uuid": root, "efi system partition uuid": esp })))
             }
+            Command::InstallBootloader if self.steps.has_written() => Ok(None),
             Command::InstallBootloader if self.steps.made().is_some() && self.steps.is_whole() => Ok(None),
             Command::InstallBootloader => Err(Fault::of_command(
-                "drophammer makes the boot loader with the image, and no image was installed in this boot: use the deploy \
-                 interface custom-agent with the steps of a template",
+                "drophammer makes the boot loader with the image, and no image was installed in this boot",
             )),
             Command::CollectSystemLogs => self.logs().map(Some),
-            Command::FinalizeRescue => Err(Fault::of_command("drophammer has no rescue yet: nothing was changed")),
+            Command::FinalizeRescue => {
+                let hash = rescue::hash(params)?;
+                self.steps.leave();
+                self.hands.rescue(hash).map_err(|error| Fault::of_command(error.to_string()))?;
+                Ok(None)
+            }
         }
     }
 
     fn acknowledged(&self, command: Command, succeeded: bool) {
         let signal = match command {
             Command::PowerOff if succeeded => Signal::End(super::Ending::PowerOff),
+            Command::FinalizeRescue if succeeded => Signal::End(super::Ending::Rescue),
             Command::RunImage if succeeded => Signal::End(super::Ending::Reboot),
             Command::Lockdown if succeeded => Signal::End(super::Ending::Lockdown),
             Command::ExecuteStep(_) | Command::InstallBootloader | Command::PowerOff | Command::RunImage => {
@@ -192,14 +199,14 @@ mod tests {
         for (of, key, first) in [
             (StepsOf::Clean, "clean_steps", Some("erase_devices_metadata")),
             (StepsOf::Deploy, "deploy_steps", Some("install")),
-            (StepsOf::Service, "service_steps", None),
+            (StepsOf::Service, "service_steps", Some("inject_files")),
         ] {
             let told = worker().perform(Command::GetSteps(of), &Map::new()).unwrap().unwrap();
             assert_eq!(told["hardware_manager_version"], version());
             let steps = told[key]["drophammer"].as_array().unwrap();
             assert_eq!(steps.first().and_then(|step| step["step"].as_str()), first);
             for step in steps {
-                assert!(step["interface"] == "deploy" && step["priority"].is_u64() && step["argsinfo"].is_object());
+                assert!(step["interface"].is_string() && step["priority"].is_u64() && step["argsinfo"].is_object());
             }
         }
     }
@@ -218,9 +225,9 @@ mod tests {
     #[test]
     fn what_cannot_run_is_a_fault_with_our_words_as_details() {
         let run = |of: StepsOf, params: Value| worker().perform(Command::ExecuteStep(of), &map(params)).unwrap_err();
-        let fault = run(StepsOf::Deploy, json!({"step": {"interface": "raid", "step": "apply_configuration"}}));
+        let fault = run(StepsOf::Deploy, json!({"step": {"interface": "raid", "step": "delete_configuration"}}));
         assert_eq!((fault.kind, fault.code), (Kind::HardwareManagerMethodNotFound, 500));
-        assert!(fault.details.contains("raid.apply_configuration"), "{fault:?}");
+        assert!(fault.details.contains("raid.delete_configuration"), "{fault:?}");
         let fault = run(StepsOf::Service, json!({"step": {"interface": "deploy", "step": "install"}}));
         assert_eq!(fault.kind, Kind::HardwareManagerMethodNotFound);
         let fault = run(StepsOf::Clean, json!({"step": {"step": "x"}, "clean_version": {"drophammer": "0"}}));

@@ -1,6 +1,7 @@
 //! The plan that makes every disk empty, and nothing else: what a machine goes through before its next owner gets it.
 
-use super::{Mode, Plan, Refusal, Request, Subject, Torn, stages, verdict};
+use super::verdict::{self, Decided};
+use super::{Mode, Plan, Refusal, Request, Subject, Torn, stages};
 use crate::device::KernelName;
 use crate::inventory::{Disk, Inventory};
 use crate::layout::{self, Layout};
@@ -28,9 +29,19 @@ pub fn erase(
         assigned: Default::default(),
         claim: None,
     };
-    // Nothing is made: no UUID is asked for.
-    let mut decided = verdict::decide(&layout, inventory, &request, false, &mut Uuid::new_v4);
-    let read_only = disks().filter(|disk| disk.read_only).map(|disk| {
+    let mut decided = decide(&layout, inventory, &request, skipped);
+    if disks().count() == 0 && skipped.is_empty() {
+        decided.problems.push(Problem::new("disks", "the machine has no disk that could be erased"));
+    }
+    Ok(arrange(&layout, inventory, request, decided)?.part(&["deploy.apply_layout"]))
+}
+
+/// What becomes of the disks of a layout that has nothing but whole disks.
+pub(super) fn decide(layout: &Layout, inventory: &Inventory, request: &Request, skipped: &[KernelName]) -> Decided {
+    // No UUID is asked for.
+    let mut decided = verdict::decide(layout, inventory, request, false, &mut Uuid::new_v4);
+    let is_listed = |disk: &&Disk| layout.disks.iter().any(|listed| *listed.device.as_str() == *disk.device.as_str());
+    let read_only = inventory.disks.iter().filter(is_listed).filter(|disk| disk.read_only).map(|disk| {
         Problem::new(disk.device.to_string(), "the disk is write-protected, and cannot be erased".to_owned())
     });
     let missing = |problem: &Problem| !decided.problems.contains(problem);
@@ -43,18 +54,26 @@ pub fn erase(
     });
     let torn: Vec<Problem> = torn.collect();
     decided.problems.extend(torn);
-    if disks().count() == 0 && skipped.is_empty() {
-        decided.problems.push(Problem::new("disks", "the machine has no disk that could be erased"));
-    }
+    decided
+}
+
+pub(super) fn arrange(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: Request,
+    decided: Decided,
+) -> Result<Plan, Box<Refusal>> {
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;
         let (disks, problems) = (decided.disks, decided.problems);
-        return Err(Box::new(Refusal { mode, subject, layout: layout.id, disks, problems }));
+        return Err(Box::new(Refusal { mode, subject, layout: layout.id.clone(), disks, problems }));
     }
-    Ok(stages::arrange(&layout, inventory, request, decided).part(&["deploy.apply_layout"]))
+    // Others are about a system that would boot from it.
+    let warnings = decided.warnings.clone();
+    Ok(Plan { warnings, ..stages::arrange(layout, inventory, request, decided) })
 }
 
-fn listed(disk: &Disk) -> layout::Disk {
+pub(super) fn listed(disk: &Disk) -> layout::Disk {
     layout::Disk {
         device: disk.device.as_str().into(),
         hints: Default::default(),
@@ -96,6 +115,7 @@ mod tests {
                 let last = plan.stages.last().map(|stage| stage.name);
                 assert_eq!(last, Some(StageName::StorageWipe), "{name}");
                 assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
+                assert!(plan.warnings.iter().all(|warning| !warning.contains("cannot boot")), "{plan}");
             }
         }
     }

@@ -19,6 +19,7 @@ mod handing;
 mod identity;
 mod identity_words;
 mod image;
+mod injecting;
 pub mod kept;
 mod lvm;
 mod making;
@@ -43,13 +44,16 @@ mod untouched;
 mod verdict;
 mod whole;
 mod wipe;
+mod writing;
 
 pub use contents::Needs;
 pub use erasing::erase;
 pub use extents::{DiskExtents, Extents};
+pub use injecting::inject;
 pub use steps::missing as without_steps;
 pub use types::*;
 pub use whole::is_whole;
+pub use writing::write;
 
 use crate::inventory::Inventory;
 use crate::layout::Layout;

@@ -136,3 +136,97 @@ fn a_command_that_runs_keeps_nobody_from_asking() {
     assert_eq!(list["commands"][0], running);
     gate.send(Ok(Some(json!({"clean_result": null})))).unwrap();
 }
+
+/// Takes whatever certificate there is.
+#[derive(Debug)]
+struct Anybody(Arc<rustls::crypto::CryptoProvider>);
+
+mod anybody {
+    use super::Anybody;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+
+    impl ServerCertVerifier for Anybody {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    }
+}
+
+/// A request with one thing wrong in it, or several.
+fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
+    let body = json!({"name": "standby.sync", "params": {}}).to_string();
+    let head = format!(
+        "POST /v1/commands/?wait=true&agent_token=secret HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut bytes = (head + &body).into_bytes();
+    for _ in 0..random.usize(1..6) {
+        let at = random.usize(..bytes.len());
+        match random.u8(..6) {
+            0 => bytes[at] = random.u8(..),
+            1 => bytes.truncate(at.max(1)),
+            2 => drop(bytes.splice(at..at, std::iter::repeat_n(random.u8(..), random.usize(..5000)))),
+            3 => bytes.extend_from_within(at..),
+            4 => drop(bytes.splice(at..at, *b"Content-Length: 99999999999999999999\r\n")),
+            _ => drop(bytes.splice(at..at, *b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n")),
+        }
+    }
+    bytes
+}
+
+/// The bytes are the same in every run.
+#[test]
+fn whatever_is_sent_the_next_one_is_served() {
+    let short = Duration::from_millis(200);
+    let host = serve_with(Arc::new(Nothing), Bounds { body: short, head: short, ..BOUNDS });
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+    let verifier = Arc::new(Anybody(provider));
+    let config = config.unwrap().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    let (config, mut random) = (Arc::new(config), fastrand::Rng::with_seed(17));
+    for _ in 0..150 {
+        let name = "127.0.0.1".try_into().unwrap();
+        let connection = rustls::ClientConnection::new(config.clone(), name).unwrap();
+        let mut stream = rustls::StreamOwned::new(connection, std::net::TcpStream::connect(&host).unwrap());
+        // The server may hang up in the middle of it.
+        let _ = stream.write_all(&damaged(&mut random)).and_then(|()| stream.flush());
+        stream.conn.send_close_notify();
+        let _ = stream.flush();
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let answer = client().get(format!("https://{host}/v1/commands/?agent_token=secret")).send().unwrap();
+    let list: Value = answer.json().unwrap();
+    let names = list["commands"].as_array().unwrap().iter().map(|one| one["command_name"].as_str().unwrap());
+    assert!(names.clone().all(|name| name == "sync"), "{:?}", names.collect::<Vec<_>>());
+}
