@@ -9,6 +9,8 @@ pub enum Exit {
     Refused,
     /// Of the agent: the machine is to boot again at once.
     BootAgain,
+    /// Of the agent: the machine is to offer logins, and waits for its power to be cut.
+    Rescue,
 }
 
 impl Exit {

@@ -35,6 +35,8 @@ pub mod http;
 #[cfg(feature = "agent")]
 pub mod image;
 pub mod inventory;
+#[cfg(feature = "agent")]
+pub mod ironic;
 #[cfg(feature = "survey")]
 pub mod jail;
 pub mod kmsg;
@@ -51,6 +53,8 @@ pub mod plan;
 pub mod problem;
 pub mod pull;
 pub mod raid;
+#[cfg(feature = "agent")]
+pub mod ready;
 #[cfg(feature = "agent")]
 pub mod reinstall;
 #[cfg(feature = "agent")]

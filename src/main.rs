@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Ok(Exit::Refused) => ExitCode::from(2),
         // EX_TEMPFAIL of sysexits.h.
         Ok(Exit::BootAgain) => ExitCode::from(75),
+        Ok(Exit::Rescue) => ExitCode::from(76),
         Err(error) => {
             eprintln!("drophammer: {error}");
             ExitCode::FAILURE
@@ -43,7 +44,10 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Exit> {
     match command {
         #[cfg(feature = "agent")]
-        Command::Agent => drophammer::agent::run().map(|_| Exit::BootAgain),
+        Command::Agent => drophammer::agent::run().map(|next| match next {
+            drophammer::agent::Next::BootAgain => Exit::BootAgain,
+            drophammer::agent::Next::Rescue => Exit::Rescue,
+        }),
         #[cfg(feature = "agent")]
         Command::Reinstall(options) => drophammer::reinstall::run(&options),
         #[cfg(feature = "agent")]

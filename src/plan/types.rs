@@ -5,6 +5,7 @@ mod created;
 mod finishing;
 mod handed;
 mod identity;
+mod injected;
 mod member;
 mod operation;
 mod request;
@@ -17,6 +18,7 @@ pub use created::CreateSystem;
 pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
+pub use injected::InjectedFile;
 pub use member::Member;
 pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
 pub use request::{Claim, Mode, Request, Subject, Waiver};
@@ -247,6 +249,18 @@ pub struct BurnDisk {
     pub filesystems: Vec<ExpectedFilesystem>,
     /// UUIDs that must not be in it, in lower case, and the device that has each: it is on a disk that stays.
     pub taken: BTreeMap<String, DevicePath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added: Option<AddedPartition>,
+}
+
+/// A partition at the end of a disk, behind all that a raw image has brought, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AddedPartition {
+    pub name: String,
+    pub guid: Uuid,
+    /// A filesystem as its bytes. It holds what a machine is told in confidence.
+    #[serde(skip)]
+    pub content: Vec<u8>,
 }
 
 /// A filesystem that a raw image brings.
