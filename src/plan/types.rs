@@ -23,7 +23,7 @@ pub use request::{Claim, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
-use super::Extents;
+use super::{Extents, Verdicts};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel, Size};
@@ -59,6 +59,9 @@ pub struct Plan {
     pub sizes: BTreeMap<DevicePath, u64>,
     /// What each stage may write.
     pub extents: Vec<Extents>,
+    /// What is approved of it; none of a plan that destroys nothing.
+    #[serde(skip)]
+    pub verdicts: Option<Verdicts>,
 }
 
 impl Plan {
@@ -71,7 +74,7 @@ impl Plan {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Wipe,
