@@ -79,6 +79,10 @@ pub enum Command {
         drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Plan(crate::desk::plan::Options),
+    /// Plan all machines of a server's directory at once, before anything happens, and approve the plans.
+    #[cfg(all(feature = "desk", feature = "serve"))]
+    #[command(after_help = crate::desk::rack::EXIT_CODES)]
+    Rack(crate::desk::rack::Options),
     /// Check layouts: all that is wrong with each, and whether two of them are for the same size and image.
     #[cfg(feature = "desk")]
     #[command(after_help = format!(

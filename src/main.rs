@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(Exit::Good) => ExitCode::SUCCESS,
         Ok(Exit::Refused) => ExitCode::from(2),
+        Ok(Exit::Erases) => ExitCode::from(3),
         // EX_TEMPFAIL of sysexits.h.
         Ok(Exit::BootAgain) => ExitCode::from(75),
         Ok(Exit::Rescue) => ExitCode::from(76),
@@ -70,6 +71,8 @@ fn run(command: Command) -> Result<Exit> {
         Command::Inventory => drophammer::look::inventory(),
         #[cfg(feature = "desk")]
         Command::Plan(options) => desk::plan(&options),
+        #[cfg(all(feature = "desk", feature = "serve"))]
+        Command::Rack(options) => desk::rack(&options),
         #[cfg(feature = "desk")]
         Command::Check(options) => desk::check(&options),
         #[cfg(feature = "desk")]

@@ -208,8 +208,9 @@ impl Session {
             }
             OfRun::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
             OfRun::Rehearse(rehearsal) => self.rehearse(rehearsal),
-            OfRun::TellPointOfNoReturn { allocation, order, disks, extents } => {
-                self.tell_point_of_no_return(allocation, order.as_deref(), disks, extents)
+            OfRun::TellPointOfNoReturn { allocation, order, disks, extents, approved } => {
+                let (order, approved) = (order.as_deref(), approved.as_deref());
+                self.control.point_of_no_return(allocation, order, disks, extents, approved)
             }
             OfRun::Mount(filesystem) => {
                 self.undo.push(Undo::Unmount);

@@ -125,7 +125,14 @@ impl Control for Silent {
         Ok(())
     }
 
-    fn point_of_no_return(&self, _: &str, _: Option<&str>, _: &[MarkedDisk], _: &[Extents]) -> Result<()> {
+    fn point_of_no_return(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        _: &[MarkedDisk],
+        _: &[Extents],
+        _: Option<&str>,
+    ) -> Result<()> {
         Ok(())
     }
 

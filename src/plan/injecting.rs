@@ -65,6 +65,7 @@ pub fn inject(
         torn: Vec::new(),
         sizes: BTreeMap::new(),
         extents: Vec::new(),
+        verdicts: None,
     };
     Ok(Plan { extents: extents::of(&plan, inventory), ..plan })
 }

@@ -25,7 +25,7 @@ pub use request::{Claim, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
-use super::Extents;
+use super::{Extents, Verdicts};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel, Size};
@@ -61,6 +61,9 @@ pub struct Plan {
     pub sizes: BTreeMap<DevicePath, u64>,
     /// What each stage may write.
     pub extents: Vec<Extents>,
+    /// What is approved of it; none of a plan that destroys nothing.
+    #[serde(skip)]
+    pub verdicts: Option<Verdicts>,
 }
 
 impl Plan {
@@ -73,7 +76,7 @@ impl Plan {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Wipe,

@@ -3,6 +3,7 @@
 //! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
 //! does not exist.
 
+use super::approved::{self, Approval, Approvals};
 use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
@@ -89,6 +90,8 @@ pub struct Loader {
     layouts: Folder<Layout>,
     images: Folder<Image>,
     templates: Folder<Template>,
+    approvals: Folder<Approval>,
+    approved_only: bool,
     registries: Registries,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
@@ -115,6 +118,8 @@ impl Loader {
             layouts: Folder::new(dir.join("layouts"), read_layout),
             images: Folder::new(dir.join("images"), input::image),
             templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
+            approvals: Folder::optional(dir.join(approved::FOLDER), approved::read),
+            approved_only: false,
             registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
@@ -122,6 +127,16 @@ impl Loader {
             state,
             stale: true,
         }
+    }
+
+    /// With that nothing is installed of which no plan is approved.
+    pub fn approved_only(self, approved_only: bool) -> Loader {
+        Loader { approved_only, ..self }
+    }
+
+    /// Without approvals: for a plan that may be approved.
+    pub fn unapproved(self) -> Loader {
+        Loader { approvals: Folder::optional(PathBuf::new(), approved::read), ..self }
     }
 
     /// A digest is ready: the next look gives a new picture.
@@ -149,6 +164,7 @@ impl Loader {
         changed |= self.images.look();
         changed |= self.definitions.look();
         changed |= self.templates.look();
+        changed |= self.approvals.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
@@ -211,7 +227,8 @@ impl Loader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
         notes.extend(wanted::unusable(&templates));
-        directory.known = Known { layouts, set, images: ready, templates };
+        let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
+        directory.known = Known { layouts, set, images: ready, templates, approvals };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
@@ -295,7 +312,14 @@ fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing,
         true => state.inventory_blocking(&machine.id).map_err(|error| error.to_string())?,
         false => None,
     };
-    Ok(Standing { inventory, ..standing })
+    let approved = match known.approvals.of_other(&machine.id, &allocation.id) {
+        Some(other) => {
+            let other = state.standing_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
+            known.approvals.in_force(&machine.id, &other)
+        }
+        None => known.approvals.in_force(&machine.id, &standing),
+    };
+    Ok(Standing { inventory, approved, ..standing })
 }
 
 /// By id; of two files with the same id the first one by name counts.

@@ -1,7 +1,7 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
-//! `wanted` its steps, `templates` those that change them, and the calls for these, `promise` what a machine was promised, `state` what
+//! `approved` which plans the operator has approved, `wanted` its steps, `templates` those that change them, and the calls for these, `promise` what a machine was promised, `state` what
 //! has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
 //! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
@@ -11,6 +11,7 @@
 mod alarm;
 mod api;
 mod api_error;
+mod approved;
 pub mod backup;
 mod base;
 mod boot;
@@ -33,6 +34,7 @@ mod patient;
 mod peers;
 pub mod preview;
 mod promise;
+pub mod rack;
 mod registries;
 mod resolve;
 mod state;
@@ -215,6 +217,7 @@ impl Server {
         let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
         let definitions = Definitions::new(options.dir.join("os"), verified);
         let loader = Loader::new(&options.dir, digests, definitions, state.clone());
+        let loader = loader.approved_only(options.approved_only);
         let (publish, directory) = published::channel(Arc::default());
         let keeper = Keeper::new(state.clone(), loader, watch.clone(), publish);
         let (ready, first_look) = tokio::sync::oneshot::channel();

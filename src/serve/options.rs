@@ -78,6 +78,9 @@ pub struct ServeOptions {
     /// More for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
+    /// Install nothing of which no plan is approved (`drophammer rack plan --approve`).
+    #[arg(long)]
+    pub approved_only: bool,
     /// One JSON object a line instead of text.
     #[arg(long)]
     pub json: bool,
@@ -101,18 +104,20 @@ pub struct Options {
     pub boot: Option<PathBuf>,
     /// More kernel arguments for the ramdisk.
     pub cmdline: String,
+    /// Nothing is installed of which no plan is approved.
+    pub approved_only: bool,
     /// One JSON object a line instead of text.
     pub json: bool,
 }
 
 impl From<ServeOptions> for Options {
     fn from(serve: ServeOptions) -> Self {
-        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json, .. } = serve;
+        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json, approved_only, .. } = serve;
         let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
             certificates,
             key,
             listen: serve.tls_listen,
         });
-        Options { dir, listen, operator_listen, tls, proxies, url, boot, cmdline, json }
+        Options { dir, listen, operator_listen, tls, proxies, url, boot, cmdline, approved_only, json }
     }
 }

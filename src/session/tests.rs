@@ -61,6 +61,7 @@ fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
         summary: Default::default(),
         sizes: Default::default(),
         extents: vec![],
+        verdicts: None,
     }
 }
 
@@ -353,7 +354,13 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
     let disks = vec![MarkedDisk { device: "os".into(), serial: "A0".into(), ..MarkedDisk::default() }];
     let extents = vec![Extents { stages: vec![StageName::StorageWipe], disks: vec![] }];
     let (allocation, order) = ("a-1".to_owned(), Some("o-1".to_owned()));
-    let announce = OfRun::TellPointOfNoReturn { allocation, order, disks: disks.clone(), extents: extents.clone() };
+    let announce = OfRun::TellPointOfNoReturn {
+        allocation,
+        order,
+        disks: disks.clone(),
+        extents: extents.clone(),
+        approved: None,
+    };
     let plan = plan(vec![
         (StageName::ReportBegin, vec![Operation::Run(announce)]),
         (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),

@@ -157,6 +157,9 @@ pub enum OfRun {
         /// The plan's.
         #[serde(skip)]
         extents: Vec<Extents>,
+        /// Hash of the approval that the plan was compared with.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        approved: Option<String>,
     },
     Mount(MountFilesystem),
     /// Mount an installed system that is booted unchanged. The kernel is told not to write, whatever the options say.

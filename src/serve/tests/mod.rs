@@ -1,5 +1,6 @@
 //! A whole server on the loopback, asked over TCP.
 
+mod approved;
 mod attackers;
 mod begun;
 mod boot;
@@ -144,6 +145,7 @@ fn options(dir: &Path) -> Options {
         url: None,
         boot: None,
         cmdline: "quiet".to_owned(),
+        approved_only: false,
         json: true,
     }
 }
