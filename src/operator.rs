@@ -9,6 +9,7 @@ pub use server::{Answer, Server};
 
 use crate::error::Result;
 use crate::exit::Exit;
+use crate::serve::adding::{Add, Added};
 use crate::serve::operator::{Listed, Reinstall, Rename};
 use crate::stdout::{json, print};
 use crate::text;
@@ -32,6 +33,7 @@ pub fn run(options: &Options) -> Result<Exit> {
             print(&table(&all))?;
             Ok(Exit::Good)
         }
+        MachineCommand::Add(asked) => add(&server, asked, options.json),
         MachineCommand::Rename(asked) => rename(&server, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
@@ -58,6 +60,23 @@ pub fn run(options: &Options) -> Result<Exit> {
                     Ok(Exit::Good)
                 }
             }
+        }
+    }
+}
+
+fn add(server: &Server, asked: &options::Add, json: bool) -> Result<Exit> {
+    let request = server.request(Method::POST, &format!("/v1/machine/{}/file", asked.machine.to_lowercase()));
+    let body = Add { name: asked.name.clone(), size: asked.size.clone() };
+    match server.ask::<Added>(request.json(&body))? {
+        Answer::Refused(why) => Ok(refused(&why)),
+        Answer::Good(added) if json => print_json(&added),
+        Answer::Good(Added { file, name, size, macs, .. }) => {
+            let size = size.map(|size| format!(", size {size}")).unwrap_or_default();
+            print(&format!(
+                "{file} of the server's directory is {name} now: MACs {}{size}.\nAn `allocation` in it installs the machine.\n",
+                if macs.is_empty() { "none".to_owned() } else { macs.join(" ") }
+            ))?;
+            Ok(Exit::Good)
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct OfServer {
 pub enum MachineCommand {
     /// One line a machine: what it runs, what is ordered, how its last reinstall ended.
     List,
+    /// Make a file of a machine that has registered, with its MACs and its size. Nothing is installed before it has an allocation.
+    Add(Add),
     /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
     Reinstall(Order),
     /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
@@ -45,6 +47,19 @@ pub struct Adopt {
     /// Only show which machines wait because a marker of their allocation is not believed, and the command that adopts them.
     #[arg(long, conflicts_with = "machines")]
     pub waiting: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Add {
+    /// The machine's id, as the server's output says it.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// What it is to be called: machines/NAME.yaml of the server's directory.
+    #[arg(long)]
+    pub name: String,
+    /// Its size [default: the one of sizes/ whose constraints take it].
+    #[arg(long)]
+    pub size: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
+use super::sizes::{self, Size};
 use super::state::{FileStamp, Standing, State};
 use super::templates::Templates;
 use super::wanted;
@@ -89,6 +90,7 @@ pub struct Loader {
     layouts: Folder<Layout>,
     images: Folder<Image>,
     templates: Folder<Template>,
+    sizes: Folder<Size>,
     registries: Registries,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
@@ -100,6 +102,7 @@ pub struct Loader {
 }
 
 /// What a look at the directory gave.
+#[derive(Default)]
 pub struct Seen {
     pub directory: Directory,
     pub problems: Vec<String>,
@@ -115,6 +118,7 @@ impl Loader {
             layouts: Folder::new(dir.join("layouts"), read_layout),
             images: Folder::new(dir.join("images"), input::image),
             templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
+            sizes: Folder::optional(dir.join(sizes::FOLDER), Size::read),
             registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
@@ -136,6 +140,11 @@ impl Loader {
         self.stale = true;
     }
 
+    /// Has a `verify` yet to end?
+    pub fn waits(&self) -> bool {
+        self.definitions.waits()
+    }
+
     /// The state has changed: as [`Loader::digest_done`].
     pub fn refresh(&mut self) {
         self.stale = true;
@@ -149,6 +158,7 @@ impl Loader {
         changed |= self.images.look();
         changed |= self.definitions.look();
         changed |= self.templates.look();
+        changed |= self.sizes.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
@@ -211,7 +221,10 @@ impl Loader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
         notes.extend(wanted::unusable(&templates));
-        directory.known = Known { layouts, set, images: ready, templates };
+        let sizes = self.sizes.in_force(&mut problems);
+        let sizes = unique("size", sizes, |size| &size.id, &mut problems);
+        let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
+        directory.known = Known { layouts, set, images: ready, templates, sizes };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }

@@ -4,7 +4,7 @@ mod all;
 #[cfg(feature = "desk")]
 mod described;
 mod network;
-mod node;
+pub mod node;
 pub mod os;
 mod secret;
 mod told;
@@ -511,7 +511,8 @@ allocation:
     #[test]
     fn the_examples_in_the_docs_are_good() {
         let blocks = crate::docs::blocks(include_str!("../../docs/serve.md"), "yaml");
-        let [on_machines, on_images] = &blocks[..] else { panic!("{blocks:?}") };
+        let [on_machines, on_sizes, on_images] = &blocks[..] else { panic!("{blocks:?}") };
+        crate::serve::sizes::Size::read(on_sizes).unwrap();
         assert_eq!(machine(on_machines).unwrap().name.as_str(), "storage-7");
         assert_eq!(image(on_images).unwrap().at, Location::File("debian-12.tar.zst".to_owned()));
         let on_templates = crate::docs::blocks(include_str!("../../docs/templates.md"), "yaml");

@@ -4,6 +4,7 @@
 use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
+use super::sizes::Size;
 use super::state::Standing;
 use super::templates::Templates;
 use super::wanted::{self, Merged};
@@ -23,6 +24,8 @@ pub struct Known {
     /// By id; `None` while there is no digest yet.
     pub images: BTreeMap<String, Option<Image>>,
     pub templates: Templates,
+    /// By id.
+    pub sizes: BTreeMap<String, Size>,
 }
 
 /// An allocation that can be carried out.

@@ -1,5 +1,6 @@
 //! A whole server on the loopback, asked over TCP.
 
+mod adding;
 mod attackers;
 mod begun;
 mod boot;
@@ -10,11 +11,13 @@ mod defined;
 mod files;
 mod given;
 mod held;
+mod inspect;
 mod killed;
 mod lost;
 mod machines;
 mod operator;
 mod preview;
+mod pxe;
 mod reinstall;
 mod renamed;
 mod templates;
@@ -142,6 +145,7 @@ fn options(dir: &Path) -> Options {
         tls: None,
         proxies: Vec::new(),
         url: None,
+        pxe: None,
         boot: None,
         cmdline: "quiet".to_owned(),
         json: true,
