@@ -68,6 +68,9 @@ pub enum Command {
         drophammer machine reinstall storage-7 --cancel\n\n\
         A machine that has registered becomes a file, without an allocation\n  \
         drophammer machine add UUID --name storage-7\n\n\
+        Switch it, or reinstall it at once, by the bmc of its file\n  \
+        drophammer machine power cycle storage-7\n  \
+        drophammer machine reinstall storage-7 --image debian-13.1.20261101 --now\n\n\
         A new mainboard: the same machine with another id\n  \
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]

@@ -2,6 +2,7 @@
 
 mod adopt;
 mod options;
+mod power;
 mod server;
 
 pub use options::{OfServer, Options};
@@ -22,6 +23,11 @@ use serde::Serialize;
 /// # Errors
 /// The server cannot be reached, does not know the token, or has trouble of its own.
 pub fn run(options: &Options) -> Result<Exit> {
+    if let MachineCommand::Power(asked) = &options.command
+        && let Some(done) = power::from_here(asked, options.json)
+    {
+        return done;
+    }
     let server = Server::new(&options.of)?;
     let all: Vec<Listed> = match server.ask(server.request(Method::GET, "/v1/machines"))? {
         Answer::Good(all) => all,
@@ -35,6 +41,7 @@ pub fn run(options: &Options) -> Result<Exit> {
         }
         MachineCommand::Add(asked) => add(&server, asked, options.json),
         MachineCommand::Rename(asked) => rename(&server, asked, options.json),
+        MachineCommand::Power(asked) => power::switch(&server, &all, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
@@ -54,10 +61,15 @@ pub fn run(options: &Options) -> Result<Exit> {
             };
             match server.ask::<Listed>(request)? {
                 Answer::Refused(why) => Ok(refused(&why)),
-                Answer::Good(listed) if options.json => print_json(&listed),
                 Answer::Good(listed) => {
-                    print(&ordered(machine, &listed))?;
-                    Ok(Exit::Good)
+                    let text = ordered(machine, &listed);
+                    match options.json {
+                        true => drop(print_json(&listed)?),
+                        // What a person can do now is done.
+                        false if asked.now => print(&format!("{}\n", text.lines().next().unwrap_or_default()))?,
+                        false => print(&text)?,
+                    }
+                    if asked.now { power::now(&server, &listed, options.json) } else { Ok(Exit::Good) }
                 }
             }
         }

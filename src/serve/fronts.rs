@@ -7,7 +7,7 @@ use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::watch::Watch;
-use super::{App, Options, adding, boot, files, operator, preview, templates};
+use super::{App, Options, adding, boot, files, operator, power, preview, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
@@ -179,6 +179,7 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/machine/{id}/adopt", post(operator::adopt))
         .route("/v1/machine/{id}/rename", post(operator::rename))
         .route("/v1/machine/{id}/file", post(adding::add))
+        .route("/v1/machine/{id}/power", post(power::power))
         .route("/v1/machine/{id}/preview", get(preview::preview))
         .route("/v1/machines", get(operator::machines))
         .route("/", get(templates::root))

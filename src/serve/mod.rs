@@ -5,7 +5,7 @@
 //! has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
 //! their words come in, `files` what they load, `operator` what the operator asks, `adding` how a machine becomes a file, `sizes`
-//! what it is called, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
+//! what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
 //! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say, `watch` what
 //! people see, `inspect` all that is wrong with the directory, `pxe` how firmware finds this server, `descriptors` how many may ask
 //! at once, `peers` how much each of them may take.
@@ -35,6 +35,7 @@ pub mod operator;
 mod options;
 mod patient;
 mod peers;
+pub mod power;
 pub mod preview;
 mod promise;
 mod pxe;

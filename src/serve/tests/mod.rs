@@ -16,6 +16,7 @@ mod killed;
 mod lost;
 mod machines;
 mod operator;
+mod power;
 mod preview;
 mod pxe;
 mod reinstall;
