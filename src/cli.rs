@@ -58,7 +58,7 @@ pub enum Command {
         drophammer serve backup /srv/drophammer /backup/drophammer-$(date +%F)\n  \
         drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22\n\n{EXIT_CODES}"
     ))]
-    Serve(crate::serve::Serve),
+    Serve(Box<crate::serve::Serve>),
     /// List the machines of a server, add new ones, and order reinstalls.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
