@@ -8,6 +8,8 @@ pub mod agent;
 pub mod allocation;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod assigned;
+#[cfg(feature = "serve")]
+pub mod bmc;
 #[cfg(feature = "agent")]
 pub mod boot;
 #[cfg(feature = "agent")]

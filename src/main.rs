@@ -64,7 +64,7 @@ fn run(command: Command) -> Result<Exit> {
         #[cfg(all(feature = "agent", feature = "desk"))]
         Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
         #[cfg(feature = "serve")]
-        Command::Serve(serve) => drophammer::serve::command(serve),
+        Command::Serve(serve) => drophammer::serve::command(*serve),
         #[cfg(feature = "serve")]
         Command::Machine(options) => drophammer::operator::run(&options),
         #[cfg(feature = "survey")]

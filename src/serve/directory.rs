@@ -10,6 +10,7 @@ use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
+use super::sizes::{self, Size};
 use super::state::{FileStamp, Standing, State};
 use super::templates::Templates;
 use super::wanted;
@@ -92,6 +93,7 @@ pub struct Loader {
     templates: Folder<Template>,
     approvals: Folder<Approval>,
     approved_only: bool,
+    sizes: Folder<Size>,
     registries: Registries,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
@@ -103,6 +105,7 @@ pub struct Loader {
 }
 
 /// What a look at the directory gave.
+#[derive(Default)]
 pub struct Seen {
     pub directory: Directory,
     pub problems: Vec<String>,
@@ -120,6 +123,7 @@ impl Loader {
             templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
             approvals: Folder::optional(dir.join(approved::FOLDER), approved::read),
             approved_only: false,
+            sizes: Folder::optional(dir.join(sizes::FOLDER), Size::read),
             registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
@@ -151,6 +155,11 @@ impl Loader {
         self.stale = true;
     }
 
+    /// Has a `verify` yet to end?
+    pub fn waits(&self) -> bool {
+        self.definitions.waits()
+    }
+
     /// The state has changed: as [`Loader::digest_done`].
     pub fn refresh(&mut self) {
         self.stale = true;
@@ -165,6 +174,7 @@ impl Loader {
         changed |= self.definitions.look();
         changed |= self.templates.look();
         changed |= self.approvals.look();
+        changed |= self.sizes.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
@@ -228,7 +238,10 @@ impl Loader {
         let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
         notes.extend(wanted::unusable(&templates));
         let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
-        directory.known = Known { layouts, set, images: ready, templates, approvals };
+        let sizes = self.sizes.in_force(&mut problems);
+        let sizes = unique("size", sizes, |size| &size.id, &mut problems);
+        let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
+        directory.known = Known { layouts, set, images: ready, templates, approvals, sizes };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }

@@ -5,6 +5,7 @@ use super::approved::Approvals;
 use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
+use super::sizes::Size;
 use super::state::Standing;
 use super::templates::Templates;
 use super::wanted::{self, Merged};
@@ -26,6 +27,8 @@ pub struct Known {
     pub images: BTreeMap<String, Option<Image>>,
     pub templates: Templates,
     pub approvals: Approvals,
+    /// By id.
+    pub sizes: BTreeMap<String, Size>,
 }
 
 /// An allocation that can be carried out.

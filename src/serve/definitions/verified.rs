@@ -67,6 +67,10 @@ impl Verified {
         None
     }
 
+    pub fn waits(&self) -> bool {
+        self.known.values().any(Option::is_none)
+    }
+
     pub fn keep(&mut self, done: Done) {
         self.known.insert(done.key, Some(done.verdict));
     }

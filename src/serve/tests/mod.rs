@@ -1,5 +1,6 @@
 //! A whole server on the loopback, asked over TCP.
 
+mod adding;
 mod approved;
 mod attackers;
 mod begun;
@@ -11,11 +12,14 @@ mod defined;
 mod files;
 mod given;
 mod held;
+mod inspect;
 mod killed;
 mod lost;
 mod machines;
 mod operator;
+mod power;
 mod preview;
+mod pxe;
 mod reinstall;
 mod renamed;
 mod templates;
@@ -143,6 +147,7 @@ fn options(dir: &Path) -> Options {
         tls: None,
         proxies: Vec::new(),
         url: None,
+        pxe: None,
         boot: None,
         cmdline: "quiet".to_owned(),
         approved_only: false,
