@@ -20,6 +20,8 @@ use crate::plan::Verdicts;
 use marked_yaml::{Span, Spanned};
 use serde::Deserialize;
 use std::collections::HashMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// What is asked: machines that are installed would be reinstalled so, others installed so. Without anything, as the files say.
@@ -281,7 +283,11 @@ impl Rack {
         let path = approved::path(&self.dir, &seen.id);
         let text = approved::text(verdicts, seen.installed.clone(), now());
         let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
-        writing::put(&path, &text).context(Phase::Serve, || format!("write {}", path.display()))
+        // It holds no secret, and the server may run as another user.
+        let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
+        writing::put(&path, &text)
+            .and_then(|()| readable())
+            .context(Phase::Serve, || format!("write {}", path.display()))
     }
 }
 
