@@ -3,12 +3,14 @@
 //! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
 //! does not exist.
 
+use super::approved::{self, Approval, Approvals};
 use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
+use super::sizes::{self, Size};
 use super::state::{FileStamp, Standing, State};
 use super::templates::Templates;
 use super::wanted;
@@ -91,6 +93,9 @@ pub struct Loader {
     layouts: Folder<Layout>,
     images: Folder<Image>,
     templates: Folder<Template>,
+    approvals: Folder<Approval>,
+    approved_only: bool,
+    sizes: Folder<Size>,
     registries: Registries,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
@@ -102,6 +107,7 @@ pub struct Loader {
 }
 
 /// What a look at the directory gave.
+#[derive(Default)]
 pub struct Seen {
     pub directory: Directory,
     pub problems: Vec<String>,
@@ -117,6 +123,9 @@ impl Loader {
             layouts: Folder::new(dir.join("layouts"), read_layout),
             images: Folder::new(dir.join("images"), input::image),
             templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
+            approvals: Folder::optional(dir.join(approved::FOLDER), approved::read),
+            approved_only: false,
+            sizes: Folder::optional(dir.join(sizes::FOLDER), Size::read),
             registries: Registries::new(dir),
             stamps: Vec::new(),
             digests,
@@ -124,6 +133,16 @@ impl Loader {
             state,
             stale: true,
         }
+    }
+
+    /// With that nothing is installed of which no plan is approved.
+    pub fn approved_only(self, approved_only: bool) -> Loader {
+        Loader { approved_only, ..self }
+    }
+
+    /// Without approvals: for a plan that may be approved.
+    pub fn unapproved(self) -> Loader {
+        Loader { approvals: Folder::optional(PathBuf::new(), approved::read), ..self }
     }
 
     /// A digest is ready: the next look gives a new picture.
@@ -136,6 +155,11 @@ impl Loader {
     pub fn verified(&mut self, done: definitions::Done) {
         self.definitions.verified(done);
         self.stale = true;
+    }
+
+    /// Has a `verify` yet to end?
+    pub fn waits(&self) -> bool {
+        self.definitions.waits()
     }
 
     /// The state has changed: as [`Loader::digest_done`].
@@ -151,6 +175,8 @@ impl Loader {
         changed |= self.images.look();
         changed |= self.definitions.look();
         changed |= self.templates.look();
+        changed |= self.approvals.look();
+        changed |= self.sizes.look();
         changed |= self.registries.look();
         changed |= self.digests.try_again();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
@@ -214,7 +240,11 @@ impl Loader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
         notes.extend(wanted::unusable(&templates));
-        directory.known = Known { layouts, set, images: ready, templates };
+        let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
+        let sizes = self.sizes.in_force(&mut problems);
+        let sizes = unique("size", sizes, |size| &size.id, &mut problems);
+        let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
+        directory.known = Known { layouts, set, images: ready, templates, approvals, sizes };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
@@ -298,7 +328,14 @@ fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing,
         true => state.inventory_blocking(&machine.id).map_err(|error| error.to_string())?,
         false => None,
     };
-    Ok(Standing { inventory, ..standing })
+    let approved = match known.approvals.of_other(&machine.id, &allocation.id) {
+        Some(other) => {
+            let other = state.standing_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
+            known.approvals.in_force(&machine.id, &other)
+        }
+        None => known.approvals.in_force(&machine.id, &standing),
+    };
+    Ok(Standing { inventory, approved, ..standing })
 }
 
 /// By id; of two files with the same id the first one by name counts.

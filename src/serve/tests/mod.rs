@@ -1,5 +1,7 @@
 //! A whole server on the loopback, asked over TCP.
 
+mod adding;
+mod approved;
 mod attackers;
 mod begun;
 mod boot;
@@ -10,12 +12,15 @@ mod defined;
 mod files;
 mod given;
 mod held;
+mod inspect;
 mod killed;
 mod layouts;
 mod lost;
 mod machines;
 mod operator;
+mod power;
 mod preview;
+mod pxe;
 mod reinstall;
 mod renamed;
 mod templates;
@@ -143,8 +148,10 @@ fn options(dir: &Path) -> Options {
         tls: None,
         proxies: Vec::new(),
         url: None,
+        pxe: None,
         boot: None,
         cmdline: "quiet".to_owned(),
+        approved_only: false,
         json: true,
     }
 }
