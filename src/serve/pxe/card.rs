@@ -9,6 +9,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No program takes longer to start.
+const STARTING: Duration = Duration::from_secs(2);
 
 /// A card with its first IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +71,14 @@ impl Card {
             setsockopt(&socket, BindToDevice, &OsString::from(&self.name))?;
             bind(socket.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))
         };
-        open().map_err(|error| match error {
+        let mut found = open();
+        // A process that is being started has all our sockets until it is another program, also the one of the last look.
+        let until = Instant::now() + STARTING;
+        while found == Err(Errno::EADDRINUSE) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+            found = open();
+        }
+        found.map_err(|error| match error {
             Errno::EADDRINUSE => format!(
                 "UDP port {port} ({what}) of {} is taken by another program on this host: `ss -ulpn 'sport = {port}'` says which",
                 self.name

@@ -177,7 +177,7 @@ impl Firmware {
 
     /// Asks until there is an answer.
     fn ask(self, port: u16, kind: u8, wants: Option<Ipv4Addr>) -> Answered {
-        let socket = UdpSocket::bind("0.0.0.0:68").unwrap();
+        let socket = bound();
         setsockopt(&socket, BindToDevice, &"cli".into()).unwrap();
         socket.set_broadcast(true).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -192,6 +192,19 @@ impl Firmware {
                     return answered(&packet[..length]);
                 }
             }
+        }
+    }
+}
+
+/// The client's port. A process that another test is just starting has the last socket too, until it is another program.
+fn bound() -> UdpSocket {
+    let began = std::time::Instant::now();
+    loop {
+        match UdpSocket::bind("0.0.0.0:68") {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            socket => return socket.unwrap(),
         }
     }
 }
@@ -278,7 +291,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
 
         // Whoever is no firmware is none of our business: an answer would come before that to the firmware.
         client.run(|| {
-            let socket = UdpSocket::bind("0.0.0.0:68").unwrap();
+            let socket = bound();
             setsockopt(&socket, BindToDevice, &"cli".into()).unwrap();
             socket.set_broadcast(true).unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
