@@ -66,13 +66,21 @@ cargo_target_dir() {
 	cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
 }
 
-# library_tests: builds the library's tests, and tells where their program is.
-library_tests() {
+# test_program KIND: where the program of the tests is, in what cargo says of a build; of the library (lib), or of others (test).
+test_program() {
 	local program
-	program=$(cargo test --locked --lib --no-run --message-format=json-render-diagnostics |
-		sed -n 's/.*"kind":\["lib"\].*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-	[ -n "$program" ] || die "cargo built no test of the library"
+	program=$(sed -n 's/.*"kind":\["'"$1"'"\].*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+	[ -n "$program" ] || die "cargo built no program of the tests ($1)"
 	echo "$program"
+}
+
+# library_tests: builds the library's tests, if scripts/test has not, and tells where their program is.
+library_tests() {
+	if [ -n "${DROPHAMMER_LIBRARY_TESTS:-}" ]; then
+		echo "$DROPHAMMER_LIBRARY_TESTS"
+		return
+	fi
+	cargo test --locked --lib --no-run --message-format=json-render-diagnostics | test_program lib
 }
 
 # wait_for TEXT FILE SECONDS PID: until the file has the text; fails when the time is over or the process has ended.
