@@ -1,10 +1,11 @@
 //! The plan for a machine that is installed already. It destroys nothing and boots the installed system.
 
 use super::display::{self, Running};
+use super::harmless::Harmless;
 use super::returning::without_replay;
 use super::{
-    Claim, DiskPlan, Found, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, Stage, StageName, Summary,
-    Verdict, extents, handing,
+    Claim, DiskPlan, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Request, Stage, StageName, Verdict,
+    handing,
 };
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{self, Inventory, Signature};
@@ -12,7 +13,7 @@ use crate::layout::{self, Format, Layout};
 use crate::marker::Marker;
 use crate::problem::Problem;
 use crate::topology::{Match, Stack, find};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Finds the marker of an installation that must not be made again.
 ///
@@ -83,24 +84,16 @@ pub fn arrange(
                 (StageName::BootKexec, vec![Operation::Run(OfRun::Kexec)]),
             ]
             .map(|(name, operations)| Stage { name, operations });
-            let plan = Plan {
+            let harmless = Harmless {
                 mode: request.mode,
                 subject: request.subject,
                 layout: marked.marker.layout.clone(),
-                summary: Summary::of(&disks),
                 disks,
-                point_of_no_return: stages.len(),
                 stages: stages.into(),
-                fstab: Vec::new(),
                 root_uuid,
                 already: Some(marked.marker.clone()),
-                warnings: Vec::new(),
-                torn: Vec::new(),
-                sizes: BTreeMap::new(),
-                extents: Vec::new(),
-                verdicts: None,
             };
-            Ok(Plan { extents: extents::of(&plan, inventory), ..plan })
+            Ok(harmless.plan(inventory))
         }
         Err(why) => Err(Box::new(Refusal {
             problems: vec![Problem::new("filesystems", cannot(&request, &why))],
@@ -178,17 +171,9 @@ fn disks(layout: &Layout, inventory: &Inventory, marker: &Marker) -> Vec<DiskPla
     let listed = layout.disks.iter().filter_map(|listed| disk_now(listed, inventory, marker));
     let listed: BTreeSet<&KernelName> = listed.map(|disk| &disk.name).collect();
     let running = Running::new(inventory, &stack).trees();
-    let plans = inventory.disks.iter().zip(running).map(|(disk, running)| DiskPlan {
-        name: disk.name.clone(),
-        device: disk.device.clone(),
-        size_bytes: disk.size_bytes,
-        model: disk.model.clone(),
-        serial: disk.serial.clone(),
-        verdict: if listed.contains(&disk.name) { Verdict::Keep } else { Verdict::NotOurs },
-        listed_as: None,
-        found: Found::on(disk),
-        now: display::contents(disk),
-        running,
+    let plans = inventory.disks.iter().zip(running).map(|(disk, running)| {
+        let verdict = if listed.contains(&disk.name) { Verdict::Keep } else { Verdict::NotOurs };
+        DiskPlan { running, ..DiskPlan::of(disk, verdict) }
     });
     plans.collect()
 }

@@ -1,14 +1,13 @@
 //! The plan that puts files into a filesystem which is there already. Every disk but that one is locked.
 
 use super::{
-    DiskIdentity, DiskPlan, Found, InjectedFile, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Stage,
-    StageName, Subject, Summary, Verdict, display, extents,
+    DiskIdentity, DiskPlan, InjectedFile, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Stage, StageName,
+    Subject, Verdict, display, harmless::Harmless,
 };
 use crate::device::DevicePath;
 use crate::inventory::{Disk, Inventory, Partition, Signature};
 use crate::layout::Format;
 use crate::problem::Problem;
-use std::collections::BTreeMap;
 
 /// What such a plan is called in the place of a layout.
 const NAME: &str = "files into what is there";
@@ -50,24 +49,9 @@ pub fn inject(
         operations: operations.into_iter().map(Operation::Run).collect(),
     };
     let stages: Vec<Stage> = stages.into_iter().map(stage).filter(|stage| !stage.operations.is_empty()).collect();
-    let plan = Plan {
-        mode: Mode::Install,
-        subject,
-        layout,
-        summary: Summary::of(&disks),
-        disks,
-        point_of_no_return: stages.len(),
-        stages,
-        fstab: Vec::new(),
-        root_uuid: String::new(),
-        already: None,
-        warnings: Vec::new(),
-        torn: Vec::new(),
-        sizes: BTreeMap::new(),
-        extents: Vec::new(),
-        verdicts: None,
-    };
-    Ok(Plan { extents: extents::of(&plan, inventory), ..plan })
+    let root_uuid = String::new();
+    let harmless = Harmless { mode: Mode::Install, subject, layout, disks, stages, root_uuid, already: None };
+    Ok(harmless.plan(inventory))
 }
 
 /// The disk beneath, and how it is mounted.
@@ -103,18 +87,7 @@ fn find<'a>(inventory: &'a Inventory, device: &DevicePath) -> Result<(&'a Disk, 
 
 fn plan_of(disk: &Disk, written: Option<&Disk>) -> DiskPlan {
     let is_written = written.is_some_and(|written| written.name == disk.name);
-    DiskPlan {
-        name: disk.name.clone(),
-        device: disk.device.clone(),
-        size_bytes: disk.size_bytes,
-        model: disk.model.clone(),
-        serial: disk.serial.clone(),
-        verdict: if is_written { Verdict::Keep } else { Verdict::NotOurs },
-        listed_as: None,
-        found: Found::on(disk),
-        now: display::contents(disk),
-        running: Vec::new(),
-    }
+    DiskPlan::of(disk, if is_written { Verdict::Keep } else { Verdict::NotOurs })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod extents;
 mod filesystems;
 mod finishing;
 mod handing;
+mod harmless;
 mod identity;
 mod identity_words;
 mod image;

@@ -8,7 +8,7 @@ use super::lvm::Group;
 use super::placed::FilesystemFate;
 use super::release::Release;
 use super::{
-    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Found, Holder, Mode, PartitionTable, Request, Torn,
+    CreateArray, CreateGroup, CreateVolume, DiskIdentity, DiskPlan, Holder, Mode, PartitionTable, Request, Torn,
     TryArray, Verdict, WipeDisk, display,
 };
 use crate::device::{DevicePath, KernelName, LayoutPath};
@@ -238,16 +238,9 @@ impl<'a> Deciding<'a> {
         let listed = self.found.iter().find(|(_, found)| found.name == disk.name);
         let listed = listed.map(|(index, _)| &self.layout.disks[*index]);
         DiskPlan {
-            name: disk.name.clone(),
-            device: disk.device.clone(),
-            size_bytes: disk.size_bytes,
-            model: disk.model.clone(),
-            serial: disk.serial.clone(),
-            verdict: self.verdict(&disk.name),
             listed_as: listed.map(|listed| &listed.device).filter(|name| disk.device != name.as_str()).cloned(),
-            found: Found::on(disk),
-            now: display::contents(disk),
             running,
+            ..DiskPlan::of(disk, self.verdict(&disk.name))
         }
     }
 }

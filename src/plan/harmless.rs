@@ -1,0 +1,58 @@
+//! Plans that destroy nothing: what all of them have in common.
+
+use super::{DiskPlan, Found, Mode, Plan, Stage, Subject, Summary, Verdict, display, extents};
+use crate::inventory::{Disk, Inventory};
+use crate::marker::Marker;
+use std::collections::BTreeMap;
+
+/// What such a plan does, and for whom.
+pub struct Harmless {
+    pub mode: Mode,
+    pub subject: Subject,
+    pub layout: String,
+    pub disks: Vec<DiskPlan>,
+    pub stages: Vec<Stage>,
+    pub root_uuid: String,
+    pub already: Option<Marker>,
+}
+
+impl Harmless {
+    pub fn plan(self, inventory: &Inventory) -> Plan {
+        let plan = Plan {
+            mode: self.mode,
+            subject: self.subject,
+            layout: self.layout,
+            summary: Summary::of(&self.disks),
+            disks: self.disks,
+            point_of_no_return: self.stages.len(),
+            stages: self.stages,
+            fstab: Vec::new(),
+            root_uuid: self.root_uuid,
+            already: self.already,
+            warnings: Vec::new(),
+            torn: Vec::new(),
+            sizes: BTreeMap::new(),
+            extents: Vec::new(),
+            verdicts: None,
+        };
+        Plan { extents: extents::of(&plan, inventory), ..plan }
+    }
+}
+
+impl DiskPlan {
+    /// Nothing is said of what runs on it, and it is listed by its own name or by none.
+    pub fn of(disk: &Disk, verdict: Verdict) -> DiskPlan {
+        DiskPlan {
+            name: disk.name.clone(),
+            device: disk.device.clone(),
+            size_bytes: disk.size_bytes,
+            model: disk.model.clone(),
+            serial: disk.serial.clone(),
+            verdict,
+            listed_as: None,
+            found: Found::on(disk),
+            now: display::contents(disk),
+            running: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What is told of a run, and what is taken back.
+
+use super::*;
+
+#[test]
+fn the_report_has_what_was_booted_and_must_be_acknowledged() {
+    let boot = BootInfo {
+        kernel: "/vmlinuz".into(),
+        initrd: "/initrd".into(),
+        cmdline: "ro".into(),
+        bootloader_id: "metal-debian".into(),
+    };
+    let bench = Bench::new();
+    let closing = Closing { allocation: "a-1".into(), order: Some("o-1".into()), ..Closing::default() };
+    assert!(bench.session().report(&closing).is_err());
+    let (hidden, kept) = (Hidden { path: "/var/lib".into(), files: 7 }, KeptProof::default());
+    let marker = Some(Marker { order: Some("o-1".into()), ..Marker::default() });
+    let booted = || Session {
+        printed: "the plan".into(),
+        facts: Facts { boot: Some(boot.clone()), ..Facts::default() },
+        ..bench.session()
+    };
+    let mut session = booted();
+    let done = Done { hidden: vec![hidden], kept: vec![kept], ..Done::default() };
+    session.facts.done = done.clone();
+    session.facts.marker = marker.clone();
+    session.report(&closing).unwrap();
+    let reports = bench.control.ended.lock().unwrap();
+    let [ended] = reports.as_slice() else { panic!("{reports:?}") };
+    assert_eq!(ended.outcome, Outcome::Succeeded { boot: boot.clone(), marker });
+    assert_eq!(
+        (ended.allocation.as_str(), ended.order.as_deref(), ended.plan.as_str()),
+        ("a-1", Some("o-1"), "the plan")
+    );
+    assert!(ended.peak_rss_bytes.unwrap() > 1 << 20);
+    assert_eq!(ended.done, done);
+    drop(reports);
+
+    bench.control.refuses.store(true, Ordering::Relaxed);
+    assert!(booted().report(&closing).is_err());
+
+    bench.control.refuses.store(false, Ordering::Relaxed);
+    let already = Some(Marker { image: "debian-12".into(), ..Marker::default() });
+    let closing = Closing { message: "installed already".into(), already: already.clone(), ..closing };
+    booted().report(&closing).unwrap();
+    let ended = bench.control.ended.lock().unwrap().pop().unwrap();
+    assert_eq!(ended.message, "installed already");
+    assert_eq!(ended.outcome, Outcome::Succeeded { boot: boot.clone(), marker: already });
+}
+
+#[test]
+fn a_failure_tells_what_was_done_until_then() {
+    let bench = Bench::new();
+    let mut session = bench.session();
+    let done = Done { kept: vec![KeptProof::default()], ..Done::default() };
+    session.facts.done = done.clone();
+    // No kernel was loaded that could be reported.
+    let plan = plan(vec![(StageName::ReportFinal, vec![Operation::Run(OfRun::Report(Closing::default()))])]);
+    assert_eq!(*session.run(&plan).unwrap_err().done, done);
+}
+
+/// What the operations of a run have noted is taken back from the newest to the oldest, and what has ended is not.
+#[test]
+fn the_undo_log_is_the_run_backwards() {
+    let array = |device: &str| {
+        OnDevice::AssembleArray(AssembleArray { device: device.into(), uuid: uuid::Uuid::nil(), members: vec![] })
+    };
+    let stop = |device: &str| OnDevice::StopArray { device: device.into() };
+    let mut session = Bench::new().session();
+    session.undo.push(Undo::Wiping("/dev/sda".into()));
+    undo::wipes_are_whole(&mut session.undo);
+    [array("/dev/md1"), array("/dev/md2"), stop("/dev/md1")].iter().for_each(|operation| session.note(operation));
+    session.undo.extend([Undo::Unmount, Undo::EndProcesses, Undo::Unlock]);
+    session.unmount().unwrap();
+    session.flush(&[]).unwrap();
+    assert_eq!(session.undo, [Undo::Wiped("/dev/sda".into()), Undo::TakeDown(stop("/dev/md2"))]);
+}
+
+#[test]
+fn what_a_create_needs_is_looked_for_before_anything_is_written() {
+    let bench = Bench::new();
+    let find = |programs: &[&str]| OfRun::FindPrograms {
+        os: "raw".to_owned(),
+        programs: programs.iter().map(|program| (*program).to_owned()).collect(),
+    };
+    let mut session = bench.session();
+    session.of_run(&find(&["/bin/sh", "cat"])).unwrap();
+    let error = session.of_run(&find(&["cat", "no-such-program", "/no/such/shell"])).unwrap_err();
+    assert!(error.is_refusal());
+    let needs = "create of raw needs what this ramdisk does not have: no-such-program, /no/such/shell";
+    assert!(error.to_string().ends_with(needs), "{error}");
+    // Nobody has signed what it makes.
+    let key = include_str!("../../testdata/trust/one.pub").parse().unwrap();
+    session.trust.keys = image::Keys(vec![key]);
+    let error = session.of_run(&find(&[])).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("nobody signs what create of raw makes"), "{error}");
+}
