@@ -251,6 +251,12 @@ pub async fn point_of_no_return(
         }
         _ => {}
     }
+    if let Some(current) = current {
+        let standing = app.state.standing(&id, &allocationuuid).await?;
+        if directory.known.states.bars(current, &standing).is_some() {
+            return changed("its image has been blacklisted since the allocation was handed out".to_owned());
+        }
+    }
     let Some(order) = order else {
         return match app.state.begin_first(&id, &allocationuuid, boot.hash, disks).await? {
             BegunFirst::Yes(news) => {
@@ -371,7 +377,7 @@ pub async fn bytes(app: &App, peer: Peer, body: Body, limit: usize) -> Result<By
 }
 
 /// A path for a URL.
-fn percent_encoded(path: &str) -> String {
+pub fn percent_encoded(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

@@ -10,6 +10,7 @@ use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
 use super::state::{FileStamp, Standing, State};
+use super::states::StatesFile;
 use super::templates::Templates;
 use super::wanted;
 use crate::contents::{self, Contents};
@@ -37,6 +38,10 @@ pub struct Directory {
     macs: HashMap<String, String>,
     /// Served path below `/images/` to the file.
     files: HashMap<String, PathBuf>,
+    /// Images as their files say them, with the files.
+    pub images: BTreeMap<String, (PathBuf, Image)>,
+    /// The file of each machine, by id.
+    pub machine_files: HashMap<String, PathBuf>,
     /// The file of each layout in force.
     pub layout_files: BTreeMap<String, PathBuf>,
     /// What their allocations can refer to.
@@ -92,6 +97,7 @@ pub struct Loader {
     images: Folder<Image>,
     templates: Folder<Template>,
     registries: Registries,
+    states: StatesFile,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
@@ -118,6 +124,7 @@ impl Loader {
             images: Folder::new(dir.join("images"), input::image),
             templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
             registries: Registries::new(dir),
+            states: StatesFile::new(dir),
             stamps: Vec::new(),
             digests,
             definitions,
@@ -152,6 +159,7 @@ impl Loader {
         changed |= self.definitions.look();
         changed |= self.templates.look();
         changed |= self.registries.look();
+        changed |= self.states.look();
         changed |= self.digests.try_again();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
         let stamps: Vec<_> = stamps.map(|path| digest::stamp(&path).ok()).collect();
@@ -185,7 +193,9 @@ impl Loader {
         let images = self.images.in_force(&mut problems);
         let images = unique("image", images, |image| &image.id, &mut problems);
         problems.extend(self.registries.problem());
+        problems.extend(self.states.problem());
         let (mut directory, mut notes) = (Directory::default(), Vec::new());
+        directory.images.clone_from(&images);
         // Those without a digest, because it is being computed or cannot be, leave their machines waiting.
         let mut ready = BTreeMap::new();
         for (id, (path, mut image)) in images {
@@ -214,7 +224,7 @@ impl Loader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
         notes.extend(wanted::unusable(&templates));
-        directory.known = Known { layouts, set, images: ready, templates };
+        directory.known = Known { layouts, set, images: ready, templates, states: self.states.in_force.clone() };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
@@ -256,6 +266,7 @@ impl Loader {
                     directory.macs.insert(mac.clone(), other);
                 }
             }
+            directory.machine_files.insert(id.clone(), path);
             directory.machines.insert(id, machine);
         }
     }

@@ -155,6 +155,14 @@ fn listed(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
     Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())
 }
 
+/// The YAML files of a folder that need not be there.
+pub fn listed_if_there(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
+    match listed(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
+        listed => listed,
+    }
+}
+
 /// Is there a file of a machine, good or bad? What cannot be read may hold one.
 pub fn has_machines(dir: &Path) -> bool {
     match listed(&dir.join("machines")) {
@@ -194,7 +202,7 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// The outer error is that it cannot be read, the inner one that it cannot be a file of ours.
-fn read_text(path: &Path) -> Result<Result<String, String>, String> {
+pub fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = 4 << 20;
     let size = digest::stamp(path).map_err(|error| error.to_string())?.size;
     if size > LIMIT {

@@ -2,7 +2,7 @@
 //!
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
 //! `wanted` its steps, `templates` those that change them, and the calls for these, `v1` metal-api's calls for the directory, `promise`
-//! what a machine was promised, `state` what has happened,
+//! what a machine was promised, `states` which images are hidden or blacklisted, `state` what has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
 //! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
 //! what anybody can make the server say, `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them
@@ -36,6 +36,7 @@ mod promise;
 mod registries;
 mod resolve;
 mod state;
+mod states;
 mod survive;
 mod templates;
 mod tidy;
@@ -81,6 +82,7 @@ pub struct App {
     boot: PathBuf,
     images: PathBuf,
     layouts: PathBuf,
+    dir: PathBuf,
     cmdline: String,
     directory: published::Receiver<Arc<Directory>>,
     closing: published::Receiver<bool>,
@@ -235,6 +237,7 @@ impl Server {
             boot,
             images: options.dir.join("images"),
             layouts: options.dir.join("layouts"),
+            dir: options.dir.clone(),
             cmdline: options.cmdline.clone(),
             directory,
             closing: is_closing,

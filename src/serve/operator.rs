@@ -187,9 +187,14 @@ pub async fn reinstall(
             return Err(invalid(format!("image {:?} {why}", asked.imageid)));
         }
         (None, None) => {
-            let others = super::input::nearest(&asked.imageid, directory.known.images.keys().map(String::as_str));
+            let others = super::input::nearest(&asked.imageid, directory.known.listed_images());
             return Err(invalid(format!("there is no image {:?} in images/{others}", asked.imageid)));
         }
+    }
+    let runs = standing.image.as_deref() == Some(&asked.imageid);
+    if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
+        let why = "is blacklisted: only a machine that runs it is reinstalled with it";
+        return Err(invalid(format!("image {} {why}", asked.imageid)));
     }
     let words = Words {
         without_marker: asked.without_marker,
