@@ -8,7 +8,7 @@ use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::v1::{images, layouts, machines, sizes};
 use super::watch::Watch;
-use super::{App, Options, boot, files, operator, preview, templates};
+use super::{App, Options, boot, files, metrics, operator, preview, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
@@ -172,6 +172,9 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/machine/{id}/rename", post(operator::rename))
         .route("/v1/machine/{id}/preview", get(preview::preview))
         .route("/v1/machines", get(operator::machines))
+        .route("/metrics", get(metrics::metrics))
+        .route("/livez", get(metrics::live))
+        .route("/readyz", get(metrics::ready))
         .route("/v1/filesystemlayout", get(layouts::list).put(layouts::create).post(layouts::update))
         .route("/v1/filesystemlayout/", get(layouts::list).put(layouts::create).post(layouts::update))
         .route("/v1/filesystemlayout/{id}", get(layouts::get).delete(layouts::delete).post(layouts::ask))

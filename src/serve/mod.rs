@@ -4,7 +4,8 @@
 //! `wanted` its steps, `templates` those that change them, and the calls for these, `v1` metal-api's calls for the directory, `promise`
 //! what a machine was promised, `states` which images are hidden or blacklisted, `state` what has happened,
 //! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
-//! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
+//! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `metrics` what
+//! is counted, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
 //! what anybody can make the server say, `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them
 //! may take.
 
@@ -26,6 +27,7 @@ mod fronts;
 pub(crate) mod input;
 pub(crate) mod ipxe;
 mod keeper;
+mod metrics;
 mod neighbours;
 pub mod operator;
 mod options;
@@ -90,6 +92,8 @@ pub struct App {
     watch: Watch,
     /// Of the operator's token.
     operator: token::Hash,
+    /// Of the token that opens the metrics.
+    metrics: token::Hash,
     wake: mpsc::Sender<Wake>,
     peers: Peers,
     neighbours: Neighbours,
@@ -197,6 +201,7 @@ impl Server {
         refuse_lost(&options.dir)?;
         let state = State::open(&options.dir.join(DATABASE), around.quiet)?;
         let operator = token::of_operator(&options.dir)?;
+        let metrics = token::of_file(&options.dir, token::METRICS_FILE)?;
         let listeners = Listeners::bind(options, &watch).await?;
         let boot = options.boot.clone().unwrap_or_else(|| options.dir.join("boot"));
         for name in ["vmlinuz", "initrd"].map(|name| boot.join(name)).iter().filter(|path| !path.is_file()) {
@@ -244,6 +249,7 @@ impl Server {
             state: state.clone(),
             watch: watch.clone(),
             operator,
+            metrics,
             wake: wake.clone(),
             peers: Peers::new(places, &options.proxies),
             neighbours: around.neighbours.clone(),

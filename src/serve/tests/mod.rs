@@ -17,6 +17,7 @@ mod layouts;
 mod lost;
 mod machine_calls;
 mod machines;
+mod metrics;
 mod operator;
 mod preview;
 mod reinstall;
