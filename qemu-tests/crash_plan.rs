@@ -326,6 +326,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::MountReadOnly(_)
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
+            | OfRun::InjectFiles(_)
             | OfRun::Finish(_)
             | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)

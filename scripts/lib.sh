@@ -66,6 +66,15 @@ cargo_target_dir() {
 	cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
 }
 
+# library_tests: builds the library's tests, and tells where their program is.
+library_tests() {
+	local program
+	program=$(cargo test --locked --lib --no-run --message-format=json-render-diagnostics |
+		sed -n 's/.*"kind":\["lib"\].*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+	[ -n "$program" ] || die "cargo built no test of the library"
+	echo "$program"
+}
+
 # wait_for TEXT FILE SECONDS PID: until the file has the text; fails when the time is over or the process has ended.
 wait_for() {
 	local end=$((SECONDS + $3))

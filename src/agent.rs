@@ -4,32 +4,27 @@
 //! that nothing half-written can boot.
 
 mod ending;
-mod remembered;
-mod still;
 
 use crate::allocation::{Allocation, Machine, Order};
 use crate::assigned::{correct_begun, request, unbelieved};
 use crate::control::{Control, FileControl, HttpControl};
-use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::EventName;
 use crate::image::{self, Keys, Minimum};
 use crate::inventory::Inventory;
-use crate::layout::Layout;
+pub use crate::ironic::Next;
 use crate::plan::{self, Plan, StageName};
+use crate::ready::{self, remembered};
 use crate::report::Reporter;
 use crate::session::{self, Session, Trust};
 use crate::settings::{InCharge, Settings};
-use crate::storage::{self, assemble};
 use crate::survey::{self, Depth};
 use crate::text::{CONSOLE_COLUMNS, folded};
-use crate::{command, problem, topology};
+use crate::{ironic, problem};
 use ending::Failure;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
-use still::Stillness;
 use uuid::Uuid;
 
 /// Length of one long poll for the allocation. Proxies cut connections that are silent for longer.
@@ -38,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// After a longer wait than this, a refusal may mean that the token has ended by its age.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// What a run returns when the machine is to reboot at once.
+/// What a failure ends in when the machine is to reboot at once.
 #[derive(Debug)]
 pub struct BootAgain;
 
@@ -47,13 +42,16 @@ pub struct BootAgain;
 ///
 /// # Errors
 /// The installation failed, and the machine waits for a person. The failure was reported if the control plane could be reached.
-pub fn run() -> Result<BootAgain> {
+pub fn run() -> Result<Next> {
     let settings = Settings::from_cmdline(
         &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,
     )?;
     let inventory = survey::read(Depth::Deep)?;
+    if let InCharge::Conductor(conductor) = &settings.control {
+        return ironic::run(conductor, &settings, &inventory);
+    }
     let machine = machine_id(&settings, &inventory)?;
-    let control = in_charge(&settings, &machine, &inventory)?;
+    let control = asked(&settings, &machine, &inventory)?;
     let reporter = Arc::new(Reporter::new(control.clone()));
     let agent = Agent { settings, machine, reporter, control };
     agent.reporter.phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
@@ -62,16 +60,18 @@ pub fn run() -> Result<BootAgain> {
         Ok(ready) => agent.install(ready),
         Err(failure) => *failure,
     };
-    agent.end(failure)
+    agent.end(failure).map(|BootAgain| Next::BootAgain)
 }
 
-fn in_charge(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<Arc<dyn Control>> {
+/// Whom the agent asks.
+fn asked(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<Arc<dyn Control>> {
     match &settings.control {
         InCharge::Server { url, token } => Ok(Arc::new(HttpControl::new(url, token, machine)?)),
         InCharge::File { file, report } => {
             let keys = Keys::read(&settings.keys, Path::new(image::KEY_DIRECTORY))?;
             Ok(Arc::new(FileControl::new(file, report.as_deref(), keys, machine, inventory)?))
         }
+        InCharge::Conductor(_) => Err(Error::new(Phase::Settings, "a conductor asks the agent, and is not asked")),
     }
 }
 
@@ -126,7 +126,7 @@ impl Agent {
         let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY)).map_err(at("keys"))?;
         let minimum = Minimum::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys);
         let minimum = minimum.map_err(at("keys"))?;
-        require_tools().map_err(at("tools"))?;
+        ready::require_tools().map_err(at("tools"))?;
         let plan = self.plan(machine, allocation)?;
         Ok((Trust { keys, minimum }, plan))
     }
@@ -152,8 +152,8 @@ impl Agent {
         for note in &parsed.notes {
             tracing::info!("layout: {note}");
         }
-        late_disks(&parsed.layout).map_err(failure)?;
-        let inventory = assembled_inventory().map_err(failure)?;
+        ready::late_disks(&parsed.layout).map_err(failure)?;
+        let inventory = ready::assembled_inventory().map_err(failure)?;
         if !self.control.remembers() {
             let said = remembered::by_disks(&self.machine, allocation, &inventory).map_err(failure)?;
             said.iter().for_each(|said| println!("{said}"));
@@ -200,42 +200,6 @@ fn purpose(allocation: &Allocation) -> String {
         _ if allocation.reinstall => format!("{install}: reinstall"),
         _ => install,
     }
-}
-
-/// Names missing tools before anything happens, not in the middle of an install.
-fn require_tools() -> Result<()> {
-    let missing = command::missing(&storage::tools());
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let message = format!("the ramdisk has no {}: build it again with initramfs/build", missing.join(", "));
-    Err(Error::new(Phase::Settings, message))
-}
-
-/// Waits until every disk of the layout is found and the disks have stopped changing. `still` says how long at most.
-fn late_disks(layout: &Layout) -> Result<()> {
-    let began = Instant::now();
-    let mut still = Stillness::default();
-    loop {
-        let inventory = survey::read(Depth::Shallow)?;
-        let complete = layout.disks.iter().all(|disk| topology::find::disk(disk, &inventory).is_ok());
-        if still.is_over(&inventory.disks, complete, began.elapsed()) {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_secs(1));
-    }
-}
-
-/// Assembles everything on the disks and reads the inventory. The content of an array is visible only while the array runs.
-fn assembled_inventory() -> Result<Inventory> {
-    let disks: Vec<DevicePath> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
-    let mut assembled = assemble::assemble(&disks)?;
-    // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
-    assembled.unlock()?;
-    let mut inventory = survey::read(Depth::Deep)?;
-    assembled.mark(&mut inventory);
-    assembled.look(&mut inventory)?;
-    Ok(inventory)
 }
 
 #[cfg(test)]

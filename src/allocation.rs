@@ -2,7 +2,7 @@
 //!
 //! The shape is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields of the
 //! allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`,
-//! `boot_order`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `boot_order`, `approved`, and of its image `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 use crate::contents::Contents;
 use crate::definition::Chosen;
@@ -114,6 +114,18 @@ pub struct Allocation {
     /// Ids that this machine had before it was renamed. A marker with one of these ids belongs to this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_machines: Vec<String>,
+    /// The plan that the operator has approved: another one is refused. The field is drophammer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<Approved>,
+}
+
+/// What the operator has approved of a plan: [`crate::plan::Verdicts`], and the hash of their canonical form.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct Approved {
+    /// `sha256:HEX`.
+    pub sha256: String,
+    pub verdicts: Value,
 }
 
 /// A reinstall that an operator has ordered.

@@ -102,7 +102,7 @@ fn onto_disk(reached: Reached, disk: &Path) -> Result<(Burned, Duration)> {
     drop(onto);
     let streamed = began.elapsed();
     if is_block_device(disk)? {
-        fit::fit(&device, None)?;
+        fit::fit(&device, None, None)?;
     }
     Ok((burned, streamed))
 }

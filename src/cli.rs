@@ -50,19 +50,27 @@ pub enum Command {
     /// Be the control plane of a desk or a rack.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
-        "Examples: serve, copy its database while it runs, put a copy back\n  \
+        "Examples: serve; on a desk, where machines boot from this host; all that is wrong with the directory\n  \
         drophammer serve /srv/drophammer --listen 10.0.0.1:8080\n  \
+        drophammer serve /srv/drophammer --pxe eth1\n  \
+        drophammer serve /srv/drophammer --check\n\n\
+        Copy its database while it runs, put a copy back\n  \
         drophammer serve backup /srv/drophammer /backup/drophammer-$(date +%F)\n  \
         drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22\n\n{EXIT_CODES}"
     ))]
-    Serve(crate::serve::Serve),
-    /// List the machines of a server, and order reinstalls.
+    Serve(Box<crate::serve::Serve>),
+    /// List the machines of a server, add new ones, and order reinstalls.
     #[cfg(feature = "serve")]
     #[command(after_help = format!(
         "Examples: what there is, renew the image and keep the data, take it back\n  \
         drophammer machine list --server http://10.0.0.1:8080\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
         drophammer machine reinstall storage-7 --cancel\n\n\
+        A machine that has registered becomes a file, without an allocation\n  \
+        drophammer machine add UUID --name storage-7\n\n\
+        Switch it, or reinstall it at once, by the bmc of its file\n  \
+        drophammer machine power cycle storage-7\n  \
+        drophammer machine reinstall storage-7 --image debian-13.1.20261101 --now\n\n\
         A new mainboard: the same machine with another id\n  \
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
@@ -88,6 +96,10 @@ pub enum Command {
         drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Plan(crate::desk::plan::Options),
+    /// Plan all machines of a server's directory at once, before anything happens, and approve the plans.
+    #[cfg(all(feature = "desk", feature = "serve"))]
+    #[command(after_help = crate::desk::rack::EXIT_CODES)]
+    Rack(crate::desk::rack::Options),
     /// Check layouts: all that is wrong with each, and whether two of them are for the same size and image.
     #[cfg(feature = "desk")]
     #[command(after_help = format!(

@@ -1,21 +1,31 @@
 //! The only place that starts a process: argv (never a shell), stdin null, a deadline, and the tool's own words
 //! in the error.
 
+#[cfg(feature = "serve")]
+pub mod capable;
 mod confined;
+mod lines;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod nobody;
 #[cfg(feature = "agent")]
 pub mod power;
 #[cfg(feature = "agent")]
 pub mod powerless;
+#[cfg(feature = "serve")]
+mod running;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod sandbox;
 
+use crate::kmsg::KernelLog;
+#[cfg(feature = "serve")]
+pub use running::Running;
+
 use confined::Confined;
+use lines::{Text, Watch, read_lines};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -26,14 +36,8 @@ use std::time::{Duration, Instant};
 /// For tools that touch metadata only. Formatting and installers set their own.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// How many of its last lines an error quotes.
-const TAIL_LINES: usize = 20;
-
 /// Output beyond this is watched, not kept: an installer may talk for ever.
 const OUTPUT_BYTES: usize = 1 << 20;
-
-/// No single line of a tool is kept longer than this.
-const LINE_BYTES: u64 = 4096;
 
 /// One process is started at a time: see [`Command::before`].
 static STARTING: Mutex<()> = Mutex::new(());
@@ -49,6 +53,8 @@ pub struct Command {
     only_env: bool,
     input: Vec<u8>,
     confined: Option<Confined>,
+    #[cfg(feature = "serve")]
+    only: Option<&'static [capable::Capability]>,
     before: Option<Before>,
     deadline: Duration,
     whole: Option<usize>,
@@ -75,7 +81,11 @@ pub enum End {
     NotStarted(std::io::Error),
     Exited(i32),
     Killed(i32),
-    Deadline(Duration),
+    /// What the kernel warned of meanwhile may be why: a disk that does not answer, for example.
+    Deadline {
+        limit: Duration,
+        warnings: Vec<String>,
+    },
     /// It ended well, but what it said is longer than this, or goes on after its end.
     NotWhole(usize),
 }
@@ -89,6 +99,8 @@ impl Command {
             only_env: false,
             input: Vec::new(),
             confined: None,
+            #[cfg(feature = "serve")]
+            only: None,
             before: None,
             deadline: DEFAULT_DEADLINE,
             whole: None,
@@ -139,6 +151,13 @@ impl Command {
         self
     }
 
+    /// With these capabilities and no other power: see [`capable::keep_only`].
+    #[cfg(feature = "serve")]
+    pub fn with_only(mut self, capabilities: &'static [capable::Capability]) -> Self {
+        self.only = Some(capabilities);
+        self
+    }
+
     /// Runs this right before the start, while no other thread starts a process.
     ///
     /// A process has copies of all our open files until its exec(2). Where threads work side by side, a device that one has
@@ -177,6 +196,7 @@ impl Command {
         let argv = self.argv();
         tracing::debug!(%argv, "run");
         let fail = |end, tail| CommandError { argv: argv.clone(), end, tail };
+        let kernel = KernelLog::from_now();
         let mut child = self.spawn().map_err(|error| fail(End::NotStarted(error), Vec::new()))?;
 
         if let Some(mut stdin) = child.stdin.take() {
@@ -200,7 +220,7 @@ impl Command {
         }
         let tail = || tail.lock().map(|lines| lines.iter().cloned().collect()).unwrap_or_default();
         match ended {
-            None => Err(fail(End::Deadline(self.deadline), tail())),
+            None => Err(fail(End::Deadline { limit: self.deadline, warnings: kernel.warnings() }, tail())),
             Some(status) if status.success() => match self.whole {
                 Some(limit) if !whole => Err(fail(End::NotWhole(limit), Vec::new())),
                 _ => Ok(Output { stdout: text }),
@@ -234,6 +254,11 @@ impl Command {
             // allocated before the fork.
             unsafe { command.pre_exec(confine) };
         }
+        #[cfg(feature = "serve")]
+        if let Some(capabilities) = self.only {
+            // SAFETY: as above.
+            unsafe { command.pre_exec(|| capable::keep_only(capabilities)) };
+        }
         let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(check) = &self.before {
             check()?;
@@ -257,7 +282,7 @@ impl fmt::Display for CommandError {
             End::NotStarted(error) => write!(f, "`{}` could not be started: {error}", self.argv)?,
             End::Exited(code) => write!(f, "`{}` exited with {code}", self.argv)?,
             End::Killed(signal) => write!(f, "`{}` was killed by signal {signal}", self.argv)?,
-            End::Deadline(limit) => {
+            End::Deadline { limit, .. } => {
                 write!(f, "`{}` did not end within {} s and was killed", self.argv, limit.as_secs_f32())?;
             }
             End::NotWhole(limit) => {
@@ -270,6 +295,11 @@ impl fmt::Display for CommandError {
         }
         if !self.tail.is_empty() {
             write!(f, ", saying: {}", self.tail.join(" | "))?;
+        }
+        if let End::Deadline { warnings, .. } = &self.end
+            && !warnings.is_empty()
+        {
+            write!(f, "; meanwhile the kernel warned: {}", warnings.join(" | "))?;
         }
         Ok(())
     }
@@ -289,79 +319,6 @@ fn quoted(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-type Watch = Arc<dyn Fn(&str) + Send + Sync>;
-
-/// What was read of a pipe.
-#[derive(Default)]
-struct Text {
-    text: String,
-    /// To its end, and nothing of it was too much.
-    whole: bool,
-}
-
-struct LineReader {
-    handle: thread::JoinHandle<()>,
-    text: Arc<Mutex<Text>>,
-}
-
-impl LineReader {
-    fn finish(self, patience: Duration) -> Text {
-        let end = Instant::now() + patience;
-        while !self.handle.is_finished() && Instant::now() < end {
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.text.lock().map(|mut text| std::mem::take(&mut *text)).unwrap_or_default()
-    }
-}
-
-fn read_lines(
-    pipe: impl Read + Send + 'static,
-    limit: usize,
-    watch: Watch,
-    tail: Arc<Mutex<VecDeque<String>>>,
-) -> LineReader {
-    let text = Arc::new(Mutex::new(Text::default()));
-    let collected = text.clone();
-    let handle = thread::spawn(move || {
-        let mut pipe = BufReader::new(pipe);
-        let mut line = Vec::new();
-        let mut dropped = false;
-        loop {
-            line.clear();
-            match pipe.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line) {
-                Ok(0) => {
-                    if let Ok(mut text) = collected.lock() {
-                        text.whole = !dropped;
-                    }
-                    return;
-                }
-                Err(_) => return,
-                Ok(_) => {}
-            }
-            let raw = String::from_utf8_lossy(&line);
-            if let Ok(mut collected) = collected.lock() {
-                // Nothing after the first line that is too much: a hole in the middle would not be seen.
-                dropped |= collected.text.len() + raw.len() > limit;
-                if !dropped {
-                    collected.text.push_str(&raw);
-                }
-            }
-            let shown = raw.trim_end();
-            if shown.trim().is_empty() {
-                continue;
-            }
-            watch(shown);
-            if let Ok(mut tail) = tail.lock() {
-                if tail.len() == TAIL_LINES {
-                    tail.pop_front();
-                }
-                tail.push_back(shown.to_owned());
-            }
-        }
-    });
-    LineReader { handle, text }
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
@@ -394,6 +351,7 @@ fn kill_group(child: &mut Child) {
 
 #[cfg(test)]
 mod tests {
+    use super::lines::TAIL_LINES;
     use super::*;
 
     #[test]
@@ -442,9 +400,21 @@ mod tests {
             .deadline(Duration::from_millis(300))
             .run()
             .unwrap_err();
-        assert!(matches!(error.end, End::Deadline(_)), "{error}");
+        assert!(matches!(error.end, End::Deadline { .. }), "{error}");
         assert_eq!(error.tail, ["waiting"]);
         assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn what_the_kernel_warned_of_stands_beside_the_deadline() {
+        let warnings = vec!["nvme nvme1: I/O 684 QID 1 timeout, reset controller".to_owned()];
+        let end = End::Deadline { limit: Duration::from_secs(120), warnings };
+        let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
+        assert_eq!(
+            error.to_string(),
+            "`lvm pvs` did not end within 120 s and was killed, saying: one; meanwhile the kernel warned: \
+             nvme nvme1: I/O 684 QID 1 timeout, reset controller"
+        );
     }
 
     #[test]

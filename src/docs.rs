@@ -53,6 +53,35 @@ fn the_spellings_in_the_docs_are_understood() {
     }
 }
 
+/// What a conductor is offered is described, and what is described is offered and read.
+#[test]
+fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
+    use crate::steps::{OFFERED, Wanted};
+    let text = include_str!("../docs/ironic.md");
+    for offer in &OFFERED {
+        let name = format!("`{}.{}`", offer.interface, offer.step);
+        assert!(text.contains(&name), "{name}");
+    }
+    for block in blocks(text, "json") {
+        let steps: Vec<Wanted> = serde_json::from_str(&block).unwrap_or_else(|error| panic!("{block}: {error}"));
+        for step in steps {
+            let is_this =
+                |offer: &&crate::steps::Offer| (offer.interface, offer.step) == (&*step.interface, &*step.step);
+            let offer = OFFERED.iter().find(is_this).unwrap_or_else(|| panic!("{step:?}"));
+            for (name, value) in &step.args {
+                assert!(offer.arguments.iter().any(|taken| taken.name == name), "{name} of {step:?}");
+                match name.as_str() {
+                    "layout" => {
+                        drop(layout::read_json(value).unwrap_or_else(|problems| panic!("{}", lines(&problems))))
+                    }
+                    "raid_config" => drop(crate::raid::Config::read(value).unwrap()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_allocation_in_the_docs_is_one() {
     let blocks = blocks(include_str!("../docs/api.md"), "json");

@@ -7,8 +7,12 @@ use crate::error::Result;
 pub enum Exit {
     Good,
     Refused,
+    /// Of a plan for many machines: none is refused, and some lose data.
+    Erases,
     /// Of the agent: the machine is to boot again at once.
     BootAgain,
+    /// Of the agent: the machine is to offer logins, and waits for its power to be cut.
+    Rescue,
 }
 
 impl Exit {

@@ -26,6 +26,15 @@ pub fn client_that_stays() -> Result<Client> {
     build(&|| builder(None).redirect(Policy::none()))
 }
 
+/// For a device that is asked with a password, which is sent on to nobody. Where that is said, any certificate is good.
+///
+/// # Errors
+/// As [`client`].
+#[cfg(feature = "serve")]
+pub fn client_for_device(insecure: bool) -> Result<Client> {
+    build(&|| builder(None).redirect(Policy::none()).tls_danger_accept_invalid_certs(insecure))
+}
+
 /// For long bodies: the answer's header, and then each single read of the body, may take `stall`; the body as a whole
 /// may take as long as it likes.
 ///

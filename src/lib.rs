@@ -8,6 +8,8 @@ pub mod agent;
 pub mod allocation;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod assigned;
+#[cfg(feature = "serve")]
+pub mod bmc;
 #[cfg(feature = "agent")]
 pub mod boot;
 #[cfg(feature = "agent")]
@@ -35,8 +37,11 @@ pub mod http;
 #[cfg(feature = "agent")]
 pub mod image;
 pub mod inventory;
+#[cfg(feature = "agent")]
+pub mod ironic;
 #[cfg(feature = "survey")]
 pub mod jail;
+pub mod kmsg;
 pub mod layout;
 #[cfg(feature = "survey")]
 pub mod look;
@@ -50,6 +55,8 @@ pub mod plan;
 pub mod problem;
 pub mod pull;
 pub mod raid;
+#[cfg(feature = "agent")]
+pub mod ready;
 #[cfg(feature = "agent")]
 pub mod reinstall;
 #[cfg(feature = "agent")]

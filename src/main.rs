@@ -31,8 +31,10 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(Exit::Good) => ExitCode::SUCCESS,
         Ok(Exit::Refused) => ExitCode::from(2),
+        Ok(Exit::Erases) => ExitCode::from(3),
         // EX_TEMPFAIL of sysexits.h.
         Ok(Exit::BootAgain) => ExitCode::from(75),
+        Ok(Exit::Rescue) => ExitCode::from(76),
         Err(error) => {
             eprintln!("drophammer: {error}");
             ExitCode::FAILURE
@@ -43,7 +45,10 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Exit> {
     match command {
         #[cfg(feature = "agent")]
-        Command::Agent => drophammer::agent::run().map(|_| Exit::BootAgain),
+        Command::Agent => drophammer::agent::run().map(|next| match next {
+            drophammer::agent::Next::BootAgain => Exit::BootAgain,
+            drophammer::agent::Next::Rescue => Exit::Rescue,
+        }),
         #[cfg(feature = "agent")]
         Command::Reinstall(options) => drophammer::reinstall::run(&options),
         #[cfg(feature = "agent")]
@@ -59,7 +64,7 @@ fn run(command: Command) -> Result<Exit> {
         #[cfg(all(feature = "agent", feature = "desk"))]
         Command::Image(Image { command: ImageCommand::Pack(options) }) => drophammer::pack::pack(&options),
         #[cfg(feature = "serve")]
-        Command::Serve(serve) => drophammer::serve::command(serve),
+        Command::Serve(serve) => drophammer::serve::command(*serve),
         #[cfg(feature = "serve")]
         Command::Machine(options) => drophammer::operator::run(&options),
         #[cfg(feature = "serve")]
@@ -74,6 +79,8 @@ fn run(command: Command) -> Result<Exit> {
         Command::Inventory => drophammer::look::inventory(),
         #[cfg(feature = "desk")]
         Command::Plan(options) => desk::plan(&options),
+        #[cfg(all(feature = "desk", feature = "serve"))]
+        Command::Rack(options) => desk::rack(&options),
         #[cfg(feature = "desk")]
         Command::Check(options) => desk::check(&options),
         #[cfg(feature = "desk")]

@@ -4,6 +4,7 @@ mod adopt;
 pub mod images;
 pub mod layouts;
 mod options;
+mod power;
 mod server;
 
 pub use options::{LayoutOptions, ListImages, ModifyImage, OfServer, Options};
@@ -11,6 +12,7 @@ pub use server::{Answer, Server};
 
 use crate::error::Result;
 use crate::exit::Exit;
+use crate::serve::adding::{Add, Added};
 use crate::serve::operator::{Listed, Reinstall, Rename};
 use crate::stdout::{json, print};
 use crate::text;
@@ -23,6 +25,11 @@ use serde::Serialize;
 /// # Errors
 /// The server cannot be reached, does not know the token, or has trouble of its own.
 pub fn run(options: &Options) -> Result<Exit> {
+    if let MachineCommand::Power(asked) = &options.command
+        && let Some(done) = power::from_here(asked, options.json)
+    {
+        return done;
+    }
     let server = Server::new(&options.of)?;
     let all: Vec<Listed> = match server.ask(server.request(Method::GET, "/v1/machines"))? {
         Answer::Good(all) => all,
@@ -34,7 +41,9 @@ pub fn run(options: &Options) -> Result<Exit> {
             print(&table(&all))?;
             Ok(Exit::Good)
         }
+        MachineCommand::Add(asked) => add(&server, asked, options.json),
         MachineCommand::Rename(asked) => rename(&server, asked, options.json),
+        MachineCommand::Power(asked) => power::switch(&server, &all, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => {
             let machine = match find(&all, &asked.machine) {
@@ -54,12 +63,34 @@ pub fn run(options: &Options) -> Result<Exit> {
             };
             match server.ask::<Listed>(request)? {
                 Answer::Refused(why) => Ok(refused(&why)),
-                Answer::Good(listed) if options.json => print_json(&listed),
                 Answer::Good(listed) => {
-                    print(&ordered(machine, &listed))?;
-                    Ok(Exit::Good)
+                    let text = ordered(machine, &listed);
+                    match options.json {
+                        true => drop(print_json(&listed)?),
+                        // What a person can do now is done.
+                        false if asked.now => print(&format!("{}\n", text.lines().next().unwrap_or_default()))?,
+                        false => print(&text)?,
+                    }
+                    if asked.now { power::now(&server, &listed, options.json) } else { Ok(Exit::Good) }
                 }
             }
+        }
+    }
+}
+
+fn add(server: &Server, asked: &options::Add, json: bool) -> Result<Exit> {
+    let request = server.request(Method::POST, &format!("/v1/machine/{}/file", asked.machine.to_lowercase()));
+    let body = Add { name: asked.name.clone(), size: asked.size.clone() };
+    match server.ask::<Added>(request.json(&body))? {
+        Answer::Refused(why) => Ok(refused(&why)),
+        Answer::Good(added) if json => print_json(&added),
+        Answer::Good(Added { file, name, size, macs, .. }) => {
+            let size = size.map(|size| format!(", size {size}")).unwrap_or_default();
+            print(&format!(
+                "{file} of the server's directory is {name} now: MACs {}{size}.\nAn `allocation` in it installs the machine.\n",
+                if macs.is_empty() { "none".to_owned() } else { macs.join(" ") }
+            ))?;
+            Ok(Exit::Good)
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::report::Reporter;
 use crate::storage::identify::Held;
 use crate::storage::lock::Locks;
 use crate::storage::mount::Mounts;
-use crate::target::{Root, fstab};
+use crate::target::{self, Root, fstab};
 use alone::on_device;
 use nix::sys::resource::{UsageWho, getrusage};
 use std::sync::Arc;
@@ -208,8 +208,9 @@ impl Session {
             }
             OfRun::UnlockDisk { device, others } => self.locks.unlock_disk(device, others),
             OfRun::Rehearse(rehearsal) => self.rehearse(rehearsal),
-            OfRun::TellPointOfNoReturn { allocation, order, disks, extents } => {
-                self.tell_point_of_no_return(allocation, order.as_deref(), disks, extents)
+            OfRun::TellPointOfNoReturn { allocation, order, disks, extents, approved } => {
+                let (order, approved) = (order.as_deref(), approved.as_deref());
+                self.control.point_of_no_return(allocation, order, disks, extents, approved)
             }
             OfRun::Mount(filesystem) => {
                 self.undo.push(Undo::Unmount);
@@ -230,6 +231,7 @@ impl Session {
             OfRun::CreateSystem(create) => self.create_system(create),
             OfRun::GrowFilesystem(mount) => self.grow(mount),
             OfRun::WriteMachineFiles { files } => self.write_machine_files(files),
+            OfRun::InjectFiles(files) => target::inject::inject(&self.root()?, files),
             OfRun::Finish(finishing) => self.finish(finishing),
             OfRun::AdaptImage(finishing) => self.adapt_image(finishing),
             OfRun::ExtendFstab(entries) => fstab::extend(&self.root()?, entries),

@@ -1,5 +1,9 @@
 //! What the agent was told at boot: the kernel command line. It says who is in charge, and names one of them.
 
+mod conductor;
+
+pub use conductor::Conductor;
+
 use crate::error::{Error, Phase, Result};
 
 /// Who is in charge and who this machine is to them.
@@ -32,6 +36,8 @@ pub enum InCharge {
         /// `drophammer.report=`: a URL that the report is put to.
         report: Option<String>,
     },
+    /// `ipa-api-url=` or `ipa-inspection-callback-url=`: Ironic asks.
+    Conductor(Box<Conductor>),
 }
 
 impl Settings {
@@ -52,7 +58,7 @@ impl Settings {
             [] => Ok(None),
         };
         Ok(Settings {
-            control: in_charge(one)?,
+            control: in_charge(&one)?,
             machine: one("drophammer.machine")?.map(|id| id.to_lowercase()),
             keys: all("drophammer.key"),
             minimum: all("drophammer.minimum"),
@@ -61,7 +67,7 @@ impl Settings {
     }
 }
 
-fn in_charge(one: impl Fn(&str) -> Result<Option<String>>) -> Result<InCharge> {
+fn in_charge(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<InCharge> {
     let (token, report) = (one("drophammer.token")?, one("drophammer.report")?);
     // Both are words of the same agent, which a conductor speaks to.
     let conductor = one("ipa-api-url")?.or(one("ipa-inspection-callback-url")?);
@@ -75,7 +81,12 @@ fn in_charge(one: impl Fn(&str) -> Result<Option<String>>) -> Result<InCharge> {
     match &named[..] {
         [("drophammer.url=", url)] => server(url, token, report),
         [("drophammer.file=", file)] => of_file(file, report),
-        [(name, _)] => Err(bad(format!("{name} is not understood yet: this drophammer works with drophammer.url= or drophammer.file="))),
+        [("PIXIE_API_URL=", _)] => Err(bad(
+            "PIXIE_API_URL= is not understood yet: this drophammer works with drophammer.url=, drophammer.file= or \
+             ipa-api-url="
+                .to_owned(),
+        )),
+        [_] => Conductor::read(one).map(|conductor| InCharge::Conductor(Box::new(conductor))),
         [] => Err(bad(
             "nobody is in charge: drophammer.url= is missing (the iPXE script of `drophammer serve` sets it), and so are \
              drophammer.file=, PIXIE_API_URL=, ipa-api-url= and ipa-inspection-callback-url="
@@ -204,8 +215,6 @@ mod tests {
                 vec!["drophammer.file= and ", conductor],
             ),
             ("PIXIE_API_URL=http://p", vec!["PIXIE_API_URL= is not understood yet"]),
-            ("ipa-api-url=http://i", vec![conductor, "is not understood yet"]),
-            ("ipa-inspection-callback-url=http://i", vec![conductor, "is not understood yet"]),
         ] {
             let error = Settings::from_cmdline(cmdline).unwrap_err().to_string();
             names.iter().for_each(|name| assert!(error.contains(name), "{cmdline}: {error}"));

@@ -10,7 +10,7 @@
 //! Once an attempt has passed the point of no return, all later attempts count as after it from their first moment: the old
 //! system is gone. The exception is an attempt that finds the old system whole: see `correct_begun` in `assigned`.
 
-use super::{Agent, BootAgain, assembled_inventory};
+use super::{Agent, BootAgain};
 use crate::allocation::Allocation;
 use crate::boot::{back, kexec};
 use crate::control::Acknowledged;
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::facts::{Done, Ended, EventName, Failed, Outcome, StageTime};
 use crate::marker::Marker;
 use crate::plan::Leaves;
+use crate::ready;
 use crate::session::{self, LAST_WORDS};
 use std::convert::Infallible;
 
@@ -178,7 +179,7 @@ impl Agent {
         );
         let mut machines = vec![self.machine.clone()];
         machines.extend(allocation.former_machines.iter().cloned());
-        let installed = back::load(&assembled_inventory()?, &machines, &allocation.id)?;
+        let installed = back::load(&ready::assembled_inventory()?, &machines, &allocation.id)?;
         let back::Installed { device, marker, boot } = installed;
         println!("{} of {} on {device}: {} {}", marker.image, marker.time, boot.kernel, boot.cmdline);
         self.say_reboot(&format!("back into the installed system, {}", marker.image));

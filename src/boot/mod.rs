@@ -5,7 +5,7 @@ pub mod efi;
 pub mod found;
 mod info;
 pub mod kexec;
-mod net;
+pub mod net;
 mod source;
 
 use crate::facts::BootInfo;

@@ -256,7 +256,14 @@ impl Control for FileControl {
     }
 
     /// Is the file still what it was? Whoever takes it away or changes it until now has prevented what it asked for.
-    fn point_of_no_return(&self, _: &str, _: Option<&str>, _: &[MarkedDisk], _: &[Extents]) -> Result<()> {
+    fn point_of_no_return(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        _: &[MarkedDisk],
+        _: &[Extents],
+        _: Option<&str>,
+    ) -> Result<()> {
         let before = self.machine()?;
         if self.look()?.as_ref() == Some(&before) {
             return Ok(());

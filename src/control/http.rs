@@ -177,9 +177,11 @@ impl Control for HttpControl {
         order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
+        approved: Option<&str>,
     ) -> Result<()> {
         let (allocationuuid, order) = (allocation.to_owned(), order.map(str::to_owned));
-        let notice = PointOfNoReturn { allocationuuid, order, disks: disks.to_vec(), extents: extents.to_vec() };
+        let (disks, extents, approved) = (disks.to_vec(), extents.to_vec(), approved.map(str::to_owned));
+        let notice = PointOfNoReturn { allocationuuid, order, disks, extents, approved };
         let path = self.of_machine("/point-of-no-return");
         self.ask(PATIENT, "begin the reinstall", ANSWER, || self.request(Method::POST, &path).json(&notice))?;
         Ok(())
@@ -226,7 +228,7 @@ mod tests {
     fn a_reinstall_begins_only_when_the_control_plane_says_so() {
         const REFUSAL: &str = r#"{"statuscode": 409, "message": "order o-1 was cancelled"}"#;
         let (control, server) = control(&[(200, "{}"), (503, ""), (200, ""), (409, REFUSAL)]);
-        let begin = || control.point_of_no_return("a-1", Some("o-1"), &[], &[]);
+        let begin = || control.point_of_no_return("a-1", Some("o-1"), &[], &[], None);
         begin().unwrap();
         begin().unwrap();
         let error = begin().unwrap_err().to_string();

@@ -50,7 +50,8 @@ pub trait Control: Send + Sync {
 
     /// Announces that this allocation or order is about to destroy data. Returns if the control plane still wants that.
     /// `disks` are those that the layout means now, so that the next attempt takes no other disk for one of them.
-    /// `extents` say what each stage may write, for a control plane that keeps a record.
+    /// `extents` say what each stage may write, for a control plane that keeps a record. `approved` is the hash of the approval that
+    /// the plan was compared with.
     ///
     /// # Errors
     /// As [`Control::register`]; the order is no longer in force.
@@ -60,6 +61,7 @@ pub trait Control: Send + Sync {
         order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
+        approved: Option<&str>,
     ) -> Result<()>;
 
     /// Tells how the installation ended, and returns when it is acknowledged.

@@ -178,6 +178,9 @@ pub struct PointOfNoReturn {
     /// What each stage may write, for a control plane that keeps a record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extents: Vec<Extents>,
+    /// Hash of the approval that the plan was compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<String>,
 }
 
 /// What a running machine boots to carry out a reinstall without its firmware: the answer to

@@ -6,6 +6,8 @@ pub mod check;
 mod machine;
 pub mod plan;
 #[cfg(feature = "serve")]
+pub mod rack;
+#[cfg(feature = "serve")]
 mod registered;
 pub mod schema;
 mod templates;
@@ -15,6 +17,8 @@ pub mod tree;
 
 pub use check::check;
 pub use plan::plan;
+#[cfg(feature = "serve")]
+pub use rack::rack;
 pub use schema::schema;
 pub use tree::tree;
 

@@ -1,5 +1,6 @@
 //! What an operator can ask of a server.
 
+use crate::bmc::Action;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -29,8 +30,12 @@ pub struct OfServer {
 pub enum MachineCommand {
     /// One line a machine: what it runs, what is ordered, how its last reinstall ended.
     List,
+    /// Make a file of a machine that has registered, with its MACs and its size. Nothing is installed before it has an allocation.
+    Add(Add),
     /// Order a reinstall: the image is renewed, disks without wipeonreinstall are kept.
     Reinstall(Order),
+    /// Switch a machine through its management controller, or have it boot over PXE next.
+    Power(Switch),
     /// The server has forgotten that machines are installed: the marker on their disks is believed, and they boot what they have.
     Adopt(Adopt),
     /// A machine has another id now (a new mainboard, another firmware): what is known of it moves there.
@@ -116,6 +121,46 @@ pub struct Adopt {
 }
 
 #[derive(Debug, Args)]
+pub struct Add {
+    /// The machine's id, as the server's output says it.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    /// What it is to be called: machines/NAME.yaml of the server's directory.
+    #[arg(long)]
+    pub name: String,
+    /// Its size [default: the one of sizes/ whose constraints take it].
+    #[arg(long)]
+    pub size: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Switch {
+    pub action: Action,
+    /// The machine's id or its name.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    #[command(flatten)]
+    pub controller: Controller,
+}
+
+/// A management controller that is asked from here, and not by the server.
+#[derive(Debug, Args)]
+pub struct Controller {
+    /// Ask this one, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine's file, by the server].
+    #[arg(long, value_name = "URL", requires = "bmc_user")]
+    pub bmc: Option<String>,
+    /// Who is asked for there.
+    #[arg(long, value_name = "NAME", requires = "bmc")]
+    pub bmc_user: Option<String>,
+    /// File with the password; DROPHAMMER_BMC_PASSWORD has it when this is left out.
+    #[arg(long, value_name = "FILE", requires = "bmc")]
+    pub bmc_password_file: Option<PathBuf>,
+    /// Take any certificate: whoever is on the way can read the password.
+    #[arg(long, requires = "bmc")]
+    pub bmc_insecure: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct Rename {
     /// The id that it had.
     #[arg(value_name = "OLD")]
@@ -143,6 +188,9 @@ pub struct Order {
     /// Give up the data of the disk with this serial number; may be given several times.
     #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
     pub give_up: Vec<String>,
+    /// Have the machine carry it out now: it boots over PXE next, and is switched off and on, as `bmc:` of its file says.
+    #[arg(long, conflicts_with = "cancel")]
+    pub now: bool,
     /// Take the order back, as long as it has not begun.
     #[arg(long)]
     pub cancel: bool,

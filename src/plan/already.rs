@@ -98,6 +98,7 @@ pub fn arrange(
                 torn: Vec::new(),
                 sizes: BTreeMap::new(),
                 extents: Vec::new(),
+                verdicts: None,
             };
             Ok(Plan { extents: extents::of(&plan, inventory), ..plan })
         }

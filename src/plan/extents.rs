@@ -135,6 +135,7 @@ impl Ground<'_> {
                 | OfRun::GrowFilesystem(_)
                 | OfRun::BurnImage { .. }
                 | OfRun::WriteMachineFiles { .. }
+                | OfRun::InjectFiles(_)
                 | OfRun::Finish(_)
                 | OfRun::AdaptImage(_)
                 | OfRun::WriteFstab(_)

@@ -25,7 +25,8 @@ fn raw(operation: &Operation) -> Option<&BurnDisk> {
 pub fn announce(request: &Request, disks: Vec<MarkedDisk>) -> OfRun {
     let allocation = &request.assigned.allocation;
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());
-    OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new() }
+    let approved = request.assigned.allocation.approved.as_ref().map(|approved| approved.sha256.clone());
+    OfRun::TellPointOfNoReturn { allocation, order, disks, extents: Vec::new(), approved }
 }
 
 /// They are known when all stages are.

@@ -56,6 +56,7 @@ impl Way {
             grow: growing.map(|(_, number)| number),
             filesystems: filesystems.iter().filter_map(expected).collect(),
             taken: staying::uuids(inventory, &decided.disks),
+            added: None,
         };
         let grows = |operation: &Operation| match operation {
             Operation::Run(OfRun::Mount(mount)) if growing.is_some_and(|(device, _)| *device == mount.device) => {

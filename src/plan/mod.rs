@@ -2,6 +2,7 @@
 
 mod absent;
 mod already;
+pub mod approved;
 mod arrays;
 mod booting;
 mod capacity;
@@ -11,6 +12,7 @@ mod defining;
 mod devices;
 mod disks;
 mod display;
+mod erasing;
 mod extents;
 mod filesystems;
 mod finishing;
@@ -18,6 +20,7 @@ mod handing;
 mod identity;
 mod identity_words;
 mod image;
+mod injecting;
 pub mod kept;
 mod lvm;
 mod making;
@@ -40,14 +43,21 @@ mod types;
 mod unknown;
 mod untouched;
 mod verdict;
+pub mod verdicts;
 mod whole;
 mod wipe;
+mod writing;
 
 pub use contents::Needs;
+pub use erasing::erase;
 pub use extents::{DiskExtents, Extents};
+pub use injecting::inject;
+use placed::FilesystemFate;
 pub use steps::missing as without_steps;
 pub use types::*;
+pub use verdicts::Verdicts;
 pub use whole::is_whole;
+pub use writing::write;
 
 use crate::inventory::Inventory;
 use crate::layout::Layout;
@@ -98,6 +108,9 @@ pub fn make(
     }
     decided.problems.extend(steps::missing(&request.steps));
     decided.problems.extend(finishing::refused(layout, inventory, &request));
+    let verdicts = decided.problems.is_empty().then(|| verdicts::of(layout, inventory, &request, &decided));
+    // What is refused anyhow has no verdicts to compare.
+    decided.problems.extend(verdicts.iter().flat_map(|verdicts| approved::refused(&request, verdicts)));
     if !decided.problems.is_empty() {
         let Request { mode, subject, .. } = request;
         return Err(Box::new(Refusal {
@@ -108,7 +121,7 @@ pub fn make(
             problems: decided.problems,
         }));
     }
-    Ok(stages::arrange(layout, inventory, request, decided))
+    Ok(Plan { verdicts, ..stages::arrange(layout, inventory, request, decided) })
 }
 
 #[cfg(test)]

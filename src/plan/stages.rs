@@ -95,6 +95,7 @@ pub fn arrange(layout: &Layout, inventory: &Inventory, request: Request, mut dec
         torn: decided.torn,
         sizes: decided.sizes,
         extents: Vec::new(),
+        verdicts: None,
     };
     plan.extents = extents::of(&plan, inventory);
     handing::extents(&mut plan.stages, &plan.extents);

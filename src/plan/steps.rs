@@ -1,6 +1,6 @@
 //! Which stages a step is made of, and which steps an installation cannot do without.
 
-use super::StageName;
+use super::{Extents, Plan, Stage, StageName};
 use crate::problem::Problem;
 use crate::steps::Steps;
 
@@ -49,10 +49,65 @@ pub fn missing(steps: &Steps) -> Vec<Problem> {
     wrong.chain(missing.map(problem)).collect()
 }
 
+impl Plan {
+    /// The stages of these steps alone, for whoever orders one step now and another one later. What only a kexec needs is in none:
+    /// the machine starts from its firmware.
+    ///
+    /// A part without a stage that destroys, of a plan that has one, comes after the point of no return.
+    pub fn part(&self, steps: &[&str]) -> Plan {
+        let is_wanted =
+            |stage: StageName| stage != StageName::BootLoad && of(stage).is_some_and(|step| steps.contains(&step));
+        let mut part = self.clone();
+        part.stages.retain(|stage| is_wanted(stage.name));
+        for extents in &mut part.extents {
+            extents.stages.retain(|stage| is_wanted(*stage));
+        }
+        part.extents.retain(|extents: &Extents| !extents.stages.is_empty());
+        let first = |stages: &[Stage]| stages.iter().position(|stage| stage.name.is_destructive());
+        part.point_of_no_return = match (first(&part.stages), first(&self.stages)) {
+            (Some(first), _) => first,
+            (None, Some(_)) => 0,
+            (None, None) => part.stages.len(),
+        };
+        part
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Inventory;
+    use crate::layout;
+    use crate::plan::{self, Mode, Request, Subject};
     use crate::steps::{CATALOGUE, MAKE_THE_LAYOUT};
+
+    fn whole() -> Plan {
+        let layout = layout::read_yaml(include_str!("../../testdata/layouts/storage.yaml")).unwrap().layout;
+        let inventory = include_str!("../../testdata/inventories/raid-lvm.json");
+        let inventory: Inventory = serde_json::from_str(inventory).unwrap();
+        let (mode, steps, subject) = (Mode::Install, Steps::default(), Subject::default());
+        let request = Request { mode, steps, subject, assigned: Default::default(), claim: None };
+        plan::make(&layout, &inventory, request, &mut uuid::Uuid::new_v4).unwrap()
+    }
+
+    #[test]
+    fn the_parts_of_a_plan_are_its_stages_without_those_of_kexec() {
+        let whole = whole();
+        let core: Vec<&str> = crate::steps::core().collect();
+        let parts: Vec<Plan> = core.iter().map(|step| whole.part(&[step])).collect();
+        let names = |stages: &[Stage]| stages.iter().map(|stage| stage.name).collect::<Vec<_>>();
+        let mut of_parts: Vec<StageName> = parts.iter().flat_map(|part| names(&part.stages)).collect();
+        of_parts.sort();
+        let mut expected = names(&whole.stages);
+        expected.retain(|name| !matches!(name, StageName::BootLoad | StageName::ReportFinal | StageName::BootKexec));
+        expected.sort();
+        assert_eq!(of_parts, expected);
+        assert_eq!(parts[0].stages[parts[0].point_of_no_return].name, StageName::StorageWipe);
+        assert!(parts[1..].iter().all(|part| part.point_of_no_return == 0));
+        let all = whole.part(&core);
+        assert_eq!(all.stages[all.point_of_no_return].name, StageName::StorageWipe);
+        assert!(all.stages.len() + 3 >= whole.stages.len());
+    }
 
     #[test]
     fn every_step_has_stages_and_every_stage_a_step_of_the_catalogue() {

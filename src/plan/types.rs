@@ -5,6 +5,7 @@ mod created;
 mod finishing;
 mod handed;
 mod identity;
+mod injected;
 mod member;
 mod operation;
 mod request;
@@ -17,13 +18,14 @@ pub use created::CreateSystem;
 pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
+pub use injected::InjectedFile;
 pub use member::Member;
 pub use operation::{ActivateGroup, AssembleArray, OfRun, OnDevice, Operation, Restore};
 pub use request::{Claim, Mode, Request, Subject, Waiver};
 pub use stage::{Leaves, Stage, StageName};
 pub use summary::{Found, Summary, Torn};
 
-use super::Extents;
+use super::{Extents, Verdicts};
 use crate::device::{DevicePath, KernelName, LayoutPath};
 use crate::inventory::EraseMethod;
 use crate::layout::{Format, LvmType, RaidLevel, Size};
@@ -59,6 +61,9 @@ pub struct Plan {
     pub sizes: BTreeMap<DevicePath, u64>,
     /// What each stage may write.
     pub extents: Vec<Extents>,
+    /// What is approved of it; none of a plan that destroys nothing.
+    #[serde(skip)]
+    pub verdicts: Option<Verdicts>,
 }
 
 impl Plan {
@@ -71,7 +76,7 @@ impl Plan {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Wipe,
@@ -247,6 +252,18 @@ pub struct BurnDisk {
     pub filesystems: Vec<ExpectedFilesystem>,
     /// UUIDs that must not be in it, in lower case, and the device that has each: it is on a disk that stays.
     pub taken: BTreeMap<String, DevicePath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added: Option<AddedPartition>,
+}
+
+/// A partition at the end of a disk, behind all that a raw image has brought, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AddedPartition {
+    pub name: String,
+    pub guid: Uuid,
+    /// A filesystem as its bytes. It holds what a machine is told in confidence.
+    #[serde(skip)]
+    pub content: Vec<u8>,
 }
 
 /// A filesystem that a raw image brings.

@@ -22,11 +22,25 @@ impl Alarms {
     }
 
     pub fn say(&self, text: String) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.retain(|_, at| at.elapsed() < EVERY);
-        if said.len() < AT_ONCE && !said.contains_key(&text) {
-            said.insert(text.clone(), Instant::now());
+        if self.is_new(&text) {
             self.watch.problem(text);
         }
+    }
+
+    /// What is good to know, and needs nothing done.
+    pub fn note(&self, text: String) {
+        if self.is_new(&text) {
+            self.watch.note(text);
+        }
+    }
+
+    fn is_new(&self, text: &str) -> bool {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.retain(|_, at| at.elapsed() < EVERY);
+        let is_new = said.len() < AT_ONCE && !said.contains_key(text);
+        if is_new {
+            said.insert(text.to_owned(), Instant::now());
+        }
+        is_new
     }
 }

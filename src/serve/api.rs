@@ -10,7 +10,7 @@ use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
 use super::watch::Who;
-use super::{App, ipxe, tidy, wanted};
+use super::{App, approved, ipxe, tidy, wanted};
 use crate::allocation;
 use crate::control::Acknowledged;
 use crate::control::wire::{PointOfNoReturn, Register, Report};
@@ -171,7 +171,7 @@ pub async fn machine(
 /// What was installed once, and has no order, is told who it is, so that it boots what it has; its image has no place to be
 /// fetched from, so that nobody can install it.
 pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_secrets: bool) -> allocation::Allocation {
-    let Assigned { allocation, image, layout, steps, installs, .. } = assigned;
+    let Assigned { allocation, image, layout, steps, installs, approved, .. } = assigned;
     let place = match &image.at {
         Location::Url(url) => url.clone(),
         Location::File(file) => format!("{base}/images/{}", percent_encoded(file)),
@@ -214,6 +214,7 @@ pub fn on_the_wire(assigned: &Assigned, standing: Standing, base: &str, with_sec
         succeeded,
         begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
         former_machines: standing.former,
+        approved: approved.clone(),
         ..told
     }
 }
@@ -239,7 +240,8 @@ pub async fn point_of_no_return(
     Caller { id, boot, peer }: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let PointOfNoReturn { allocationuuid, order, disks, .. } = read(&app, peer, body, DOCUMENT_BYTES).await?;
+    let PointOfNoReturn { allocationuuid, order, disks, approved: said, .. } =
+        read(&app, peer, body, DOCUMENT_BYTES).await?;
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
     // Another allocation in the machine's file is another machine to be: what is left of this one is not to be renewed.
@@ -258,6 +260,9 @@ pub async fn point_of_no_return(
         if directory.known.states.bars(current, &standing).is_some() {
             return changed("its image has been blacklisted since the allocation was handed out".to_owned());
         }
+    }
+    if let Err(why) = approved::compared(&app, &directory, &id, &allocationuuid, said.as_deref()).await? {
+        return changed(why);
     }
     let Some(order) = order else {
         return match app.state.begin_first(&id, &allocationuuid, boot.hash, disks).await? {

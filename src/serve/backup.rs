@@ -107,7 +107,7 @@ pub fn restore(dir: &Path, from: &Path, older: bool) -> Result<()> {
 }
 
 /// A whole copy, on the disk, and what it is.
-fn copy(database: &Path, to: &Path) -> Result<Identity> {
+pub fn copy(database: &Path, to: &Path) -> Result<Identity> {
     let what = || format!("copy {} to {}", database.display(), to.display());
     let part = to.with_extension("part");
     OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&part).context(Phase::Serve, what)?;

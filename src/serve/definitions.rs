@@ -81,6 +81,10 @@ impl Definitions {
         self.verified.keep(done);
     }
 
+    pub fn waits(&self) -> bool {
+        self.verified.waits()
+    }
+
     /// Reads what has changed; true when anything has. A server needs no `os/`.
     pub fn look(&mut self) -> bool {
         if !self.path.is_dir() {

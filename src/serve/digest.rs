@@ -46,6 +46,11 @@ impl Digests {
         Ok(Digests { state, known: HashMap::new(), failed: None, queue })
     }
 
+    /// Those that are known, and no thread that computes others.
+    pub fn known(state: State) -> Digests {
+        Digests { state, known: HashMap::new(), failed: None, queue: mpsc::channel().0 }
+    }
+
     /// The file's digest; `None` when it has to be computed first.
     ///
     /// # Errors

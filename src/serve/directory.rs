@@ -3,12 +3,14 @@
 //! A file that is wrong is named and its last good version stays in force, and so is a machine whose image or layout
 //! does not exist.
 
+use super::approved::{self, Approval, Approvals};
 use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
+use super::sizes::{self, Size};
 use super::state::{FileStamp, Standing, State};
 use super::states::StatesFile;
 use super::templates::Templates;
@@ -44,6 +46,8 @@ pub struct Directory {
     pub machine_files: HashMap<String, PathBuf>,
     /// The file of each layout in force.
     pub layout_files: BTreeMap<String, PathBuf>,
+    /// The file of each size in force.
+    pub size_files: BTreeMap<String, PathBuf>,
     /// What their allocations can refer to.
     pub known: Known,
 }
@@ -96,6 +100,9 @@ pub struct Loader {
     layouts: Folder<Layout>,
     images: Folder<Image>,
     templates: Folder<Template>,
+    approvals: Folder<Approval>,
+    approved_only: bool,
+    sizes: Folder<Size>,
     registries: Registries,
     states: StatesFile,
     /// Of the image files and their manifests, at the last look.
@@ -108,6 +115,7 @@ pub struct Loader {
 }
 
 /// What a look at the directory gave.
+#[derive(Default)]
 pub struct Seen {
     pub directory: Directory,
     pub problems: Vec<String>,
@@ -123,6 +131,9 @@ impl Loader {
             layouts: Folder::new(dir.join("layouts"), read_layout),
             images: Folder::new(dir.join("images"), input::image),
             templates: Folder::optional(dir.join(super::templates::FOLDER), read_template),
+            approvals: Folder::optional(dir.join(approved::FOLDER), approved::read),
+            approved_only: false,
+            sizes: Folder::optional(dir.join(sizes::FOLDER), Size::read),
             registries: Registries::new(dir),
             states: StatesFile::new(dir),
             stamps: Vec::new(),
@@ -131,6 +142,16 @@ impl Loader {
             state,
             stale: true,
         }
+    }
+
+    /// With that nothing is installed of which no plan is approved.
+    pub fn approved_only(self, approved_only: bool) -> Loader {
+        Loader { approved_only, ..self }
+    }
+
+    /// Without approvals: for a plan that may be approved.
+    pub fn unapproved(self) -> Loader {
+        Loader { approvals: Folder::optional(PathBuf::new(), approved::read), ..self }
     }
 
     /// A digest is ready: the next look gives a new picture.
@@ -143,6 +164,11 @@ impl Loader {
     pub fn verified(&mut self, done: definitions::Done) {
         self.definitions.verified(done);
         self.stale = true;
+    }
+
+    /// Has a `verify` yet to end?
+    pub fn waits(&self) -> bool {
+        self.definitions.waits()
     }
 
     /// The state has changed: as [`Loader::digest_done`].
@@ -158,6 +184,8 @@ impl Loader {
         changed |= self.images.look();
         changed |= self.definitions.look();
         changed |= self.templates.look();
+        changed |= self.approvals.look();
+        changed |= self.sizes.look();
         changed |= self.registries.look();
         changed |= self.states.look();
         changed |= self.digests.try_again();
@@ -224,7 +252,13 @@ impl Loader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = Templates::new(self.templates.in_force(&mut problems), &mut problems);
         notes.extend(wanted::unusable(&templates));
-        directory.known = Known { layouts, set, images: ready, templates, states: self.states.in_force.clone() };
+        let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
+        let sizes = self.sizes.in_force(&mut problems);
+        let sizes = unique("size", sizes, |size| &size.id, &mut problems);
+        directory.size_files = sizes.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
+        let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
+        let states = self.states.in_force.clone();
+        directory.known = Known { layouts, set, images: ready, templates, states, approvals, sizes };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
@@ -309,7 +343,14 @@ fn standing(state: &State, machine: &Machine, known: &Known) -> Result<Standing,
         true => state.inventory_blocking(&machine.id).map_err(|error| error.to_string())?,
         false => None,
     };
-    Ok(Standing { inventory, ..standing })
+    let approved = match known.approvals.of_other(&machine.id, &allocation.id) {
+        Some(other) => {
+            let other = state.standing_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
+            known.approvals.in_force(&machine.id, &other)
+        }
+        None => known.approvals.in_force(&machine.id, &standing),
+    };
+    Ok(Standing { inventory, approved, ..standing })
 }
 
 /// By id; of two files with the same id the first one by name counts.

@@ -32,11 +32,33 @@ pub async fn boot(
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
+    directly(&app, &app.boot, &name, method, headers).await
+}
+
+/// `/ipxe/NAME`: iPXE, for firmware that boots over HTTP.
+pub async fn ipxe(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
+    let none = || ApiError::not_found("this server gives iPXE to nobody: `drophammer serve --pxe CARD` does");
+    directly(&app, app.ipxe.as_deref().ok_or_else(none)?, &name, method, headers).await
+}
+
+/// A file that is not further down.
+async fn directly(
+    app: &App,
+    folder: &FilePath,
+    name: &str,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response<ServeFileSystemResponseBody>, ApiError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.starts_with('.') || !name.bytes().all(plain) {
         return Err(ApiError::not_found(format!("{name:?} is not the name of a boot file")));
     }
-    send(&within(&app, &app.boot, &app.boot.join(name)).await?, method, headers).await
+    send(&within(app, folder, &folder.join(name)).await?, method, headers).await
 }
 
 /// The file itself, when it lies below the directory: a link that leads out of it would serve what nobody meant to be served.

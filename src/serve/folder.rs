@@ -155,14 +155,6 @@ fn listed(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
     Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())
 }
 
-/// The YAML files of a folder that need not be there.
-pub fn listed_if_there(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
-    match listed(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
-        listed => listed,
-    }
-}
-
 /// Is there a file of a machine, good or bad? What cannot be read may hold one.
 pub fn has_machines(dir: &Path) -> bool {
     match listed(&dir.join("machines")) {
@@ -173,7 +165,7 @@ pub fn has_machines(dir: &Path) -> bool {
 
 /// The files of machines and images that hold secrets and that everybody may read.
 pub fn readable_secrets(folder: &Path) -> Vec<PathBuf> {
-    const SECRETS: [&str; 4] = ["user_data:", "console_password:", "vpn:", "pull_secret:"];
+    const SECRETS: [&str; 5] = ["user_data:", "console_password:", "vpn:", "pull_secret:", "bmc:"];
     let has_secrets =
         |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
     let files = listed(folder).unwrap_or_default().into_iter().filter(|path| is_readable(path));

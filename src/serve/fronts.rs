@@ -8,7 +8,7 @@ use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::v1::{images, layouts, machines, sizes};
 use super::watch::Watch;
-use super::{App, Options, boot, files, metrics, operator, preview, templates};
+use super::{App, Options, adding, boot, files, metrics, operator, power, preview, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
@@ -57,10 +57,10 @@ impl Fronts {
 
 impl Listeners {
     pub async fn bind(options: &Options, watch: &Watch) -> Result<Listeners> {
-        let tls = match &options.tls {
-            Some(asked) => Some((load(options, asked, watch)?, asked.listen)),
-            None => None,
-        };
+        let tls = tls(options)?.map(|(tls, at, problem)| {
+            problem.into_iter().for_each(|problem| watch.problem(problem));
+            (tls, at)
+        });
         let (machines, address) = listen(options.listen).await?;
         watch.listening(format!("http://{address}"));
         let tls = match tls {
@@ -92,12 +92,18 @@ impl Listeners {
         Ok(Some(Https { tls: tls.clone(), port: address.port() }))
     }
 
+    /// Where firmware is answered.
+    pub fn port(&self) -> Result<u16> {
+        let address = self.machines.local_addr().context(Phase::Serve, || "look at the address of --listen")?;
+        Ok(address.port())
+    }
+
     pub fn open(self, app: &Arc<App>) -> Fronts {
         let Listeners { machines, tls, operators } = self;
         let apart = operators.is_some();
         let calls = || match apart {
-            true => for_machines().route(MACHINE, get(api::machine)),
-            false => for_machines().merge(for_operators()).route(MACHINE, get(machines::either)),
+            true => for_machines(),
+            false => for_machines().merge(for_operators()),
         };
         let all = || finished(for_firmware().merge(calls()), app);
         let of_machines = match &tls {
@@ -110,14 +116,19 @@ impl Listeners {
             tls: tls.map(|(listener, tls)| Front { listener, router: all(), tls: Some(tls) }),
             operators: operators.map(|listener| Front {
                 listener,
-                router: finished(for_operators().route(MACHINE, get(machines::get)), app),
+                router: finished(for_operators(), app),
                 tls: certificate,
             }),
         }
     }
 }
 
-fn load(options: &Options, asked: &TlsOptions, watch: &Watch) -> Result<Tls> {
+/// The certificate and where it is spoken for, and what is not good with its files.
+///
+/// # Errors
+/// They cannot be used, or do not go with the other options.
+pub fn tls(options: &Options) -> Result<Option<(Tls, SocketAddr, Option<String>)>> {
+    let Some(asked) = &options.tls else { return Ok(None) };
     let tls = Tls::load(&asked.certificates, &asked.key)?;
     if let Some(url) = &options.url {
         let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
@@ -131,10 +142,9 @@ fn load(options: &Options, asked: &TlsOptions, watch: &Watch) -> Result<Tls> {
             Some(_) => {}
         }
     }
-    if let Some(key) = tls::readable_key(&asked.key) {
-        watch.problem(format!("everybody on this host can read the key: chmod o-r {}", key.display()));
-    }
-    Ok(tls)
+    let readable = tls::readable_key(&asked.key);
+    let problem = readable.map(|key| format!("everybody on this host can read the key: chmod o-r {}", key.display()));
+    Ok(Some((tls, asked.listen, problem)))
 }
 
 async fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
@@ -144,14 +154,12 @@ async fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Machines ask for themselves there, and operators for any.
-const MACHINE: &str = "/v1/machine/{id}";
-
 fn for_firmware() -> Router<Arc<App>> {
     Router::new()
         .route("/start.ipxe", get(boot::start_script))
         .route("/boot.ipxe", get(boot::script))
         .route("/boot/{name}", get(files::boot))
+        .route("/ipxe/{name}", get(files::ipxe))
 }
 
 fn for_machines() -> Router<Arc<App>> {
@@ -159,6 +167,7 @@ fn for_machines() -> Router<Arc<App>> {
         .route("/boot.json", get(boot::without_firmware))
         .route("/images/{*path}", get(files::image))
         .route("/v1/machine/register", post(api::register))
+        .route("/v1/machine/{id}", get(api::machine))
         .route("/v1/machine/{id}/wait", get(api::wait))
         .route("/v1/machine/{id}/event", post(api::event))
         .route("/v1/machine/{id}/point-of-no-return", post(api::point_of_no_return))
@@ -170,6 +179,8 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
         .route("/v1/machine/{id}/adopt", post(operator::adopt))
         .route("/v1/machine/{id}/rename", post(operator::rename))
+        .route("/v1/machine/{id}/file", post(adding::add))
+        .route("/v1/machine/{id}/power", post(power::power))
         .route("/v1/machine/{id}/preview", get(preview::preview))
         .route("/v1/machines", get(operator::machines))
         .route("/metrics", get(metrics::metrics))

@@ -1,6 +1,7 @@
 //! One YAML file of the operator as data: which fields it may have, and what their values must be.
 
 mod all;
+mod bmc;
 #[cfg(feature = "desk")]
 mod described;
 mod network;
@@ -16,6 +17,7 @@ pub use node::{at, nearest};
 use super::definitions::Settled;
 use super::ipxe;
 use crate::allocation::{BootOrder, Finish, wrong_argument};
+use crate::bmc::Bmc;
 use crate::contents::Contents;
 use crate::definition::Os;
 use crate::pull::PullSecret;
@@ -39,6 +41,8 @@ pub struct Machine {
     pub ramdisk_network: Option<String>,
     /// No reinstall can be ordered, for this reason.
     pub locked: Option<String>,
+    /// How it is switched.
+    pub bmc: Option<Bmc>,
     pub allocation: Option<Allocation>,
 }
 
@@ -165,6 +169,7 @@ struct RawMachine {
     #[serde(default, rename = "ramdisk_network")]
     _ramdisk_network: Option<IgnoredAny>,
     locked: Option<Spanned<String>>,
+    bmc: Option<bmc::Raw>,
     #[serde(default)]
     traits: Vec<Spanned<String>>,
     allocation: Option<Allocation>,
@@ -198,6 +203,7 @@ pub fn default_consoles() -> Vec<String> {
 /// All that is wrong, a line each, with line and column in front.
 pub fn machine(text: &str) -> Result<Machine, String> {
     let node = parse(text)?;
+    field(&node, "bmc").map_or(Ok(()), bmc::refuse_word)?;
     let (raw, mut wrong) = all::read::<RawMachine>(&node);
     let Some(raw) = raw else { return Err(wrong.join("\n")) };
     let mut check = |value: &Spanned<String>, found: Result<(), String>| {
@@ -238,6 +244,8 @@ pub fn machine(text: &str) -> Result<Machine, String> {
         let has_image = field(given, "image").is_some();
         wrong.extend(of_definition(allocation, has_image, place(given.span().start())));
     }
+    let bmc = raw.bmc.zip(field(&node, "bmc")).map(|(raw, given)| raw.checked(given));
+    wrong.extend(bmc.as_ref().and_then(|bmc| bmc.as_ref().err()).cloned());
     let ramdisk_network = field(&node, "ramdisk_network").map(|given| network::argument("ramdisk_network", given));
     wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
     match id {
@@ -249,6 +257,7 @@ pub fn machine(text: &str) -> Result<Machine, String> {
             consoles: raw.consoles.map_or_else(default_consoles, |all| all.iter().map(|one| one.to_string()).collect()),
             ramdisk_network: ramdisk_network.and_then(Result::ok),
             locked: locked.and_then(|(_, locked)| locked.ok()).flatten(),
+            bmc: bmc.and_then(Result::ok),
             allocation,
         }),
         _ => Err(wrong.join("\n")),
@@ -522,7 +531,9 @@ allocation:
     #[test]
     fn the_examples_in_the_docs_are_good() {
         let blocks = crate::docs::blocks(include_str!("../../docs/serve.md"), "yaml");
-        let [on_machines, on_images] = &blocks[..] else { panic!("{blocks:?}") };
+        let [on_machines, on_sizes, on_power, on_images] = &blocks[..] else { panic!("{blocks:?}") };
+        crate::serve::sizes::Size::read(on_sizes).unwrap();
+        assert!(machine(on_power).unwrap().bmc.is_some_and(|bmc| bmc.insecure));
         assert_eq!(machine(on_machines).unwrap().name.as_str(), "storage-7");
         assert_eq!(image(on_images).unwrap().at, Location::File("debian-12.tar.zst".to_owned()));
         let on_templates = crate::docs::blocks(include_str!("../../docs/templates.md"), "yaml");

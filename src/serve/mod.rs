@@ -1,17 +1,20 @@
 //! `drophammer serve`: the control plane for a desk or a rack.
 //!
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
-//! `wanted` its steps, `templates` those that change them, and the calls for these, `v1` metal-api's calls for the directory, `promise`
-//! what a machine was promised, `states` which images are hidden or blacklisted, `state` what has happened,
-//! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
-//! their words come in, `files` what they load, `operator` what the operator asks, `preview` what a plan on a desk needs, `metrics` what
-//! is counted, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
-//! what anybody can make the server say, `watch` what people see, `descriptors` how many may ask at once, `peers` how much each of them
-//! may take.
+//! `approved` which plans the operator has approved, `wanted` its steps, `templates` those that change them, and the calls for these,
+//! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted,
+//! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose
+//! card that is, `tidy` how their words come in, `files` what they load, `operator` what the operator asks, `adding` how a machine
+//! becomes a file, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
+//! counted, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
+//! what anybody can make the server say, `watch` what people see, `inspect` all that is wrong with the directory, `pxe` how firmware
+//! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
+pub mod adding;
 mod alarm;
 mod api;
 mod api_error;
+mod approved;
 pub mod backup;
 mod base;
 mod boot;
@@ -25,6 +28,7 @@ mod files;
 mod folder;
 mod fronts;
 pub(crate) mod input;
+mod inspect;
 pub(crate) mod ipxe;
 mod keeper;
 mod metrics;
@@ -33,10 +37,14 @@ pub mod operator;
 mod options;
 mod patient;
 mod peers;
+pub mod power;
 pub mod preview;
 mod promise;
+mod pxe;
+pub mod rack;
 mod registries;
 mod resolve;
+mod sizes;
 mod state;
 mod states;
 mod survive;
@@ -48,7 +56,7 @@ pub mod v1;
 mod wanted;
 mod watch;
 
-pub use options::{Options, Serve, ServeCommand};
+pub use options::{Options, Serve, ServeCommand, ServeOptions};
 
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
@@ -62,6 +70,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use keeper::{Keeper, Wake};
 use neighbours::Neighbours;
 use peers::Peers;
+use pxe::{Pxe, PxeOptions};
 use state::State;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -82,9 +91,12 @@ const END_PATIENCE: Duration = Duration::from_millis(1500);
 pub struct App {
     url: Option<String>,
     boot: PathBuf,
+    /// iPXE's binaries, with `--pxe`.
+    ipxe: Option<PathBuf>,
     images: PathBuf,
     layouts: PathBuf,
     dir: PathBuf,
+    machines: PathBuf,
     cmdline: String,
     directory: published::Receiver<Arc<Directory>>,
     closing: published::Receiver<bool>,
@@ -125,6 +137,9 @@ impl App {
 /// # Errors
 /// As [`run`]; a file cannot be read or written.
 pub fn command(serve: Serve) -> Result<Exit> {
+    if let (None, Some(ServeOptions { check: true, .. })) = (&serve.command, &serve.options) {
+        return or_refused(serve.options.map_or(Ok(Exit::Good), |options| inspect::inspect(&options.into())));
+    }
     let done = match (serve.command, serve.options) {
         (Some(ServeCommand::Backup(asked)), _) => backup::backup(&asked.dir, &asked.file),
         (Some(ServeCommand::Restore(asked)), _) => backup::restore(&asked.dir, &asked.file, asked.older),
@@ -189,6 +204,7 @@ struct Server {
     closing: published::Sender<bool>,
     wake: mpsc::Sender<Wake>,
     state: State,
+    pxe: Option<Pxe>,
     /// Held as long as the server runs.
     _lock: Option<backup::Lock>,
 }
@@ -197,23 +213,15 @@ impl Server {
     /// With so many connections at once.
     async fn bind(options: &Options, watch: Watch, around: &Surroundings, places: usize) -> Result<Server> {
         check(options)?;
+        options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check(asked, options))?;
         let lock = backup::lock(&options.dir)?;
         refuse_lost(&options.dir)?;
         let state = State::open(&options.dir.join(DATABASE), around.quiet)?;
         let operator = token::of_operator(&options.dir)?;
         let metrics = token::of_file(&options.dir, token::METRICS_FILE)?;
         let listeners = Listeners::bind(options, &watch).await?;
-        let boot = options.boot.clone().unwrap_or_else(|| options.dir.join("boot"));
-        for name in ["vmlinuz", "initrd"].map(|name| boot.join(name)).iter().filter(|path| !path.is_file()) {
-            watch.problem(format!("{} is not there, so no machine can boot the ramdisk", name.display()));
-        }
-
-        let secrets = ["machines", "images"].map(|name| folder::readable_secrets(&options.dir.join(name)));
-        let registries = Some(options.dir.join("registries.json")).filter(|path| folder::is_readable(path));
-        for path in secrets.into_iter().flatten().chain(registries) {
-            let what = "holds secrets, and everybody on this host can read it";
-            watch.problem(format!("{} {what}: chmod o-r {0}", path.display()));
-        }
+        let boot = boot_folder(options);
+        start_problems(options).into_iter().for_each(|problem| watch.problem(problem));
 
         let (wake, woken) = mpsc::channel();
         let done = wake.clone();
@@ -224,6 +232,7 @@ impl Server {
         let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
         let definitions = Definitions::new(options.dir.join("os"), verified);
         let loader = Loader::new(&options.dir, digests, definitions, state.clone());
+        let loader = loader.approved_only(options.approved_only);
         let (publish, directory) = published::channel(Arc::default());
         let keeper = Keeper::new(state.clone(), loader, watch.clone(), publish);
         let (ready, first_look) = tokio::sync::oneshot::channel();
@@ -236,13 +245,20 @@ impl Server {
             .context(Phase::Serve, || "start the directory's thread")?;
         first_look.await.context(Phase::Serve, || "read the directory")?;
 
+        let pxe = match options.pxe.clone() {
+            Some(asked) => Some(start_pxe(asked, options.clone(), listeners.port()?, watch.clone()).await?),
+            None => None,
+        };
+
         let (closing, is_closing) = published::channel(false);
         let app = App {
             url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
             boot,
+            ipxe: pxe.as_ref().map(|pxe| pxe.ipxe.clone()),
             images: options.dir.join("images"),
             layouts: options.dir.join("layouts"),
             dir: options.dir.clone(),
+            machines: options.dir.join("machines"),
             cmdline: options.cmdline.clone(),
             directory,
             closing: is_closing,
@@ -259,7 +275,7 @@ impl Server {
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
         let fronts = listeners.open(&app);
-        Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, _lock: lock })
+        Ok(Server { fronts, places, peers, alarms, watch, closing, wake, state, pxe, _lock: lock })
     }
 
     /// Accepts until `ended`, then lets running answers go out for a moment.
@@ -291,12 +307,36 @@ impl Server {
             }
         }
         drop(self.fronts);
+        let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
         self.closing.send_replace(true);
         let _ = self.wake.send(Wake::End);
         let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
         self.state.end().await;
+        let _ = pxe.await;
         result
     }
+}
+
+fn boot_folder(options: &Options) -> PathBuf {
+    options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
+}
+
+/// What is wrong with what is looked at once, at the start.
+fn start_problems(options: &Options) -> Vec<String> {
+    let boot = ["vmlinuz", "initrd"].map(|name| boot_folder(options).join(name)).into_iter();
+    let boot = boot.filter(|path| !path.is_file());
+    let boot = boot.map(|path| format!("{} is not there, so no machine can boot the ramdisk", path.display()));
+    let secrets = ["machines", "images"].map(|name| folder::readable_secrets(&options.dir.join(name)));
+    let registries = Some(options.dir.join("registries.json")).filter(|path| folder::is_readable(path));
+    let what = "holds secrets, and everybody on this host can read it";
+    let secrets = secrets.into_iter().flatten().chain(registries);
+    boot.chain(secrets.map(|path| format!("{} {what}: chmod o-r {0}", path.display()))).collect()
+}
+
+/// It waits for dnsmasq's first words.
+async fn start_pxe(asked: PxeOptions, options: Options, port: u16, watch: Watch) -> Result<Pxe> {
+    let started = tokio::task::spawn_blocking(move || Pxe::start(&asked, &options, port, &watch));
+    started.await.context(Phase::Serve, || "start dnsmasq")?
 }
 
 fn check(options: &Options) -> Result<()> {

@@ -315,7 +315,7 @@ pub async fn rename(
 }
 
 /// What is installed has a disk that a reinstall may erase.
-fn is_reinstallable(
+pub fn is_reinstallable(
     machine: &Machine,
     standing: Standing,
     known: &super::resolve::Known,

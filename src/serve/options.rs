@@ -1,6 +1,7 @@
 //! What a person asks of `drophammer serve` on the command line.
 
 use super::fronts::TlsOptions;
+use super::pxe::{PxeOptions, Range};
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -51,6 +52,9 @@ pub struct Restore {
 pub struct ServeOptions {
     /// Directory with machines/, layouts/, images/ and boot/.
     pub dir: PathBuf,
+    /// Say all that is wrong with the directory and these options, and serve nothing. The server may run.
+    #[arg(long)]
+    pub check: bool,
     /// Address and port; port 0 takes a free one and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
@@ -72,12 +76,25 @@ pub struct ServeOptions {
     /// How machines reach this server; without it, as each request names it.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
+    /// Answer machines that boot over PXE or HTTP on this network card, beside the DHCP server that is there. It needs dnsmasq, and
+    /// root or three capabilities.
+    #[arg(long, value_name = "CARD")]
+    pub pxe: Option<String>,
+    /// Give addresses too, where there is no other DHCP server.
+    #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
+    pub range: Option<Range>,
+    /// Directory with iPXE's undionly.kpxe and ipxe.efi [default: /usr/lib/ipxe].
+    #[arg(long, value_name = "DIR", requires = "pxe")]
+    pub ipxe: Option<PathBuf>,
     /// Directory with vmlinuz and initrd [default: DIR/boot].
     #[arg(long, value_name = "DIR")]
     pub boot: Option<PathBuf>,
     /// More for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
+    /// Install nothing of which no plan is approved (`drophammer rack plan --approve`).
+    #[arg(long)]
+    pub approved_only: bool,
     /// One JSON object a line instead of text.
     #[arg(long)]
     pub json: bool,
@@ -97,22 +114,40 @@ pub struct Options {
     pub proxies: Vec<IpAddr>,
     /// Base URL for machines; what they used themselves (the Host header) when absent.
     pub url: Option<String>,
+    /// Machines find this server over a network card.
+    pub pxe: Option<PxeOptions>,
     /// Directory with `vmlinuz` and `initrd`; `DIR/boot` when absent.
     pub boot: Option<PathBuf>,
     /// More kernel arguments for the ramdisk.
     pub cmdline: String,
+    /// Nothing is installed of which no plan is approved.
+    pub approved_only: bool,
     /// One JSON object a line instead of text.
     pub json: bool,
 }
 
 impl From<ServeOptions> for Options {
     fn from(serve: ServeOptions) -> Self {
-        let ServeOptions { dir, listen, operator_listen, proxies, url, boot, cmdline, json, .. } = serve;
+        let ServeOptions {
+            dir,
+            listen,
+            operator_listen,
+            proxies,
+            url,
+            range,
+            ipxe,
+            boot,
+            cmdline,
+            json,
+            approved_only,
+            ..
+        } = serve;
+        let pxe = serve.pxe.map(|card| PxeOptions { card, range, ipxe });
         let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
             certificates,
             key,
             listen: serve.tls_listen,
         });
-        Options { dir, listen, operator_listen, tls, proxies, url, boot, cmdline, json }
+        Options { dir, listen, operator_listen, tls, proxies, url, pxe, boot, cmdline, approved_only, json }
     }
 }

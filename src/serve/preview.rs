@@ -6,7 +6,7 @@ use super::api_error::ApiError;
 use super::base::Base;
 use super::operator::Operator;
 use super::resolve::resolve;
-use super::state::State as Database;
+use super::state::{Registered as Row, State as Database};
 use super::wanted;
 use crate::allocation;
 use crate::control::wire::Register;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template makes its layout of what it has \
+pub const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template makes its layout of what it has \
     not registered yet";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -85,10 +85,16 @@ pub async fn preview(
 
 async fn registered(state: &Database, id: &str, is_installed: bool) -> Result<Option<Registered>, ApiError> {
     let Some(row) = state.registered(id).await? else { return Ok(None) };
+    of_row(row, id, is_installed).map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
+}
+
+/// # Errors
+/// What was registered is not understood.
+pub fn of_row(row: Row, id: &str, is_installed: bool) -> Result<Option<Registered>, String> {
     // One of another version may have written it.
     let register: Register = serde_json::from_str(&row.document).map_err(|error| {
         let what = format!("what machine {id} has registered is not understood: {error}");
-        ApiError::new(StatusCode::CONFLICT, format!("{what}. It registers again when it boots the ramdisk"))
+        format!("{what}. It registers again when it boots the ramdisk")
     })?;
     let Some(inventory) = register.inventory else { return Ok(None) };
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());

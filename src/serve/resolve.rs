@@ -1,13 +1,16 @@
 //! Finds the image, the layout and the steps of an allocation. Before the installation its file counts, afterwards what is installed or
 //! ordered.
 
+use super::approved::Approvals;
 use super::definitions::Settled;
 use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
+use super::sizes::Size;
 use super::state::Standing;
 use super::states::States;
 use super::templates::Templates;
 use super::wanted::{self, Merged};
+use crate::allocation::Approved;
 use crate::definition::Os;
 use crate::layout::set::Set;
 use crate::layout::{Layout, read_json};
@@ -26,6 +29,9 @@ pub struct Known {
     pub templates: Templates,
     /// What is hidden, and what is blacklisted.
     pub states: States,
+    pub approvals: Approvals,
+    /// By id.
+    pub sizes: BTreeMap<String, Size>,
 }
 
 impl Known {
@@ -48,6 +54,8 @@ pub struct Assigned {
     pub steps: Vec<Wanted>,
     /// The allocation was never installed, or a reinstall is ordered. If false, the machine only learns what is installed.
     pub installs: bool,
+    /// Another plan than this is refused by the agent.
+    pub approved: Option<Approved>,
 }
 
 /// The machine's allocation, image and layout. `None`: it has no allocation, its image has no digest yet, its definition is not
@@ -75,6 +83,11 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         Settled::Waits if installs => return Ok(None),
         _ => {}
     }
+    let approved = match known.approvals.told(&machine.id, standing) {
+        Ok(approved) => approved.filter(|_| installs),
+        Err(why) if installs => return Err(why),
+        Err(_) => None,
+    };
     let (merged, unmerged) = match wanted::merged(&allocation, known) {
         Ok(merged) => (merged, None),
         Err(why) => (Merged::default(), Some(why)),
@@ -106,7 +119,7 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
     match (image, layout) {
         (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
             let steps = if installs { merged.steps } else { Vec::new() };
-            Ok(Some(Assigned { allocation, image, layout_id, layout, steps, installs }))
+            Ok(Some(Assigned { allocation, image, layout_id, layout, steps, installs, approved }))
         }
         (Ok(_), Ok(_)) => Ok(None),
         (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
@@ -212,7 +225,7 @@ fn installed_image(standing: &Standing, allocation: &Allocation) -> Image {
 }
 
 /// There is no place to fetch it from.
-fn nowhere(id: String) -> Image {
+pub fn nowhere(id: String) -> Image {
     Image {
         id,
         name: String::new(),

@@ -26,6 +26,7 @@ pub use boots::{Boot, Enrolled, Heard};
 pub use first::BegunFirst;
 pub use next::{Asked, Files, Handed, NextBoot};
 pub use orders::{ATTEMPTS, Begun, Cancelled, Ordered, Reported};
+pub use registered::Registered;
 pub use renamed::Renamed;
 pub use standing::{HandedOut, Order, Outcome, Standing, Words};
 
@@ -80,7 +81,19 @@ impl State {
     /// As [`Store::open`].
     pub fn open(path: &Path, quiet: Duration) -> Result<State> {
         let (say_gone, gone) = watch::channel(None);
-        let mut store = Store::open(path, say_gone)?;
+        State::start(Store::open(path, say_gone)?, quiet, gone)
+    }
+
+    /// Opens the database of a server, which may run, to read what it says.
+    ///
+    /// # Errors
+    /// As [`Store::open_to_read`].
+    pub fn open_to_read(path: &Path) -> Result<State> {
+        let (say_gone, gone) = watch::channel(None);
+        State::start(Store::open_to_read(path, say_gone)?, Duration::ZERO, gone)
+    }
+
+    fn start(mut store: Store, quiet: Duration, gone: watch::Receiver<Option<String>>) -> Result<State> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let run = move || {
             for job in queue {

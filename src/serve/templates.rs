@@ -8,7 +8,7 @@ mod list;
 mod patch;
 mod shown;
 mod versions;
-mod writing;
+pub mod writing;
 
 pub use calls::{ironic, proposed, root, version_one};
 pub use writing::Writing;

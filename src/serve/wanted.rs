@@ -92,7 +92,25 @@ pub async fn standing(app: &App, machine: &str, allocation: &Allocation, known: 
         true => app.state.inventory(machine).await?,
         false => None,
     };
-    Ok(Standing { inventory, ..standing })
+    approved(app, machine, &allocation.id, Standing { inventory, ..standing }, known).await
+}
+
+/// The standing with the approval that is in force for the machine.
+///
+/// # Errors
+/// The database's.
+pub async fn approved(
+    app: &App,
+    machine: &str,
+    allocation: &str,
+    standing: Standing,
+    known: &Known,
+) -> Result<Standing, ApiError> {
+    let approved = match known.approvals.of_other(machine, allocation) {
+        Some(other) => known.approvals.in_force(machine, &app.state.standing(machine, &other).await?),
+        None => known.approvals.in_force(machine, &standing),
+    };
+    Ok(Standing { approved, ..standing })
 }
 
 /// What runs with the templates of the allocation.

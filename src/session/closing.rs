@@ -6,8 +6,7 @@ use crate::boot::kexec;
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, EventName, Outcome, StageTime};
-use crate::marker::MarkedDisk;
-use crate::plan::{self, Closing, Extents, Kept, Leaves, Rehearsal};
+use crate::plan::{self, Closing, Kept, Leaves, Rehearsal};
 use crate::storage::mount;
 use crate::storage::rehearse::{self, Rehearsed};
 use crate::survey::{self, Depth};
@@ -22,16 +21,6 @@ impl Session {
             "what is kept came back in rehearsal, filesystems: {filesystems}; {seconds:.1} s, {memory} of memory"
         ));
         Ok(())
-    }
-
-    pub(super) fn tell_point_of_no_return(
-        &self,
-        allocation: &str,
-        order: Option<&str>,
-        disks: &[MarkedDisk],
-        extents: &[Extents],
-    ) -> Result<()> {
-        self.control.point_of_no_return(allocation, order, disks, extents)
     }
 
     pub(super) fn prove_kept(&mut self, kept: &[Kept]) -> Result<()> {

@@ -25,7 +25,7 @@ pub(super) fn arriving(reached: Reached, burn: &BurnDisk) -> Result<Incoming> {
 
 fn expected(burn: &BurnDisk) -> Expected {
     let partitions = burn.filesystems.iter().map(|is| is.number).collect();
-    Expected { partitions, grow: burn.grow, taken: burn.taken.clone() }
+    Expected { partitions, grow: burn.grow, taken: burn.taken.clone(), added: burn.added.clone() }
 }
 
 impl Session {
@@ -48,9 +48,9 @@ impl Session {
 
     /// Whatever has filled the disk: its table is fitted to it, and what the layout mounts must be there.
     pub(super) fn arrived(&mut self, burn: &BurnDisk) -> Result<()> {
-        let BurnDisk { device, grow, filesystems, taken, .. } = burn;
+        let BurnDisk { device, grow, filesystems, taken, added, .. } = burn;
         self.held.prove_below(device)?;
-        let table = fit::fit(device, *grow)?.unwrap_or_default();
+        let table = fit::fit(device, *grow, added.as_ref())?.unwrap_or_default();
         // Those of its filesystems are seen only now.
         unique::check(&table, device, taken).context(Phase::Image, || format!("what is on {device} now"))?;
         self.brought_seed = seed_in(device, &table);

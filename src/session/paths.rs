@@ -66,6 +66,7 @@ fn by_the_run(operation: &OfRun) -> Vec<&DevicePath> {
         | OfRun::MountReadOnly(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
+        | OfRun::InjectFiles(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::WriteBootEntries(_)

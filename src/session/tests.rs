@@ -9,9 +9,9 @@ use crate::inventory::Inventory;
 use crate::layout::{Format, Layout};
 use crate::marker::MarkedDisk;
 use crate::plan::{
-    AssembleArray, Assigned, BurnDisk, ByteRange, Closing, DiskIdentity, ExpectedFilesystem, Extents, Finishing,
-    FstabEntry, Kept, KeptObject, MachineFiles, MakeFilesystem, Mode, MountFilesystem, Needs, Rehearsal, Request,
-    Restore, Subject, WipeDisk,
+    AddedPartition, AssembleArray, Assigned, BurnDisk, ByteRange, Closing, DiskIdentity, ExpectedFilesystem, Extents,
+    Finishing, FstabEntry, Kept, KeptObject, MachineFiles, MakeFilesystem, Mode, MountFilesystem, Needs, Rehearsal,
+    Request, Restore, Subject, WipeDisk,
 };
 use crate::steps::Steps;
 use crate::storage::loopdev::LoopDevice;
@@ -61,6 +61,7 @@ fn plan(stages: Vec<(StageName, Vec<Operation>)>) -> Plan {
         summary: Default::default(),
         sizes: Default::default(),
         extents: vec![],
+        verdicts: None,
     }
 }
 
@@ -177,6 +178,19 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
     wipe::wipe_ends(kept.path()).unwrap();
     assert!(bench.control.ended.lock().unwrap().is_empty());
+
+    // In two parts, as a conductor orders them; then it goes away.
+    let whole = plan(prepare(&disk, &kept));
+    let mut session = bench.session();
+    for steps in [&["deploy.apply_layout"][..], &["deploy.burn_image", "deploy.write_files"]] {
+        session.run(&whole.part(steps)).map_err(|failure| failure.error).unwrap();
+        assert_eq!(signature(&disk.partition(2)), "ext4");
+    }
+    assert!(Path::new(TARGET).join("etc/metal/install.yaml").exists());
+    session.leave(Leaves::HalfMade);
+    assert_eq!(signature(&disk.partition(2)), "");
+    assert!(busy::mounts_below(Path::new(TARGET)).is_empty());
+    wipe::wipe_ends(kept.path()).unwrap();
     fs::remove_file(Path::new("/dev/disk/by-uuid").join(UUID)).unwrap();
 }
 
@@ -340,7 +354,13 @@ fn a_reinstall_that_is_not_wanted_any_more_destroys_nothing() {
     let disks = vec![MarkedDisk { device: "os".into(), serial: "A0".into(), ..MarkedDisk::default() }];
     let extents = vec![Extents { stages: vec![StageName::StorageWipe], disks: vec![] }];
     let (allocation, order) = ("a-1".to_owned(), Some("o-1".to_owned()));
-    let announce = OfRun::TellPointOfNoReturn { allocation, order, disks: disks.clone(), extents: extents.clone() };
+    let announce = OfRun::TellPointOfNoReturn {
+        allocation,
+        order,
+        disks: disks.clone(),
+        extents: extents.clone(),
+        approved: None,
+    };
     let plan = plan(vec![
         (StageName::ReportBegin, vec![Operation::Run(announce)]),
         (StageName::StorageWipe, vec![wipe_operation("/dev/no-such-disk".into(), vec![])]),
@@ -423,6 +443,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
         grow: Some(1),
         filesystems: vec![root.clone()],
         taken: [(taken.to_owned(), "/dev/sdb1".into())].into(),
+        added: None,
     };
     let bench = Bench::new();
     let burned = |burn: &BurnDisk| {
@@ -442,6 +463,38 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
     assert!(error.contains(&format!("{UUID} of {} is that of /dev/sdb1", disk.partition(1))), "{error}");
     // It is a reinstall then: the UUIDs that the disk has itself are nobody else's.
     assert_eq!(burned(&burn("another")).unwrap().as_deref(), Some(UUID));
+}
+
+/// A config drive as a conductor sends it: found by its label, with what is in it.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_filesystem_is_put_behind_a_raw_image() {
+    let (disk, directory) = (LoopDevice::new(64 << 20, 512), tempfile::tempdir().unwrap());
+    let source = raw_image(directory.path());
+    let drive = directory.path().join("drive");
+    let make = format!("truncate -s 2M {0} && mkfs.ext4 -q -L config-2 {0}", drive.display());
+    crate::command::Command::new("sh").args(["-c", &make]).run().unwrap();
+    let content = fs::read(&drive).unwrap();
+    let burn = BurnDisk {
+        name: "debian".into(),
+        device: disk.path().clone(),
+        identity: identity(disk.path()),
+        size_bytes: 64 << 20,
+        sector_bytes: 512,
+        grow: None,
+        filesystems: Vec::new(),
+        taken: Default::default(),
+        added: Some(AddedPartition { name: "config-2".into(), guid: uuid::Uuid::new_v4(), content: content.clone() }),
+    };
+    let bench = Bench::new();
+    let mut session = bench.session();
+    session.image = Some(disk::arriving(image::reach(&source).unwrap(), &burn).unwrap());
+    session.operation(&identify_operation(&disk)).unwrap();
+    session.operation(&Operation::Run(OfRun::BurnDisk(burn))).unwrap();
+    let written = fs::read(disk.partition(2)).unwrap();
+    assert!(written.starts_with(&content));
+    let label = crate::command::Command::new("blkid").args(["-p", "-s", "LABEL", "-o", "value"]);
+    assert_eq!(label.arg(disk.partition(2).as_str()).run().unwrap().stdout.trim(), "config-2");
 }
 
 #[test]

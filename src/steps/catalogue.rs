@@ -30,6 +30,10 @@ pub struct Argument {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Deploy,
+    /// Ironic's word for what a machine goes through between two deploys.
+    Clean,
+    /// A running machine is taken out of service for it.
+    Service,
 }
 
 const DEPLOY: &[Kind] = &[Kind::Deploy];
@@ -127,3 +131,8 @@ pub static CATALOGUE: [Entry; 8] = [
         kinds: DEPLOY,
     },
 ];
+
+/// Names of the core steps, in their order.
+pub fn core() -> impl Iterator<Item = &'static str> {
+    CATALOGUE.iter().filter(|entry| entry.core).map(|entry| entry.name)
+}

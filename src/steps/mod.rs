@@ -4,13 +4,15 @@
 
 mod catalogue;
 mod merge;
+mod offered;
 #[cfg(any(feature = "desk", feature = "serve"))]
 pub mod template;
 #[cfg(any(feature = "desk", feature = "serve"))]
 pub mod trait_form;
 
-pub use catalogue::{Argument, CATALOGUE, Entry, Kind, MAKE_THE_LAYOUT};
+pub use catalogue::{Argument, CATALOGUE, Entry, Kind, MAKE_THE_LAYOUT, core};
 pub use merge::{Step, Wanted, Wrong, merge};
+pub use offered::{OFFERED, Offer, offered};
 
 use serde::{Deserialize, Serialize};
 

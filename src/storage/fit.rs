@@ -6,11 +6,14 @@
 use super::{gpt, kernel, wipe};
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
-use crate::gpt::{Entry, Gpt, fit_protective_mbr, is_header};
+use crate::gpt::{ENTRIES, Entry, Gpt, fit_protective_mbr, is_header};
 use crate::inventory::{Partition, Table};
+use crate::layout::PartitionKind;
+use crate::plan::AddedPartition;
 use crate::survey;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Partitions end where this is whole, as those of a layout do.
@@ -23,19 +26,19 @@ const EXTENDED: [&str; 3] = ["0x5", "0xf", "0x85"];
 const EXTENDED_BYTES: u64 = 1024;
 
 /// Fits the table and makes all partitions known to the kernel; returns what is on the disk then. `grow` is the number of a
-/// partition that becomes as large as it can.
+/// partition that becomes as large as it can. What is `added` lies behind all others.
 ///
 /// # Errors
 /// The disk is in use or cannot be written; the GPT is damaged or does not fit; the partition is not there, or another one
-/// lies behind it.
-pub fn fit(device: &DevicePath, grow: Option<u32>) -> Result<Option<Table>> {
+/// lies behind it; there is no room for what is added.
+pub fn fit(device: &DevicePath, grow: Option<u32>, added: Option<&AddedPartition>) -> Result<Option<Table>> {
     let disk = wipe::open_exclusive(device)?;
     let sector_bytes = kernel::sector_bytes(&disk).context(Phase::Storage, || format!("sector size of {device}"))?;
     let size_bytes = kernel::size_bytes(&disk).context(Phase::Storage, || format!("size of {device}"))?;
     // The image went past the page cache.
     kernel::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     wipe::forget_partitions(&disk, device)?;
-    let fitted = fit_table(&disk, u64::from(sector_bytes), size_bytes, grow);
+    let fitted = fit_table(&disk, u64::from(sector_bytes), size_bytes, grow, added);
     fitted.context(Phase::Storage, || format!("fit the image's partition table to {device}"))?;
     kernel::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     let Some(table) = survey::table(device, sector_bytes, size_bytes)? else { return Ok(None) };
@@ -54,7 +57,13 @@ pub fn fit(device: &DevicePath, grow: Option<u32>) -> Result<Option<Table>> {
 ///
 /// # Errors
 /// As [`fit`].
-pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>) -> io::Result<Option<Table>> {
+pub fn check(
+    head: &[u8],
+    sector_bytes: u32,
+    size_bytes: u64,
+    grow: Option<u32>,
+    added: Option<&AddedPartition>,
+) -> io::Result<Option<Table>> {
     let sector = u64::from(sector_bytes);
     let read_at = |bytes: &mut [u8], at: u64| {
         let found = usize::try_from(at).ok().and_then(|at| head.get(at..)?.get(..bytes.len()));
@@ -67,7 +76,7 @@ pub fn check(head: &[u8], sector_bytes: u32, size_bytes: u64, grow: Option<u32>)
         found => found?,
     };
     let Some(found) = found else { return Ok(None) };
-    fitted(&found, size_bytes / sector, grow)?;
+    fitted(&found, size_bytes / sector, grow, added)?;
     let partitions = found.entries().map(|Entry { number, guid, .. }| Partition {
         number,
         guid: Some(guid),
@@ -81,16 +90,33 @@ pub fn only_gpt_grows(number: u32) -> String {
     format!("partition {number} cannot grow: the image has no GPT")
 }
 
+/// The error when a partition is to be added to another kind of table.
+pub fn only_gpt_gets(added: &AddedPartition) -> String {
+    format!("there is no place for the partition {}: the image has no GPT", added.name)
+}
+
 /// The same as [`fit`], without the kernel.
-fn fit_table(disk: &File, sector: u64, size_bytes: u64, grow: Option<u32>) -> io::Result<()> {
+fn fit_table(
+    disk: &File,
+    sector: u64,
+    size_bytes: u64,
+    grow: Option<u32>,
+    added: Option<&AddedPartition>,
+) -> io::Result<()> {
     let read_at = |bytes: &mut [u8], at: u64| disk.read_exact_at(bytes, at);
     let Some(found) = Gpt::read(&read_at, sector, 1)? else {
-        return match grow {
-            Some(number) => Err(io::Error::other(only_gpt_grows(number))),
-            None => Ok(()),
+        return match (grow, added) {
+            (Some(number), _) => Err(io::Error::other(only_gpt_grows(number))),
+            (None, Some(added)) => Err(io::Error::other(only_gpt_gets(added))),
+            (None, None) => Ok(()),
         };
     };
-    let fitted = fitted(&found, size_bytes / sector, grow)?;
+    let (fitted, place) = fitted(&found, size_bytes / sector, grow, added)?;
+    if let Some((added, place)) = added.zip(place) {
+        // Before there is a partition: nobody finds half of it.
+        disk.write_all_at(&added.content, place.start * sector)?;
+        disk.sync_all()?;
+    }
     fitted.write(disk)?;
     forget_old_backup(disk, &found, &fitted)?;
     disk.sync_all()?;
@@ -122,8 +148,13 @@ fn forget_old_backup(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
     Ok(())
 }
 
-/// The primary copy for a disk of so many sectors.
-fn fitted(found: &Gpt, sectors: u64, grow: Option<u32>) -> io::Result<Gpt> {
+/// The primary copy for a disk of so many sectors, and the place of what is added.
+fn fitted(
+    found: &Gpt,
+    sectors: u64,
+    grow: Option<u32>,
+    added: Option<&AddedPartition>,
+) -> io::Result<(Gpt, Option<Range<u64>>)> {
     let refuse = |why: String| Err(io::Error::other(why));
     let mut gpt = found.clone();
     gpt.resize(sectors);
@@ -142,6 +173,14 @@ fn fitted(found: &Gpt, sectors: u64, grow: Option<u32>) -> io::Result<Gpt> {
             return refuse(format!("partition {number} ends at sector {end}, the last one is {last_usable}"));
         }
     }
+    let sector = gpt.sector_bytes();
+    let mut end = (last_usable + 1) * sector / MIB * MIB / sector;
+    let place = added.map(|added| {
+        let bytes = (added.content.len() as u64).next_multiple_of(MIB).max(MIB);
+        let place = end.saturating_sub(bytes / sector)..end;
+        end = place.start;
+        place
+    });
     if let Some(number) = grow {
         let Some(entry) = found.entries().find(|entry| entry.number == number) else {
             return refuse(format!("partition {number} cannot grow: there is none in the image"));
@@ -149,11 +188,21 @@ fn fitted(found: &Gpt, sectors: u64, grow: Option<u32>) -> io::Result<Gpt> {
         if let Some(behind) = found.entries().find(|other| other.sectors.start > entry.sectors.start) {
             return refuse(format!("partition {number} cannot grow: partition {} lies behind it", behind.number));
         }
-        let sector = gpt.sector_bytes();
-        let end = (last_usable + 1) * sector / MIB * MIB / sector;
         gpt.put_end(number, end.max(entry.sectors.end));
     }
-    Ok(gpt)
+    if let Some((AddedPartition { name, guid, .. }, place)) = added.zip(place.clone()) {
+        let behind = found.entries().map(|entry| entry.sectors.end).max().unwrap_or(gpt.first_usable());
+        let number = (1..=ENTRIES).find(|number| found.entries().all(|entry| entry.number != *number));
+        let Some(number) = number.filter(|_| behind <= place.start && gpt.first_usable() <= place.start) else {
+            return refuse(format!("the disk has no room for the partition {name} behind what the image has"));
+        };
+        let entry = Entry { number, kind: PartitionKind::Linux.guid(), guid: *guid, sectors: place };
+        gpt.put(&entry, name);
+        if gpt.entries().all(|entry| entry.number != number) {
+            return refuse(format!("the table has no entry left for the partition {name}"));
+        }
+    }
+    Ok((gpt, place))
 }
 
 #[cfg(test)]

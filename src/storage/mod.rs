@@ -11,7 +11,6 @@ pub mod grow;
 pub mod identify;
 mod journal;
 pub mod kernel;
-pub mod kmsg;
 pub mod lock;
 pub mod look;
 mod loops;

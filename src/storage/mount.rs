@@ -1,10 +1,10 @@
 //! Mounts below the target's root, and unmounts strictly: what was not written to the disks before kexec is lost.
 
-use super::kmsg::KernelLog;
 use super::{busy, kernel};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::jail::{self, Way};
+use crate::kmsg::KernelLog;
 use crate::layout::Format;
 use crate::plan::MountFilesystem;
 use nix::errno::Errno;

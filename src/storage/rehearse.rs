@@ -1,12 +1,12 @@
 //! The rehearsal: what is to come back after the wipe is brought back before it, over snapshots whose changes live in
 //! memory. Arrays start, groups are activated and journals are replayed, but not a byte of a disk changes.
 
-use super::kmsg::KernelLog;
 use super::mount::Mounts;
 use super::overlay::{self, Filled};
 use super::{btrfs, journal, lvm, raid, release};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
+use crate::kmsg::KernelLog;
 use crate::layout::Format;
 use crate::plan::{ActivateGroup, AssembleArray, MountFilesystem, Rehearsal, Restore};
 use nix::sys::statvfs::{FsFlags, statvfs};

@@ -140,7 +140,7 @@ fn once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<Tri
 }
 
 fn is_late(error: &CommandError) -> bool {
-    matches!(error.end, End::Deadline(_))
+    matches!(error.end, End::Deadline { .. })
 }
 
 fn mount(trial: &TryFilesystem, scratch: &Scratch, from: &DevicePath) -> Result<()> {

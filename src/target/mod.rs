@@ -6,6 +6,7 @@ mod devices;
 pub mod files;
 pub mod finish;
 pub mod fstab;
+pub mod inject;
 pub mod installer;
 pub mod marker;
 mod root;

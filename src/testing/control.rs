@@ -63,6 +63,7 @@ impl Control for FakeControl {
         order: Option<&str>,
         disks: &[MarkedDisk],
         extents: &[Extents],
+        _: Option<&str>,
     ) -> Result<()> {
         let (allocation, order) = (allocation.to_owned(), order.map(str::to_owned));
         self.begun.lock().unwrap().push((allocation, order, disks.to_vec(), extents.to_vec()));

@@ -53,7 +53,7 @@ fn judged(error: &CommandError) -> Verdict {
         }
         End::Exited(code) => Verdict::Refused(format!("it exited with {code}{saying}")),
         End::Killed(signal) => Verdict::Refused(format!("it was killed by signal {signal}{saying}")),
-        End::Deadline(limit) => {
+        End::Deadline { limit, .. } => {
             Verdict::Refused(format!("it did not end within {} s, and was ended{saying}", limit.as_secs_f32()))
         }
         // Its output is not read to the end.

@@ -119,6 +119,23 @@ pub fn schema() -> Value {
                 "type": ["boolean", "string", "null"],
                 "description": "true, or the reason in words: then no reinstall can be ordered.",
             },
+            "bmc": {
+                "type": ["object", "null"],
+                "description": "The management controller that switches the machine. The password is a secret.",
+                "additionalProperties": false,
+                "required": ["url", "username", "password"],
+                "properties": {
+                    "url": {
+                        "type": "string",
+                        "pattern": "^(https?|ipmi)://",
+                        "description": "https://HOST for Redfish, with the path of the system where there are several; ipmi://HOST for IPMI.",
+                        "examples": ["https://10.1.0.7"],
+                    },
+                    "username": {"type": "string", "description": "Who may switch it."},
+                    "password": {"type": ["string", "number"], "description": "Their password."},
+                    "insecure": {"type": ["boolean", "null"], "default": false, "description": "Take any certificate."},
+                },
+            },
             "allocation": allocation,
         },
     })

@@ -93,9 +93,14 @@ impl Arriving {
         let (stages, told) = (Stages::start(), Arc::new(Told::default()));
         let worker = Worker::start(plain, &stages)?;
         // What is held is not the worker's yet.
-        let pool = if held_in.is_some() { Pool::new(BUFFERS, BUFFER_BYTES) } else { worker.pool() };
+        let (pool, to_decode, held) = match held_in {
+            None => (worker.pool(), worker.sender(), None),
+            Some(held_in) => {
+                let (to_hold, receiver) = pipe(BUFFERS);
+                (Pool::new(BUFFERS, BUFFER_BYTES), to_hold, Some((held_in, receiver)))
+            }
+        };
         let (to_digest, of_fetch) = pipe(BUFFERS);
-        let (to_decode, receiver) = pipe(BUFFERS);
         let (clock, tell) = (stages.clock("network"), told.clone());
         thread::spawn(move || fetch_all(feed, &tell, &clock, &pool, to_digest, to_decode));
         let source = Reader::new(of_fetch, stages.clock("digest"));
@@ -105,14 +110,14 @@ impl Arriving {
             io::copy(&mut digesting, &mut io::sink())?;
             Ok(digesting.finish())
         }));
-        let (receiver, digest) = match held_in {
-            None => (receiver, digest),
-            Some(held_in) => {
+        let digest = match held {
+            None => digest,
+            Some((held_in, receiver)) => {
                 let reader = Reader::new(receiver, stages.clock("hold"));
-                hold(held_in, reader, digest, promised.clone(), worker.pool())
+                hold(held_in, reader, digest, promised.clone(), worker.pool(), worker.sender())
             }
         };
-        worker.feed(receiver, stages.clock("decode"));
+        stages.of_another("decode");
         let (line, clock) = (worker.line(), stages.clock(if plain == Plain::Tar { "untar" } else { "write" }));
         let reader = Reader::new(Receiver::of(Box::new(worker)), clock);
         Ok(Arriving { reader, line, digest, told, stages })

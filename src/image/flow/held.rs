@@ -2,11 +2,10 @@
 //! filesystem, and handed on from there once its digest is right. For what would replace somebody's files, or those of a
 //! layer that is proven already.
 
-use super::BUFFERS;
 use super::arriving::Digested;
 use super::digest::Digest;
 use super::reader::Reader;
-use super::ring::{Pool, Receiver, Sender, pipe};
+use super::ring::{Pool, Sender};
 use super::room::too_little_for;
 use super::stages::Clock;
 use std::fs::File;
@@ -19,11 +18,17 @@ pub struct Hold {
     pub size_bytes: Option<u64>,
 }
 
-/// Holds the stream back. What is given in place of stream and digest comes when both agree, in buffers of `pool`.
-pub fn hold(hold: Hold, compressed: Reader, digest: Digested, promised: Digest, pool: Pool) -> (Receiver, Digested) {
-    let (sender, receiver) = pipe(BUFFERS);
+/// Holds the stream back, and sends it on when both agree, in buffers of `pool`. What is given in place of the digest is right.
+pub fn hold(
+    hold: Hold,
+    compressed: Reader,
+    digest: Digested,
+    promised: Digest,
+    pool: Pool,
+    sender: Sender,
+) -> Digested {
     let clock = compressed.clock();
-    let proven = thread::spawn(move || match prove(&hold, compressed, digest, &promised) {
+    Digested(thread::spawn(move || match prove(&hold, compressed, digest, &promised) {
         Ok(()) => {
             hand_on(&hold.file, &clock, &pool, sender);
             Ok(promised)
@@ -32,8 +37,7 @@ pub fn hold(hold: Hold, compressed: Reader, digest: Digested, promised: Digest, 
             sender.fail(io::Error::new(error.kind(), error.to_string()));
             Err(error)
         }
-    });
-    (receiver, Digested(proven))
+    }))
 }
 
 fn prove(hold: &Hold, mut compressed: Reader, digest: Digested, promised: &Digest) -> io::Result<()> {

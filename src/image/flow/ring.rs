@@ -217,7 +217,8 @@ impl Deref for Chunk {
     }
 }
 
-enum Message {
+/// What one stage tells the next one.
+pub enum Message {
     Chunk(Chunk),
     End,
     Failed(io::Error),
@@ -225,7 +226,22 @@ enum Message {
 
 /// What a stage sends to the next one. Dropped without [`Sender::end`] or [`Sender::fail`] it counts as a failure: a stage that
 /// panicked must not look like the end of the stream.
-pub struct Sender(mpsc::SyncSender<Message>);
+pub struct Sender(Next);
+
+enum Next {
+    Stage(mpsc::SyncSender<Message>),
+    Other(Box<dyn Takes>),
+}
+
+/// What takes chunks besides a stage of this process. It waits no longer than a moment: the pool bounds what is under way.
+pub trait Takes: Send {
+    /// # Errors
+    /// Nobody listens any more.
+    fn take(&self, message: Message) -> Result<(), Gone>;
+}
+
+/// Why a stream has no end.
+pub const WITHOUT_A_WORD: &str = "the stage before ended without a word";
 
 /// The next stage has gone, and has said why elsewhere.
 #[derive(Debug)]
@@ -234,29 +250,42 @@ pub struct Gone;
 /// A pipe between two stages; the pool bounds the memory, `depth` only how many chunks wait in it.
 pub fn pipe(depth: usize) -> (Sender, Receiver) {
     let (sender, receiver) = mpsc::sync_channel(depth);
-    (Sender(sender), Receiver { origin: Origin::Stage(receiver), early: None, ended: false })
+    (Sender(Next::Stage(sender)), Receiver { origin: Origin::Stage(receiver), early: None, ended: false })
 }
 
 impl Sender {
+    /// Sends to what is no stage of this process.
+    pub fn to(other: Box<dyn Takes>) -> Sender {
+        Sender(Next::Other(other))
+    }
+
     /// # Errors
     /// Nobody listens any more.
     pub fn send(&self, chunk: Chunk, clock: &Clock) -> Result<(), Gone> {
-        match self.0.try_send(Message::Chunk(chunk)) {
-            Ok(()) => Ok(()),
-            Err(mpsc::TrySendError::Full(message)) => clock.waiting(|| self.0.send(message)).map_err(|_| Gone),
-            Err(mpsc::TrySendError::Disconnected(_)) => Err(Gone),
-        }
+        self.tell(Message::Chunk(chunk), clock)
     }
 
     /// All was sent.
     pub fn end(self) {
         // Nobody listens any more: then nobody needs to know.
-        let _ = self.0.send(Message::End);
+        let _ = self.tell(Message::End, &Clock::default());
     }
 
     /// The stream is broken; the next stage gets the error when it comes to it.
     pub fn fail(self, error: io::Error) {
-        let _ = self.0.send(Message::Failed(error));
+        let _ = self.tell(Message::Failed(error), &Clock::default());
+    }
+
+    fn tell(&self, message: Message, clock: &Clock) -> Result<(), Gone> {
+        let channel = match &self.0 {
+            Next::Stage(channel) => channel,
+            Next::Other(other) => return other.take(message),
+        };
+        match channel.try_send(message) {
+            Ok(()) => Ok(()),
+            Err(mpsc::TrySendError::Full(message)) => clock.waiting(|| channel.send(message)).map_err(|_| Gone),
+            Err(mpsc::TrySendError::Disconnected(_)) => Err(Gone),
+        }
     }
 }
 
@@ -324,7 +353,7 @@ impl Receiver {
                 Ok(None)
             }
             Ok(Message::Failed(error)) => Err(error),
-            Err(RecvError) => Err(io::Error::other("the stage before ended without a word")),
+            Err(RecvError) => Err(io::Error::other(WITHOUT_A_WORD)),
         }
     }
 }

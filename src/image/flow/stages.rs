@@ -43,7 +43,8 @@ pub struct Stages {
     elsewhere: Arc<Mutex<Vec<(String, Duration)>>>,
 }
 
-type Named = (&'static str, Arc<Clock>);
+/// A stage that another process has alone has no clock here.
+type Named = (&'static str, Option<Arc<Clock>>);
 
 impl Stages {
     /// Time runs from now.
@@ -55,7 +56,12 @@ impl Stages {
     pub fn restart(&self) {
         let now = Instant::now();
         *self.began.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|(_, clock)| clock.restart(now));
+        self.clocks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .flat_map(|(_, clock)| clock)
+            .for_each(|clock| clock.restart(now));
     }
 
     /// A clock for one more thread of this stage. What was before counts as waiting.
@@ -63,8 +69,13 @@ impl Stages {
         let before = self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
         let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
         let clock = Arc::new(Clock { waited_nanoseconds: before, ..Clock::default() });
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, clock.clone()));
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, Some(clock.clone())));
         clock
+    }
+
+    /// The place of a stage that another process has: how busy it was is added at the end.
+    pub fn of_another(&self, stage: &'static str) {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).push((stage, None));
     }
 
     /// One for each stage, in the order in which they began. Several threads of one stage are averaged. Where there are
@@ -82,7 +93,7 @@ impl Stages {
         let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums: Vec<(&'static str, Duration, u32)> = Vec::new();
         for (stage, clock) in clocks.iter() {
-            let worked = total.saturating_sub(clock.waited());
+            let worked = clock.as_ref().map_or(Duration::ZERO, |clock| total.saturating_sub(clock.waited()));
             match sums.iter_mut().find(|(name, ..)| name == stage) {
                 Some((_, sum, threads)) => (*sum, *threads) = (*sum + worked, *threads + 1),
                 None => sums.push((*stage, worked, 1)),

@@ -12,13 +12,14 @@
 
 use super::decode::Plain;
 use super::lent::Lent;
-use super::ring::{Buffer, Chunk, Gives, Home, Pool, Receiver};
+use super::ring::{Buffer, Chunk, Gives, Gone, Home, Message, Pool, Sender, Takes, WITHOUT_A_WORD};
 use super::shared::{Region, Span, create, seal};
-use super::stages::{Clock, Stages};
+use super::stages::Stages;
 use super::wire::{Event, PACKET_BYTES, ToWorker, Wire};
 use super::{BUFFER_BYTES, BUFFERS, PLAIN_BUFFER_BYTES, PLAIN_BUFFERS};
 use crate::command::powerless::Powerless;
 use crate::text::clean;
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -142,10 +143,10 @@ impl Worker {
         self.pool.clone()
     }
 
-    /// Sends it the image, from a thread of its own.
-    pub fn feed(&self, image: Receiver, clock: Arc<Clock>) {
+    /// Takes the image: what is sent lies in buffers of its pool.
+    pub fn sender(&self) -> Sender {
         let (line, lent, broken) = (self.line.clone(), self.lent.clone(), self.broken.clone());
-        thread::spawn(move || feed(image, &clock, &line, &lent, &broken));
+        Sender::to(Box::new(ToThere { line, lent, broken, is_whole: Cell::new(false) }))
     }
 
     fn next_packet(&mut self) -> io::Result<()> {
@@ -237,23 +238,43 @@ fn warn_of_landlock() {
     });
 }
 
-fn feed(mut image: Receiver, clock: &Clock, line: &Line, lent: &Lent, broken: &Broken) {
-    loop {
-        let word = match image.next(clock) {
-            Ok(Some(chunk)) => {
-                let Some((place, word)) = packed(&chunk) else { return };
-                lent.add(place, chunk);
+/// The way of an image to its worker. Whoever fetches sends it from its own thread: one more would cost a wake-up for each buffer.
+struct ToThere {
+    line: Line,
+    lent: Arc<Lent>,
+    broken: Broken,
+    /// Whether the end has been told.
+    is_whole: Cell<bool>,
+}
+
+impl Takes for ToThere {
+    fn take(&self, message: Message) -> Result<(), Gone> {
+        let word = match message {
+            Message::Chunk(chunk) => {
+                let (place, word) = packed(&chunk).ok_or(Gone)?;
+                self.lent.add(place, chunk);
                 word
             }
-            Ok(None) => return line.say(ToWorker::Whole),
-            Err(error) => {
-                *broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-                return line.say(ToWorker::Broken);
+            Message::End => {
+                self.is_whole.set(true);
+                ToWorker::Whole
+            }
+            Message::Failed(error) => {
+                self.is_whole.set(true);
+                *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+                ToWorker::Broken
             }
         };
         // It has gone, and why is known to whoever reads of it.
-        if line.0.send(&word.packet()).is_err() {
-            return;
+        self.line.0.send(&word.packet()).map_err(|_| Gone)
+    }
+}
+
+impl Drop for ToThere {
+    fn drop(&mut self) {
+        if !self.is_whole.get() {
+            // Who has gone needs no word.
+            let _ = self.take(Message::Failed(io::Error::other(WITHOUT_A_WORD)));
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{Disk, unique};
 use crate::device::DevicePath;
 use crate::gpt::{PROTECTIVE, SECTORS_BYTES, claimed_end};
 use crate::image::qcow2::MAGIC;
+use crate::plan::AddedPartition;
 use crate::storage::fit;
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,8 @@ pub struct Expected {
     pub grow: Option<u32>,
     /// UUIDs that are on other disks, in lower case, and the device that has each.
     pub taken: BTreeMap<String, DevicePath>,
+    /// What comes behind all that the image has.
+    pub added: Option<AddedPartition>,
 }
 
 /// How much tells a disk from a tree of files: the first two sectors, however large they are.
@@ -85,14 +88,14 @@ pub fn check(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
         None if !expected.partitions.is_empty() => Err(refused(format!(
             "the image is no disk image: it begins with neither GPT nor MBR, and the layout has filesystems on partitions of {name}"
         ))),
-        None => Ok(()),
+        None => expected.added.as_ref().map_or(Ok(()), |added| Err(refused(fit::only_gpt_gets(added)))),
     }
 }
 
 /// All that would be refused when the table is fitted to the disk.
 fn check_gpt(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
     let Disk { name, size_bytes, sector_bytes } = disk;
-    let fitted = fit::check(head, *sector_bytes, *size_bytes, expected.grow);
+    let fitted = fit::check(head, *sector_bytes, *size_bytes, expected.grow, expected.added.as_ref());
     let found = fitted.map_err(|error| refused(format!("the image's partition table does not fit {name}: {error}")))?;
     let Some(table) = found else { return Ok(()) };
     let numbers: Vec<u32> = table.partitions.iter().map(|partition| partition.number).collect();
@@ -103,6 +106,9 @@ fn check_gpt(head: &[u8], disk: &Disk, expected: &Expected) -> io::Result<()> {
 fn check_mbr(entries: &[MbrEntry], disk: &Disk, expected: &Expected) -> io::Result<()> {
     if let Some(number) = expected.grow {
         return Err(refused(fit::only_gpt_grows(number)));
+    }
+    if let Some(added) = &expected.added {
+        return Err(refused(fit::only_gpt_gets(added)));
     }
     let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
     // Logical partitions begin anywhere on the disk.

@@ -7,10 +7,10 @@ use crate::layout::Size;
 use crate::plan::sectors::MIB;
 use crate::plan::{
     ActivateGroup, AssembleArray, BootEntries, BootOrder, BurnDisk, CreateArray, CreateGroup, CreateSystem,
-    CreateVolume, Holder, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice, Operation, PartitionTable,
-    Rehearsal, TryArray, TryFilesystem, WipeDisk,
+    CreateVolume, Holder, InjectedFile, Kept, MakeFilesystem, Member, MountFilesystem, OfRun, OnDevice, Operation,
+    PartitionTable, Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
-use crate::text::seconds;
+use crate::text::{self, seconds};
 use std::collections::BTreeMap;
 
 /// Bytes by device path, as far as they are known.
@@ -119,6 +119,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
             let more = if files.assigned.allocation.definition.is_some() { ", os-parameters" } else { "" };
             alone(format!("/etc/metal/install.yaml, userdata, disk.json{more}"))
         }
+        OfRun::InjectFiles(files) => (None, inject(files)),
         OfRun::Finish(finishing) => (None, finish::tree(finishing)),
         OfRun::AdaptImage(finishing) => (None, finish::raw(finishing)),
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
@@ -220,7 +221,7 @@ fn prove_kept(kept: &[Kept]) -> Said {
 fn burn_disk(burn: &BurnDisk) -> Said {
     let held_back = "its first MiB last of all, when the digest is good".to_owned();
     Said {
-        below: std::iter::once(held_back).chain(brought(burn)).collect(),
+        below: std::iter::once(held_back).chain(brought(burn)).chain(added(burn)).collect(),
         ..Said::after(format!("{} onto {}{}", burn.name, short(&burn.device), growing(burn)))
     }
 }
@@ -237,6 +238,19 @@ fn create_system(create: &CreateSystem) -> Said {
 fn growing(burn: &BurnDisk) -> String {
     let number = |number: u32| short(&burn.device.partition(number)).to_owned();
     burn.grow.map(|grow| format!(", grow {}", number(grow))).unwrap_or_default()
+}
+
+fn inject(files: &[InjectedFile]) -> Said {
+    let line = |file: &InjectedFile| match &file.content {
+        Some(content) => format!("{} with {}", file.path, text::bytes(content.len() as u64)),
+        None => format!("{} goes", file.path),
+    };
+    Said { below: files.iter().map(line).collect(), ..Said::after("files of the step:".to_owned()) }
+}
+
+fn added(burn: &BurnDisk) -> Option<String> {
+    let added = burn.added.as_ref()?;
+    Some(format!("a partition {} with {} at its end", added.name, text::bytes(added.content.len() as u64)))
 }
 
 fn brought(burn: &BurnDisk) -> impl Iterator<Item = String> {

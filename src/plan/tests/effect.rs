@@ -98,6 +98,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         // Files of what is mounted.
         OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
+        | OfRun::InjectFiles(_)
         | OfRun::WriteFstab(_)
         | OfRun::ExtendFstab(_)
         | OfRun::WriteMarker(_) => Effect::default(),

@@ -43,6 +43,7 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
         grow: Some(2),
         filesystems: vec![expected(2, "/", Format::Ext4, "root"), expected(1, "/boot/efi", Format::Vfat, "efi")],
         taken: BTreeMap::new(),
+        added: None,
     };
     assert_eq!(operations(&plan, StageName::ImageBurn), [Operation::Run(OfRun::BurnDisk(burn))]);
     let mounts = operations(&plan, StageName::StorageMount);

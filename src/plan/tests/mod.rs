@@ -7,6 +7,7 @@ use crate::steps::Steps;
 use simulator::after;
 
 mod already;
+mod approved;
 mod begun;
 mod blankness;
 mod copies;

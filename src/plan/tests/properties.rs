@@ -102,6 +102,7 @@ fn assert_of_run(operation: &OfRun, inventory: &Inventory, verdict: impl Fn(&str
         | OfRun::GrowFilesystem(_)
         | OfRun::BurnImage { .. }
         | OfRun::WriteMachineFiles { .. }
+        | OfRun::InjectFiles(_)
         | OfRun::Finish(_)
         | OfRun::AdaptImage(_)
         | OfRun::WriteFstab(_)

@@ -104,6 +104,7 @@ impl Machine {
             | OfRun::TellPointOfNoReturn { .. }
             | OfRun::BurnImage { .. }
             | OfRun::WriteMachineFiles { .. }
+            | OfRun::InjectFiles(_)
             | OfRun::Finish(_)
             | OfRun::AdaptImage(_)
             | OfRun::WriteFstab(_)

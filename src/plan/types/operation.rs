@@ -4,8 +4,8 @@
 
 use super::{
     BootEntries, BurnDisk, ByteRange, Closing, CreateArray, CreateGroup, CreateSystem, CreateVolume, DiskIdentity,
-    Finishing, FstabEntry, Holder, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable, Rehearsal,
-    TryArray, TryFilesystem, WipeDisk,
+    Finishing, FstabEntry, Holder, InjectedFile, Kept, MachineFiles, MakeFilesystem, MountFilesystem, PartitionTable,
+    Rehearsal, TryArray, TryFilesystem, WipeDisk,
 };
 use crate::allocation::Image;
 use crate::definition::Chosen;
@@ -157,6 +157,9 @@ pub enum OfRun {
         /// The plan's.
         #[serde(skip)]
         extents: Vec<Extents>,
+        /// Hash of the approval that the plan was compared with.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        approved: Option<String>,
     },
     Mount(MountFilesystem),
     /// Mount an installed system that is booted unchanged. The kernel is told not to write, whatever the options say.
@@ -184,6 +187,8 @@ pub enum OfRun {
         #[serde(skip)]
         files: Box<MachineFiles>,
     },
+    /// Put files into the mounted filesystem, or take them away.
+    InjectFiles(Vec<InjectedFile>),
     /// Make a machine that boots of the image's files: by the image's installer in a chroot, or without one.
     Finish(Box<Finishing>),
     /// The same for a raw image, which was made for any machine: without an installer it keeps its boot loader, and

@@ -3,10 +3,10 @@
 use super::Assigned;
 use crate::marker::{MarkedDisk, Marker};
 use crate::steps::Steps;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Fresh install, or a new image on a machine that keeps its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     Install,

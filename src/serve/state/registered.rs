@@ -47,6 +47,26 @@ impl State {
         self.run(move |connection| read(connection, &machine)).await
     }
 
+    /// [`State::registered`] for threads.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn registered_blocking(&self, machine: &str) -> Result<Option<Registered>> {
+        let machine = machine.to_owned();
+        self.run_blocking(move |connection| read(connection, &machine))
+    }
+
+    /// The last report of each machine's allocations, as JSON.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn reports_blocking(&self) -> Result<Vec<(String, String)>> {
+        self.run_blocking(|connection| {
+            let mut all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
+            all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+    }
+
     /// The inventory of the last registration, where there is one that this version understands.
     ///
     /// # Errors
@@ -60,8 +80,7 @@ impl State {
     /// # Errors
     /// The database's.
     pub fn inventory_blocking(&self, machine: &str) -> Result<Option<Inventory>> {
-        let machine = machine.to_owned();
-        let registered = self.run_blocking(move |connection| read(connection, &machine))?;
+        let registered = self.registered_blocking(machine)?;
         Ok(registered.and_then(|registered| registered.inventory()))
     }
 }

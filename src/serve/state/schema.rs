@@ -67,6 +67,17 @@ pub fn bring_up_to_date(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
+/// Is there nothing that [`bring_up_to_date`] would add?
+pub fn is_up_to_date(connection: &Connection) -> rusqlite::Result<bool> {
+    let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
+    for (table, column) in LATER {
+        if !find.exists([table, column])? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Earlier versions had one token for each machine. It becomes a boot that has to register again.
 fn move_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";

@@ -4,11 +4,13 @@ use super::{Hash, State, now, strangers};
 use crate::error::Result;
 use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
+use crate::serve::approved::Approval;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// How far an allocation has come.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -39,6 +41,8 @@ pub struct Standing {
     pub former: Vec<String>,
     /// What the machine has registered, where its layout is made of that.
     pub inventory: Option<Inventory>,
+    /// The approval of the machine's next installation, or why it cannot be used.
+    pub approved: Option<Result<Arc<Approval>, String>>,
 }
 
 impl Standing {
@@ -172,7 +176,11 @@ impl State {
     /// The database's.
     pub fn standing_blocking(&self, machine: &str, allocation: &str) -> Result<Standing> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.run_blocking(move |connection| read(connection, &machine, &allocation))
+        // As of one moment, also where another process writes.
+        self.run_blocking(move |connection| {
+            let moment = connection.transaction()?;
+            read(&moment, &machine, &allocation)
+        })
     }
 
     /// Remembers what was handed out last. Returns when the database first knew the allocation.

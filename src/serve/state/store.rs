@@ -47,6 +47,32 @@ impl Store {
         Ok(Store { connection, path: path.to_owned(), file, identity, gone })
     }
 
+    /// Opens the database of a server for reading alone: nothing is made, and nothing brought up to date. Each answer is one short
+    /// transaction, for which the server waits nowhere.
+    ///
+    /// # Errors
+    /// There is none, it is no database of ours, or of an earlier version.
+    pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<Store> {
+        let what = || format!("open the state file {}", path.display());
+        if is_new(path)? {
+            let message = format!("{} is not there: no server has run in that directory", path.display());
+            return Err(Error::refusal(Phase::Serve, message));
+        }
+        // A log can be read only with the file beside it that its readers share.
+        let connection =
+            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+        let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
+        connection.execute_batch(settings).context(Phase::Serve, what)?;
+        let own = of_database(&connection).context(Phase::Serve, what)?;
+        let is_current = schema::is_up_to_date(&connection).context(Phase::Serve, what)?;
+        let Some(identity) = own.filter(|_| is_current) else {
+            let message = format!("{} is of an earlier version: start its server once", path.display());
+            return Err(Error::refusal(Phase::Serve, message));
+        };
+        let file = inode(path).context(Phase::Serve, what)?;
+        Ok(Store { connection, path: path.to_owned(), file, identity, gone })
+    }
+
     /// Runs one transaction, which is on the disk, in the one file, when this returns. With the log, `synchronous=NORMAL`
     /// survives a crash of the server but not a failure of its power. What is acknowledged must survive both.
     ///

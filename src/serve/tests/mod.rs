@@ -1,5 +1,7 @@
 //! A whole server on the loopback, asked over TCP.
 
+mod adding;
+mod approved;
 mod attackers;
 mod begun;
 mod boot;
@@ -11,6 +13,7 @@ mod files;
 mod given;
 mod held;
 mod images;
+mod inspect;
 mod killed;
 mod layout_commands;
 mod layouts;
@@ -19,7 +22,9 @@ mod machine_calls;
 mod machines;
 mod metrics;
 mod operator;
+mod power;
 mod preview;
+mod pxe;
 mod reinstall;
 mod renamed;
 mod rest;
@@ -149,8 +154,10 @@ fn options(dir: &Path) -> Options {
         tls: None,
         proxies: Vec::new(),
         url: None,
+        pxe: None,
         boot: None,
         cmdline: "quiet".to_owned(),
+        approved_only: false,
         json: true,
     }
 }

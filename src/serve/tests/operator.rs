@@ -130,7 +130,7 @@ fn serve_is_a_directory_or_one_of_two_words() {
     let serve = |arguments: &[&str]| {
         let all = ["drophammer", "serve"].iter().chain(arguments);
         Cli::try_parse_from(all).ok().map(|cli| match cli.command {
-            Command::Serve(serve) => serve,
+            Command::Serve(serve) => *serve,
             other => panic!("{other:?}"),
         })
     };

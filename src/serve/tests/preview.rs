@@ -16,7 +16,7 @@ fn inventory_file() -> PathBuf {
 }
 
 /// Its cards are not those of the machine's file.
-fn inventory() -> Inventory {
+pub(super) fn inventory() -> Inventory {
     let inventory = serde_json::from_str(&std::fs::read_to_string(inventory_file()).unwrap()).unwrap();
     Inventory { nics: Vec::new(), ..inventory }
 }
@@ -38,7 +38,7 @@ impl Running {
     }
 
     /// PXE-boots, and registers with an inventory.
-    async fn registered(&self, id: &str) -> String {
+    pub(super) async fn registered(&self, id: &str) -> String {
         let token = token_of(&self.boot(&format!("uuid={id}")).await.text());
         let register = serde_json::to_value(Register::new(id.to_owned(), inventory())).unwrap();
         let answer = self.call(&token, "POST", "/v1/machine/register", &register).await;

@@ -20,7 +20,7 @@ async fn a_size_is_made_changed_and_deleted_and_its_file_with_it() {
     // A person's comments stay.
     let text = "# small ones\nid: c1\nconstraints:\n  - {type: cores, min: 1, max: 8} # threads do not count\n  - {type: memory, max: 1000}\n";
     server.write("sizes/c1.yaml", text);
-    let shown = server.v1("GET", &format!("{AT}/c1"), &Value::Null).await;
+    let shown = server.shows(&format!("{AT}/c1"), |answer| answer.json()["name"] == "").await;
     assert_eq!(shown.json()["constraints"][1], json!({"type": "memory", "min": 0, "max": 1000}));
     let mut changed = shown.json();
     changed["constraints"][0]["max"] = json!(16);
@@ -36,6 +36,10 @@ async fn a_size_is_made_changed_and_deleted_and_its_file_with_it() {
     assert_eq!((stale.status, stale.json()["message"].as_str()), (409, Some(words)));
     assert!(stale.json()["conflict"]["file"]["text"].as_str().unwrap().contains("# small ones"));
     assert_eq!(server.v1("POST", AT, &json!({"id": "c1", "name": "x"})).await.json()["name"], "x");
+    // One store: `machine add` chooses from the same sizes.
+    server.token(STRANGER).await;
+    let added = server.v1("POST", &format!("/v1/machine/{STRANGER}/file"), &json!({"name": "new"})).await;
+    assert_eq!((added.status, added.json()["size"].as_str()), (200, Some("c1")), "{}", added.text());
     assert!(server.file("sizes/c1.yaml").ends_with("name: x\n"));
     assert_eq!(server.v1("DELETE", &format!("{AT}/c1"), &Value::Null).await.status, 200);
     let gone = server.v1("DELETE", &format!("{AT}/c1"), &Value::Null).await;

@@ -6,7 +6,6 @@ use crate::control::wire::Register;
 use crate::serve::App;
 use crate::serve::api::{self, read};
 use crate::serve::base::Base;
-use crate::serve::caller::Caller;
 use crate::serve::input::{self, Machine};
 use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
@@ -16,9 +15,8 @@ use crate::serve::state::Standing;
 use crate::yaml::edit;
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use std::path::Path as File;
 use std::sync::Arc;
@@ -105,35 +103,6 @@ fn is_so(machine: &Value, name: &str, wanted: &Value) -> bool {
         _ => "/state/value",
     };
     machine.pointer(place).is_some_and(|found| found == wanted)
-}
-
-/// `GET /v1/machine/{id}`, where operators are answered with the machines: whose token it is says who asks.
-pub async fn either(State(app): State<Arc<App>>, request: Request) -> Response {
-    let (mut parts, _) = request.into_parts();
-    if !Operator::is_asking(&app, &parts.headers) {
-        let base = Base::from_request_parts(&mut parts, &app).await;
-        let caller = Caller::from_request_parts(&mut parts, &app).await;
-        return match (base, caller) {
-            (Ok(base), Ok(caller)) => api::machine(State(app), base, caller).await.into_response(),
-            (Err(error), _) | (_, Err(error)) => error.into_response(),
-        };
-    }
-    let base = Base::from_request_parts(&mut parts, &app).await;
-    match (base, Path::<String>::from_request_parts(&mut parts, &app).await) {
-        (Ok(base), Ok(id)) => get(State(app), id, base, Operator).await.into_response(),
-        (Err(error), _) => error.into_response(),
-        (_, Err(error)) => error.into_response(),
-    }
-}
-
-/// `GET /v1/machine/{id}` of an operator.
-pub async fn get(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    base: Base,
-    _: Operator,
-) -> Answered<Json<Value>> {
-    Ok(Json(one(&app, &id.to_lowercase(), &base).await?))
 }
 
 /// `POST /v1/machine/allocate`: a machine gets an allocation, in its file.

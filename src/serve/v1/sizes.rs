@@ -1,109 +1,62 @@
-//! `/v1/size`: what machines are called by what they have. The files in `sizes/` are read at each call.
+//! `/v1/size`: what machines are called by what they have. Its store is the folder that `machine add` chooses from.
 
 use super::answer::{Answered, Refused};
-use super::kept::{self, What, changed_text, hex, knows, tagged, tell_gone};
+use super::kept::{self, What, changed_text, hex, knows, published, tagged, tell_gone};
 use crate::control::wire::Register;
 use crate::serve::App;
 use crate::serve::api::read;
-use crate::serve::folder;
+use crate::serve::directory::Directory;
 use crate::serve::input;
 use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
+use crate::serve::sizes::{Constraint, FOLDER, Kind, Size};
 use crate::yaml::edit;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path as File;
 use std::sync::Arc;
 
 const KIND: &str = "size";
-pub const FOLDER: &str = "sizes";
 const SIZE_BYTES: usize = 64 << 10;
 const FIELDS: [&str; 4] = ["id", "name", "description", "constraints"];
 /// What is answered beside them, and may come back as it was.
 const ANSWERED: [&str; 4] = ["labels", "reservations", "created", "changed"];
 const UNKNOWN: &str = "unknown";
 
-/// A size as its file says it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Size {
-    id: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    name: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    description: String,
-    constraints: Vec<Constraint>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Constraint {
-    #[serde(rename = "type")]
-    kind: Kind,
-    #[serde(default)]
-    min: u64,
-    max: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Kind {
-    Cores,
-    /// Bytes.
-    Memory,
-    /// Bytes of all disks.
-    Storage,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Cores => "cores",
-            Kind::Memory => "memory",
-            Kind::Storage => "storage",
-        }
-    }
-}
-
-struct Stored {
-    path: PathBuf,
-    text: String,
-    size: Size,
-}
-
 /// `GET /v1/size`, by id.
-pub async fn list(State(app): State<Arc<App>>, _: Operator) -> Answered<Json<Vec<Value>>> {
-    Ok(Json(all(&app).await?.values().map(|stored| shown(&stored.size)).collect()))
+pub async fn list(State(app): State<Arc<App>>, _: Operator) -> Json<Vec<Value>> {
+    Json(app.directory().known.sizes.values().map(shown).collect())
 }
 
 /// `GET /v1/size/{id}`.
 pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, _: Operator) -> Answered {
-    let all = all(&app).await?;
-    let stored = all.get(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
-    Ok(answer(StatusCode::OK, &stored.size))
+    let directory = app.directory();
+    let size = directory.known.sizes.get(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
+    Ok(answer(StatusCode::OK, size))
 }
 
 /// `PUT /v1/size`.
 pub async fn create(State(app): State<Arc<App>>, _: Operator, peer: Peer, body: Body) -> Answered {
     let asked = given(read(&app, peer, body, SIZE_BYTES).await?)?;
     let _turn = app.templates.turn().await;
-    let all = all(&app).await?;
-    let size = good(Value::Object(asked), &all)?;
+    let directory = app.directory();
+    let size = good(Value::Object(asked), &directory.known.sizes)?;
     let id = &size.id;
-    if all.contains_key(id) {
+    if directory.known.sizes.contains_key(id) {
         return Err(Refused::taken(format!("cannot create size in database, entity already exists: {id}")));
     }
     let (path, text) = (kept::path(&app.dir.join(FOLDER), id), edit::written(&json!(size), &FIELDS));
-    if of_text(&text).as_ref() != Some(&size) {
+    if Size::read(&text).as_ref() != Ok(&size) {
         return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
     }
     kept::make(&path, &text).await?;
+    published(&app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
     app.watch.note(format!("{peer} has made size {id}: {}", path.display()));
     Ok(answer(StatusCode::CREATED, &size))
 }
@@ -114,27 +67,26 @@ pub async fn update(State(app): State<Arc<App>>, _: Operator, peer: Peer, header
     let id = asked.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let what = What { kind: KIND, id: &id };
     let _turn = app.templates.turn().await;
-    let all = all(&app).await?;
-    let Stored { path, text, size: old } = all.get(&id).ok_or_else(|| what.unknown())?;
+    let directory = app.directory();
+    let old = directory.known.sizes.get(&id).ok_or_else(|| what.unknown())?;
     let mut new = json!(old);
     new.as_object_mut().into_iter().for_each(|fields| fields.extend(asked.clone()));
-    let new = good(new, &all)?;
-    if !knows(&headers, &tag(old)) {
-        return Err(what.changed(path, Some(text), &json!(new)));
-    }
+    let new = good(new, &directory.known.sizes)?;
+    let (path, text) = unchanged(&directory, what, old, &headers, &json!(new)).await?;
     if new == *old {
         return Ok(answer(StatusCode::OK, old));
     }
     let edited = changed_text(
         path,
-        text,
+        &text,
         |text| edit::edit(text, &json!(old), &json!(new)),
         edit::written(&json!(new), &FIELDS),
-        |text| of_text(text).as_ref() == Some(&new),
+        |text| Size::read(text).as_ref() == Ok(&new),
     )?;
-    if !kept::put(path, text, &edited.text).await? {
+    if !kept::put(path, &text, &edited.text).await? {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &json!(new)));
     }
+    published(&app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new)).await?;
     app.watch.note(format!("{peer} has changed size {id}: {}", path.display()));
     let mut response = answer(StatusCode::OK, &new);
     tell_gone(&app, path, &edited.gone, &mut response);
@@ -151,13 +103,31 @@ pub async fn delete(
 ) -> Answered {
     let what = What { kind: KIND, id: &id };
     let _turn = app.templates.turn().await;
-    let all = all(&app).await?;
-    let Stored { path, text, size } = all.get(&id).ok_or_else(|| what.unknown())?;
-    if !knows(&headers, &tag(size)) || !kept::remove(path, text).await? {
+    let directory = app.directory();
+    let size = directory.known.sizes.get(&id).ok_or_else(|| what.unknown())?;
+    let (path, text) = unchanged(&directory, what, size, &headers, &Value::Null).await?;
+    if !kept::remove(path, &text).await? {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &Value::Null));
     }
+    let is_gone = |directory: &Directory| directory.size_files.values().all(|file| file != path);
+    published(&app, path, None, is_gone).await?;
     app.watch.note(format!("{peer} has deleted size {id}: {}", path.display()));
     Ok(answer(StatusCode::OK, size))
+}
+
+/// The file of a size, when it says what is in force and the caller knows that version.
+async fn unchanged<'a>(
+    directory: &'a Directory,
+    what: What<'_>,
+    before: &Size,
+    headers: &HeaderMap,
+    yours: &Value,
+) -> Answered<(&'a File, String)> {
+    let path = directory.size_files.get(what.id).ok_or_else(|| what.unknown())?;
+    match kept::read(path).await? {
+        Some(text) if Size::read(&text).as_ref() == Ok(before) && knows(headers, &tag(before)) => Ok((path, text)),
+        text => Err(what.changed(path, text.as_deref(), yours)),
+    }
 }
 
 #[derive(Deserialize)]
@@ -185,33 +155,11 @@ pub async fn ask(
     let registered = app.state.registered(&machine).await?.ok_or_else(|| Refused::unknown("machine", &machine))?;
     let register: Register =
         serde_json::from_str(&registered.document).map_err(|error| Refused::failed(error.to_string()))?;
-    let hardware = register.hardware;
-    let storage = hardware.disks.iter().fold(0_u64, |sum, disk| sum.saturating_add(disk.size));
-    let exactly = |kind, has| Constraint { kind, min: has, max: has };
-    let all = [(Kind::Cores, u64::from(hardware.cpu_cores)), (Kind::Memory, hardware.memory), (Kind::Storage, storage)];
-    Ok(Json(json!(all.map(|(kind, has)| exactly(kind, has)))))
-}
-
-/// Those whose files can be used; of two with one id the first one by name counts.
-async fn all(app: &App) -> Answered<BTreeMap<String, Stored>> {
-    let folder = app.dir.join(FOLDER);
-    let read = move || -> std::io::Result<_> {
-        let mut all = BTreeMap::new();
-        for path in folder::listed_if_there(&folder)? {
-            let Ok(text) = folder::read_text(&path).map_err(std::io::Error::other)? else { continue };
-            if let Some(size) = of_text(&text) {
-                all.entry(size.id.clone()).or_insert(Stored { path, text, size });
-            }
-        }
-        Ok(all)
+    let exactly = |kind: Kind| {
+        let has = kind.of(&register.hardware);
+        Constraint { kind, min: has, max: has }
     };
-    let failed = |error: String| Refused::failed(format!("read {FOLDER}/: {error}"));
-    let all = tokio::task::spawn_blocking(read).await.map_err(|error| failed(error.to_string()))?;
-    all.map_err(|error| failed(error.to_string()))
-}
-
-fn of_text(text: &str) -> Option<Size> {
-    serde_json::from_value(input::written(text).ok()?).ok()
+    Ok(Json(json!(Kind::ALL.map(exactly))))
 }
 
 /// The fields of a request that say something.
@@ -231,7 +179,7 @@ fn given(mut asked: Map<String, Value>) -> Answered<Map<String, Value>> {
 }
 
 /// With metal-api's rules, words and numbers.
-fn good(mut asked: Value, all: &BTreeMap<String, Stored>) -> Answered<Size> {
+fn good(mut asked: Value, all: &BTreeMap<String, Size>) -> Answered<Size> {
     let id = asked["id"].as_str().unwrap_or_default().to_owned();
     if id.is_empty() {
         return Err(Refused::bad("id should not be empty"));
@@ -262,8 +210,8 @@ fn good(mut asked: Value, all: &BTreeMap<String, Stored>) -> Answered<Size> {
     if !wrong.is_empty() {
         return Err(Refused::unprocessable(format!("size {id:?} is invalid: {}", wrong.join("\n"))));
     }
-    match all.values().find(|other| other.size.id != id && overlap(&other.size, &size)) {
-        Some(other) => Err(Refused::bad(format!("size {id:?} overlaps with {:?}", other.size.id))),
+    match all.values().find(|other| other.id != id && overlap(other, &size)) {
+        Some(other) => Err(Refused::bad(format!("size {id:?} overlaps with {:?}", other.id))),
         None => Ok(size),
     }
 }

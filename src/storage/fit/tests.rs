@@ -31,7 +31,7 @@ fn dump(path: &str) -> serde_json::Value {
 
 fn fit_file(image: &NamedTempFile, mib: u64, grow: Option<u32>) -> io::Result<()> {
     image.as_file().set_len(mib * MIB).unwrap();
-    fit_table(&File::options().read(true).write(true).open(image.path())?, 512, mib * MIB, grow)
+    fit_table(&File::options().read(true).write(true).open(image.path())?, 512, mib * MIB, grow, None)
 }
 
 #[test]
@@ -100,9 +100,57 @@ fn what_cannot_be_fitted_is_refused_and_left_alone() {
     }
 }
 
+fn added(bytes: usize) -> AddedPartition {
+    let guid = "5e1f0000-0000-4000-8000-0000000000c2".parse().unwrap();
+    AddedPartition { name: "config-2".to_owned(), guid, content: vec![7; bytes] }
+}
+
+/// Whether the last partition of the image grows up to it, or not.
+#[test]
+fn a_partition_is_added_at_the_end_with_what_is_in_it() {
+    for (grow, root) in [(None, 8192), (Some(5), 61 * 2048 - 8192)] {
+        let image = image(16, GPT);
+        image.as_file().set_len(64 * MIB).unwrap();
+        let added = added(MIB as usize + 1);
+        fit_table(&image.reopen().unwrap(), 512, 64 * MIB, grow, Some(&added)).unwrap();
+        let check = Command::new("sgdisk").args(["-v", image.path().to_str().unwrap()]).run().unwrap().stdout;
+        assert!(check.contains("No problems found"), "{check}");
+        let table = dump(image.path().to_str().unwrap());
+        let found = table["partitions"].as_array().unwrap().iter().find(|one| one["name"] == "config-2").unwrap();
+        assert_eq!((&found["start"], &found["size"]), (&(61 * 2048).into(), &4096.into()));
+        assert_eq!(found["uuid"].as_str().unwrap().to_lowercase(), added.guid.to_string());
+        let grown = table["partitions"].as_array().unwrap().iter().find(|one| one["start"] == 8192).unwrap();
+        assert_eq!(grown["size"], root);
+        let mut content = vec![0; added.content.len()];
+        image.as_file().read_exact_at(&mut content, 61 * MIB).unwrap();
+        assert!(content == added.content);
+    }
+}
+
+#[test]
+fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
+    let other = "label: dos\n1 : start=2048, size=4096, type=83\n";
+    for (mib, script, bytes, says) in [
+        (16, GPT, 8 << 20, "no room for the partition config-2"),
+        (16, GPT, 32 << 20, "no room for the partition config-2"),
+        (64, other, 1, "no place for the partition config-2: the image has no GPT"),
+    ] {
+        let image = image(mib, script);
+        let before = fs::read(image.path()).unwrap();
+        let done = fit_table(&image.reopen().unwrap(), 512, mib * MIB, None, Some(&added(bytes)));
+        assert!(done.unwrap_err().to_string().contains(says), "{says}");
+        assert!(fs::read(image.path()).unwrap() == before, "{says}: it was written all the same");
+        // And it is known before, by the image's beginning.
+        if script == GPT {
+            let known = check(&before[..1 << 20], 512, mib * MIB, None, Some(&added(bytes))).unwrap_err();
+            assert!(known.to_string().contains(says), "{known}");
+        }
+    }
+}
+
 fn fit_crowded(file: &NamedTempFile, sector: u64) -> io::Result<()> {
     let disk = File::options().read(true).write(true).open(file.path())?;
-    fit_table(&disk, sector, file.as_file().metadata()?.len(), None)
+    fit_table(&disk, sector, file.as_file().metadata()?.len(), None, None)
 }
 
 /// `fit_table` itself reads both tables again.
@@ -149,9 +197,9 @@ fn of_a_table_that_nobody_would_write_only_what_lies_on_the_disk_is_fitted() {
         let (size, step) = (disk.len() as u64, u64::from(sector));
         let file = NamedTempFile::new().unwrap();
         fs::write(file.path(), &disk).unwrap();
-        let checked = check(&disk, sector, size, None);
+        let checked = check(&disk, sector, size, None, None);
         let opened = File::options().read(true).write(true).open(file.path()).unwrap();
-        let done = fit_table(&opened, step, size, None);
+        let done = fit_table(&opened, step, size, None, None);
         match &checked {
             Ok(Some(_)) => assert!(done.is_ok(), "{name}: {done:?}"),
             Err(error) => assert!(done.is_err(), "{name}: {error}"),
@@ -215,9 +263,9 @@ fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
     let large = "label: gpt\n1 : start=256, size=256, type=U\n5 : start=1024, size=1024, type=L\n";
     for (sector, script) in [(512, GPT), (4096, large)] {
         let disk = disk(64, sector, script);
-        fit(disk.path(), None).unwrap();
+        fit(disk.path(), None, None).unwrap();
         make_ext4(&disk.partition(5));
-        let table = fit(disk.path(), Some(5)).unwrap().unwrap();
+        let table = fit(disk.path(), Some(5), None).unwrap().unwrap();
         let check = Command::new("sgdisk").args(["-v", disk.path().as_str()]).run().unwrap().stdout;
         assert!(check.contains("No problems found"), "{check}");
         let root = &table.partitions[1];
@@ -232,7 +280,7 @@ fn loop_the_kernel_knows_the_fitted_table_and_the_grown_partition() {
             .fstype("ext4")
             .mount_autodrop(disk.partition(5), point.path(), sys_mount::UnmountFlags::empty())
             .unwrap();
-        let error = fit(disk.path(), None).unwrap_err().to_string();
+        let error = fit(disk.path(), None, None).unwrap_err().to_string();
         assert!(error.contains(&format!("is mounted at {}", point.path().display())), "{error}");
         drop(mount);
     }
@@ -244,7 +292,7 @@ fn loop_partitions_of_an_mbr_become_known_and_so_do_logical_ones() {
     let script = "label: dos\n1 : start=2048, size=4096, type=83\n2 : start=8192, size=16384, type=5\n5 : start=10240, size=4096, type=83\n";
     let disk = disk(64, 512, script);
     for _ in 0..2 {
-        let table = fit(disk.path(), None).unwrap().unwrap();
+        let table = fit(disk.path(), None, None).unwrap().unwrap();
         assert_eq!(table.partitions.iter().map(|partition| partition.number).collect::<Vec<_>>(), [1, 2, 5]);
         let known = kernel::partitions(disk.path()).unwrap();
         let known: Vec<_> = known.iter().map(|is| (is.number, is.start_bytes / 512, is.size_bytes / 512)).collect();

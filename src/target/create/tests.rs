@@ -28,6 +28,7 @@ fn system(disk: &LoopDevice, script: &str) -> CreateSystem {
             grow: None,
             filesystems: Vec::new(),
             taken: BTreeMap::new(),
+            added: None,
         },
         environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         chosen: Box::new(Chosen { name: "raw".to_owned(), api: 20, files: files.into(), ..Chosen::default() }),

@@ -1,7 +1,7 @@
 //! A worker that does its work, one that dies, and those that say what cannot be.
 
 use super::*;
-use crate::image::flow::pipe;
+use crate::image::flow::Clock;
 use crate::image::flow::ring::Sender;
 use crate::image::testing::{compress, noise};
 use nix::sys::signal::{Signal, kill};
@@ -17,8 +17,7 @@ fn all(worker: &mut Worker) -> io::Result<Vec<u8>> {
 
 /// Sends it these bytes. The end is the caller's.
 fn fed(worker: &Worker, bytes: &[u8]) -> Sender {
-    let (sender, receiver) = pipe(BUFFERS);
-    worker.feed(receiver, Arc::default());
+    let sender = worker.sender();
     for piece in bytes.chunks(BUFFER_BYTES) {
         let mut filling = worker.pool().take(&Clock::default());
         filling[..piece.len()].copy_from_slice(piece);
@@ -38,8 +37,7 @@ fn images_come_out_as_they_are() {
     for format in ["plain", "zstd", "lz4"] {
         let packed = compress(format, &image);
         let mut worker = start();
-        let (sender, receiver) = pipe(BUFFERS);
-        worker.feed(receiver, Arc::default());
+        let sender = worker.sender();
         let pool = worker.pool();
         let feeder = thread::spawn(move || {
             for piece in packed.chunks(BUFFER_BYTES) {

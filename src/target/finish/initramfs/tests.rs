@@ -31,7 +31,11 @@ impl InTree for Tools<'_> {
         self.ran.borrow_mut().push(format!("{program} {}", args.join(" ")));
         let Some(made) = &self.made else {
             let tail = vec!["dracut: no space".to_owned()];
-            return Err(CommandError { argv: program.into(), end: End::Deadline(deadline), tail });
+            return Err(CommandError {
+                argv: program.into(),
+                end: End::Deadline { limit: deadline, warnings: Vec::new() },
+                tail,
+            });
         };
         self.root.write("/boot/initrd.img-6.1", 0o600, made).unwrap();
         Command::new("true").run()

@@ -147,16 +147,27 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
     check("e5-f7").unwrap();
 }
 
+#[test]
+fn an_image_without_a_gpt_has_no_place_for_another_partition() {
+    let added = crate::plan::AddedPartition { name: "config-2".into(), guid: Uuid::nil(), content: vec![0] };
+    let expected = Expected { added: Some(added), ..Expected::default() };
+    for image in [noise(2 * MIB), image(2 * MIB)] {
+        let server = Server::start(compress("zstd", &image), |_| Act::default());
+        let error = arriving(&server).require_disk(&sda(512), &expected).unwrap_err().to_string();
+        assert!(error.contains("no place for the partition config-2: the image has no GPT"), "{error}");
+    }
+}
+
 /// Entries that lie behind what is looked at are found wanting when the table is fitted.
 #[test]
 fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
     let image = crowded_image(512, 4000);
-    let whole = fit::check(&image, 512, 8 * MIB as u64, None).unwrap().unwrap();
+    let whole = fit::check(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
     assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
     let partitions: Vec<_> = whole.partitions.iter().map(|is| (is.number, is.guid.unwrap().as_bytes()[0])).collect();
     assert_eq!(partitions, (1..=128).zip(34..).collect::<Vec<(u32, u8)>>());
-    assert_eq!(fit::check(&image[..16 * 1024], 512, 8 * MIB as u64, None).unwrap(), None);
-    assert_eq!(fit::check(&image[..600], 512, 8 * MIB as u64, Some(7)).unwrap(), None);
+    assert_eq!(fit::check(&image[..16 * 1024], 512, 8 * MIB as u64, None, None).unwrap(), None);
+    assert_eq!(fit::check(&image[..600], 512, 8 * MIB as u64, Some(7), None).unwrap(), None);
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! The power of a machine, and where it boots next, through its management controller: over Redfish, or over IPMI with `ipmitool`.
+
+mod ipmi;
+mod redfish;
+
+use crate::error::{Error, Phase, Result};
+use crate::pull::Secret;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which controller, and who we are to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bmc {
+    pub at: Address,
+    pub username: String,
+    pub password: Secret,
+    /// Its certificate is not looked at.
+    pub insecure: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// `https://10.1.0.7`, and below it the one system that is meant, where there are several: `/redfish/v1/Systems/1`.
+    Redfish {
+        url: String,
+        system: Option<String>,
+    },
+    Ipmi {
+        host: String,
+        port: Option<u16>,
+    },
+}
+
+/// What is to be done with the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Switch it on.
+    On,
+    /// Switch it off at once: nothing is shut down.
+    Off,
+    /// Off and on again; on, when it is off.
+    Cycle,
+    /// Have its next boot go over PXE, that one alone.
+    Pxe,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::On => "switched on",
+            Action::Off => "switched off",
+            Action::Cycle => "switched off and on",
+            Action::Pxe => "boots over PXE next time",
+        })
+    }
+}
+
+impl Address {
+    /// `https://HOST[:PORT][/redfish/v1/Systems/ID]`, or `ipmi://HOST[:PORT]`.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn read(text: &str) -> Result<Address, String> {
+        let form =
+            || "give https://HOST for Redfish or ipmi://HOST for IPMI, each with a port where it is another".to_owned();
+        let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
+        let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:[]".contains(&byte);
+        if host.is_empty() || host.starts_with('-') || !host.bytes().all(plain) {
+            return Err(form());
+        }
+        let path = path.trim_end_matches('/');
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
+                (name, Some(port.parse::<u16>().map_err(|_| form())?))
+            }
+            _ => (host, None),
+        };
+        match scheme {
+            // Without TLS everybody on the way reads the password: for emulators on this host alone.
+            "https" => {}
+            "http" if ["127.0.0.1", "localhost", "[::1]"].contains(&name) => {}
+            "http" => {
+                return Err(
+                    "Redfish over plain http would show the password to everybody on the way: https://".to_owned()
+                );
+            }
+            "ipmi" if path.is_empty() => {
+                return Ok(Address::Ipmi { host: name.trim_matches(['[', ']']).to_owned(), port });
+            }
+            _ => return Err(form()),
+        }
+        let system = (!path.is_empty() && path != "/redfish/v1").then(|| path.to_owned());
+        if system.as_ref().is_some_and(|path| !path.starts_with("/redfish/v1/Systems/")) {
+            return Err(format!("{path} is not the path of a system: /redfish/v1/Systems/ID"));
+        }
+        Ok(Address::Redfish { url: format!("{scheme}://{host}"), system })
+    }
+}
+
+impl Bmc {
+    /// Does it to the machine with that id. Returns when the controller has taken the order, not when the machine is there.
+    ///
+    /// # Errors
+    /// The controller is not reached, does not know us, or cannot do it.
+    pub fn act(&self, action: Action, machine: Option<&str>) -> Result<()> {
+        match &self.at {
+            Address::Redfish { url, system } => redfish::act(self, url, system.as_deref(), action, machine),
+            Address::Ipmi { host, port } => ipmi::act("ipmitool", self, host, *port, action),
+        }
+    }
+}
+
+fn failed(what: String) -> Error {
+    Error::refusal(Phase::Control, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let redfish = |url: &str, system: Option<&str>| {
+            Ok(Address::Redfish { url: url.to_owned(), system: system.map(str::to_owned) })
+        };
+        let ipmi = |host: &str, port| Ok(Address::Ipmi { host: host.to_owned(), port });
+        assert_eq!(Address::read("https://10.1.0.7"), redfish("https://10.1.0.7", None));
+        assert_eq!(Address::read("https://bmc-7.rack:8443/redfish/v1/"), redfish("https://bmc-7.rack:8443", None));
+        let system = "/redfish/v1/Systems/1";
+        assert_eq!(Address::read("https://h/redfish/v1/Systems/1"), redfish("https://h", Some(system)));
+        assert_eq!(Address::read("http://127.0.0.1:8000"), redfish("http://127.0.0.1:8000", None));
+        assert_eq!(Address::read("ipmi://10.1.0.7"), ipmi("10.1.0.7", None));
+        assert_eq!(Address::read("ipmi://bmc:9001"), ipmi("bmc", Some(9001)));
+        assert_eq!(Address::read("ipmi://[fe80::1]"), ipmi("fe80::1", None));
+        for (text, expected) in [
+            ("10.1.0.7", "give https://HOST"),
+            ("https://", "give https://HOST"),
+            ("https://u:p@h", "give https://HOST"),
+            ("ipmi://-x", "give https://HOST"),
+            ("ipmi://h/x", "give https://HOST"),
+            ("ipmi://h:x", "give https://HOST"),
+            ("ftp://h", "give https://HOST"),
+            ("http://127.0.0.1.example.org", "would show the password"),
+            ("http://10.1.0.7", "would show the password"),
+            ("https://h/redfish/v1/Managers/1", "is not the path of a system"),
+        ] {
+            let why = Address::read(text).unwrap_err();
+            assert!(why.contains(expected), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A process with a few capabilities and no other power. Where root starts it, it is nobody's; else it is the same user's, who must have
+//! these capabilities.
+
+use super::nobody::{become_nobody, failed};
+use nix::errno::Errno;
+use nix::libc;
+use nix::unistd::geteuid;
+use std::io;
+
+/// A capability, as linux/capability.h numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    NetBindService = 10,
+    NetAdmin = 12,
+    NetRaw = 13,
+}
+
+/// See capset(2): the third version has two words of 32 bits each.
+const HEADER: [u32; 2] = [0x2008_0522, 0];
+
+/// Has this process all of them?
+pub fn has(capabilities: &[Capability]) -> bool {
+    own().is_ok_and(|[_, permitted, ..]| permitted & bits(capabilities) == bits(capabilities))
+}
+
+/// Effective, permitted, inheritable; then the same of those from 32 on.
+fn own() -> Result<[u32; 6], Errno> {
+    let mut sets = [0; 6];
+    // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+    let asked = unsafe { libc::syscall(libc::SYS_capget, HEADER.as_ptr(), sets.as_mut_ptr()) };
+    Errno::result(asked).map(|_| sets)
+}
+
+fn bits(capabilities: &[Capability]) -> u32 {
+    capabilities.iter().fold(0, |bits, one| bits | 1 << *one as u32)
+}
+
+/// Leaves this process, and the program that it becomes, with these alone. It ends with the thread that has started it.
+///
+/// Called between fork and exec: it makes system calls and nothing else.
+///
+/// # Errors
+/// The kernel refuses. The program must not be started then.
+pub fn keep_only(capabilities: &[Capability]) -> io::Result<()> {
+    let prctl = |what, number: libc::c_ulong, more: libc::c_ulong| {
+        // SAFETY: these take numbers.
+        Errno::result(unsafe { libc::prctl(what, number, more, 0, 0) }).map(drop)
+    };
+    if geteuid().is_root() {
+        prctl(libc::PR_SET_KEEPCAPS, 1, 0).map_err(|error| failed("keep capabilities", error))?;
+        become_nobody()?;
+    }
+    let bits = bits(capabilities);
+    let sets = [bits, bits, bits, 0, 0, 0];
+    // A unit that gives just these may forbid to change them.
+    if own() != Ok(sets) {
+        // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+        let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };
+        Errno::result(set).map_err(|error| failed("give up other capabilities", error))?;
+    }
+    for one in capabilities {
+        prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, *one as libc::c_ulong)
+            .map_err(|error| failed("hand capabilities on", error))?;
+    }
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(|error| failed("forbid new privileges", error))?;
+    prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0)
+        .map_err(|error| failed("end with the server", error))
+}

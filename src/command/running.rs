@@ -1,0 +1,111 @@
+//! A process that nobody waits for: it is watched while it runs, and ended when it is not needed any more.
+
+use super::lines::{LineReader, Watch, read_lines};
+use super::{Command, CommandError, End, OUTPUT_BYTES, kill_group, wait};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::VecDeque;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// It is killed when this is dropped, and all that it has started too.
+pub struct Running {
+    child: Child,
+    argv: String,
+    readers: Vec<LineReader>,
+    tail: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Command {
+    /// Starts it, and hands every line of its output over as it comes. It has no deadline.
+    ///
+    /// # Errors
+    /// The program is missing, or may not be started so.
+    pub fn start(self, watch: impl Fn(&str) + Send + Sync + 'static) -> Result<Running, CommandError> {
+        let argv = self.argv();
+        tracing::debug!(%argv, "start");
+        let not_started = |error| CommandError { argv: argv.clone(), end: End::NotStarted(error), tail: Vec::new() };
+        let mut child = self.spawn().map_err(not_started)?;
+        let (watch, tail): (Watch, _) = (Arc::new(watch), Arc::new(Mutex::new(VecDeque::new())));
+        let stdout = child.stdout.take().map(|pipe| read_lines(pipe, OUTPUT_BYTES, watch.clone(), tail.clone()));
+        let stderr = child.stderr.take().map(|pipe| read_lines(pipe, OUTPUT_BYTES, watch, tail.clone()));
+        let readers = stdout.into_iter().chain(stderr).collect();
+        Ok(Running { child, argv, readers, tail })
+    }
+}
+
+impl Running {
+    /// How it has ended, once it has.
+    pub fn ended(&mut self) -> Option<CommandError> {
+        let status = self.child.try_wait().ok().flatten()?;
+        // Its last words may still be on their way.
+        for reader in self.readers.drain(..) {
+            reader.finish(Duration::from_secs(2));
+        }
+        let tail = self.tail.lock().map(|lines| lines.iter().cloned().collect()).unwrap_or_default();
+        Some(CommandError { argv: self.argv.clone(), end: End::of(status), tail })
+    }
+
+    /// Asks it to end, and kills it where it has not done so by then.
+    pub fn end(mut self, patience: Duration) {
+        if let Ok(id) = i32::try_from(self.child.id())
+            && kill(Pid::from_raw(id), Signal::SIGTERM).is_ok()
+        {
+            wait(&mut self.child, patience);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended is not killed: its number may be somebody else's by now.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill_group(&mut self.child);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn shell(script: &str) -> (Running, mpsc::Receiver<String>) {
+        let (say, said) = mpsc::channel();
+        let running = Command::new("sh").args(["-c", script]);
+        (running.start(move |line| drop(say.send(line.to_owned()))).unwrap(), said)
+    }
+
+    #[test]
+    fn it_is_watched_and_its_end_is_told_with_its_last_words() {
+        // In one stream: what comes through two has no order.
+        let (mut running, said) = shell("echo one >&2; read line; echo two >&2; exit 3");
+        assert_eq!(said.iter().collect::<Vec<_>>(), ["one", "two"]);
+        let error = loop {
+            match running.ended() {
+                Some(error) => break error.to_string(),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        assert!(error.ends_with("exited with 3, saying: one | two"), "{error}");
+    }
+
+    #[test]
+    fn it_goes_on_until_it_is_ended() {
+        let (mut running, said) = shell("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done");
+        assert_eq!(said.recv().as_deref(), Ok("ready"));
+        assert!(running.ended().is_none());
+        running.end(Duration::from_secs(60));
+        assert_eq!(said.iter().collect::<Vec<_>>(), ["asked"]);
+    }
+
+    #[test]
+    fn who_does_not_listen_is_killed() {
+        let (running, said) = shell("trap '' TERM; echo ready; while :; do sleep 0.05; done");
+        assert_eq!(said.recv().as_deref(), Ok("ready"));
+        running.end(Duration::from_millis(100));
+        assert_eq!(said.iter().count(), 0);
+        assert!(Command::new("no-such-tool").start(|_| {}).is_err());
+    }
+}

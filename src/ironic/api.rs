@@ -1,0 +1,311 @@
+//! What the agent asks Ironic: who it is, and that it is alive. Versions 1.62 and 1.68 of the API, which every Ironic since 2020 has.
+
+use crate::error::{Error, Phase, Result};
+use crate::http;
+use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::{StatusCode, Url};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::time::Duration;
+
+/// For one answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// What stands in the place of a token that was handed out already.
+const HANDED_OUT: &str = "******";
+
+const VERSION: &str = "X-OpenStack-Ironic-API-Version";
+
+/// An answer is not read beyond this. Nodes with long histories have some hundred thousand bytes.
+const ANSWER_BYTES: u64 = 16 << 20;
+
+/// What came of asking.
+#[derive(Debug)]
+pub enum Told<T> {
+    Yes(T),
+    /// Nobody knows these addresses, or the node expects no agent now. The two are not told apart.
+    Unknown,
+    /// Something is done to the node at this moment.
+    Locked,
+    /// The token, or another word of this agent, is not taken.
+    Refused(Error),
+    /// No answer, or one that may be another one later.
+    Away(Error),
+}
+
+/// The node that this machine is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub uuid: String,
+    /// None when it was handed out before.
+    pub token: Option<String>,
+    /// How long a conductor waits for the next heartbeat.
+    pub heartbeat: Duration,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Heartbeat {
+    /// `https://HOST:PORT`.
+    pub callback_url: String,
+    pub agent_token: String,
+    pub agent_version: String,
+    /// In PEM.
+    pub agent_verify_ca: String,
+}
+
+pub struct Api {
+    client: Client,
+    urls: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    node: FoundNode,
+    config: Config,
+}
+
+#[derive(Deserialize)]
+struct FoundNode {
+    uuid: String,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    heartbeat_timeout: u64,
+    agent_token: Option<String>,
+}
+
+impl From<Found> for Node {
+    fn from(found: Found) -> Node {
+        let token = found.config.agent_token.filter(|token| token != HANDED_OUT && !token.is_empty());
+        Node { uuid: found.node.uuid, token, heartbeat: Duration::from_secs(found.config.heartbeat_timeout) }
+    }
+}
+
+impl Api {
+    /// # Errors
+    /// TLS could not be set up.
+    pub fn new(urls: &[String]) -> Result<Api> {
+        // The token goes nowhere else.
+        Ok(Api { client: http::client_that_stays()?, urls: urls.to_vec() })
+    }
+
+    /// Which node has these MACs? A token that is handed out now is not handed out again.
+    pub fn lookup(&self, macs: &[String]) -> Told<Node> {
+        let addresses = macs.join(",");
+        let what = "look up this machine";
+        let asked = self.first(what, |url| {
+            self.client.get(format!("{url}/v1/lookup?addresses={addresses}")).header(VERSION, "1.62")
+        });
+        read::<Found>(what, asked).map(Node::from)
+    }
+
+    pub fn heartbeat(&self, node: &str, heartbeat: &Heartbeat) -> Told<()> {
+        let asked = self.first("heartbeat", |url| {
+            self.client.post(format!("{url}/v1/heartbeat/{node}")).json(heartbeat).header(VERSION, "1.68")
+        });
+        asked.map(drop)
+    }
+
+    /// Sends what was found in this machine. An Ironic that inspects it says which node it is, and hands out the token.
+    pub fn inspected(&self, callbacks: &[String], found: &Value) -> Told<Option<Node>> {
+        let what = "send the inventory";
+        let asked = ask(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
+        match asked {
+            Told::Yes(response) => match body(what, response) {
+                // An older one only says the node's id.
+                Ok(text) => Told::Yes(serde_json::from_slice::<Found>(&text).ok().map(Node::from)),
+                Err(error) => Told::Away(error),
+            },
+            other => other.map(|_| None),
+        }
+    }
+
+    fn first(&self, what: &str, request: impl Fn(&str) -> RequestBuilder) -> Told<Response> {
+        ask(what, &self.urls, request)
+    }
+
+    /// Where a connection to Ironic leads, for whoever wants to know the way there.
+    pub fn places(&self) -> Vec<(String, u16)> {
+        places(&self.urls)
+    }
+}
+
+/// Host and port of each.
+pub fn places(urls: &[String]) -> Vec<(String, u16)> {
+    let of = |url: &String| {
+        let url = Url::parse(url).ok()?;
+        let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+        Some((host, url.port_or_known_default()?))
+    };
+    urls.iter().filter_map(of).collect()
+}
+
+impl<T> Told<T> {
+    fn map<U>(self, of: impl FnOnce(T) -> U) -> Told<U> {
+        match self {
+            Told::Yes(value) => Told::Yes(of(value)),
+            Told::Unknown => Told::Unknown,
+            Told::Locked => Told::Locked,
+            Told::Refused(error) => Told::Refused(error),
+            Told::Away(error) => Told::Away(error),
+        }
+    }
+}
+
+/// Asks the first that is there.
+fn ask(what: &str, urls: &[String], request: impl Fn(&str) -> RequestBuilder) -> Told<Response> {
+    let mut away = None;
+    for url in urls {
+        match answer(what, url, request(url).timeout(ANSWER).send()) {
+            Told::Away(error) => away = Some(error),
+            told => return told,
+        }
+    }
+    Told::Away(away.unwrap_or_else(|| Error::new(Phase::Control, format!("{what}: no URL of Ironic was given"))))
+}
+
+fn answer(what: &str, url: &str, answered: reqwest::Result<Response>) -> Told<Response> {
+    let response = match answered {
+        Ok(response) => response,
+        Err(error) => {
+            let what = format!("{what}: no answer from {url}");
+            return Told::Away(Error::with_source(Phase::Control, what, error.without_url()));
+        }
+    };
+    let status = response.status();
+    match status {
+        _ if status.is_success() => Told::Yes(response),
+        StatusCode::NOT_FOUND => Told::Unknown,
+        StatusCode::CONFLICT => Told::Locked,
+        _ => {
+            let said = body(what, response).map(|body| fault(&body)).unwrap_or_default();
+            let error = Error::new(Phase::Control, format!("{what}: {url} answered {status}: {said}"));
+            if http::is_passing(status) { Told::Away(error) } else { Told::Refused(error) }
+        }
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(what: &str, asked: Told<Response>) -> Told<T> {
+    match asked {
+        Told::Yes(response) => {
+            let parsed = body(what, response).and_then(|text| {
+                serde_json::from_slice(&text).map_err(|error| {
+                    Error::with_source(Phase::Control, format!("{what}: the answer is not understood"), error)
+                })
+            });
+            parsed.map_or_else(Told::Away, Told::Yes)
+        }
+        Told::Unknown => Told::Unknown,
+        Told::Locked => Told::Locked,
+        Told::Refused(error) => Told::Refused(error),
+        Told::Away(error) => Told::Away(error),
+    }
+}
+
+fn body(what: &str, response: Response) -> Result<Vec<u8>> {
+    use std::io::Read;
+    let mut text = Vec::new();
+    let read = response.take(ANSWER_BYTES).read_to_end(&mut text);
+    read.map_err(|error| Error::with_source(Phase::Control, format!("{what}: the answer breaks off"), error))?;
+    Ok(text)
+}
+
+/// The words of a refusal: JSON within JSON.
+fn fault(body: &[u8]) -> String {
+    let inner = || {
+        let body: Value = serde_json::from_slice(body).ok()?;
+        let message = body.get("error_message")?;
+        let inner: Value = match message {
+            Value::String(text) => serde_json::from_str(text).ok()?,
+            other => other.clone(),
+        };
+        Some(inner.get("faultstring")?.as_str()?.to_owned())
+    };
+    inner().unwrap_or_else(|| crate::text::clean(&String::from_utf8_lossy(&body[..body.len().min(300)])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::http::{Act, Server};
+
+    /// As Ironic 39 answers, without what nobody reads here.
+    const FOUND: &str = r#"{"node": {"uuid": "91a8fc0b-89b9-4d3d-b293-f9c52ced0e52", "properties": {}, "instance_info": {}},
+        "config": {"metrics": {"backend": "noop"}, "heartbeat_timeout": 300, "agent_token": "TOKEN", "tls_min_version": "1.3"}}"#;
+
+    fn api(act: impl Fn(&crate::testing::http::Request) -> Act + Send + Sync + 'static) -> (Api, Server) {
+        let server = Server::start(Vec::new(), act);
+        (Api::new(&[server.url("").trim_end_matches('/').to_owned()]).unwrap(), server)
+    }
+
+    #[test]
+    fn a_machine_is_looked_up_by_all_its_macs() {
+        let (api, server) = api(|_| Act::says(200, &FOUND.replace("TOKEN", "ophF")));
+        let Told::Yes(node) = api.lookup(&["52:54:00:aa:00:06".into(), "52:54:00:aa:00:07".into()]) else { panic!() };
+        assert_eq!((node.uuid.as_str(), node.token.as_deref()), ("91a8fc0b-89b9-4d3d-b293-f9c52ced0e52", Some("ophF")));
+        assert_eq!(node.heartbeat, Duration::from_secs(300));
+        let request = &server.requests()[0];
+        let line = "GET /v1/lookup?addresses=52:54:00:aa:00:06,52:54:00:aa:00:07";
+        assert_eq!((request.line().as_str(), request.header("x-openstack-ironic-api-version")), (line, Some("1.62")));
+    }
+
+    #[test]
+    fn a_token_that_was_handed_out_before_is_none() {
+        for words in ["******", ""] {
+            let (api, _server) = api(move |_| Act::says(200, &FOUND.replace("TOKEN", words)));
+            assert!(matches!(api.lookup(&[]), Told::Yes(Node { token: None, .. })));
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_has_all_that_a_conductor_wants() {
+        let (api, server) = api(|_| Act::says(202, ""));
+        let heartbeat = Heartbeat {
+            callback_url: "https://127.0.0.1:9999".into(),
+            agent_token: "t".into(),
+            agent_version: "v".into(),
+            agent_verify_ca: "pem".into(),
+        };
+        assert!(matches!(api.heartbeat("n", &heartbeat), Told::Yes(())));
+        let request = &server.requests()[0];
+        assert_eq!(
+            (request.line().as_str(), request.header("x-openstack-ironic-api-version")),
+            ("POST /v1/heartbeat/n", Some("1.68"))
+        );
+        let body: Value = serde_json::from_str(&request.body).unwrap();
+        let keys: Vec<&String> = body.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["agent_token", "agent_verify_ca", "agent_version", "callback_url"]);
+    }
+
+    #[test]
+    fn each_answer_is_told_from_the_others() {
+        let fault = r#"{"error_message": "{\"faultcode\": \"Client\", \"faultstring\": \"Invalid or missing agent token received.\", \"debuginfo\": null}"}"#;
+        for (status, body, expected) in [
+            (404, "", "Unknown"),
+            (409, "", "Locked"),
+            (400, fault, "Invalid or missing agent token received."),
+            (503, "busy", "Away"),
+            (200, "no json", "Away"),
+            (301, "", "Refused"),
+        ] {
+            let (api, _server) = api(move |_| Act::says(status, body));
+            let told = format!("{:?}", api.lookup(&["m".into()]));
+            assert!(told.contains(expected), "{status}: {told}");
+        }
+        let nobody = Api::new(&["http://127.0.0.1:1".into()]).unwrap().lookup(&["m".into()]);
+        assert!(matches!(nobody, Told::Away(_)), "{nobody:?}");
+        assert!(matches!(Api::new(&[]).unwrap().lookup(&[]), Told::Away(_)));
+    }
+
+    #[test]
+    fn the_second_is_asked_where_the_first_is_away() {
+        let (_, server) = api(|_| Act::says(404, ""));
+        let urls = ["http://127.0.0.1:1".to_owned(), server.url("").trim_end_matches('/').to_owned()];
+        assert!(matches!(Api::new(&urls).unwrap().lookup(&[]), Told::Unknown));
+        assert_eq!(
+            places(&["http://[::1]:6385/x".to_owned(), "https://h".to_owned()]),
+            [("::1".into(), 6385), ("h".into(), 443)]
+        );
+    }
+}

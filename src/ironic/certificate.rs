@@ -1,0 +1,106 @@
+//! The certificate that the agent makes of itself at each boot. A conductor gets it with the heartbeat, and believes no other.
+
+use super::kept;
+use crate::error::{Context, Phase, Result};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
+    date_time_ymd,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+pub struct Identity {
+    pub config: Arc<ServerConfig>,
+    pub pem: String,
+}
+
+/// What an agent that is started again in the same boot must have still: a conductor takes no other certificate then.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    address: IpAddr,
+    /// Both as base64 of DER.
+    certificate: String,
+    key: String,
+}
+
+/// That of this boot, for whoever reaches this machine at that address. It speaks TLS 1.3 only, as conductors do.
+///
+/// # Errors
+/// The kernel gives no random numbers, the library refuses its own work, or it cannot be kept.
+pub fn of_boot(directory: &Path, address: IpAddr) -> Result<Identity> {
+    let kept: Option<Kept> = kept::read(directory, FILE).filter(|kept: &Kept| kept.address == address);
+    let kept = match kept {
+        Some(kept) => kept,
+        None => {
+            let kept = make(address)?;
+            kept::write(directory, FILE, &kept)?;
+            kept
+        }
+    };
+    let why = "use the certificate of this machine";
+    let decode = |text: &str| STANDARD.decode(text).context(Phase::Control, || why);
+    let certificate = CertificateDer::from(decode(&kept.certificate)?);
+    let secret = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(decode(&kept.key)?));
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .and_then(|config| config.with_no_client_auth().with_single_cert(vec![certificate.clone()], secret));
+    let mut config = config.context(Phase::Control, || why)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Identity { config: Arc::new(config), pem: pem(&certificate) })
+}
+
+const FILE: &str = "ironic-certificate.json";
+
+fn make(address: IpAddr) -> Result<Kept> {
+    let why = || "make a certificate of this machine";
+    let key = KeyPair::generate().context(Phase::Control, why)?;
+    let certificate = params(address).self_signed(&key).context(Phase::Control, why)?;
+    Ok(Kept { address, certificate: STANDARD.encode(certificate.der()), key: STANDARD.encode(key.serialize_der()) })
+}
+
+fn params(address: IpAddr) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    // The clock of a ramdisk may be years off, in either direction. What the certificate is good for ends with the boot.
+    (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
+    params.distinguished_name.push(DnType::CommonName, address.to_string());
+    params.subject_alt_names = vec![SanType::IpAddress(address)];
+    // The conductor takes it for the CA of itself. Newer Pythons want of one what RFC 5280 says.
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+fn pem(der: &[u8]) -> String {
+    let base64 = STANDARD.encode(der);
+    let lines: Vec<&str> = base64.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::pem::PemObject;
+
+    #[test]
+    fn the_certificate_is_one_in_pem_and_lasts_a_boot() {
+        let boot = tempfile::tempdir().unwrap();
+        let of = |address: &str| of_boot(boot.path(), address.parse().unwrap()).unwrap().pem;
+        for address in ["127.0.0.1", "2001:db8::7"] {
+            let text = of(address);
+            let der = CertificateDer::from_pem_slice(text.as_bytes()).unwrap();
+            assert_eq!(pem(&der), text);
+            assert!(text.lines().all(|line| line.len() <= 64));
+            assert_eq!(of(address), text);
+        }
+        let other = of_boot(tempfile::tempdir().unwrap().path(), "2001:db8::7".parse().unwrap()).unwrap();
+        assert_ne!(other.pem, of("2001:db8::7"));
+    }
+}

@@ -1,0 +1,238 @@
+//! What the deploy interface `direct` hands over: an image for a whole disk, and a config drive.
+
+use super::order::{self, Node, bad};
+use crate::allocation::{Allocation, BootOrder, Finish, Image};
+use crate::device::KernelName;
+use crate::error::Result;
+use crate::inventory::{Disk, Inventory};
+use crate::layout::hints;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::MultiGzDecoder;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::io::Read;
+use uuid::Uuid;
+
+/// As Ironic's own agent bounds a config drive.
+const DRIVE_BYTES: u64 = 64 << 20;
+
+/// The smallest disk that is taken without a hint, as by Ironic's own agent.
+const LEAST_BYTES: u64 = 4 << 30;
+
+/// Words of `image_info` that ask for what is not there. An image that they are about must not be installed in another way.
+const REFUSED: [(&str, &str); 6] = [
+    ("root_gb", PARTITION_IMAGE),
+    ("root_mb", PARTITION_IMAGE),
+    ("image_server_user", SECRETS),
+    ("image_request_authorization", SECRETS),
+    ("proxies", "drophammer asks no proxy"),
+    ("oci_pull_secret", SECRETS),
+];
+const PARTITION_IMAGE: &str = "drophammer writes whole disk images, and this is one of a partition: use an image of a disk, or custom-agent with a layout";
+const SECRETS: &str = "drophammer sends no credentials with write_image";
+
+/// What proves an image, and how many digits it has. md5 proves nothing.
+const HASHES: [(&str, usize); 2] = [("sha256", 64), ("sha512", 128)];
+
+/// The formats that are written as they are told apart by their bytes.
+const FORMATS: [&str; 2] = ["raw", "qcow2"];
+
+/// The image of `image_info`.
+///
+/// # Errors
+/// It is none that can be written.
+pub fn image(args: &Map<String, Value>) -> Result<Image> {
+    let Some(info) = args.get("image_info").and_then(Value::as_object) else {
+        return Err(bad("write_image has no image_info"));
+    };
+    let given = |word: &str| info.get(word).filter(|value| !value.is_null());
+    if let Some((word, why)) = REFUSED.iter().find(|(word, _)| given(word).is_some()) {
+        return Err(bad(&format!("image_info.{word}: {why}")));
+    }
+    let text = |word: &str| given(word).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let Some(other) = text("disk_format").filter(|format| !FORMATS.contains(format)) {
+        return Err(bad(&format!("image_info.disk_format: {} are known, found {other}", FORMATS.join(" and "))));
+    }
+    let mut urls = given("urls").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let Some(url) = urls.next().filter(|url| url.starts_with("http://") || url.starts_with("https://")) else {
+        return Err(bad("image_info.urls: the first must be http:// or https://"));
+    };
+    let told = text("os_hash_algo").zip(text("os_hash_value"));
+    let told = told.filter(|(algorithm, _)| HASHES.iter().any(|(name, _)| name == algorithm));
+    let digest = told.map(|(algorithm, value)| format!("{algorithm}:{value}"));
+    let Some(digest) = digest.or_else(|| text("checksum").and_then(of_checksum)) else {
+        return Err(bad(
+            "image_info has no sha256 and no sha512: set image_os_hash_algo and image_os_hash_value of the node",
+        ));
+    };
+    Ok(Image {
+        id: text("id").map_or_else(|| order::name_of(url), order::name_of),
+        url: url.to_owned(),
+        mirrors: urls.map(str::to_owned).collect(),
+        digest: Some(digest),
+        finish: Some(Finish::None),
+        ..Image::default()
+    })
+}
+
+/// By the number of its digits.
+fn of_checksum(text: &str) -> Option<String> {
+    let (name, _) = HASHES.iter().find(|(_, digits)| *digits == text.len())?;
+    text.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| format!("{name}:{text}"))
+}
+
+/// What a request is made of: nothing but the image is said.
+pub fn allocation(image: Image) -> Allocation {
+    let id = Uuid::new_v4().to_string();
+    Allocation { id, image, role: "machine".to_owned(), boot_order: BootOrder::Disk, ..Allocation::default() }
+}
+
+/// The bytes of the config drive: gzip in base64, as a conductor sends it.
+///
+/// # Errors
+/// It is something else, or too large.
+pub fn drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>> {
+    let refuse = |why: &str| Err(bad(&format!("configdrive: {why}")));
+    let within = args.get("image_info").and_then(|info| info.get("configdrive"));
+    let text = match args.get("configdrive").filter(|drive| !drive.is_null()).or(within) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) => text,
+        Some(_) => return refuse("it must be gzip in base64"),
+    };
+    if text.starts_with("http://") || text.starts_with("https://") {
+        return refuse("drophammer does not fetch it from a URL: set [deploy] configdrive_use_object_store = false");
+    }
+    let packed: String = text.split_whitespace().collect();
+    let Ok(packed) = STANDARD.decode(packed) else { return refuse("it is not base64") };
+    let mut content = Vec::new();
+    match MultiGzDecoder::new(packed.as_slice()).take(DRIVE_BYTES + 1).read_to_end(&mut content) {
+        Err(error) => refuse(&format!("it is not gzip: {error}")),
+        Ok(_) if content.len() as u64 > DRIVE_BYTES => refuse("it has more than 64 MiB"),
+        Ok(_) => Ok(Some(content)),
+    }
+}
+
+/// The disk that the node's `root_device` hints name; without them the smallest one of 4 GiB or more.
+///
+/// # Errors
+/// None is left.
+pub fn root_disk<'a>(node: &Node, inventory: &'a Inventory, skipped: &[KernelName]) -> Result<&'a Disk> {
+    let hints = node.root_device();
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let hints: BTreeMap<String, String> =
+        hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).collect();
+    if let Some((hint, why)) = hints::problems(&hints).into_iter().next() {
+        return Err(bad(&format!("root_device: {hint}: {why}")));
+    }
+    let mut found = hints::candidates(&hints, &inventory.disks);
+    found.retain(|disk| !skipped.contains(&disk.name));
+    let first = if hints.is_empty() {
+        let fit = found.into_iter().filter(|disk| disk.size_bytes >= LEAST_BYTES);
+        fit.min_by_key(|disk| (disk.size_bytes, disk.name.clone()))
+    } else {
+        found.into_iter().next()
+    };
+    let words: Vec<String> = hints.iter().map(|(hint, value)| format!("{hint}: {value}")).collect();
+    let wanted =
+        if words.is_empty() { "has 4 GiB".to_owned() } else { format!("matches root_device {}", words.join(", ")) };
+    first.ok_or_else(|| bad(&format!("no disk that may be written {wanted}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use serde_json::json;
+    use std::io::Write;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    /// As Ironic 39 sends it.
+    fn info() -> Value {
+        json!({"id": "disk.raw", "urls": ["http://h/disk.raw"], "disk_format": "raw", "container_format": "bare",
+            "stream_raw_images": true, "os_hash_algo": "sha512", "os_hash_value": "ab", "node_uuid": "n"})
+    }
+
+    #[test]
+    fn an_image_of_a_whole_disk_is_read_and_others_are_refused() {
+        let image = |change: fn(&mut Value)| {
+            let mut info = info();
+            change(&mut info);
+            super::image(&map(json!({"image_info": info}))).map_err(|error| error.to_string())
+        };
+        let read = image(|_| ()).unwrap();
+        assert_eq!((read.id.as_str(), read.url.as_str()), ("disk", "http://h/disk.raw"));
+        assert_eq!((read.digest.as_deref(), read.finish), (Some("sha512:ab"), Some(Finish::None)));
+        let read = image(|info| {
+            info["os_hash_value"] = json!(null);
+            info["checksum"] = json!("0".repeat(64));
+        });
+        assert_eq!(read.unwrap().digest.unwrap()[..8], *"sha256:0");
+        for (change, why) in [
+            (
+                (|info| info["root_mb"] = json!(100)) as fn(&mut Value),
+                "image_info.root_mb: drophammer writes whole disk",
+            ),
+            (|info| info["image_request_authorization"] = json!("YQ=="), "no credentials"),
+            (|info| info["disk_format"] = json!("vmdk"), "raw and qcow2 are known, found vmdk"),
+            (|info| info["urls"] = json!(["file:///etc/passwd"]), "image_info.urls"),
+            (|info| info["os_hash_algo"] = json!(null), "no sha256 and no sha512"),
+            (|info| info["os_hash_algo"] = json!("md5"), "no sha256 and no sha512"),
+        ] {
+            let error = image(change).unwrap_err();
+            assert!(error.contains(why) && error.contains("nothing was written"), "{error}");
+        }
+        assert!(super::image(&Map::new()).is_err());
+    }
+
+    #[test]
+    fn a_config_drive_is_unpacked_within_bounds() {
+        let pack = |content: &[u8]| {
+            let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+            gzip.write_all(content).unwrap();
+            STANDARD.encode(gzip.finish().unwrap())
+        };
+        let drive = |given: Value| super::drive(&map(json!({"configdrive": given}))).map_err(|error| error.to_string());
+        assert_eq!(drive(json!(null)).unwrap(), None);
+        assert_eq!(drive(json!(pack(b"an ISO"))).unwrap().unwrap(), b"an ISO");
+        assert_eq!(super::drive(&map(json!({"image_info": {"configdrive": pack(b"x")}}))).unwrap().unwrap(), b"x");
+        for (given, why) in [
+            (json!({"meta_data": {}}), "must be gzip"),
+            (json!("http://swift/x"), "configdrive_use_object_store"),
+            (json!("*"), "not base64"),
+            (json!("aGVsbG8="), "not gzip"),
+            (json!(pack(&vec![0; 65 << 20])), "more than 64 MiB"),
+        ] {
+            assert!(drive(given).unwrap_err().contains(why), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_root_disk_is_hinted_or_the_smallest_that_is_large_enough() {
+        let disk = |name: &str, gib: u64| Disk {
+            name: name.into(),
+            device: format!("/dev/{name}").into(),
+            size_bytes: gib << 30,
+            ..Disk::default()
+        };
+        let disks = vec![disk("sdc", 8), disk("sdb", 8), disk("sda", 100), disk("sdd", 2)];
+        let inventory = Inventory { disks, ..Inventory::default() };
+        let root = |node: Value, skipped: &[&str]| {
+            let (node, skipped) = (map(node), skipped.iter().map(|name| (*name).into()).collect::<Vec<KernelName>>());
+            root_disk(&Node(&node), &inventory, &skipped).map(|disk| disk.name.to_string()).map_err(|e| e.to_string())
+        };
+        assert_eq!(root(json!({}), &[]).unwrap(), "sdb");
+        assert_eq!(root(json!({}), &["sdb", "sdc"]).unwrap(), "sda");
+        let hinted = json!({"properties": {"root_device": {"size": 100}}});
+        assert_eq!(root(hinted.clone(), &[]).unwrap(), "sda");
+        assert!(root(hinted, &["sda"]).unwrap_err().contains("matches root_device size: 100"));
+        let both = json!({"properties": {"root_device": {"size": 100}}, "instance_info": {"root_device": {"name": "/dev/sdc"}}});
+        assert_eq!(root(both, &[]).unwrap(), "sdc");
+        assert!(root(json!({"properties": {"root_device": {"colour": "red"}}}), &[]).unwrap_err().contains("colour"));
+        assert!(root(json!({}), &["sda", "sdb", "sdc"]).unwrap_err().contains("has 4 GiB"));
+    }
+}

@@ -1,0 +1,131 @@
+//! Which disks a step leaves alone, whatever it is told.
+
+use super::order::{Node, bad};
+use crate::device::KernelName;
+use crate::error::Result;
+use crate::inventory::{Array, Disk, Inventory};
+use crate::layout::{Layout, hints};
+use crate::topology::{Match, Stack};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Disks that every step leaves alone: `skip_block_devices` of the node's properties, a list of hints. All disks that match
+/// one of them are meant, and all beneath an array that has the `volume_name`.
+///
+/// # Errors
+/// It cannot be told which disks are meant.
+pub fn skipped(node: &Node, inventory: &Inventory) -> Result<Vec<KernelName>> {
+    let listed = match node.0.get("properties").and_then(|properties| properties.get("skip_block_devices")) {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(listed)) => listed,
+        Some(_) => return Err(bad("the node's skip_block_devices is no list")),
+    };
+    let mut skipped = BTreeSet::new();
+    for (index, one) in listed.iter().enumerate() {
+        let refuse = |why: &str| bad(&format!("the node's skip_block_devices[{index}]: {why}"));
+        let Some(words) = one.as_object().filter(|words| !words.is_empty()) else {
+            return Err(refuse("it is no object with hints"));
+        };
+        if let Some(name) = words.get("volume_name") {
+            let Some(name) = name.as_str().filter(|_| words.len() == 1) else {
+                return Err(refuse("volume_name is a text, and stands alone"));
+            };
+            let named = inventory.arrays.iter().filter(|array| array.name == name);
+            skipped.extend(named.flat_map(|array| beneath(array, inventory)));
+            continue;
+        }
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let hints: BTreeMap<String, String> = words.iter().map(|(hint, value)| (hint.clone(), text(value))).collect();
+        if let Some((hint, why)) = hints::problems(&hints).into_iter().next() {
+            return Err(refuse(&format!("{hint}: {why}")));
+        }
+        // A disk that is not there cannot be erased.
+        skipped.extend(hints::candidates(&hints, &inventory.disks).into_iter().map(|disk| disk.name.clone()));
+    }
+    Ok(skipped.into_iter().collect())
+}
+
+/// What the node's owner wants to be left alone, a layout keeps: as if it said so itself.
+pub fn keep(layout: &mut Layout, inventory: &Inventory, skipped: &[KernelName]) {
+    let is_skipped = {
+        let found = Match::new(layout, inventory);
+        let of = |index: usize| found.disk(index).is_some_and(|disk| skipped.contains(&disk.name));
+        (0..layout.disks.len()).map(of).collect::<Vec<bool>>()
+    };
+    for (disk, is_skipped) in layout.disks.iter_mut().zip(is_skipped) {
+        disk.wipeonreinstall &= !is_skipped;
+    }
+}
+
+pub fn is_below_an_array(inventory: &Inventory, disk: &Disk) -> bool {
+    inventory.arrays.iter().any(|array| beneath(array, inventory).contains(&disk.name))
+}
+
+fn beneath(array: &Array, inventory: &Inventory) -> BTreeSet<KernelName> {
+    let stack = Stack::new(inventory);
+    array.members.iter().flat_map(|member| stack.disks(&stack.name(&member.device))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::ArrayMember;
+    use serde_json::{Map, json};
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn disks_to_be_left_alone_are_found_by_their_hints() {
+        let disk = |name: &str, serial: &str, size: u64| Disk {
+            name: name.into(),
+            device: format!("/dev/{name}").into(),
+            serial: serial.into(),
+            size_bytes: size << 30,
+            ..Disk::default()
+        };
+        let disks = vec![disk("sda", "A", 10), disk("sdb", "B", 20), disk("sdc", "C", 20)];
+        let members = vec![ArrayMember { device: "/dev/sdc".into(), ..ArrayMember::default() }];
+        let arrays = vec![Array { name: "data".into(), members, ..Array::default() }];
+        let inventory = Inventory { disks, arrays, ..Inventory::default() };
+        let skipped = |listed: Value| {
+            let node = map(json!({"properties": {"skip_block_devices": listed}}));
+            super::skipped(&Node(&node), &inventory).map_err(|error| error.to_string())
+        };
+        for (listed, expected) in [
+            (json!(null), &[][..]),
+            (json!([]), &[]),
+            (json!([{"name": "/dev/sda"}]), &["sda"]),
+            (json!([{"serial": "B"}, {"serial": "Z"}]), &["sdb"]),
+            (json!([{"size": 20}]), &["sdb", "sdc"]),
+            (json!([{"volume_name": "data"}, {"volume_name": "other"}]), &["sdc"]),
+        ] {
+            assert_eq!(skipped(listed).unwrap(), expected);
+        }
+        for (listed, why) in [
+            (json!("sda"), "no list"),
+            (json!(["sda"]), "skip_block_devices[0]: it is no object"),
+            (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name is a text"),
+            (json!([{"volume_name": "data", "serial": "B"}]), "stands alone"),
+            (json!([{"colour": "red"}]), "colour"),
+            (json!([{}]), "no object with hints"),
+        ] {
+            let error = skipped(listed.clone()).unwrap_err();
+            assert!(error.contains(why) && error.contains("nothing was written"), "{listed}: {error}");
+        }
+        assert!(super::skipped(&Node(&Map::new()), &inventory).unwrap().is_empty());
+        let below: Vec<bool> = inventory.disks.iter().map(|disk| is_below_an_array(&inventory, disk)).collect();
+        assert_eq!(below, [false, false, true]);
+    }
+
+    #[test]
+    fn a_layout_keeps_what_is_to_be_left_alone() {
+        let mut layout = crate::layout::read_json(&super::super::steps::tests::one_disk()).unwrap().layout;
+        let inventory = super::super::steps::tests::machine("sata-1");
+        keep(&mut layout, &inventory, &[]);
+        assert!(layout.disks[0].wipeonreinstall);
+        keep(&mut layout, &inventory, &[inventory.disks[0].name.clone()]);
+        assert!(!layout.disks[0].wipeonreinstall);
+    }
+}

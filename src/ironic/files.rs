@@ -1,0 +1,179 @@
+//! The files of `inject_files`: those of the step, and those that the node's properties have for every time.
+
+use super::order::{Node, bad};
+use crate::device::DevicePath;
+use crate::error::Result;
+use crate::inventory::Inventory;
+use crate::marker::Marker;
+use crate::plan::InjectedFile;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+/// The words of a file.
+const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
+
+/// What a directory that is missing gets; another one is not known.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// Where a file is to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Device(DevicePath),
+    /// Of the root disk.
+    Number(u32),
+    /// The filesystem with the marker of an installation.
+    Installed,
+}
+
+/// Each file with its place.
+///
+/// # Errors
+/// All files that cannot be put anywhere.
+pub fn read(node: &Node, args: &Map<String, Value>) -> Result<Vec<(Place, InjectedFile)>> {
+    let of_node = node.0.get("properties").and_then(|properties| properties.get("inject_files"));
+    let (mut files, mut wrong) = (Vec::new(), Vec::new());
+    for (whose, listed) in [("the node's inject_files", of_node), ("files", args.get("files"))] {
+        match listed {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(listed)) => {
+                for (index, one) in listed.iter().enumerate() {
+                    match file(one) {
+                        Ok(file) => files.push(file),
+                        Err(why) => wrong.push(format!("{whose}[{index}]: {why}")),
+                    }
+                }
+            }
+            Some(_) => wrong.push(format!("{whose}: this is a list")),
+        }
+    }
+    if files.is_empty() && wrong.is_empty() {
+        wrong.push("no file is named, neither by the step nor by the node's inject_files".to_owned());
+    }
+    if wrong.is_empty() { Ok(files) } else { Err(bad(&wrong.join("; "))) }
+}
+
+fn file(value: &Value) -> Result<(Place, InjectedFile), String> {
+    let fields = value.as_object().ok_or("a file is an object")?;
+    if let Some(other) = fields.keys().find(|name| !WORDS.contains(&name.as_str())) {
+        return Err(format!("{other} is none of its words: {}", WORDS.join(", ")));
+    }
+    let path = fields.get("path").and_then(Value::as_str).unwrap_or_default();
+    let is_whole = path.starts_with('/') && !path.ends_with('/') && path.split('/').all(|part| part != "..");
+    if !is_whole {
+        return Err(format!("path must be that of a file, from the root and without .., found {path:?}"));
+    }
+    if mode(fields.get("dirmode"), DIRECTORY_MODE)? != DIRECTORY_MODE {
+        return Err("dirmode: directories that are missing get 0755".to_owned());
+    }
+    let content = match (fields.get("content"), fields.get("deleted")) {
+        (None | Some(Value::Null), Some(Value::Bool(true))) => None,
+        (Some(Value::String(text)), None | Some(Value::Bool(false))) if text.contains("://") => {
+            return Err("content: drophammer fetches nothing from a URL here, give it as base64".to_owned());
+        }
+        (Some(Value::String(text)), None | Some(Value::Bool(false))) => {
+            let text: String = text.split_whitespace().collect();
+            Some(STANDARD.decode(text).map_err(|error| format!("content is not base64: {error}"))?)
+        }
+        _ => return Err("a file has content as base64, or deleted: true".to_owned()),
+    };
+    let who = |word: &str| match fields.get(word) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(Value::String(name)) if !name.is_empty() => Ok(Some(name.clone())),
+        Some(_) => Err(format!("{word} is a name or a number")),
+    };
+    let (owner, group, mode) = (who("owner")?, who("group")?, mode(fields.get("mode"), 0o644)?);
+    Ok((place(fields.get("partition"))?, InjectedFile { path: path.to_owned(), content, mode, owner, group }))
+}
+
+/// A text is octal, a number is what it is.
+fn mode(value: Option<&Value>, otherwise: u32) -> Result<u32, String> {
+    let mode = match value {
+        None | Some(Value::Null) => Some(otherwise),
+        Some(Value::String(text)) => u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok(),
+        Some(Value::Number(number)) => number.as_u64().and_then(|number| number.try_into().ok()),
+        Some(_) => None,
+    };
+    mode.filter(|mode| *mode <= 0o7777).ok_or_else(|| "a mode is a text as 0644".to_owned())
+}
+
+fn place(value: Option<&Value>) -> Result<Place, String> {
+    match value {
+        None | Some(Value::Null) => Ok(Place::Installed),
+        Some(Value::String(device)) if device.starts_with("/dev/") => Ok(Place::Device(device.as_str().into())),
+        Some(other) => {
+            let number =
+                other.as_u64().or_else(|| other.as_str()?.parse().ok()).and_then(|number| number.try_into().ok());
+            number.map(Place::Number).ok_or_else(|| "partition is a number or a device".to_owned())
+        }
+    }
+}
+
+/// The filesystem of the newest installation of this node.
+///
+/// # Errors
+/// There is none.
+pub fn installed(node: &Node, inventory: &Inventory) -> Result<DevicePath> {
+    let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
+    let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());
+    let newest = ours.max_by_key(|(_, marker): &(&DevicePath, &Marker)| &marker.time);
+    newest.map(|(device, _)| device.clone()).ok_or_else(|| {
+        bad("no disk has an installation of this node by drophammer, so a file must say its partition: a number or a device")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn files_of_the_node_and_of_the_step_are_read() {
+        let node = map(json!({"properties": {"inject_files": [{"path": "/etc/a", "content": "YQ=="}]}}));
+        let told = map(json!({"files": [
+            {"path": "/etc/b", "partition": 2, "content": "Yg==\n", "mode": "0600", "owner": "web", "group": 7},
+            {"path": "/c", "partition": "/dev/sdb1", "deleted": true, "mode": 384},
+        ]}));
+        let files = read(&Node(&node), &told).unwrap();
+        let of = |index: usize| (&files[index].0, files[index].1.content.as_deref(), files[index].1.mode);
+        assert_eq!(of(0), (&Place::Installed, Some(&b"a"[..]), 0o644));
+        assert_eq!(of(1), (&Place::Number(2), Some(&b"b"[..]), 0o600));
+        assert_eq!((files[1].1.owner.as_deref(), files[1].1.group.as_deref()), (Some("web"), Some("7")));
+        assert_eq!(of(2), (&Place::Device("/dev/sdb1".into()), None, 0o600));
+    }
+
+    #[test]
+    fn every_file_that_cannot_be_put_anywhere_is_named() {
+        let read =
+            |files: Value| super::read(&Node(&Map::new()), &map(json!({"files": files}))).unwrap_err().to_string();
+        for (file, why) in [
+            (json!(7), "a file is an object"),
+            (json!({"path": "etc/a", "content": ""}), "path must be that of a file"),
+            (json!({"path": "/a/../b", "content": ""}), "without .."),
+            (json!({"path": "/a", "content": "", "colour": 1}), "colour is none of its words"),
+            (json!({"path": "/a"}), "or deleted: true"),
+            (json!({"path": "/a", "content": "", "deleted": true}), "or deleted: true"),
+            (json!({"path": "/a", "content": "http://h/a"}), "fetches nothing"),
+            (json!({"path": "/a", "content": "*"}), "not base64"),
+            (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode is a text"),
+            (json!({"path": "/a", "content": "", "dirmode": "0700"}), "get 0755"),
+            (json!({"path": "/a", "content": "", "partition": "x"}), "partition is a number"),
+            (json!({"path": "/a", "content": "", "owner": []}), "owner is a name"),
+        ] {
+            let error = read(json!([{"path": "/good", "content": ""}, file]));
+            assert!(
+                error.contains(why) && error.contains("files[1]") && error.contains("nothing was written"),
+                "{error}"
+            );
+        }
+        assert!(read(json!([])).contains("no file is named"));
+        assert!(read(json!({})).contains("this is a list"));
+        let inventory = Inventory::default();
+        assert!(installed(&Node(&Map::new()), &inventory).unwrap_err().to_string().contains("must say its partition"));
+    }
+}

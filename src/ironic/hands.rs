@@ -1,0 +1,142 @@
+//! What steps do to the machine. Tests have other hands, which touch nothing.
+
+use super::{logs, rescue};
+use crate::control::{Acknowledged, Control};
+use crate::error::Result;
+use crate::facts::{Done, Ended, Event};
+use crate::image::{self, Keys, Minimum};
+use crate::inventory::Inventory;
+use crate::layout::Layout;
+use crate::marker::MarkedDisk;
+use crate::plan::{Extents, Leaves, Plan};
+use crate::ready;
+use crate::report::Reporter;
+use crate::session::{Session, Trust};
+use crate::settings::Settings;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub trait Hands: Send + Sync {
+    /// Lets go of all that an earlier step holds, and looks at the machine. Waits for the disks of the layout.
+    ///
+    /// # Errors
+    /// A tool is missing, or what is there cannot be read.
+    fn begin(&self, layout: Option<&Layout>) -> Result<Inventory>;
+
+    /// Runs the stages of a part of a plan, after those of the parts before it.
+    ///
+    /// # Errors
+    /// The first stage that fails. All was let go of then, and what was half made boots nothing.
+    fn run(&self, part: &Plan) -> Result<Done>;
+
+    /// Lets go of everything. What is not `whole` boots nothing after that.
+    fn leave(&self, whole: bool);
+
+    fn sync(&self);
+
+    /// Lets a person in who has the password of this hash.
+    ///
+    /// # Errors
+    /// Nobody can log in.
+    fn rescue(&self, hash: &str) -> Result<()>;
+
+    /// For people, by name.
+    fn logs(&self) -> Vec<(&'static str, Vec<u8>)>;
+}
+
+/// Those that work.
+pub struct Metal {
+    settings: Settings,
+    control: Arc<dyn Control>,
+    reporter: Arc<Reporter>,
+    session: Mutex<Session>,
+}
+
+impl Metal {
+    pub fn new(settings: &Settings) -> Metal {
+        let control: Arc<dyn Control> = Arc::new(Silent);
+        let reporter = Arc::new(Reporter::new(control.clone()));
+        let session = Mutex::new(Session::new(reporter.clone(), control.clone(), Trust::default()));
+        Metal { settings: settings.clone(), control, reporter, session }
+    }
+
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trust(&self) -> Result<Trust> {
+        let keys = Keys::read(&self.settings.keys, Path::new(image::KEY_DIRECTORY))?;
+        let minimum = Minimum::read(&self.settings.minimum, Path::new(image::MINIMUM_FILE), &keys)?;
+        Ok(Trust { keys, minimum })
+    }
+}
+
+impl Hands for Metal {
+    fn begin(&self, layout: Option<&Layout>) -> Result<Inventory> {
+        self.leave(false);
+        let trust = self.trust()?;
+        ready::require_tools()?;
+        if let Some(layout) = layout {
+            ready::late_disks(layout)?;
+        }
+        *self.session() = Session::new(self.reporter.clone(), self.control.clone(), trust);
+        ready::assembled_inventory()
+    }
+
+    fn run(&self, part: &Plan) -> Result<Done> {
+        self.session().run(part).map(|facts| facts.done).map_err(|failure| failure.error)
+    }
+
+    fn leave(&self, whole: bool) {
+        self.session().leave(if whole { Leaves::Complete } else { Leaves::HalfMade });
+    }
+
+    fn sync(&self) {
+        nix::unistd::sync();
+    }
+
+    fn rescue(&self, hash: &str) -> Result<()> {
+        rescue::let_in(Path::new("/"), hash)
+    }
+
+    fn logs(&self) -> Vec<(&'static str, Vec<u8>)> {
+        vec![("kernel.log", logs::kernel())]
+    }
+}
+
+/// Nobody is asked: the conductor has ordered the step, and reads its result.
+struct Silent;
+
+impl Control for Silent {
+    fn register(&self, _: &Inventory) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn machine(&self) -> Result<crate::allocation::Machine> {
+        Ok(Default::default())
+    }
+
+    fn event(&self, _: &Event) -> Result<()> {
+        Ok(())
+    }
+
+    fn point_of_no_return(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        _: &[MarkedDisk],
+        _: &[Extents],
+        _: Option<&str>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    fn report(&self, _: &Ended) -> Result<Acknowledged> {
+        Ok(Acknowledged::default())
+    }
+}

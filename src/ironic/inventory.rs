@@ -1,0 +1,170 @@
+//! The inventory in the shape of Ironic's own agent, made from ours.
+
+use crate::inventory::{Cpu, Disk, Firmware, Inventory, Nic};
+use nix::ifaddrs::getifaddrs;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The first address of each kind, by network card.
+pub type Addresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
+
+/// Those that the kernel has now; loopback and link-local ones lead nobody here.
+pub fn addresses() -> Addresses {
+    let mut found = Addresses::new();
+    for one in getifaddrs().into_iter().flatten() {
+        let of = found.entry(one.interface_name).or_default();
+        let Some(address) = one.address else { continue };
+        if let Some(v4) = address.as_sockaddr_in().map(|v4| v4.ip()).filter(|ip| !ip.is_loopback()) {
+            of.0.get_or_insert(v4);
+        }
+        let global = |ip: &Ipv6Addr| !ip.is_loopback() && !ip.is_unicast_link_local();
+        if let Some(v6) = address.as_sockaddr_in6().map(|v6| v6.ip()).filter(global) {
+            of.1.get_or_insert(v6);
+        }
+    }
+    found
+}
+
+/// What an inspection is told. `boot_mac` is the card that the machine was booted through.
+pub fn inspected(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) -> Value {
+    let root = root_disk(inventory).map(disk);
+    json!({
+        "inventory": of(inventory, addresses, boot_mac),
+        "root_disk": root,
+        "boot_interface": boot_mac,
+        "configuration": { "collectors": ["default"], "managers": ["drophammer"] },
+        "error": null,
+    })
+}
+
+/// What Ironic's agent calls the inventory.
+pub fn of(inventory: &Inventory, addresses: &Addresses, boot_mac: Option<&str>) -> Value {
+    let system = &inventory.system;
+    let threads: u32 = inventory.cpus.iter().map(|cpu| cpu.threads).sum();
+    let mode = match system.firmware {
+        Firmware::Uefi => "uefi",
+        Firmware::Bios => "bios",
+    };
+    json!({
+        "interfaces": inventory.nics.iter().map(|nic| interface(nic, addresses)).collect::<Vec<_>>(),
+        "disks": inventory.disks.iter().map(disk).collect::<Vec<_>>(),
+        "cpu": {
+            "model_name": inventory.cpus.first().map(|cpu: &Cpu| cpu.model.as_str()),
+            "frequency": null,
+            "count": threads,
+            "architecture": std::env::consts::ARCH,
+            "flags": [],
+            "socket_count": inventory.cpus.len(),
+        },
+        "memory": { "total": inventory.memory_bytes, "physical_mb": inventory.memory_bytes >> 20 },
+        "system_vendor": {
+            "product_name": system.product,
+            "serial_number": system.serial,
+            "manufacturer": system.vendor,
+            "firmware": {
+                "vendor": system.bios_vendor, "version": system.bios_version, "build_date": system.bios_date,
+            },
+        },
+        "boot": { "current_boot_mode": mode, "pxe_interface": boot_mac },
+        "bmc_address": null,
+        "bmc_v6address": null,
+        "bmc_mac": null,
+        "hostname": "localhost",
+    })
+}
+
+/// MACs that a lookup asks for: the card of the boot first. What has no address of six bytes is none of Ironic's ports.
+pub fn macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
+    let is_mac = |mac: &&str| mac.len() == 17 && *mac != "00:00:00:00:00:00";
+    let all = boot_mac.into_iter().chain(inventory.nics.iter().map(|nic| nic.mac.as_str())).filter(is_mac);
+    let mut macs: Vec<String> = Vec::new();
+    for mac in all.map(str::to_lowercase) {
+        if !macs.contains(&mac) {
+            macs.push(mac);
+        }
+    }
+    macs
+}
+
+fn interface(nic: &Nic, addresses: &Addresses) -> Value {
+    let (v4, v6) = addresses.get(&nic.name).copied().unwrap_or_default();
+    json!({
+        "name": nic.name,
+        "mac_address": nic.mac.to_lowercase(),
+        "ipv4_address": v4.map(IpAddr::V4),
+        "ipv6_address": v6.map(IpAddr::V6),
+        "has_carrier": nic.link,
+        "driver": some(&nic.driver),
+        "lldp": [],
+        "vendor": null,
+        "product": null,
+        "client_id": null,
+        "biosdevname": null,
+    })
+}
+
+fn disk(disk: &Disk) -> Value {
+    json!({
+        "name": disk.device,
+        "model": some(&disk.model),
+        "size": disk.size_bytes,
+        "rotational": disk.rotational,
+        "wwn": some(&disk.wwn),
+        "serial": some(&disk.serial),
+        "vendor": some(&disk.vendor),
+        "wwn_with_extension": null,
+        "wwn_vendor_extension": null,
+        "hctl": some(&disk.hctl),
+        "by_path": some(&disk.by_path),
+        "tran": some(&disk.transport),
+        "logical_sectors": disk.sector_bytes,
+    })
+}
+
+/// Which disk Ironic's agent takes without hints: the smallest of 4 GiB at least, by its name where two are equal.
+fn root_disk(inventory: &Inventory) -> Option<&Disk> {
+    let large = inventory.disks.iter().filter(|disk| disk.size_bytes >= 4 << 30);
+    large.min_by(|a, b| (a.size_bytes, a.device.as_str()).cmp(&(b.size_bytes, b.device.as_str())))
+}
+
+fn some(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Inventory {
+        serde_json::from_str(include_str!("../../testdata/inventories/raid-lvm.json")).unwrap()
+    }
+
+    #[test]
+    fn an_inventory_has_what_ironic_reads() {
+        let inventory = machine();
+        let mac = inventory.nics[0].mac.clone();
+        let v4: Ipv4Addr = "10.0.0.7".parse().unwrap();
+        let addresses = [(inventory.nics[0].name.clone(), (Some(v4), None))].into();
+        let found = inspected(&inventory, &addresses, Some(&mac));
+        let first = &found["inventory"]["interfaces"][0];
+        assert_eq!((&first["mac_address"], &first["ipv4_address"]), (&json!(mac), &json!("10.0.0.7")));
+        assert_eq!(found["inventory"]["boot"]["pxe_interface"], json!(mac));
+        let disks = found["inventory"]["disks"].as_array().unwrap();
+        assert_eq!(
+            (disks.len(), disks[0]["name"].as_str()),
+            (inventory.disks.len(), Some(inventory.disks[0].device.as_str()))
+        );
+        assert!(found["inventory"]["memory"]["physical_mb"].as_u64().unwrap() > 0);
+        assert!(found["root_disk"]["name"].is_string());
+    }
+
+    #[test]
+    fn the_card_of_the_boot_is_asked_for_first_and_none_twice() {
+        let nic = |mac: &str| Nic { mac: mac.into(), ..Nic::default() };
+        let nics = vec![nic("52:54:00:AA:00:01"), nic("52:54:00:aa:00:02"), nic(""), nic("00:00:00:00:00:00")];
+        let inventory = Inventory { nics, ..Inventory::default() };
+        assert_eq!(macs(&inventory, Some("52:54:00:aa:00:02")), ["52:54:00:aa:00:02", "52:54:00:aa:00:01"]);
+        assert_eq!(macs(&inventory, None), ["52:54:00:aa:00:01", "52:54:00:aa:00:02"]);
+    }
+}

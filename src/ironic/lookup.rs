@@ -1,0 +1,137 @@
+//! Which node is this machine? Asked with the patience of Ironic's own agent.
+
+use super::api::{Node, Told};
+use crate::error::{Error, Phase, Result};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// A node is locked for seconds, right after its power was switched on.
+const LOCKED: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
+
+/// How often, and how long until now, this machine has asked in vain.
+pub struct Patience {
+    /// None: for ever.
+    limit: Option<Duration>,
+    pause: Duration,
+    locked: usize,
+    said: String,
+}
+
+impl Patience {
+    pub fn new(limit: Option<Duration>) -> Patience {
+        Patience { limit, pause: FIRST, locked: 0, said: String::new() }
+    }
+
+    /// How long to wait before the next attempt. `say` hears why, when that is news. `chance` lies between 0 and 1.
+    ///
+    /// # Errors
+    /// The patience is over.
+    pub fn after<T>(&mut self, told: &Told<T>, elapsed: Duration, chance: f64, say: &dyn Fn(&str)) -> Result<Duration> {
+        let why = match told {
+            Told::Yes(_) => String::new(),
+            Told::Unknown => "Ironic knows no node with these MACs that expects an agent now (404)".to_owned(),
+            Told::Locked => "the node is locked (409)".to_owned(),
+            Told::Refused(error) | Told::Away(error) => error.to_string(),
+        };
+        if why != self.said {
+            say(&why);
+            self.said = why;
+        }
+        let pause = if matches!(told, Told::Locked) {
+            self.locked += 1;
+            LOCKED[(self.locked - 1).min(LOCKED.len() - 1)]
+        } else {
+            let pause = self.pause.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+            self.pause = (self.pause * 2).min(LONGEST);
+            pause
+        };
+        match self.limit {
+            Some(limit) if elapsed + pause > limit => {
+                let message = format!("Ironic did not take this machine within {} s: {}", limit.as_secs(), self.said);
+                Err(Error::new(Phase::Control, message))
+            }
+            _ => Ok(pause),
+        }
+    }
+}
+
+/// The token that goes with the node: the one that was handed out now, else one of this boot.
+///
+/// # Errors
+/// It was handed out to somebody else.
+pub fn token(node: &Node, kept: Option<String>) -> Result<String> {
+    node.token.clone().or(kept).ok_or_else(|| {
+        let message = format!(
+            "Ironic has handed out the token of node {} already, and nobody has kept it here: an agent was started twice in this \
+             boot, or somebody else has looked the node up. Abort what the node is doing and begin it again: each power cycle has \
+             a token of its own",
+            node.uuid
+        );
+        Error::refusal(Phase::Control, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn run(told: &[Told<()>], limit: u64) -> (Vec<f64>, Option<String>, Vec<String>) {
+        let (mut patience, mut elapsed) = (Patience::new(Some(Duration::from_secs(limit))), Duration::ZERO);
+        let (mut pauses, said) = (Vec::new(), RefCell::new(Vec::new()));
+        for told in told.iter().cycle().take(100) {
+            match patience.after(told, elapsed, 1.0, &|why| said.borrow_mut().push(why.to_owned())) {
+                Ok(pause) => {
+                    elapsed += pause;
+                    pauses.push(pause.as_secs_f64());
+                }
+                Err(error) => return (pauses, Some(error.to_string()), said.into_inner()),
+            }
+        }
+        (pauses, None, said.into_inner())
+    }
+
+    #[test]
+    fn pauses_grow_and_end_with_the_patience() {
+        let (pauses, error, said) = run(&[Told::Unknown], 600);
+        assert_eq!(pauses[..7], [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]);
+        assert!(pauses.iter().sum::<f64>() <= 600.0 && pauses.len() > 20, "{pauses:?}");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(error.unwrap().contains("within 600 s: Ironic knows no node"));
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_by_its_own_pauses() {
+        let (pauses, error, said) = run(&[Told::Locked], 100);
+        assert_eq!(pauses, [5.0, 10.0, 30.0, 30.0]);
+        assert!(error.unwrap().contains("locked"));
+        assert_eq!(said.len(), 1);
+        // What changes is said again.
+        let (pauses, _, said) = run(&[Told::Locked, Told::Unknown], 60);
+        assert_eq!((pauses, said.len()), (vec![5.0, 1.0, 10.0, 2.0, 30.0, 4.0], 7));
+    }
+
+    #[test]
+    fn jitter_takes_away_half_at_most() {
+        let mut patience = Patience::new(None);
+        for (chance, expected) in [(0.0, 0.5), (0.5, 1.5), (1.0, 4.0)] {
+            let pause = patience.after(&Told::<()>::Unknown, Duration::from_secs(9999), chance, &|_| ()).unwrap();
+            assert_eq!(pause.as_secs_f64(), expected);
+        }
+    }
+
+    #[test]
+    fn a_token_of_this_boot_goes_on_and_none_is_the_end() {
+        let node = |token: Option<&str>| Node {
+            uuid: "n-1".into(),
+            token: token.map(str::to_owned),
+            heartbeat: Duration::from_secs(300),
+        };
+        assert_eq!(token(&node(Some("new")), Some("old".into())).unwrap(), "new");
+        assert_eq!(token(&node(None), Some("old".into())).unwrap(), "old");
+        let error = token(&node(None), None).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("n-1 already"), "{error}");
+    }
+}

@@ -1,0 +1,350 @@
+//! What a deploy step is told: its arguments and the node, made into a layout and an allocation of ours.
+
+use crate::allocation::{Allocation, BootOrder, Image, Order};
+use crate::error::{Error, Phase, Result};
+use crate::layout::{self, Layout};
+use crate::problem::{self, Problem};
+use crate::raid::{self, Config};
+use crate::steps::Erase;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+/// The words of an object `image`.
+const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pull_secrets"];
+
+/// What a conductor masks.
+const MASKED: &str = "******";
+
+/// The node, as it comes with each step.
+pub struct Node<'a>(pub &'a Map<String, Value>);
+
+/// What is asked for, beside the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    Install,
+    Reinstall {
+        without_marker: bool,
+    },
+    /// The order does not say. It depends on what is on the disks.
+    Unsaid,
+}
+
+impl Node<'_> {
+    pub fn uuid(&self) -> &str {
+        self.0.get("uuid").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// What `raid.create_configuration` of a cleaning makes: without what the conductor was told to leave out, where it says so.
+    ///
+    /// # Errors
+    /// The node has none.
+    pub fn target_raid_config(&self) -> Result<&Value> {
+        let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
+        let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
+        let found = chosen.filter(is_there).or(self.0.get("target_raid_config").filter(is_there));
+        found.ok_or_else(|| bad("the node has no target_raid_config"))
+    }
+
+    /// Hints at the disk for an image. The instance's go before the machine's.
+    pub fn root_device(&self) -> Option<&Map<String, Value>> {
+        let of_machine = || self.0.get("properties")?.get("root_device");
+        self.instance("root_device").or_else(of_machine)?.as_object().filter(|hints| !hints.is_empty())
+    }
+
+    fn instance(&self, word: &str) -> Option<&Value> {
+        self.0.get("instance_info")?.get(word).filter(|value| !value.is_null())
+    }
+}
+
+/// # Errors
+/// All that is wrong with it.
+pub fn layout(args: &Map<String, Value>) -> Result<Layout> {
+    let Some(document) = args.get("layout") else {
+        return Err(Error::refusal(Phase::Layout, "the step has no argument layout: nothing was written"));
+    };
+    layout::read_json(document).map(|parsed| parsed.layout).map_err(|problems| {
+        let lines = problem::lines(&problems);
+        Error::refusal(Phase::Layout, format!("the layout cannot be used, nothing was written:\n{lines}"))
+    })
+}
+
+/// The arrays that this step of the catalogue is told to make.
+///
+/// # Errors
+/// All that is wrong with them.
+pub fn arrays(step: &str, args: &Map<String, Value>) -> Result<Config> {
+    raid::of_step(step, args).map_err(|problems| {
+        let lines = problem::lines(&problems);
+        Error::refusal(Phase::Plan, format!("these arrays cannot be made, nothing was written:\n{lines}"))
+    })
+}
+
+/// # Errors
+/// The words contradict each other, or are none.
+pub fn wish(args: &Map<String, Value>) -> Result<Wish> {
+    let without_marker = flag(args, "without_marker")?;
+    match args.get("mode").map(|mode| mode.as_str()) {
+        None if !without_marker => Ok(Wish::Unsaid),
+        Some(Some("install")) if !without_marker => Ok(Wish::Install),
+        Some(Some("reinstall")) => Ok(Wish::Reinstall { without_marker }),
+        None | Some(Some("install")) => Err(bad("without_marker goes with mode reinstall")),
+        Some(_) => Err(bad("mode must be install or reinstall")),
+    }
+}
+
+/// # Errors
+/// It is neither true nor false.
+pub fn flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
+    match args.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => Err(bad(&format!("{name} must be true or false"))),
+    }
+}
+
+/// The allocation that the node and the arguments make. Its image is empty where nobody names one.
+///
+/// # Errors
+/// All that cannot be used.
+pub fn allocation(node: &Node, args: &Map<String, Value>) -> Result<Allocation> {
+    let mut problems = Vec::new();
+    let mut note = |problem: Problem| problems.push(problem);
+    let image = image(node, args).unwrap_or_else(|problem| {
+        note(problem);
+        None
+    });
+    let erase = args.get("erase").map_or(Ok(Erase::default()), |erase| serde_json::from_value(erase.clone()));
+    let erase = erase.unwrap_or_else(|_| {
+        note(Problem::new("erase", "it must be quick, secure or none"));
+        Erase::default()
+    });
+    let drive = config_drive(node).unwrap_or_else(|problem| {
+        note(problem);
+        Value::Null
+    });
+    let hostname = drive["meta_data"]["hostname"].as_str().or(drive["meta_data"]["name"].as_str());
+    let display = node.instance("display_name").and_then(Value::as_str);
+    let hostname = hostname.or(display).filter(|name| !name.is_empty()).unwrap_or(node.name());
+    let links = &drive["network_data"]["links"];
+    if links.as_array().is_some_and(|links| !links.is_empty()) {
+        note(Problem::new(
+            "configdrive.network_data",
+            "drophammer does not read this format: leave it out, and give the image its network by user_data or DHCP",
+        ));
+    }
+    if !problems.is_empty() {
+        let lines = problem::lines(&problems);
+        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned, nothing was written:\n{lines}")));
+    }
+    Ok(Allocation {
+        id: Uuid::new_v4().to_string(),
+        hostname: hostname.to_owned(),
+        role: "machine".to_owned(),
+        image: image.unwrap_or_default(),
+        filesystemlayout: args.get("layout").cloned().unwrap_or_default(),
+        ssh_pub_keys: public_keys(&drive["meta_data"]["public_keys"]),
+        user_data: user_data(&drive["user_data"]),
+        erase,
+        // As Ironic's own agent: a conductor switches the power, and the firmware has no order to go over the network.
+        boot_order: BootOrder::Disk,
+        ..Allocation::default()
+    })
+}
+
+/// A reinstall of what the marker on the disks says.
+pub fn reinstall(allocation: &mut Allocation, marked: String, without_marker: bool) {
+    let id = std::mem::replace(&mut allocation.id, marked);
+    let (attempt, attempts) = (1, 1);
+    allocation.reinstall = true;
+    allocation.order = Some(Order { id, attempt, attempts, without_marker, ..Order::default() });
+}
+
+/// That of the arguments, else the node's.
+///
+/// # Errors
+/// It cannot be used.
+pub fn image(node: &Node, args: &Map<String, Value>) -> Result<Option<Image>, Problem> {
+    let bad = |why: String| Problem::new("image", why);
+    let words = match args.get("image") {
+        Some(Value::String(url)) => json!({ "url": url }),
+        Some(Value::Object(words)) => {
+            // A digest that is spelt wrong must not be none.
+            if let Some(other) = words.keys().find(|word| !IMAGE_WORDS.contains(&word.as_str())) {
+                return Err(bad(format!("{other} is none of its words: {}", IMAGE_WORDS.join(", "))));
+            }
+            Value::Object(words.clone())
+        }
+        Some(Value::Null) | None => match of_node(node) {
+            Some(words) => words,
+            None => return Ok(None),
+        },
+        Some(_) => return Err(bad("it must be a URL, or an object with one".to_owned())),
+    };
+    let Some(url) = words["url"].as_str().filter(|url| url.contains("://")) else {
+        return Err(bad(format!("its url must be http://, https://, oci:// or file:///PATH, found {}", words["url"])));
+    };
+    let mut words = words.clone();
+    if words["id"].as_str().is_none_or(str::is_empty) {
+        words["id"] = json!(name_of(url));
+    }
+    serde_json::from_value(words).map(Some).map_err(|error| bad(error.to_string()))
+}
+
+fn of_node(node: &Node) -> Option<Value> {
+    let url = node.instance("image_source")?;
+    let text =
+        |word: &str| node.instance(word).and_then(Value::as_str).filter(|text| !text.is_empty() && *text != MASKED);
+    let digest = text("image_os_hash_algo").zip(text("image_os_hash_value"));
+    let digest = digest.map(|(algorithm, value)| format!("{algorithm}:{value}"));
+    Some(json!({ "url": url, "digest": digest }))
+}
+
+/// `debian-12.0.20261101` of `http://h/debian-12.0.20261101.tar.zst?x`.
+pub fn name_of(url: &str) -> String {
+    let path = url.split(['?', '#']).next().unwrap_or(url);
+    let mut name = path.rsplit('/').next().unwrap_or(path);
+    for ending in [".zst", ".lz4", ".xz", ".gz", ".tar", ".tgz", ".raw", ".img", ".qcow2"] {
+        name = name.strip_suffix(ending).unwrap_or(name);
+    }
+    name.to_owned()
+}
+
+/// # Errors
+/// It is one that only a partition of its own could carry.
+fn config_drive(node: &Node) -> Result<Value, Problem> {
+    match node.instance("configdrive") {
+        None => Ok(Value::Null),
+        Some(drive @ Value::Object(_)) => Ok(drive.clone()),
+        Some(_) => {
+            let why = "drophammer reads a config drive that is given as JSON (meta_data, user_data), and makes no partition of one that is an image";
+            Err(Problem::new("configdrive", why))
+        }
+    }
+}
+
+/// A list, or by name.
+fn public_keys(keys: &Value) -> Vec<String> {
+    let all: Vec<&Value> = match keys {
+        Value::Array(keys) => keys.iter().collect(),
+        Value::Object(keys) => keys.values().collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    };
+    let text = |key: &Value| Some(key.as_str()?.trim().to_owned()).filter(|key| !key.is_empty());
+    all.into_iter().filter_map(text).collect()
+}
+
+/// In base64, as an allocation has it. What is no text is JSON there.
+fn user_data(data: &Value) -> String {
+    match data {
+        Value::Null => String::new(),
+        Value::String(text) => STANDARD.encode(text),
+        other => STANDARD.encode(other.to_string()),
+    }
+}
+
+pub fn bad(why: &str) -> Error {
+    Error::refusal(Phase::Plan, format!("the step cannot be planned, nothing was written: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    /// As `custom-agent` passes it (execute_deploy_step).
+    fn node() -> Map<String, Value> {
+        map(json!({"uuid": "bc495481", "name": "n2", "properties": {}, "instance_info": {
+            "image_source": "http://127.0.0.1:8300/debian-12.0.20261101.tar.zst",
+            "image_os_hash_algo": "sha256", "image_os_hash_value": "bf063e", "image_url": "******",
+            "configdrive": {"meta_data": {"hostname": "m1", "public_keys": {"mine": "ssh-ed25519 AAAA me\n"}},
+                "user_data": "#cloud-config\n", "network_data": {"links": []}}}}))
+    }
+
+    #[test]
+    fn the_node_tells_image_name_keys_and_user_data() {
+        let node = node();
+        let allocation = allocation(&Node(&node), &map(json!({"erase": "secure"}))).unwrap();
+        assert_eq!((allocation.hostname.as_str(), allocation.erase), ("m1", Erase::Secure));
+        assert_eq!(allocation.image.id, "debian-12.0.20261101");
+        assert_eq!(allocation.image.digest.as_deref(), Some("sha256:bf063e"));
+        assert_eq!(allocation.ssh_pub_keys, ["ssh-ed25519 AAAA me"]);
+        assert_eq!(STANDARD.decode(allocation.user_data).unwrap(), b"#cloud-config\n");
+        assert!(!allocation.reinstall && Uuid::parse_str(&allocation.id).is_ok());
+    }
+
+    #[test]
+    fn the_arguments_go_before_the_node() {
+        let node = node();
+        let of = |image: Value| super::image(&Node(&node), &map(json!({ "image": image })));
+        let given = of(json!("http://h/x.raw.zst")).unwrap().unwrap();
+        assert_eq!((given.id.as_str(), given.url.as_str(), given.digest), ("x", "http://h/x.raw.zst", None));
+        let given =
+            of(json!({"url": "oci://r/x:1", "id": "x-1", "digest": "sha256:7", "finish": "none"})).unwrap().unwrap();
+        assert_eq!((given.id.as_str(), given.digest.as_deref()), ("x-1", Some("sha256:7")));
+        for (image, why) in [
+            (json!(7), "it must be a URL"),
+            (json!({"url": "5f0c-glance"}), "its url must be"),
+            (json!({"url": "http://h/x", "digset": "sha256:7"}), "digset is none of its words"),
+            (json!({"url": "http://h/x", "mirrors": 7}), "invalid type"),
+        ] {
+            let problem = of(image.clone()).unwrap_err().to_string();
+            assert!(problem.contains(why), "{image}: {problem}");
+        }
+        assert_eq!(super::image(&Node(&Map::new()), &Map::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn what_would_be_lost_is_refused_and_all_of_it_is_told() {
+        let node = map(json!({"uuid": "u", "instance_info": {"configdrive": "H4sIA", "image_source": "glance"}}));
+        let error = allocation(&Node(&node), &map(json!({"erase": 3}))).unwrap_err();
+        let text = error.to_string();
+        for word in ["image: its url", "erase: ", "configdrive: ", "nothing was written"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(error.is_refusal());
+        let node = map(json!({"instance_info": {"configdrive": {"network_data": {"links": [{"id": "a"}]}}}}));
+        assert!(allocation(&Node(&node), &Map::new()).unwrap_err().to_string().contains("network_data"));
+    }
+
+    #[test]
+    fn what_is_to_be_done_with_kept_disks_is_said_or_not() {
+        for (args, expected) in [
+            (json!({}), Wish::Unsaid),
+            (json!({"mode": "install"}), Wish::Install),
+            (json!({"mode": "reinstall"}), Wish::Reinstall { without_marker: false }),
+            (json!({"mode": "reinstall", "without_marker": true}), Wish::Reinstall { without_marker: true }),
+        ] {
+            assert_eq!(wish(&map(args)).unwrap(), expected);
+        }
+        for args in [
+            json!({"mode": "keep"}),
+            json!({"mode": 1}),
+            json!({"without_marker": true}),
+            json!({"without_marker": "yes"}),
+        ] {
+            assert!(wish(&map(args.clone())).is_err(), "{args}");
+        }
+    }
+
+    #[test]
+    fn a_layout_of_a_template_is_read_in_any_spelling() {
+        let layout = super::layout(&map(json!({"layout": {
+            "id": "default",
+            "disks": [{"device": "/dev/sda", "wipe": true, "partitions": [{"number": 1, "size": "500", "gpttype": "ef00"}]}],
+            "filesystems": [{"path": "/", "device": "/dev/sda1", "format": "ext4"}],
+        }})));
+        assert_eq!(layout.unwrap().disks.len(), 1);
+        let error = super::layout(&map(json!({"layout": {"id": "x", "disks": []}}))).unwrap_err().to_string();
+        assert!(error.contains("nothing was written"), "{error}");
+        assert!(super::layout(&Map::new()).unwrap_err().is_refusal());
+    }
+}

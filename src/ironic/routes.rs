@@ -1,0 +1,264 @@
+//! The requests that the agent takes, and its answers. What opens no connection is here.
+//!
+//! The token is looked at before a body is read: whoever has none costs nothing.
+
+use super::commands::Commands;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
+
+/// As JSON, but for what has no body.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+    /// Where the same is found.
+    pub location: Option<&'static str>,
+}
+
+impl Answer {
+    fn ok(body: Value) -> Answer {
+        Answer { status: 200, body, location: None }
+    }
+
+    /// A conductor reads `faultstring` of every refusal.
+    pub fn fault(status: u16, words: impl Into<String>) -> Answer {
+        let code = if status < 500 { "Client" } else { "Server" };
+        Answer { status, body: json!({ "faultcode": code, "faultstring": words.into() }), location: None }
+    }
+}
+
+/// A request that is worth its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// Without a body.
+    Now(Page),
+    Order {
+        wait: bool,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Page {
+    Root,
+    Version,
+    Status,
+    Commands,
+    Command(String),
+}
+
+pub struct Routes {
+    commands: Arc<Commands>,
+    token: RwLock<Option<String>>,
+    since: OffsetDateTime,
+}
+
+impl Routes {
+    pub fn new(commands: Arc<Commands>) -> Routes {
+        Routes { commands, token: RwLock::default(), since: SystemTime::now().into() }
+    }
+
+    /// Who has this token may order.
+    pub fn trust(&self, token: &str) {
+        *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token.to_owned());
+    }
+
+    /// Judges the head of a request.
+    ///
+    /// # Errors
+    /// The answer to one that is not worth its body.
+    pub fn head(&self, method: &str, path: &str, query: &str) -> Result<Wanted, Answer> {
+        let page = match path {
+            "/" => Page::Root,
+            "/v1/" => Page::Version,
+            "/v1/status" => Page::Status,
+            "/v1/commands/" => Page::Commands,
+            "/v1" => return Err(Answer { location: Some("/v1/"), ..Answer::fault(308, "308 Permanent Redirect") }),
+            "/v1/commands" => {
+                return Err(Answer { location: Some("/v1/commands/"), ..Answer::fault(308, "308 Permanent Redirect") });
+            }
+            _ => match path.strip_prefix("/v1/commands/") {
+                Some(id) if !id.contains('/') => Page::Command(id.to_owned()),
+                _ => return Err(Answer::fault(404, "404 Not Found: there is nothing at this path.")),
+            },
+        };
+        let of_commands = matches!(page, Page::Commands | Page::Command(_));
+        match method {
+            "GET" | "HEAD" if !of_commands || self.is_trusted(query) => Ok(Wanted::Now(page)),
+            "POST" if page == Page::Commands && self.is_trusted(query) => {
+                let wait = last(query, "wait").is_some_and(|wait| wait.eq_ignore_ascii_case("true"));
+                Ok(Wanted::Order { wait })
+            }
+            "GET" | "HEAD" => Err(no_token()),
+            "POST" if page == Page::Commands => Err(no_token()),
+            _ => Err(Answer::fault(405, "405 Method Not Allowed: this path does not take it.")),
+        }
+    }
+
+    pub fn page(&self, page: &Page) -> Answer {
+        let version = json!({ "id": "v1", "links": [] });
+        match page {
+            Page::Root => Answer::ok(json!({
+                "name": concat!("drophammer ", env!("CARGO_PKG_VERSION")),
+                "description": "Speaks the protocol of ironic-python-agent.",
+                "versions": [version], "default_version": version,
+            })),
+            Page::Version => Answer::ok(version),
+            Page::Status => Answer::ok(json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "started_at": self.since.format(&Rfc3339).unwrap_or_default(),
+            })),
+            Page::Commands => Answer::ok(json!({ "commands": self.commands.all() })),
+            Page::Command(id) => {
+                let found = id.parse::<Uuid>().ok().and_then(|id| self.commands.find(id));
+                let absent = || Answer::fault(404, format!("Not found: Command Result with id {id} not found."));
+                found.map_or_else(absent, |found| Answer::ok(json!(found)))
+            }
+        }
+    }
+
+    /// Takes an order. With `wait` it answers when the command has ended.
+    pub fn order(&self, wait: bool, body: &[u8]) -> Answer {
+        let body: Value = match serde_json::from_slice(body) {
+            Ok(body) => body,
+            Err(error) => {
+                return Answer::fault(400, format!("400 Bad Request: Failed to decode JSON object: {error}"));
+            }
+        };
+        let Some((name, params)) = named(body) else {
+            return Answer::fault(400, "400 Bad Request: Missing or invalid name or params");
+        };
+        match self.commands.order(&name, params, wait) {
+            Ok(result) => Answer::ok(json!(result)),
+            Err(refused) => {
+                let (status, words) = refused.answer();
+                Answer::fault(status, words)
+            }
+        }
+    }
+
+    fn is_trusted(&self, query: &str) -> bool {
+        let token = self.token.read().unwrap_or_else(PoisonError::into_inner);
+        let (Some(token), Some(given)) = (token.as_deref(), last(query, "agent_token")) else { return false };
+        // How long it takes to compare two digests says nothing of the token.
+        Sha256::digest(token) == Sha256::digest(given)
+    }
+}
+
+fn named(body: Value) -> Option<(String, Map<String, Value>)> {
+    let Value::Object(mut body) = body else { return None };
+    match (body.remove("name")?, body.remove("params")?) {
+        (Value::String(name), Value::Object(params)) => Some((name, params)),
+        _ => None,
+    }
+}
+
+fn no_token() -> Answer {
+    Answer::fault(401, "401 Unauthorized: Token invalid.")
+}
+
+/// The last value of that name. Tokens are base64 for URLs, and need no escapes; one that has them is read all the same.
+fn last(query: &str, name: &str) -> Option<String> {
+    let url = reqwest::Url::parse(&format!("http://agent/?{query}")).ok()?;
+    url.query_pairs().filter(|(key, _)| key == name).last().map(|(_, value)| value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::commands::tests::held;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn routes() -> Routes {
+        let (work, _) = held();
+        let routes = Routes::new(Commands::new(work));
+        routes.trust("wk56bY3h3cTPPZStDlqEixaQUjWvCzilPdrlrJ0FAbM");
+        routes
+    }
+
+    const TOKEN: &str = "agent_token=wk56bY3h3cTPPZStDlqEixaQUjWvCzilPdrlrJ0FAbM";
+
+    #[test]
+    fn who_has_no_token_sees_nothing() {
+        let routes = routes();
+        for query in ["", "agent_token=", "agent_token=wk56", "wait=true", &format!("{TOKEN}&agent_token=x")] {
+            for method in ["GET", "POST"] {
+                let answer = routes.head(method, "/v1/commands/", query).unwrap_err();
+                let words = json!({"faultcode": "Client", "faultstring": "401 Unauthorized: Token invalid."});
+                assert_eq!((answer.status, answer.body), (401, words), "{method} {query}");
+            }
+            assert_eq!(routes.head("GET", "/v1/commands/x", query).unwrap_err().status, 401);
+        }
+        let (work, _) = held();
+        let nobody = Routes::new(Commands::new(work));
+        assert_eq!(nobody.head("GET", "/v1/commands/", "agent_token=").unwrap_err().status, 401);
+    }
+
+    #[test]
+    fn paths_and_methods_are_those_of_ironics_agent() {
+        let routes = routes();
+        for (method, path, status) in [
+            ("GET", "/v1/commands", 308),
+            ("POST", "/v1/commands", 308),
+            ("GET", "/v1", 308),
+            ("GET", "/v2/", 404),
+            ("GET", "/v1/commands/a/b", 404),
+            ("DELETE", "/v1/commands/", 405),
+            ("POST", "/v1/status", 405),
+            ("POST", "/v1/commands/x", 405),
+        ] {
+            let answer = routes.head(method, path, TOKEN).unwrap_err();
+            assert_eq!(answer.status, status, "{method} {path}");
+            assert!(answer.body["faultstring"].is_string(), "{method} {path}");
+        }
+        for path in ["/", "/v1/", "/v1/status"] {
+            let Ok(Wanted::Now(page)) = routes.head("GET", path, "") else { panic!("{path}") };
+            assert_eq!(routes.page(&page).status, 200, "{path}");
+        }
+        let wanted = routes.head("POST", "/v1/commands/", &format!("wait=True&{TOKEN}"));
+        assert_eq!(wanted, Ok(Wanted::Order { wait: true }));
+        let wanted = routes.head("POST", "/v1/commands/", &format!("wait=false&{TOKEN}"));
+        assert_eq!(wanted, Ok(Wanted::Order { wait: false }));
+        assert_eq!(routes.page(&Page::Commands).body, json!({"commands": []}));
+        let absent = routes.page(&Page::Command("7".into()));
+        assert_eq!(absent.body["faultstring"], "Not found: Command Result with id 7 not found.");
+    }
+
+    #[test]
+    fn what_is_no_order_is_refused_in_the_words_of_ironics_agent() {
+        let routes = routes();
+        for (body, status, words) in [
+            ("", 400, "400 Bad Request: Failed to decode JSON object: "),
+            ("{", 400, "400 Bad Request: Failed to decode JSON object: "),
+            ("[]", 400, "400 Bad Request: Missing or invalid name or params"),
+            ("{\"name\": \"a.b\"}", 400, "400 Bad Request: Missing or invalid name or params"),
+            ("{\"name\": 7, \"params\": {}}", 400, "400 Bad Request: Missing or invalid name or params"),
+            ("{\"name\": \"a.b\", \"params\": []}", 400, "400 Bad Request: Missing or invalid name or params"),
+            ("{\"name\": \"sync\", \"params\": {}}", 400, "Invalid command: Command name must be of the form"),
+            ("{\"name\": \"a.b\", \"params\": {}}", 404, "Not found: Extension with id a not found."),
+            ("{\"name\": \"log.b\", \"params\": {}}", 400, "Invalid command: Unknown command: b"),
+        ] {
+            let answer = routes.order(false, body.as_bytes());
+            assert_eq!(answer.status, status, "{body}");
+            assert!(answer.body["faultstring"].as_str().unwrap().starts_with(words), "{body}: {answer:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes, a refusal has the word that a conductor reads, and nothing is accepted that is no command.
+        #[test]
+        fn any_request_has_an_answer(method in "GET|POST|PUT|[A-Z]{0,5}", path in "/?(v1/)?(commands/?)?\\PC{0,20}",
+            query in "(agent_token=)?\\PC{0,20}", body in "\\PC{0,60}|\\{\"name\": \"\\PC{0,9}\", \"params\": \\{\\}\\}") {
+            let routes = routes();
+            let answers = [routes.head(&method, &path, &query).err(), Some(routes.order(false, body.as_bytes()))];
+            for answer in answers.into_iter().flatten() {
+                prop_assert!(answer.status >= 300 && answer.body["faultstring"].is_string(), "{:?}", answer);
+            }
+            prop_assert_eq!(routes.page(&Page::Commands).body, json!({"commands": []}));
+        }
+    }
+}

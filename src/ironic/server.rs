@@ -1,0 +1,189 @@
+//! The HTTPS server that a conductor orders through: so many connections, so many bytes, so much time, and no more.
+
+use super::certificate::Identity;
+use super::routes::{Answer, Routes, Wanted};
+use crate::error::{Context, Phase, Result};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+/// How much one may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Others wait with the kernel.
+    pub connections: usize,
+    /// One that has more is closed: who holds these keeps nobody else out.
+    pub of_an_address: usize,
+    pub head_bytes: usize,
+    /// Layouts, nodes and config drives travel in it.
+    pub body_bytes: usize,
+    pub handshake: Duration,
+    /// For the head, and for the next one on the same connection.
+    pub head: Duration,
+    pub body: Duration,
+    /// For the connection as a whole, with what is waited for in it.
+    pub connection: Duration,
+}
+
+pub const BOUNDS: Bounds = Bounds {
+    connections: 16,
+    of_an_address: 8,
+    head_bytes: 64 << 10,
+    body_bytes: 16 << 20,
+    handshake: Duration::from_secs(10),
+    head: Duration::from_secs(15),
+    body: Duration::from_secs(60),
+    connection: Duration::from_secs(600),
+};
+
+/// Listens at that port of all addresses; 0 takes any.
+///
+/// # Errors
+/// Somebody else has the port.
+pub fn listen(port: u16) -> Result<TcpListener> {
+    let all = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    // A kernel without IPv6.
+    let listener = all.or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
+    listener.context(Phase::Control, || format!("listen at port {port} for the conductor"))
+}
+
+/// Serves on a thread of its own, as long as the process lives.
+///
+/// # Errors
+/// The kernel has no means left for it.
+pub fn start(listener: TcpListener, identity: &Identity, routes: Arc<Routes>, bounds: Bounds) -> Result<()> {
+    let why = || "serve the conductor";
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(bounds.connections)
+        .build()
+        .context(Phase::Control, why)?;
+    listener.set_nonblocking(true).context(Phase::Control, why)?;
+    let tls = TlsAcceptor::from(identity.config.clone());
+    let listener = {
+        let _entered = runtime.enter();
+        tokio::net::TcpListener::from_std(listener).context(Phase::Control, why)?
+    };
+    thread::spawn(move || runtime.block_on(accept(listener, tls, routes, bounds)));
+    Ok(())
+}
+
+async fn accept(listener: tokio::net::TcpListener, tls: TlsAcceptor, routes: Arc<Routes>, bounds: Bounds) {
+    let (places, peers) = (Arc::new(Semaphore::new(bounds.connections)), Arc::new(Peers::default()));
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, address)) = listener.accept().await else {
+            // Out of descriptors, say: others will be given back.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let Some(share) = Peers::enter(&peers, address.ip().to_canonical(), bounds.of_an_address) else { continue };
+        let (tls, routes) = (tls.clone(), routes.clone());
+        tokio::spawn(async move {
+            // Whoever takes longer is not waited for.
+            let _ = tokio::time::timeout(bounds.connection, serve(stream, tls, routes, bounds)).await;
+            drop((place, share));
+        });
+    }
+}
+
+/// How many connections each address has.
+#[derive(Default)]
+struct Peers(Mutex<BTreeMap<IpAddr, usize>>);
+
+/// Given back when it is dropped.
+struct Share(Arc<Peers>, IpAddr);
+
+impl Peers {
+    fn enter(peers: &Arc<Peers>, address: IpAddr, most: usize) -> Option<Share> {
+        let mut counts = peers.counts();
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Share(peers.clone(), address))
+    }
+
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut counts = self.0.counts();
+        if let Some(count) = counts.get_mut(&self.1) {
+            *count -= 1;
+        }
+        counts.retain(|_, count| *count > 0);
+    }
+}
+
+async fn serve(stream: TcpStream, tls: TlsAcceptor, routes: Arc<Routes>, bounds: Bounds) {
+    // Answers are small and whole; a failure to say so costs a few milliseconds.
+    let _ = stream.set_nodelay(true);
+    let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
+    let service = service_fn(move |request| {
+        let routes = routes.clone();
+        async move { Ok::<_, Infallible>(response(answer(request, routes, bounds).await)) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.head)
+        .max_buf_size(bounds.head_bytes)
+        .serve_connection(TokioIo::new(stream), service);
+    // Its error is that the client has gone, takes nothing, or does not speak HTTP.
+    let _ = connection.await;
+}
+
+/// And whether the connection is good for another request.
+async fn answer(request: Request<Incoming>, routes: Arc<Routes>, bounds: Bounds) -> (Answer, bool) {
+    let (method, uri) = (request.method().as_str(), request.uri());
+    let wait = match routes.head(method, uri.path(), uri.query().unwrap_or_default()) {
+        // Its body is not read.
+        Err(refused) => return (refused, false),
+        Ok(Wanted::Now(page)) => return (routes.page(&page), true),
+        Ok(Wanted::Order { wait }) => wait,
+    };
+    let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
+    let body = match tokio::time::timeout(bounds.body, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) => return (Answer::fault(413, format!("413 Request Entity Too Large: {error}")), false),
+        Err(_) => return (Answer::fault(408, "408 Request Timeout: the body takes too long."), false),
+    };
+    let answered = tokio::task::spawn_blocking(move || routes.order(wait, &body)).await;
+    (answered.unwrap_or_else(|_| Answer::fault(500, "500 Internal Server Error: this request has panicked.")), true)
+}
+
+fn response((answer, stays): (Answer, bool)) -> Response<Full<Bytes>> {
+    let body = Full::new(Bytes::from(answer.body.to_string()));
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(location) = answer.location {
+        headers.insert(LOCATION, HeaderValue::from_static(location));
+    }
+    if !stays {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

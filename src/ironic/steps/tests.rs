@@ -1,0 +1,483 @@
+//! Steps planned over inventories, by hands that touch nothing.
+
+use super::*;
+use crate::facts::Erased;
+use crate::inventory::{EraseMethod, Filesystem};
+use crate::marker::Marker;
+use crate::plan::{OnDevice, Operation, StageName};
+use crate::settings::Settings;
+use proptest::prelude::*;
+use proptest::{collection, sample};
+
+/// A machine on paper: an inventory, and the names of the stages that were to run. Nothing in here can open a device.
+pub struct Paper {
+    pub inventory: Inventory,
+    pub ran: Mutex<Vec<StageName>>,
+    /// A stage that fails.
+    pub fails_at: Mutex<Option<StageName>>,
+    /// Was it left whole?
+    pub left: Mutex<Vec<bool>>,
+    /// Paths of disks, in the order in which they were to be wiped.
+    pub wiped: Mutex<Vec<String>>,
+    pub pause: std::time::Duration,
+    /// By this hash.
+    pub let_in: Mutex<Option<String>>,
+}
+
+impl Paper {
+    pub fn new(inventory: Inventory) -> Paper {
+        Paper {
+            inventory,
+            ran: Mutex::default(),
+            fails_at: Mutex::default(),
+            left: Mutex::default(),
+            wiped: Mutex::default(),
+            pause: std::time::Duration::ZERO,
+            let_in: Mutex::default(),
+        }
+    }
+}
+
+impl Hands for Paper {
+    fn begin(&self, _: Option<&Layout>) -> Result<Inventory> {
+        Ok(self.inventory.clone())
+    }
+
+    fn run(&self, part: &Plan) -> Result<Done> {
+        std::thread::sleep(self.pause);
+        let mut done = Done::default();
+        for stage in &part.stages {
+            if *self.fails_at.lock().unwrap() == Some(stage.name) {
+                return Err(Error::new(Phase::Storage, format!("{} fails on paper", stage.name)));
+            }
+            self.ran.lock().unwrap().push(stage.name);
+            for operation in &stage.operations {
+                if let Operation::Device(OnDevice::WipeDisk(wipe)) = operation {
+                    let (device, serial) = (wipe.device.to_string(), String::new());
+                    self.wiped.lock().unwrap().push(device.clone());
+                    let (method, proof) = (EraseMethod::WriteZeroes, "on paper".to_owned());
+                    done.erased.push(Erased { device, serial, method, proof, seconds: 0.0 });
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn leave(&self, whole: bool) {
+        self.left.lock().unwrap().push(whole);
+    }
+
+    fn sync(&self) {}
+
+    fn rescue(&self, hash: &str) -> Result<()> {
+        *self.let_in.lock().unwrap() = Some(hash.to_owned());
+        Ok(())
+    }
+
+    fn logs(&self) -> Vec<(&'static str, Vec<u8>)> {
+        vec![("kernel.log", b"on paper".to_vec())]
+    }
+}
+
+pub fn machine(name: &str) -> Inventory {
+    let path = format!("{}/testdata/inventories/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The system on one disk.
+pub fn one_disk() -> Value {
+    json!({
+        "id": "one",
+        "disks": [
+            {"device": "/dev/sda", "wipeonreinstall": true, "partitions": [
+                {"number": 1, "label": "efi", "size": 500, "gpttype": "ef00"},
+                {"number": 2, "label": "root", "size": 0, "gpttype": "8300"}]},
+        ],
+        "filesystems": [
+            {"path": "/boot/efi", "device": "/dev/sda1", "format": "vfat", "label": "efi"},
+            {"path": "/", "device": "/dev/sda2", "format": "ext4", "label": "root"},
+        ],
+    })
+}
+
+/// The same for a disk that the machine does not have.
+pub fn elsewhere() -> Value {
+    serde_json::from_str(&one_disk().to_string().replace("/dev/sda", "/dev/sdy")).unwrap()
+}
+
+fn map(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+struct Bench {
+    hands: Arc<Paper>,
+    steps: Steps,
+    node: Map<String, Value>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(Paper::new(machine("sata-1")))
+    }
+
+    fn with(paper: Paper) -> Bench {
+        let hands = Arc::new(paper);
+        let steps = Steps::new(hands.clone(), Arc::default(), &["ttyS0".to_owned()]);
+        Bench { hands, steps, node: map(json!({"uuid": "n-1", "name": "node-1", "instance_info": {}})) }
+    }
+
+    /// `step` of deploy, or `interface.step`.
+    fn run(&self, step: &str, args: Value) -> Result<Value, String> {
+        let (interface, step) = step.split_once('.').unwrap_or(("deploy", step));
+        let offer = steps::OFFERED.iter().find(|offer| (offer.interface, offer.step) == (interface, step)).unwrap();
+        self.steps.run(offer, &Node(&self.node), &map(args)).map_err(|error| error.to_string())
+    }
+
+    fn ran(&self) -> Vec<StageName> {
+        std::mem::take(&mut self.hands.ran.lock().unwrap())
+    }
+}
+
+const IMAGE: &str = "http://h/debian-12.0.20261101.tar.zst";
+
+#[test]
+fn install_is_everything_but_what_kexec_needs() {
+    let bench = Bench::new();
+    let result = bench.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
+    assert_eq!(result["image"], "debian-12.0.20261101");
+    assert_eq!(result["steps"].as_array().unwrap().len(), whole());
+    let ran = bench.ran();
+    for stage in [StageName::StorageWipe, StageName::ImageBurn, StageName::TargetMarker, StageName::StorageUnmount] {
+        assert!(ran.contains(&stage), "{stage}: {ran:?}");
+    }
+    for stage in [StageName::BootLoad, StageName::ReportFinal, StageName::BootKexec] {
+        assert!(!ran.contains(&stage), "{stage}: {ran:?}");
+    }
+    assert!(bench.steps.is_whole());
+    let (root, esp) = bench.steps.made().unwrap();
+    assert!(root.len() == 36 && esp.is_some_and(|esp| esp.len() == 9), "{root}");
+}
+
+#[test]
+fn the_steps_of_a_deploy_are_the_parts_of_one_plan() {
+    let whole = Bench::new();
+    whole.run("install", json!({"layout": one_disk(), "image": IMAGE})).unwrap();
+    let mut expected = whole.ran();
+    expected.sort();
+
+    let bench = Bench::new();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(!bench.steps.is_whole() && bench.hands.left.lock().unwrap().is_empty());
+    bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+    let mut ran = bench.ran();
+    assert_eq!(
+        ran.iter().position(|stage| *stage == StageName::ImageReach),
+        Some(ran.iter().position(|stage| *stage == StageName::StorageFormat).unwrap() + 1)
+    );
+    ran.sort();
+    assert_eq!(ran, expected);
+    assert!(bench.steps.is_whole());
+
+    let bench = Bench::new();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.run("burn_image", json!({"image": IMAGE, "alone": true})).unwrap();
+    for step in ["write_files", "run_installer", "prepare_boot"] {
+        bench.run(step, json!({})).unwrap();
+        assert!(!bench.steps.is_whole(), "{step}");
+    }
+    bench.run("finish", json!({})).unwrap();
+    let mut ran = bench.ran();
+    ran.sort();
+    assert_eq!(ran, expected);
+    assert_eq!(*bench.hands.left.lock().unwrap(), [true]);
+}
+
+#[test]
+fn a_step_that_is_out_of_turn_is_refused() {
+    let bench = Bench::new();
+    for step in ["burn_image", "write_files", "finish"] {
+        let error = bench.run(step, json!({"image": IMAGE})).unwrap_err();
+        assert!(error.contains("the last one that was done in this boot is nothing"), "{step}: {error}");
+    }
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    let error = bench.run("finish", json!({})).unwrap_err();
+    assert!(error.contains("right after deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
+    // A refusal loses nothing.
+    assert!(bench.run("burn_image", json!({"image": 7})).is_err());
+    bench.ran();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(bench.run("burn_image", json!({})).unwrap_err().contains("names an image"));
+    bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+}
+
+#[test]
+fn a_layout_that_does_not_fit_is_refused_with_every_reason_and_nothing_runs() {
+    let bench = Bench::new();
+    let error = bench.run("install", json!({"layout": elsewhere(), "image": IMAGE})).unwrap_err();
+    assert!(error.contains("/dev/sdy") && error.contains("Nothing was written"), "{error}");
+    let error = bench.run("install", json!({"layout": one_disk()})).unwrap_err();
+    assert!(error.contains("names an image"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn a_stage_that_fails_ends_the_deploy() {
+    let bench = Bench::new();
+    *bench.hands.fails_at.lock().unwrap() = Some(StageName::ImageBurn);
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    let error = bench.run("burn_image", json!({"image": IMAGE})).unwrap_err();
+    assert_eq!(error, "image.burn fails on paper");
+    *bench.hands.fails_at.lock().unwrap() = None;
+    assert!(bench.run("burn_image", json!({"image": IMAGE})).unwrap_err().contains("is nothing"));
+}
+
+#[test]
+fn the_power_that_goes_after_half_a_deploy_leaves_nothing_that_boots() {
+    let bench = Bench::new();
+    bench.steps.leave();
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.steps.leave();
+    assert_eq!(*bench.hands.left.lock().unwrap(), [true, false]);
+}
+
+#[test]
+fn every_disk_is_erased_with_a_proof() {
+    let bench = Bench::with(Paper::new(machine("five-sata")));
+    for step in ["erase_devices_metadata", "erase_devices"] {
+        let result = bench.run(step, json!({})).unwrap();
+        assert_eq!(result["erased"].as_array().unwrap().len(), 5);
+        assert_eq!(bench.ran().last(), Some(&StageName::StorageWipe));
+    }
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sda"}]}));
+    let result = bench.run("erase_devices", json!({})).unwrap();
+    assert_eq!((result["erased"].as_array().unwrap().len(), &result["left_alone"]), (4, &json!(["sda"])));
+    bench.ran();
+    let error = bench.run("apply_layout", json!({"layout": one_disk()})).unwrap_err();
+    assert!(error.contains("skip_block_devices name /dev/sda, which this step would make anew"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+/// An installation of this node, and a layout that keeps a disk: the order must say what it means.
+#[test]
+fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
+    let mut inventory = machine("installed-default");
+    let marker = Marker { machine: "n-1".into(), allocation: "a-1".into(), ..Marker::default() };
+    inventory.filesystems =
+        vec![Filesystem { device: "/dev/sda2".into(), marker: Some(marker), ..Filesystem::default() }];
+    let mut layout = crate::layout::read_json(&one_disk()).unwrap().layout;
+    let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
+    assert!(decide("n-1", Wish::Unsaid, &layout, &inventory, &mut allocation).is_ok());
+    let kept = crate::layout::Disk { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
+    layout.disks.push(kept);
+    let error = decide("n-1", Wish::Unsaid, &layout, &inventory, &mut allocation).unwrap_err().to_string();
+    assert!(error.contains("say mode: reinstall") && error.contains("nothing was written"), "{error}");
+    assert!(decide("n-1", Wish::Install, &layout, &inventory, &mut allocation).is_ok());
+    assert!(!allocation.reinstall);
+    decide("n-1", Wish::Reinstall { without_marker: false }, &layout, &inventory, &mut allocation).unwrap();
+    assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
+    assert_eq!(allocation.order_id(), Some("new"));
+    // Those of other nodes say nothing here: the plan has its own rule for them.
+    assert!(decide("n-2", Wish::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
+}
+
+#[test]
+fn settings_make_hands() {
+    // Only that they can be made: what they do is the session's, and is tested there.
+    let settings = Settings::from_cmdline("ipa-api-url=http://h").unwrap();
+    drop(super::super::hands::Metal::new(&settings));
+}
+
+/// A partition for each array on every disk, and the system on the one for it.
+fn two_arrays() -> Value {
+    json!({"logical_disks": [
+        {"size_gb": 10, "raid_level": "1", "controller": "software", "is_root_volume": true},
+        {"size_gb": "MAX", "raid_level": "0", "controller": "software", "volume_name": "data"},
+    ]})
+}
+
+#[test]
+fn arrays_make_the_layout_of_a_deploy_in_either_words() {
+    let disks = two_arrays()["logical_disks"].clone();
+    for (step, args, told) in [
+        ("raid.apply_configuration", json!({"raid_config": two_arrays(), "delete_existing": true}), two_arrays()),
+        ("create_configuration", json!({"logical_disks": disks, "delete_configuration": true}), two_arrays()),
+    ] {
+        let bench = Bench::with(Paper::new(machine("five-sata")));
+        assert_eq!(bench.run(step, args).unwrap(), told, "{step}");
+        let ran = bench.ran();
+        assert!(ran.contains(&StageName::StorageRaid) && !ran.contains(&StageName::ImageBurn), "{ran:?}");
+        assert!(!bench.steps.is_whole());
+        bench.run("burn_image", json!({"image": IMAGE})).unwrap();
+        assert!(bench.steps.is_whole());
+    }
+    // Ironic hands a part of it on in one way, and all of it in another one.
+    let whole = json!({"target_raid_config": two_arrays()});
+    for node in [whole.clone(), json!({"driver_internal_info": whole, "target_raid_config": {}})] {
+        let mut bench = Bench::with(Paper::new(machine("five-sata")));
+        bench.node = map(node);
+        assert_eq!(bench.run("raid.create_configuration", json!({})).unwrap(), two_arrays());
+        assert_eq!(*bench.hands.left.lock().unwrap(), [true]);
+        assert!(bench.run("burn_image", json!({"image": IMAGE})).unwrap_err().contains("is nothing"));
+    }
+}
+
+#[test]
+fn arrays_that_cannot_be_are_refused_with_every_reason() {
+    let bench = Bench::new();
+    for (step, args, why) in [
+        ("raid.create_configuration", json!({}), "the node has no target_raid_config"),
+        ("raid.apply_configuration", json!({}), "raid_config: "),
+        ("raid.apply_configuration", json!({"raid_config": two_arrays(), "delete_existing": false}), "delete_existing"),
+        ("raid.apply_configuration", json!({"raid_config": two_arrays()}), "nothing was written"),
+        ("create_configuration", json!({"logical_disks": [{"size_gb": 0, "raid_level": "7"}]}), "raid_level"),
+    ] {
+        let error = bench.run(step, args).unwrap_err();
+        assert!(error.contains(why), "{step}: {error}");
+    }
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn only_disks_below_arrays_lose_them_and_one_that_is_left_alone_keeps_all() {
+    let bench = Bench::with(Paper::new(machine("raid-lvm")));
+    let result = bench.run("raid.delete_configuration", json!({})).unwrap();
+    let below: Vec<&str> =
+        result["erased"].as_array().unwrap().iter().filter_map(|one| one["device"].as_str()).collect();
+    assert_eq!(below, *bench.hands.wiped.lock().unwrap());
+    assert!(!below.is_empty());
+    let bench = Bench::with(Paper::new(machine("five-sata")));
+    assert_eq!(bench.run("raid.delete_configuration", json!({})).unwrap()["erased"], json!([]));
+
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sda"}]}));
+    bench.run("raid.apply_configuration", json!({"raid_config": two_arrays()})).unwrap();
+    assert!(!bench.hands.wiped.lock().unwrap().contains(&"/dev/sda".to_owned()));
+}
+
+/// As the conductor's own step of that name hands it over.
+fn whole_image() -> Value {
+    json!({"image_info": {"id": "disk.raw", "urls": ["http://h/disk.raw"], "disk_format": "raw",
+        "os_hash_algo": "sha256", "os_hash_value": "ab", "node_uuid": "n-1"}, "configdrive": null})
+}
+
+#[test]
+fn an_image_of_a_whole_disk_needs_no_layout() {
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    bench.run("write_image", whole_image()).unwrap();
+    assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sdc"]);
+    let ran = bench.ran();
+    assert!(ran.contains(&StageName::ImageBurn) && !ran.contains(&StageName::TargetInstaller), "{ran:?}");
+    assert!(bench.steps.has_written() && bench.steps.is_whole());
+    // Whatever begins anew is another deploy.
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(!bench.steps.has_written());
+    bench.ran();
+    let error = bench.run("write_image", whole_image()).unwrap_err();
+    assert!(error.contains("burn_image goes on from there"), "{error}");
+    assert_eq!(bench.ran(), []);
+    bench
+        .node
+        .insert("properties".into(), json!({"skip_block_devices": [{"rotational": true}, {"rotational": false}]}));
+    bench.steps.leave();
+    assert!(bench.run("write_image", whole_image()).unwrap_err().contains("no disk that may be written"));
+}
+
+#[test]
+fn files_go_into_what_is_whole() {
+    let bench = Bench::with(Paper::new(machine("installed-default")));
+    let files = json!({"files": [{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]});
+    assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
+    assert!(bench.ran().contains(&StageName::TargetFiles));
+    for (place, why) in [(json!(null), "must say its partition"), (json!(9), "is no disk and no partition")] {
+        let file = json!({"path": "/etc/motd", "partition": place, "content": ""});
+        let error = bench.run("inject_files", json!({"files": [file]})).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    bench.ran();
+    assert!(bench.run("inject_files", files).unwrap_err().contains("has not come to finish"));
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn a_disk_that_the_node_leaves_alone_is_kept_by_a_reinstall() {
+    let mut bench = Bench::with(Paper::new(machine("five-sata")));
+    bench.node.insert("properties".into(), json!({"skip_block_devices": [{"name": "/dev/sdb"}]}));
+    let mut layout = one_disk();
+    let data = json!({"device": "/dev/sdb", "wipeonreinstall": true, "partitions": []});
+    layout["disks"].as_array_mut().unwrap().push(data);
+    let told = |mode: &str| json!({"layout": layout, "mode": mode, "without_marker": mode == "reinstall"});
+    let error = bench.run("apply_layout", told("install")).unwrap_err();
+    assert!(error.contains("skip_block_devices name /dev/sdb"), "{error}");
+    bench.run("apply_layout", told("reinstall")).unwrap();
+    assert_eq!(*bench.hands.wiped.lock().unwrap(), ["/dev/sda"]);
+}
+
+/// Anything that JSON can say, with the words of arguments in it.
+fn anything() -> impl Strategy<Value = Value> {
+    let texts =
+        vec!["/dev/sda", "install", "reinstall", "secure", "MAX", "1", "software", "http://h/i.tar.zst", "raw", "YQ=="];
+    let keys = vec![
+        "layout",
+        "image",
+        "erase",
+        "mode",
+        "without_marker",
+        "alone",
+        "raid_config",
+        "logical_disks",
+        "size_gb",
+        "raid_level",
+        "image_info",
+        "urls",
+        "os_hash_algo",
+        "os_hash_value",
+        "configdrive",
+        "files",
+        "path",
+        "content",
+        "deleted",
+        "partition",
+        "url",
+        "id",
+        "disks",
+        "device",
+        "partitions",
+        "filesystems",
+        "properties",
+        "skip_block_devices",
+        "root_device",
+        "target_raid_config",
+        "instance_info",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "\\PC{0,12}".prop_map(Value::from),
+        sample::select(texts).prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 40, 5, move |inner| {
+        let fields = collection::btree_map(sample::select(keys.clone()), inner.clone(), 0..6);
+        let object = fields.prop_map(|fields| fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
+        prop_oneof![collection::vec(inner, 0..4).prop_map(Value::Array), object.prop_map(Value::Object)]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever a step is told: what is refused has written nothing, and nothing panics.
+    #[test]
+    fn a_step_that_is_told_nonsense_writes_nothing(args in anything(), node in anything()) {
+        for offer in &steps::OFFERED {
+            let mut bench = Bench::new();
+            bench.node = node.as_object().cloned().unwrap_or_default();
+            let args = args.as_object().cloned().unwrap_or_default();
+            let refused = bench.steps.run(offer, &Node(&bench.node), &args).is_err();
+            prop_assert!(!refused || bench.ran().is_empty(), "{}", offer.step);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The kernel's own words. mount(2) and its like refuse with a number only, and a tool that waits for a disk says nothing: the reason is
+//! in the kernel's log.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// How many of its last lines are passed on.
+const LINES: usize = 5;
+
+/// As syslog(2) counts.
+const WARNING: u32 = 4;
+
+/// Longer than any record (Documentation/ABI/testing/dev-kmsg).
+const RECORD_BYTES: usize = 8192;
+
+/// The kernel's log from one moment on.
+#[derive(Debug)]
+pub struct KernelLog(Option<File>);
+
+impl KernelLog {
+    /// If the log may not be read, it stays empty.
+    pub fn from_now() -> KernelLog {
+        let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
+        KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
+    }
+
+    /// The last lines since then that have one of these words in them, in upper or lower case.
+    pub fn about(self, words: &[&str]) -> Vec<String> {
+        let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
+        self.last(|line| words.iter().any(|word| line.text.to_lowercase().contains(word)))
+    }
+
+    /// The last warnings and errors since then.
+    pub fn warnings(self) -> Vec<String> {
+        self.last(|line| line.level <= WARNING)
+    }
+
+    fn last(mut self, counts: impl Fn(&Line) -> bool) -> Vec<String> {
+        last(std::iter::from_fn(|| self.next()), counts)
+    }
+
+    fn next(&mut self) -> Option<Line> {
+        let mut record = [0; RECORD_BYTES];
+        loop {
+            match self.0.as_mut()?.read(&mut record) {
+                Ok(0) => return None,
+                Ok(length) => {
+                    let line = message(&String::from_utf8_lossy(&record[..length]));
+                    if line.is_some() {
+                        return line;
+                    }
+                }
+                // This record was overwritten before it was read. The next read gets the next record.
+                Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The same as the end of a sentence; empty when it said nothing.
+    pub fn in_words(self, words: &[&str]) -> String {
+        let said = self.about(words);
+        if said.is_empty() { String::new() } else { format!("; the kernel says: {}", said.join(" | ")) }
+    }
+}
+
+fn last(lines: impl Iterator<Item = Line>, counts: impl Fn(&Line) -> bool) -> Vec<String> {
+    let mut said = VecDeque::new();
+    for line in lines.filter(counts) {
+        said.push_back(line.text);
+        said.drain(..said.len().saturating_sub(LINES));
+    }
+    said.into()
+}
+
+struct Line {
+    /// 0 is the worst; see syslog(2).
+    level: u32,
+    text: String,
+}
+
+/// `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, and lines below that begin with a blank. The number in front is eight times
+/// who speaks, and the level.
+fn message(record: &str) -> Option<Line> {
+    let (head, text) = record.lines().next()?.split_once(';')?;
+    let level = head.split(',').next()?.parse::<u32>().ok()? % 8;
+    Some(Line { level, text: text.trim().to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_its_message_after_the_semicolon() {
+        let line = message("30,339,51,-;EXT4-fs (sda1): a; b\n SUBSYSTEM=block\n").unwrap();
+        assert_eq!((line.level, line.text.as_str()), (6, "EXT4-fs (sda1): a; b"));
+        assert!(message("no record").is_none() && message("x,1;no level").is_none());
+    }
+
+    #[test]
+    fn the_last_that_count_are_told_in_their_order() {
+        let records = (0..9u32).map(|level| format!("{},1,1,-;line {level}", 8 + level % 8));
+        let told = last(records.filter_map(|record| message(&record)), |line| line.level <= WARNING);
+        assert_eq!(told, ["line 1", "line 2", "line 3", "line 4", "line 8"]);
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn root_only_what_is_said_from_now_on_about_the_words_counts() {
+        let say = |text: &str| std::fs::write("/dev/kmsg", text).unwrap();
+        say("drophammer-test-A before");
+        let log = KernelLog::from_now();
+        (0..7).for_each(|number| say(&format!("drophammer-test-A line {number}")));
+        say("drophammer-test-B");
+        let said = log.about(&["DROPHAMMER-test-a", ""]);
+        assert_eq!(said.len(), LINES, "{said:?}");
+        assert!(said[4].ends_with("line 6") && said[0].ends_with("line 2"), "{said:?}");
+        assert_eq!(KernelLog::from_now().in_words(&["drophammer-test"]), "");
+    }
+}

@@ -1,0 +1,86 @@
+//! A machine is switched: by the server, which knows its management controller, or from here.
+
+use super::options::{Controller, Switch};
+use super::{Answer, Server, find, print_json, refused};
+use crate::bmc::{Action, Address, Bmc};
+use crate::error::{Context, Error, Phase, Result};
+use crate::exit::{Exit, or_refused};
+use crate::pull::Secret;
+use crate::serve::operator::Listed;
+use crate::serve::power::Power;
+use crate::stdout::print;
+use reqwest::Method;
+use std::time::Duration;
+
+/// Controllers are slow, and are asked several times.
+const ANSWER: Duration = Duration::from_secs(300);
+
+/// Where the password is when no file has it.
+const PASSWORD: &str = "DROPHAMMER_BMC_PASSWORD";
+
+/// Without the server: `None` when the command line names no controller.
+pub fn from_here(asked: &Switch, json: bool) -> Option<Result<Exit>> {
+    let address = asked.controller.bmc.as_deref()?;
+    let done = controller(address, &asked.controller).and_then(|bmc| {
+        let id = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
+        bmc.act(asked.action, id.as_deref())
+    });
+    Some(or_refused(done.and_then(|()| said(&asked.machine, asked.action, json))))
+}
+
+fn controller(address: &str, asked: &Controller) -> Result<Bmc> {
+    let refuse = |why: String| Error::refusal(Phase::Control, why);
+    let at = Address::read(address).map_err(|why| refuse(format!("--bmc {address}: {why}")))?;
+    let password = match &asked.bmc_password_file {
+        Some(file) => std::fs::read_to_string(file)
+            .context(Phase::Control, || format!("read the password of --bmc-password-file {}", file.display()))?,
+        None => std::env::var(PASSWORD).map_err(|_| {
+            refuse(format!("--bmc needs a password: --bmc-password-file FILE, or {PASSWORD} in the environment"))
+        })?,
+    };
+    let username = asked.bmc_user.clone().unwrap_or_default();
+    Ok(Bmc {
+        at,
+        username,
+        password: Secret::new(password.trim_end_matches(['\r', '\n'])),
+        insecure: asked.bmc_insecure,
+    })
+}
+
+/// By the server.
+pub fn switch(server: &Server, all: &[Listed], asked: &Switch, json: bool) -> Result<Exit> {
+    let machine = match find(all, &asked.machine) {
+        Ok(machine) => machine,
+        Err(why) => return Ok(refused(&why)),
+    };
+    match ask(server, machine, asked.action)? {
+        Answer::Refused(why) => Ok(refused(&why)),
+        Answer::Good(Power { action }) => said(&asked.machine, action, json),
+    }
+}
+
+/// An order was placed: has the machine carry it out now. The order stands, whatever becomes of this.
+pub fn now(server: &Server, machine: &Listed, json: bool) -> Result<Exit> {
+    for action in [Action::Pxe, Action::Cycle] {
+        match ask(server, machine, action)? {
+            Answer::Refused(why) => {
+                return Ok(refused(&format!("the reinstall is ordered, and the machine goes on running: {why}")));
+            }
+            Answer::Good(Power { action }) if !json => drop(said(&machine.name, action, json)?),
+            Answer::Good(_) => {}
+        }
+    }
+    Ok(Exit::Good)
+}
+
+fn ask(server: &Server, machine: &Listed, action: Action) -> Result<Answer<Power>> {
+    let path = format!("/v1/machine/{}/power", machine.id);
+    server.ask(server.request(Method::POST, &path).timeout(ANSWER).json(&Power { action }))
+}
+
+fn said(machine: &str, action: Action, json: bool) -> Result<Exit> {
+    match json {
+        true => print_json(&Power { action }),
+        false => print(&format!("{machine}: {action}\n")).map(|()| Exit::Good),
+    }
+}

@@ -1,0 +1,355 @@
+//! What an operator approves: the same for the same fate of the same disks, another one for each that differs.
+
+use super::drawn::{NAMES, any_layout, any_machine};
+use super::*;
+use crate::allocation::{Allocation, Approved};
+use crate::plan::verdicts::{Kind, VERSION, foreseen};
+use proptest::prelude::*;
+use serde_json::Value;
+
+fn request(mode: Mode, approved: Option<Approved>) -> Request {
+    let allocation = Allocation { id: "a-1".to_owned(), approved, ..Allocation::default() };
+    let assigned = Assigned { allocation, ..Assigned::default() };
+    Request { mode, steps: Steps::default(), subject: subject(), assigned, claim: None }
+}
+
+/// The same plan each time, but for its random ids.
+fn with_ids(layout: &Layout, inventory: &Inventory, request: Request, from: u128) -> Result<Plan, Box<Refusal>> {
+    super::super::make(layout, inventory, request, &mut counting_from(from))
+}
+
+fn verdicts_of(layout: &Layout, inventory: &Inventory, mode: Mode) -> Verdicts {
+    with_ids(layout, inventory, request(mode, None), 0).unwrap().verdicts.unwrap()
+}
+
+fn approval(verdicts: &Verdicts) -> Approved {
+    Approved { sha256: verdicts.digest(), verdicts: serde_json::to_value(verdicts).unwrap() }
+}
+
+/// Each disk with a serial number of its own.
+fn numbered(mut inventory: Inventory) -> Inventory {
+    for disk in &mut inventory.disks {
+        disk.serial = format!("S-{}", disk.name);
+        disk.wwn = format!("0x5000{}", disk.name);
+    }
+    inventory
+}
+
+/// Disks are found by serial number, whatever the kernel calls them.
+fn by_serial(mut layout: Layout) -> Layout {
+    for disk in &mut layout.disks {
+        let name = disk.device.as_str().trim_start_matches("/dev/").to_owned();
+        disk.hints = [("serial".to_owned(), format!("S-{name}"))].into();
+    }
+    layout
+}
+
+/// The kernel deals its names out the other way round.
+fn renamed(mut inventory: Inventory) -> Inventory {
+    let names: Vec<_> = inventory.disks.iter().map(|disk| (disk.name.clone(), disk.device.clone())).rev().collect();
+    for (disk, (name, device)) in inventory.disks.iter_mut().zip(names) {
+        for part in disk.table.iter_mut().flat_map(|table| &mut table.partitions) {
+            part.device = device.partition(part.number);
+        }
+        (disk.name, disk.device) = (name, device);
+    }
+    inventory
+}
+
+fn refused(layout: &Layout, inventory: &Inventory, mode: Mode, approved: Approved) -> Vec<String> {
+    let refusal = with_ids(layout, inventory, request(mode, Some(approved)), 7).unwrap_err();
+    assert!(refusal.problems.iter().all(|problem| problem.place == "approved"), "{refusal}");
+    refusal.problems.iter().map(|problem| problem.message.clone()).collect()
+}
+
+#[test]
+fn the_form_is_the_one_that_is_documented() {
+    let mut inventory = numbered(machine());
+    inventory.disks[0].wwn.clear();
+    let verdicts = verdicts_of(&layout(), &inventory, Mode::Install);
+    let text = serde_json::to_string(&verdicts).unwrap();
+    // The fields stand in the order of their names, so that the text is canonical.
+    fn is_sorted(value: &Value, text: &str) {
+        match value {
+            Value::Object(map) => {
+                let mut sorted: Vec<&String> = map.keys().collect();
+                sorted.sort();
+                let places: Vec<usize> = sorted.iter().map(|key| text.find(&format!("\"{key}\":")).unwrap()).collect();
+                assert!(places.is_sorted(), "{text}");
+                map.values().for_each(|value| is_sorted(value, &serde_json::to_string(value).unwrap()));
+            }
+            Value::Array(all) => all.iter().for_each(|value| is_sorted(value, &value.to_string())),
+            _ => {}
+        }
+    }
+    is_sorted(&serde_json::from_str(&text).unwrap(), &text);
+    let expected = [
+        r#"{"allocation":"a-1","disks":[{"device":"","partitions":["1 efi 500","2 root 5000","3 swap rest"],"#,
+        r#""serial":"S-sda","size_bytes":20971520000,"verdict":"wipe","wwn":""},{"device":"","partitions":["1 srv rest"],"#,
+        r#""serial":"S-sdb","size_bytes":8388608000,"verdict":"wipe","wwn":"0x5000sdb"}],"image":"debian-12.0.20261101","#,
+    ]
+    .concat();
+    assert!(text.starts_with(&expected), "{text}");
+    let rest = r#""mode":"install","things":[{"fate":"made","name":"ext4 /","on":["serial S-sda"]},"#;
+    assert!(text.contains(rest) && text.ends_with(r#""version":1}"#) && VERSION == 1, "{text}");
+    assert_eq!(serde_json::from_str::<Verdicts>(&text).unwrap(), verdicts);
+    assert!(!text.contains("tmpfs"), "{text}");
+}
+
+#[test]
+fn ids_names_and_disks_of_others_are_not_in_it() {
+    for mode in [Mode::Install, Mode::Reinstall] {
+        let inventory = numbered(installed());
+        let found = by_serial(layout());
+        let plan = |inventory: &Inventory, from| with_ids(&found, inventory, request(mode, None), from).unwrap();
+        let one = plan(&inventory, 0);
+        let two = plan(&inventory, 4000);
+        assert_ne!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&two).unwrap());
+        assert_eq!(one.verdicts, two.verdicts);
+        let three = plan(&renamed(inventory.clone()), 0);
+        assert_eq!(one.verdicts, three.verdicts, "{mode:?}");
+        let mut without = inventory.clone();
+        without.disks.retain(|disk| disk.name.as_str() != "sdc");
+        assert_eq!(one.verdicts, plan(&without, 0).verdicts);
+    }
+}
+
+#[test]
+fn a_mirror_may_be_found_the_other_way_round_and_nothing_else() {
+    let two = Inventory { disks: numbered(machine()).disks[..2].to_vec(), ..Inventory::default() };
+    let both = |layout: &Layout| [two.clone(), renamed(two.clone())].map(|is| verdicts_of(layout, &is, Mode::Install));
+    let [one, other] = both(&layout());
+    assert_ne!(one.digest(), other.digest());
+    let mut mirror = Layout { filesystems: vec![filesystem("/", "/dev/md/r", Format::Ext4, "r")], ..layout() };
+    mirror.disks.iter_mut().for_each(|disk| disk.partitions = vec![partition(1, "r", 0, PartitionKind::Linux)]);
+    mirror.raid =
+        vec![super::stacks::raid("/dev/md/r", &["/dev/sda1", "/dev/sdb1"], crate::layout::RaidLevel::Raid1, 0)];
+    let [one, other] = both(&mirror);
+    assert_eq!(one, other);
+    assert_eq!(one.things[0].on, ["serial S-sda", "serial S-sdb"]);
+}
+
+#[test]
+fn each_difference_is_refused_by_its_name() {
+    let inventory = numbered(installed());
+    let before = verdicts_of(&layout(), &inventory, Mode::Reinstall);
+    assert!(with_ids(&layout(), &inventory, request(Mode::Reinstall, Some(approval(&before))), 9).is_ok());
+
+    type Change = (&'static str, fn(&mut Verdicts), &'static str);
+    let changes: [Change; 12] = [
+        ("machine", |is| is.machine = "m-9".to_owned(), "machine: approved m-9, found 4c4c4544-0051-3010"),
+        ("allocation", |is| is.allocation = "a-0".to_owned(), "allocation: approved a-0, found a-1"),
+        ("image", |is| is.image = "debian-11".to_owned(), "image: approved debian-11, found debian-12.0.20261101"),
+        ("layout", |is| is.layout = "old".to_owned(), "layout: approved old, found data"),
+        (
+            "digest",
+            |is| is.layout_digest = "sha256:0".to_owned(),
+            "layout data has changed: approved sha256:0, found sha256:",
+        ),
+        ("mode", |is| is.mode = Mode::Install, "approved an installation, found a reinstall"),
+        ("wiped", |is| is.disks[0].verdict = Verdict::Keep, "disk serial S-sda: approved kept, found wiped"),
+        ("kept", |is| is.disks[1].verdict = Verdict::Wipe, "disk serial S-sdb: approved wiped, found kept"),
+        (
+            "another disk",
+            |is| is.disks[1].serial = "S-9".to_owned(),
+            "disk serial S-9: approved kept, found not written\ndisk serial S-sdb: approved not written, found kept",
+        ),
+        ("size", |is| is.disks[1].size_bytes = 1, "disk serial S-sdb: approved kept, found not written"),
+        (
+            "partitions",
+            |is| is.disks[0].partitions = vec!["1 root rest".to_owned()],
+            "disk serial S-sda: approved wiped with partitions \"1 root rest\", found wiped with \"1 efi 500, 2 root 5000, 3 swap rest\"",
+        ),
+        (
+            "thing",
+            |is| is.things.iter_mut().filter(|is| is.fate == Kind::Kept).for_each(|is| is.fate = Kind::Made),
+            "ext4 /srv on serial S-sdb: approved made, found kept",
+        ),
+    ];
+    for (what, change, words) in changes {
+        let mut other = before.clone();
+        change(&mut other);
+        assert_ne!(other.digest(), before.digest(), "{what}");
+        let said = refused(&layout(), &inventory, Mode::Reinstall, approval(&other));
+        assert!(said[0].starts_with("this is not the plan that was approved (sha256:"), "{said:?}");
+        assert!(said.join("\n").contains(words), "{what}: {said:?}");
+        let others = if what == "another disk" || what == "size" { 3 } else { 2 };
+        assert_eq!(said.len(), others, "{what}: {said:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_was_replaced_is_not_what_was_approved() {
+    let inventory = numbered(installed());
+    let approved = approval(&verdicts_of(&layout(), &inventory, Mode::Reinstall));
+    let mut replaced = inventory.clone();
+    super::identity::empty(&mut replaced.disks[1], "S-new");
+    let said = refused(&layout(), &replaced, Mode::Reinstall, approved.clone()).join("\n");
+    for words in [
+        "disk serial S-new: approved not written, found made anew, there is nothing on it",
+        "disk serial S-sdb: approved kept, found not written",
+        "ext4 /srv on serial S-new: approved not there, found made",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    // An approved reinstall is no approved installation.
+    let said = refused(&layout(), &inventory, Mode::Install, approved).join("\n");
+    assert!(said.contains("approved a reinstall, found an installation"), "{said}");
+    assert!(said.contains("disk serial S-sdb: approved kept, found wiped"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused() {
+    let inventory = numbered(installed());
+    let good = approval(&verdicts_of(&layout(), &inventory, Mode::Reinstall));
+    let with = |name: &str, value: Value| {
+        let mut verdicts = good.verdicts.clone();
+        verdicts[name] = value;
+        Approved { verdicts, ..good.clone() }
+    };
+    for (approved, words) in [
+        (
+            Approved { sha256: "sha256:0".to_owned(), ..good.clone() },
+            "the approval is not whole: it says sha256:0, and",
+        ),
+        (with("image", "other".into()), "the approval is not whole"),
+        (with("version", 2.into()), "the approval has version 2, and this drophammer compares version 1"),
+        (with("version", Value::Null), "the approval has no version"),
+        (with("more", 1.into()), "the approval is not understood: unknown field `more`"),
+        (with("disks", 7.into()), "the approval is not understood"),
+        (Approved { verdicts: Value::Null, ..good.clone() }, "the approval has no version"),
+    ] {
+        let said = refused(&layout(), &inventory, Mode::Reinstall, approved);
+        assert!(said.len() == 1 && said[0].contains(words) && said[0].ends_with("approve this plan anew"), "{said:?}");
+    }
+}
+
+/// The next attempt at the same order finds what the one before has made.
+#[test]
+fn an_attempt_that_has_begun_goes_on_with_what_it_has_made() {
+    let before = numbered(installed());
+    let mut empty = before.clone();
+    super::identity::empty(&mut empty.disks[1], "S-sdb");
+    let approved = approval(&verdicts_of(&layout(), &empty, Mode::Reinstall));
+    let begun = |inventory: &Inventory, has_begun: bool| {
+        let waiver = Some(if has_begun { Waiver::Begun } else { Waiver::Operator });
+        let mut request = request(Mode::Reinstall, Some(approved.clone()));
+        request.claim = Some(Claim { waiver, ..Claim::default() });
+        with_ids(&layout(), inventory, request, 3)
+    };
+    assert!(begun(&empty, false).is_ok());
+    // The disk was made anew, and is kept from now on.
+    assert!(begun(&before, true).is_ok());
+    let said = begun(&before, false).unwrap_err().to_string();
+    assert!(said.contains("approved made anew, there is nothing on it, found kept"), "{said}");
+    // More is never wiped, however often it has begun.
+    let mut kept = verdicts_of(&layout(), &before, Mode::Reinstall);
+    kept.disks[0].verdict = Verdict::Keep;
+    let mut request = request(Mode::Reinstall, Some(approval(&kept)));
+    request.claim = Some(Claim { waiver: Some(Waiver::Begun), ..Claim::default() });
+    let said = with_ids(&layout(), &before, request, 3).unwrap_err().to_string();
+    assert!(said.contains("disk serial S-sda: approved kept, found wiped"), "{said}");
+}
+
+#[test]
+fn what_is_refused_anyhow_says_why_and_nothing_of_the_approval() {
+    let inventory = numbered(machine());
+    let approved = approval(&verdicts_of(&layout(), &inventory, Mode::Install));
+    let mut small = inventory;
+    small.disks[0].size_bytes = 100 * MIB;
+    let refusal = with_ids(&layout(), &small, request(Mode::Install, Some(approved)), 0).unwrap_err();
+    assert!(refusal.problems.iter().all(|problem| problem.place != "approved"), "{refusal}");
+}
+
+#[test]
+fn only_so_many_differences_are_named() {
+    let inventory = numbered(installed());
+    let mut other = verdicts_of(&layout(), &inventory, Mode::Reinstall);
+    let disk = other.disks[0].clone();
+    other
+        .disks
+        .extend((0..100).map(|number| verdicts::DiskVerdict { serial: format!("X{number:03}"), ..disk.clone() }));
+    let said = refused(&layout(), &inventory, Mode::Reinstall, approval(&other));
+    assert_eq!((said.len(), said.last().unwrap().as_str()), (22, "and 80 other differences"));
+}
+
+/// A control plane keeps what a machine says of itself without what steers a terminal.
+#[test]
+fn a_serial_number_is_compared_as_control_planes_keep_it() {
+    let mut raw = numbered(machine());
+    raw.disks[0].serial = " S\u{1b}[2J\n1 ".to_owned();
+    let mut kept = raw.clone();
+    kept.disks[0].serial = crate::text::clean(&raw.disks[0].serial);
+    assert_ne!(raw.disks[0].serial, kept.disks[0].serial);
+    assert_eq!(verdicts_of(&layout(), &raw, Mode::Install), verdicts_of(&layout(), &kept, Mode::Install));
+}
+
+/// The kind of a disk that nothing is printed on.
+#[test]
+fn disks_without_serial_are_told_by_the_layout() {
+    let verdicts = verdicts_of(&layout(), &machine(), Mode::Install);
+    assert_eq!(verdicts.disks[0].device, "/dev/sda");
+    assert_eq!(verdicts.disks[0].name(), "/dev/sda, 21.0 GB, which has no serial");
+}
+
+/// Of what was there before an installation, when only the layout says what is there now.
+#[test]
+fn a_reinstall_is_foreseen_from_before_the_installation() {
+    let before = numbered(machine());
+    let after = numbered(installed());
+    let said = foreseen(&layout(), &before, &request(Mode::Reinstall, None)).unwrap();
+    assert_eq!(said, verdicts_of(&layout(), &after, Mode::Reinstall));
+    let said = foreseen(&layout(), &before, &request(Mode::Install, None)).unwrap();
+    assert_eq!(said, verdicts_of(&layout(), &after, Mode::Install));
+    let mut without = before;
+    without.disks.remove(1);
+    let why = foreseen(&layout(), &without, &request(Mode::Reinstall, None)).unwrap_err();
+    assert!(why[0].to_string().contains("disks[1].device: device:/dev/sdb does not exist"), "{why:?}");
+    let mut keeps_all = layout();
+    keeps_all.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = false);
+    assert!(foreseen(&keeps_all, &after, &request(Mode::Reinstall, None)).is_err());
+}
+
+/// A layout on drawn disks, installed and reinstalled: what was foreseen before the installation is what the machine finds.
+#[test]
+fn what_is_foreseen_is_what_is_found() {
+    proptest!(ProptestConfig::with_cases(200), |(layout in any_layout())| {
+        let before = numbered(super::drawn::blank());
+        let Ok(plan) = make(&layout, &before, Mode::Install) else { return Ok(()) };
+        let after = after(&plan, before.clone());
+        let Ok(found) = with_ids(&layout, &after, request(Mode::Reinstall, None), 0) else { return Ok(()) };
+        // What the layout makes and leaves blank may be made anew: the agent refuses, and says so.
+        prop_assume!(found.disks.iter().all(|disk| disk.verdict != Verdict::Make));
+        let said = foreseen(&layout, &before, &request(Mode::Reinstall, None));
+        prop_assert_eq!(said.unwrap(), found.verdicts.unwrap());
+    });
+}
+
+/// Whatever is there: a plan is what it was approved as, and is refused when a disk that it writes or keeps is another one.
+#[test]
+fn a_plan_is_itself_and_no_other() {
+    proptest!(ProptestConfig::with_cases(300), |(
+        layout in any_layout(),
+        machine in any_machine(),
+        again in any::<bool>(),
+        which in any::<prop::sample::Index>(),
+    )| {
+        let mode = if again { Mode::Reinstall } else { Mode::Install };
+        let machine = numbered(machine);
+        let Ok(plan) = with_ids(&layout, &machine, request(mode, None), 0) else { return Ok(()) };
+        let verdicts = plan.verdicts.unwrap();
+        let approved = request(mode, Some(approval(&verdicts)));
+        let other = with_ids(&layout, &machine, approved.clone(), 99).unwrap();
+        prop_assert_eq!(other.verdicts.as_ref(), Some(&verdicts));
+        prop_assert_eq!(other.disks.iter().map(|disk| disk.verdict).collect::<Vec<_>>(), plan.disks.iter().map(|disk| disk.verdict).collect::<Vec<_>>());
+
+        let mut replaced = machine;
+        let name = NAMES[which.index(NAMES.len())];
+        let Some(disk) = replaced.disks.iter_mut().find(|disk| disk.name.as_str() == name) else { return Ok(()) };
+        let was = disk.serial.clone();
+        "S-new".clone_into(&mut disk.serial);
+        let is_told = verdicts.disks.iter().any(|disk| disk.serial == was);
+        let refusal = with_ids(&layout, &replaced, approved, 99);
+        prop_assert_eq!(refusal.is_err(), is_told);
+    });
+}

@@ -1,0 +1,254 @@
+//! What a plan means for the data of a machine, in a form that two programs write alike: what an operator approves, and what the
+//! agent compares with it. Disks are told by what is printed on them, things by the layout's names. Random ids and names that the
+//! kernel deals out are not in it.
+//!
+//! A table in docs/rack.md has the form. What is changed here gets another [`VERSION`].
+
+use super::verdict::{ArrayFate, Decided, GroupFate, of_disk};
+use super::{FilesystemFate, Mode, Request, Verdict, finishing, steps};
+use crate::device::LayoutPath;
+use crate::inventory::{self, Inventory};
+use crate::layout::tree::Graph;
+use crate::layout::{self, Format, Layout};
+use crate::problem::Problem;
+use crate::text::{bytes, clean};
+use crate::topology::{Match, find};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+pub const VERSION: u32 = 1;
+
+/// The fields of each of these structures stand in the order of their names, so that its compact JSON is canonical.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verdicts {
+    /// Ids, as the control plane has them.
+    pub allocation: String,
+    /// Those that are not written and not kept are not there.
+    pub disks: Vec<DiskVerdict>,
+    pub image: String,
+    pub layout: String,
+    pub layout_digest: String,
+    pub machine: String,
+    pub mode: Mode,
+    pub things: Vec<Thing>,
+    pub version: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskVerdict {
+    /// The layout's name, and only of a disk that has neither serial nor WWN.
+    pub device: String,
+    /// What the layout has on it: number, label and MiB of each.
+    pub partitions: Vec<String>,
+    pub serial: String,
+    pub size_bytes: u64,
+    pub verdict: Verdict,
+    pub wwn: String,
+}
+
+/// An array, group, volume or filesystem of the layout.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thing {
+    pub fate: Kind,
+    pub name: String,
+    /// The disks that it lies on in the end.
+    pub on: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Made,
+    Kept,
+}
+
+impl Verdicts {
+    /// `sha256:HEX` of the canonical JSON.
+    pub fn digest(&self) -> String {
+        // Texts and numbers always are JSON.
+        let canonical = serde_json::to_vec(self).unwrap_or_default();
+        format!("sha256:{:x}", Sha256::digest(canonical))
+    }
+}
+
+impl DiskVerdict {
+    fn new(listed: &layout::Disk, disk: &inventory::Disk, verdict: Verdict) -> DiskVerdict {
+        let (serial, wwn) = (printed(&disk.serial), printed(&disk.wwn));
+        let nameless = serial.is_empty() && wwn.is_empty();
+        let device = if nameless { listed.device.to_string() } else { String::new() };
+        DiskVerdict { device, partitions: partitions(listed), serial, size_bytes: disk.size_bytes, verdict, wwn }
+    }
+
+    /// What tells it from others, for people and within [`Thing::on`].
+    pub fn name(&self) -> String {
+        let DiskVerdict { device, serial, wwn, .. } = self;
+        match (serial.is_empty(), wwn.is_empty()) {
+            (false, _) => format!("serial {serial}"),
+            (true, false) => format!("wwn {wwn}"),
+            (true, true) => format!("{device}, {}, which has no serial", bytes(self.size_bytes)),
+        }
+    }
+}
+
+/// What is printed on a disk, as a control plane keeps it too: without what steers a terminal.
+pub fn printed(text: &str) -> String {
+    clean(text).trim().to_owned()
+}
+
+fn partitions(listed: &layout::Disk) -> Vec<String> {
+    let of_table = listed.partitions.iter().map(|partition| {
+        let label = partition.label.as_deref().unwrap_or_default();
+        let size = partition.size.mib().map_or_else(|| "rest".to_owned(), |mib| mib.to_string());
+        format!("{} {label} {size}", partition.number)
+    });
+    let image = listed.image.then(|| "image".to_owned());
+    of_table.chain(image).collect()
+}
+
+/// What the plan that was decided means. Nothing of it may have been refused.
+pub fn of(layout: &Layout, inventory: &Inventory, request: &Request, decided: &Decided) -> Verdicts {
+    let meant = Match::new(layout, inventory);
+    let disk = |listed: usize| {
+        let disk = meant.disk(listed)?;
+        let verdict = decided.disks.iter().find(|is| is.name == disk.name)?.verdict;
+        Some(DiskVerdict::new(&layout.disks[listed], disk, verdict))
+    };
+    let head = Head { layout, request, disks: (0..layout.disks.len()).map(disk).collect() };
+    let kind = |is_kept: bool| Some(if is_kept { Kind::Kept } else { Kind::Made });
+    let is_made = |volume: &layout::LogicalVolume| {
+        decided.volumes.iter().any(|made| made.name == volume.name && made.group == volume.volumegroup)
+    };
+    head.verdicts(Fates {
+        array: &|index, _| kind(matches!(decided.arrays.get(index), Some(ArrayFate::Kept { .. }))),
+        group: &|index, _| kind(matches!(decided.groups.get(index), Some(GroupFate::Kept { .. }))),
+        volume: &|index, _| kind(!is_made(&layout.logicalvolumes[index])),
+        filesystem: &|index, _| match decided.filesystems.get(index)? {
+            FilesystemFate::Tmpfs => None,
+            FilesystemFate::Kept { .. } | FilesystemFate::Unformatted { is_kept: true, .. } => Some(Kind::Kept),
+            FilesystemFate::Made(_)
+            | FilesystemFate::Filled(_)
+            | FilesystemFate::InImage { .. }
+            | FilesystemFate::Unformatted { is_kept: false, .. } => Some(Kind::Made),
+        },
+    })
+}
+
+/// What can be said of a machine whose disks have changed since the inventory was read: they are the same disks, and hold what the
+/// layout has there. The agent looks, and refuses when it finds something else.
+///
+/// # Errors
+/// What is refused whatever the disks hold.
+pub fn foreseen(layout: &Layout, inventory: &Inventory, request: &Request) -> Result<Verdicts, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let mut seen: Vec<&inventory::Disk> = Vec::new();
+    let mut disks = Vec::new();
+    for (index, listed) in layout.disks.iter().enumerate() {
+        let place = format!("disks[{index}].device");
+        match find::disk(listed, inventory) {
+            Ok(disk) if seen.iter().any(|other| other.name == disk.name) => {
+                let why = format!("{} is {} again, which the layout lists already", listed.device, disk.device);
+                problems.push(Problem::new(place, why));
+            }
+            Ok(disk) => {
+                seen.push(disk);
+                disks.push(Some(DiskVerdict::new(listed, disk, of_disk(request.mode, Some(listed)))));
+            }
+            Err(why) => problems.push(Problem::new(place, why)),
+        }
+    }
+    if request.mode == Mode::Reinstall && !layout.disks.iter().any(|disk| disk.wipeonreinstall) {
+        let why = format!("filesystemlayout:{} is not reinstallable, abort reinstallation", layout.id);
+        problems.push(Problem::new("disks", why));
+    }
+    problems.extend(steps::missing(&request.steps));
+    problems.extend(finishing::refused(layout, inventory, request));
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let kind = |_: usize, on: &[&DiskVerdict]| {
+        let is_kept = !on.is_empty() && on.iter().all(|disk| disk.verdict == Verdict::Keep);
+        Some(if is_kept { Kind::Kept } else { Kind::Made })
+    };
+    let filesystem = |index: usize, on: &[&DiskVerdict]| match layout.filesystems[index].format {
+        Format::Tmpfs => None,
+        _ => kind(index, on),
+    };
+    let fates = Fates { array: &kind, group: &kind, volume: &kind, filesystem: &filesystem };
+    Ok(Head { layout, request, disks }.verdicts(fates))
+}
+
+/// What becomes of a thing, by its place in the layout's list and the disks below it; `None`: it lies on no disk.
+type FateOf<'a> = &'a dyn Fn(usize, &[&DiskVerdict]) -> Option<Kind>;
+
+struct Fates<'a> {
+    array: FateOf<'a>,
+    group: FateOf<'a>,
+    volume: FateOf<'a>,
+    filesystem: FateOf<'a>,
+}
+
+struct Head<'a> {
+    layout: &'a Layout,
+    request: &'a Request,
+    /// In the layout's order; `None`: there is no such disk, and the plan does without.
+    disks: Vec<Option<DiskVerdict>>,
+}
+
+impl Head<'_> {
+    fn verdicts(self, fates: Fates) -> Verdicts {
+        let mut things = self.things(&fates);
+        things.sort();
+        let Head { layout, request, disks } = self;
+        let mut disks: Vec<DiskVerdict> = disks.into_iter().flatten().collect();
+        disks.sort();
+        Verdicts {
+            allocation: request.assigned.allocation.id.clone(),
+            disks,
+            image: request.subject.image.clone(),
+            layout: layout.id.clone(),
+            layout_digest: layout::digest(layout),
+            machine: request.subject.machine.to_lowercase(),
+            mode: request.mode,
+            things,
+            version: VERSION,
+        }
+    }
+
+    fn things(&self, fates: &Fates) -> Vec<Thing> {
+        let layout = self.layout;
+        let graph = Graph::of(layout);
+        let mut things = Vec::new();
+        let mut add = |fate: FateOf, index: usize, name: String, devices: &[LayoutPath]| {
+            // Nodes of disks come first, in the layout's order.
+            let bottoms = graph.bottoms(devices.iter().filter_map(|device| graph.device(device)));
+            let on: Vec<&DiskVerdict> = bottoms.into_iter().filter_map(|node| self.disks.get(node)?.as_ref()).collect();
+            let Some(fate) = fate(index, &on) else { return };
+            let mut on: Vec<String> = on.into_iter().map(DiskVerdict::name).collect();
+            on.sort();
+            things.push(Thing { fate, name, on });
+        };
+        for (index, raid) in layout.raid.iter().enumerate() {
+            add(fates.array, index, format!("array {}", raid.arrayname), &raid.devices);
+        }
+        for (index, group) in layout.volumegroups.iter().enumerate() {
+            add(fates.group, index, format!("group {}", group.name), &group.devices);
+        }
+        for (index, volume) in layout.logicalvolumes.iter().enumerate() {
+            let name = format!("volume {}/{}", volume.volumegroup, volume.name);
+            add(fates.volume, index, name, &[volume.device()]);
+        }
+        for (index, filesystem) in layout.filesystems.iter().enumerate() {
+            let path = filesystem.path.as_deref().filter(|path| path.starts_with('/'));
+            let name = match (path, &filesystem.label) {
+                (Some(path), _) => format!("{} {path}", filesystem.format.name()),
+                (None, Some(label)) => format!("{} {label:?}", filesystem.format.name()),
+                (None, None) => filesystem.format.name().to_owned(),
+            };
+            add(fates.filesystem, index, name, std::slice::from_ref(&filesystem.device));
+        }
+        things
+    }
+}

@@ -1,0 +1,90 @@
+//! The plan that writes an image onto a disk, and nothing else: it stays as it was made, and nobody looks into it. That is what an
+//! agent of Ironic does with `write_image`.
+
+use super::{AddedPartition, OfRun, Operation, Plan, Refusal, Request, StageName, erasing};
+use crate::device::KernelName;
+use crate::inventory::{Disk, Inventory};
+use crate::layout::{self, Layout};
+
+/// The image of the request onto this disk, and what is `added` behind it. Disks of `skipped` are left alone.
+///
+/// # Errors
+/// The disk cannot be written, or is held by something that cannot be taken down. All reasons at once; nothing was written.
+pub fn write(
+    inventory: &Inventory,
+    disk: &Disk,
+    skipped: &[KernelName],
+    request: Request,
+    added: Option<AddedPartition>,
+) -> Result<Plan, Box<Refusal>> {
+    let disks = vec![layout::Disk { image: true, ..erasing::listed(disk) }];
+    let layout = Layout { id: "the image as it is".to_owned(), disks, ..Layout::default() };
+    let decided = erasing::decide(&layout, inventory, &request, skipped);
+    let whole = erasing::arrange(&layout, inventory, request, decided)?;
+    let mut plan = whole.part(&["deploy.apply_layout", "deploy.burn_image"]);
+    plan.stages.extend(whole.stages.into_iter().filter(|stage| stage.name == StageName::StorageUnmount));
+    for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
+        if let Operation::Run(OfRun::ReachImage { onto: Some(burn), .. } | OfRun::BurnDisk(burn)) = operation {
+            burn.added.clone_from(&added);
+        }
+    }
+    Ok(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Mode, OnDevice, Subject, Verdict};
+    use crate::steps::Steps;
+
+    fn machine(name: &str) -> Inventory {
+        let text = std::fs::read_to_string(format!("testdata/inventories/{name}.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn request() -> Request {
+        let (mode, steps, subject) = (Mode::Install, Steps::default(), Subject::default());
+        Request { mode, steps, subject, assigned: Default::default(), claim: None }
+    }
+
+    #[test]
+    fn one_disk_is_written_and_nothing_looks_into_it() {
+        let inventory = machine("five-sata");
+        let added = AddedPartition { name: "config-2".into(), guid: uuid::Uuid::nil(), content: vec![1; 4096] };
+        let plan = write(&inventory, &inventory.disks[1], &[], request(), Some(added.clone())).unwrap();
+        let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
+        let last = [StageName::ImageBurn, StageName::StorageUnmount];
+        assert_eq!((names[0], &names[names.len() - 2..]), (StageName::ImageReach, &last[..]));
+        for stage in
+            [StageName::StorageMount, StageName::TargetInstaller, StageName::TargetMarker, StageName::BootKexec]
+        {
+            assert!(!names.contains(&stage), "{stage}");
+        }
+        let operations = || plan.stages.iter().flat_map(|stage| &stage.operations);
+        let wiped = operations().filter_map(|operation| match operation {
+            Operation::Device(OnDevice::WipeDisk(wipe)) => Some(wipe.device.as_str()),
+            _ => None,
+        });
+        assert_eq!(wiped.collect::<Vec<_>>(), [inventory.disks[1].device.as_str()]);
+        let burned = operations().filter_map(|operation| match operation {
+            Operation::Run(OfRun::ReachImage { onto: Some(burn), .. } | OfRun::BurnDisk(burn)) => burn.added.clone(),
+            _ => None,
+        });
+        assert_eq!(burned.collect::<Vec<_>>(), [added.clone(), added]);
+        assert!(plan.to_string().contains("a partition config-2 with 4"), "{plan}");
+        let others = plan.disks.iter().filter(|disk| disk.name != inventory.disks[1].name);
+        assert!(others.clone().count() == 4 && others.clone().all(|disk| disk.verdict == Verdict::NotOurs));
+    }
+
+    #[test]
+    fn what_cannot_be_written_or_is_one_with_a_disk_that_is_left_alone_is_refused() {
+        let mut inventory = machine("five-sata");
+        inventory.disks[0].read_only = true;
+        let refusal = write(&inventory, &inventory.disks[0], &[], request(), None).unwrap_err().to_string();
+        assert!(refusal.contains("Nothing was written"), "{refusal}");
+        let inventory = machine("raid-lvm");
+        let skipped = [inventory.disks[0].name.clone()];
+        let refusal = write(&inventory, &inventory.disks[1], &skipped, request(), None).unwrap_err().to_string();
+        assert!(refusal.contains("leave all of its disks alone, or none"), "{refusal}");
+    }
+}

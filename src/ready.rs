@@ -1,0 +1,60 @@
+//! What comes before a plan on a machine: the tools are there, its disks have appeared, and all that is on them was assembled and read.
+
+pub mod remembered;
+mod still;
+
+use crate::device::DevicePath;
+use crate::error::{Error, Phase, Result};
+use crate::inventory::Inventory;
+use crate::layout::Layout;
+use crate::storage::{self, assemble};
+use crate::survey::{self, Depth};
+use crate::{command, topology};
+use std::thread;
+use std::time::{Duration, Instant};
+use still::Stillness;
+
+/// Names missing tools before anything happens, not in the middle of an install.
+///
+/// # Errors
+/// The ramdisk was built without them.
+pub fn require_tools() -> Result<()> {
+    let missing = command::missing(&storage::tools());
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let message = format!("the ramdisk has no {}: build it again with initramfs/build", missing.join(", "));
+    Err(Error::new(Phase::Settings, message))
+}
+
+/// Waits until every disk of the layout is found and the disks have stopped changing. `still` says how long at most.
+///
+/// # Errors
+/// What is there cannot be read.
+pub fn late_disks(layout: &Layout) -> Result<()> {
+    let began = Instant::now();
+    let mut still = Stillness::default();
+    loop {
+        let inventory = survey::read(Depth::Shallow)?;
+        let complete = layout.disks.iter().all(|disk| topology::find::disk(disk, &inventory).is_ok());
+        if still.is_over(&inventory.disks, complete, began.elapsed()) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Assembles everything on the disks and reads the inventory. The content of an array is visible only while the array runs.
+///
+/// # Errors
+/// What is there cannot be assembled or read.
+pub fn assembled_inventory() -> Result<Inventory> {
+    let disks: Vec<DevicePath> = survey::read(Depth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect();
+    let mut assembled = assemble::assemble(&disks)?;
+    // Unlock before the inventory is read: it would show a disk that this program has locked as write-protected.
+    assembled.unlock()?;
+    let mut inventory = survey::read(Depth::Deep)?;
+    assembled.mark(&mut inventory);
+    assembled.look(&mut inventory)?;
+    Ok(inventory)
+}

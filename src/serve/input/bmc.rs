@@ -1,0 +1,73 @@
+//! How a machine is switched, as its file has it.
+
+use super::at;
+use super::node::place;
+use crate::bmc::{Address, Bmc};
+use crate::pull::Secret;
+use marked_yaml::{Node, Spanned};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Raw {
+    url: Option<Spanned<String>>,
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    insecure: bool,
+}
+
+/// The reader would repeat the word that stands in place of the fields, which may be the password.
+///
+/// # Errors
+/// It is one.
+pub fn refuse_word(given: &Node) -> Result<(), String> {
+    let here = place(given.span().start());
+    given.as_mapping().map(drop).ok_or_else(|| format!("{here}bmc has a url, a username and a password"))
+}
+
+impl Raw {
+    /// # Errors
+    /// It is no address, or there is nobody to log in as. The password is not repeated.
+    pub fn checked(self, given: &Node) -> Result<Bmc, String> {
+        let Some(url) = &self.url else {
+            return Err(format!("{}bmc has no url: https://HOST or ipmi://HOST", place(given.span().start())));
+        };
+        let address = Address::read(url).map_err(|why| at(url, &why))?;
+        if self.username.is_empty() || self.password.is_empty() {
+            return Err(at(url, "bmc has no username or no password"));
+        }
+        let Raw { username, password, insecure, .. } = self;
+        Ok(Bmc { at: address, username, password: Secret::new(password), insecure })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::serve::input::machine;
+
+    #[test]
+    fn a_machine_has_a_controller_and_its_password_is_not_repeated() {
+        let read = |bmc: &str| machine(&format!("id: 4c4c4544-0051-3010-8031-b2c04f333633\nbmc: {bmc}\n"));
+        let good = read("{url: 'https://10.1.0.7', username: admin, password: 1234, insecure: true}").unwrap();
+        let bmc = good.bmc.unwrap();
+        assert_eq!((bmc.username.as_str(), bmc.password.reveal(), bmc.insecure), ("admin", "1234", true));
+        assert!(!format!("{bmc:?}").contains("1234"));
+        for (bmc, says) in [
+            ("hunter2", "2:6: bmc has a url, a username and a password"),
+            ("{username: u, password: hunter2}", "2:6: bmc has no url"),
+            ("{url: 'https://h', username: u}", "2:12: bmc has no username or no password"),
+            ("{url: 'https://h', password: hunter2}", "2:12: bmc has no username or no password"),
+            ("{url: 'http://10.1.0.7', username: u, password: hunter2}", "2:12: Redfish over plain http"),
+            (
+                "{url: 'https://h', user: u, password: hunter2}",
+                "2:25: there is no field \"user\"; did you mean \"username\"?",
+            ),
+        ] {
+            let why = read(bmc).unwrap_err();
+            assert!(why.contains(says) && !why.contains("hunter2"), "{bmc}: {why}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! `drophammer serve --check`: all that is wrong with a server's directory. It is read by those who read it for the server, with a copy of
+//! the database. Nothing is written there, and the server may run.
+
+use super::definitions::{Definitions, Verified};
+use super::digest::Digests;
+use super::directory::{Loader, Seen};
+use super::state::{State, boots, identity, store};
+use super::{DATABASE, Options, backup, check, fronts, pxe, refuse_lost, start_problems};
+use crate::error::{Context, Phase, Result};
+use crate::exit::Exit;
+use crate::stdout::{json, print};
+use crate::text::{clean, columns};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Longer than any `verify` may take.
+const VERIFY: Duration = Duration::from_secs(60);
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    pub directory: PathBuf,
+    pub good: bool,
+    pub machines: usize,
+    pub layouts: usize,
+    pub images: usize,
+    pub problems: Vec<Problem>,
+    /// What is not wrong, but worth saying.
+    pub notes: Vec<Problem>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Problem {
+    /// Below the directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+    pub message: String,
+}
+
+/// Prints it: [`Exit::Refused`] when anything is wrong.
+///
+/// # Errors
+/// There is no room for a copy of the database.
+pub fn inspect(options: &Options) -> Result<Exit> {
+    let found = find(options)?;
+    match options.json {
+        true => print(&(json(&found)? + "\n"))?,
+        false => print(&shown(&found))?,
+    }
+    Ok(Exit::good_if(found.good))
+}
+
+pub fn find(options: &Options) -> Result<Found> {
+    let dir = &options.dir;
+    let mut all: Vec<String> = check(options).err().map(|error| error.to_string()).into_iter().collect();
+    let mut seen = None;
+    if dir.is_dir() {
+        all.extend(fronts::tls(options).err().map(|error| error.to_string()));
+        all.extend(
+            options.pxe.as_ref().and_then(|asked| pxe::check(asked, options).err()).map(|error| error.to_string()),
+        );
+        all.extend(refuse_lost(dir).err().map(|error| error.to_string()));
+        all.extend(start_problems(options));
+        let copy = Copy::make()?;
+        let state = copy.state(dir).unwrap_or_else(|why| {
+            all.push(why);
+            // As for a new directory.
+            copy.fresh()
+        });
+        seen = Some(look(dir, state?)?);
+    }
+    let Seen { directory, problems, notes } = seen.unwrap_or_default();
+    all.extend(problems);
+    let problems = placed(all, dir);
+    Ok(Found {
+        directory: dir.clone(),
+        good: problems.is_empty(),
+        machines: directory.machines().count(),
+        layouts: directory.known.layouts.len(),
+        images: directory.known.images.len(),
+        problems,
+        notes: placed(notes, dir),
+    })
+}
+
+/// The picture that a server would serve, when every `verify` has ended.
+fn look(dir: &Path, state: State) -> Result<Seen> {
+    let (done, verdicts) = mpsc::channel();
+    let verified = Verified::start(move |verdict| drop(done.send(verdict)));
+    let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
+    let definitions = Definitions::new(dir.join("os"), verified);
+    // Images may be large: that they can be read is enough here.
+    let mut loader = Loader::new(dir, Digests::known(state.clone()), definitions, state);
+    let mut seen = loader.look().unwrap_or_default();
+    while loader.waits() {
+        let Ok(verdict) = verdicts.recv_timeout(VERIFY) else { break };
+        loader.verified(verdict);
+        seen = loader.look().unwrap_or(seen);
+    }
+    Ok(seen)
+}
+
+/// The database of the directory, in a directory of its own.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn make() -> Result<Copy> {
+        let template = std::env::temp_dir().join("drophammer-check-XXXXXX");
+        nix::unistd::mkdtemp(&template).map(Copy).context(Phase::Serve, || format!("make {}", template.display()))
+    }
+
+    /// The inner error is that of a fresh one.
+    fn state(&self, dir: &Path) -> std::result::Result<Result<State>, String> {
+        let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
+        let told = |error: crate::error::Error| {
+            error.to_string().replace(&self.0.display().to_string(), &dir.display().to_string())
+        };
+        if !store::is_new(&database).map_err(told)? {
+            // The one that counts transactions first: the server may add some.
+            let beside = identity::path(&database);
+            match fs::copy(&beside, identity::path(&copy)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(format!("{}: {error}", beside.display()));
+                }
+                _ => {}
+            }
+            backup::copy(&database, &copy).map_err(told)?;
+        }
+        State::open(&copy, boots::QUIET).map(Ok).map_err(told)
+    }
+
+    fn fresh(&self) -> Result<State> {
+        State::open(&self.0.join("fresh.sqlite"), boots::QUIET)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One a line of what is said, each once, in the order of the files.
+fn placed(all: Vec<String>, dir: &Path) -> Vec<Problem> {
+    let lines = all.iter().flat_map(|said| said.lines()).filter(|line| !line.trim().is_empty());
+    let problems: BTreeSet<Problem> = lines.map(|line| place(line, dir)).collect();
+    problems.into_iter().collect()
+}
+
+/// Takes `DIR/machines/a.yaml:9:3: why` apart, and what has no line or no file.
+fn place(line: &str, dir: &Path) -> Problem {
+    let nowhere = |message: &str| Problem { file: None, line: None, column: None, message: clean(message) };
+    let below = format!("{}/", dir.display().to_string().trim_end_matches('/'));
+    let rest = match line.strip_prefix(&below) {
+        Some(rest) => rest,
+        None if line.starts_with("layouts/: ") => line,
+        None => return nowhere(line),
+    };
+    let message = rest.replace(&below, "");
+    let is_text = |name: &str| [".yaml", ".yml", ".json", "/"].iter().any(|ending| name.ends_with(ending));
+    let (head, why) = match message.split_once(": ") {
+        Some((head, why)) if !head.contains(' ') || is_text(numbers(head).0) => (head, why),
+        _ => message.split_once(' ').unwrap_or((&message, "")),
+    };
+    let (file, line, column) = numbers(head);
+    Problem { file: Some(file.to_owned()), line, column, message: clean(why) }
+}
+
+/// `a.yaml:9:3`.
+fn numbers(head: &str) -> (&str, Option<u32>, Option<u32>) {
+    let number = |text: &str| text.parse::<u32>().ok();
+    let Some((before, last)) = head.rsplit_once(':') else { return (head, None, None) };
+    let Some(last) = number(last) else { return (head, None, None) };
+    match before.rsplit_once(':') {
+        Some((file, line)) if number(line).is_some() => (file, number(line), Some(last)),
+        _ => (before, Some(last), None),
+    }
+}
+
+fn shown(found: &Found) -> String {
+    let mut text = table("file", &found.problems);
+    if found.good {
+        text += &format!("{} is good: ", found.directory.display());
+    } else {
+        text += &format!("\n{} wrong in {}: ", counted(found.problems.len(), "thing"), found.directory.display());
+    }
+    let (machines, layouts) = (counted(found.machines, "machine"), counted(found.layouts, "layout"));
+    text += &format!("{machines}, {layouts}, {}\n", counted(found.images, "image"));
+    if !found.notes.is_empty() {
+        text += &format!("\n{}", table("to know", &found.notes));
+    }
+    text
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn table(title: &str, all: &[Problem]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![[title, "place", "what"].map(str::to_owned)];
+    rows.extend(all.iter().map(|one| {
+        let place = [one.line, one.column].into_iter().flatten().map(|number| number.to_string());
+        let (file, place) = (one.file.clone().unwrap_or_default(), place.collect::<Vec<_>>().join(":"));
+        [file, place, one.message.clone()].map(|cell| if cell.is_empty() { "-".to_owned() } else { cell })
+    }));
+    columns(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(file: Option<&str>, line: Option<u32>, column: Option<u32>, message: &str) -> Problem {
+        Problem { file: file.map(str::to_owned), line, column, message: message.to_owned() }
+    }
+
+    #[test]
+    fn what_is_said_has_a_place() {
+        let dir = Path::new("/srv/d/");
+        for (line, expected) in [
+            (
+                "/srv/d/machines/a.yaml:9:3: there is no x: y",
+                problem(Some("machines/a.yaml"), Some(9), Some(3), "there is no x: y"),
+            ),
+            ("/srv/d/machines/a b.yaml:9:3: no", problem(Some("machines/a b.yaml"), Some(9), Some(3), "no")),
+            (
+                "/srv/d/machines/a.yaml: machine m is in /srv/d/machines/b.yaml already",
+                problem(Some("machines/a.yaml"), None, None, "machine m is in machines/b.yaml already"),
+            ),
+            (
+                "/srv/d/images/i.yaml: /srv/d/images/i.tar: No such file",
+                problem(Some("images/i.yaml"), None, None, "images/i.tar: No such file"),
+            ),
+            (
+                "/srv/d/boot/vmlinuz is not there, so: no",
+                problem(Some("boot/vmlinuz"), None, None, "is not there, so: no"),
+            ),
+            ("layouts/: a and b collide", problem(Some("layouts/"), None, None, "a and b collide")),
+            (
+                "/srv/d/machines/ cannot be read since 2026: gone",
+                problem(Some("machines/"), None, None, "cannot be read since 2026: gone"),
+            ),
+            ("--url x: give another", problem(None, None, None, "--url x: give another")),
+        ] {
+            assert_eq!(place(line, dir), expected, "{line}");
+        }
+    }
+}

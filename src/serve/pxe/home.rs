@@ -1,0 +1,145 @@
+//! Where dnsmasq lives: a directory that is made at the start and taken away at the end, with what it reads and what it writes.
+
+use super::conf::BINARIES;
+use crate::command::nobody::NOBODY_ELSE;
+use std::env;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Result};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// A lease has a hundred bytes.
+const LEASES_BYTES: u64 = 8 << 20;
+
+pub struct Home {
+    path: PathBuf,
+    /// In the server's directory, where leases are kept from one start to the next.
+    kept: PathBuf,
+    /// When the leases that are kept were written.
+    written: Option<SystemTime>,
+}
+
+impl Home {
+    /// With iPXE's binaries, and the leases of last time.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make(ipxe: &Path, kept: PathBuf) -> Result<Home> {
+        let parent = env::var_os("RUNTIME_DIRECTORY").map_or_else(env::temp_dir, PathBuf::from);
+        let path = nix::unistd::mkdtemp(&parent.join("drophammer-pxe-XXXXXX"))?;
+        let home = Home { path, kept, written: None };
+        for folder in [home.path.clone(), home.tftp(), home.own()] {
+            // The first is there already.
+            fs::create_dir_all(&folder)?;
+            // Nothing here is a secret, and dnsmasq may be another user.
+            fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
+        }
+        for name in BINARIES {
+            let copy = home.tftp().join(name);
+            fs::copy(ipxe.join(name), &copy)?;
+            fs::set_permissions(&copy, Permissions::from_mode(0o644))?;
+        }
+        match fs::copy(&home.kept, home.leases()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Ok(_) if nix::unistd::geteuid().is_root() => home.give_away(&home.leases())?,
+            _ => {}
+        }
+        if nix::unistd::geteuid().is_root() {
+            home.give_away(&home.own())?;
+        }
+        Ok(home)
+    }
+
+    /// To whom dnsmasq is where root starts it.
+    fn give_away(&self, path: &Path) -> Result<()> {
+        chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
+    }
+
+    pub fn tftp(&self) -> PathBuf {
+        self.path.join("tftp")
+    }
+
+    /// Where it may write.
+    fn own(&self) -> PathBuf {
+        self.path.join("own")
+    }
+
+    pub fn leases(&self) -> PathBuf {
+        self.own().join("leases")
+    }
+
+    /// Writes the configuration, and says where it is.
+    pub fn configure(&self, text: &str) -> Result<PathBuf> {
+        let path = self.path.join("dnsmasq.conf");
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+        Ok(path)
+    }
+
+    /// As [`Home::keep_leases`], also where the clock is too coarse to tell that they have changed.
+    pub fn keep_last_leases(&mut self) -> Result<()> {
+        self.written = None;
+        self.keep_leases()
+    }
+
+    /// Copies the leases into the server's directory, when they have changed.
+    pub fn keep_leases(&mut self) -> Result<()> {
+        // dnsmasq could have put a link there by now, if it were not itself any more.
+        let opened =
+            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.leases());
+        let file = match opened {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        let is = file.metadata()?;
+        let written = is.modified()?;
+        if self.written == Some(written) || !is.is_file() {
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        file.take(LEASES_BYTES).read_to_end(&mut text)?;
+        let new = self.kept.with_extension("leases.new");
+        fs::write(&new, text)?;
+        fs::rename(&new, &self.kept)?;
+        self.written = Some(written);
+        Ok(())
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_outlive_it_and_nothing_else_does() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in BINARIES {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let kept = dir.path().join("dhcp.leases");
+        let mut home = Home::make(dir.path(), kept.clone()).unwrap();
+        let path = home.path.clone();
+        assert_eq!(fs::read_to_string(home.tftp().join("ipxe.efi")).unwrap(), "ipxe.efi");
+        home.keep_leases().unwrap();
+        assert!(!kept.exists());
+        fs::write(home.leases(), "one").unwrap();
+        home.keep_leases().unwrap();
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "one");
+        drop(home);
+        assert!(!path.exists());
+
+        let mut home = Home::make(dir.path(), kept.clone()).unwrap();
+        assert_eq!(fs::read_to_string(home.leases()).unwrap(), "one");
+        fs::remove_file(home.leases()).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("ipxe.efi"), home.leases()).unwrap();
+        assert!(home.keep_leases().is_err());
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "one");
+    }
+}

@@ -1,0 +1,310 @@
+//! What `drophammer rack plan` needs of a server's directory: each machine with what it would be told after a change, without a server.
+//! Files and database are read and nothing is written, whether a server runs or not.
+
+use super::api::on_the_wire;
+use super::approved;
+use super::definitions::{Definitions, Verified};
+use super::digest::Digests;
+use super::directory::{Directory, Loader};
+use super::input::{Machine, nearest};
+use super::operator::is_reinstallable;
+use super::preview::{Registered, WAITS, of_row};
+use super::resolve::{notes, nowhere, resolve};
+use super::state::{Order, Standing, State, Words, now};
+use super::templates::writing;
+use super::{DATABASE, folder, wanted};
+use crate::allocation;
+use crate::error::{Context, Error, Phase, Result};
+use crate::facts::StageTime;
+use crate::plan::Verdicts;
+use marked_yaml::{Span, Spanned};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// What is asked: machines that are installed would be reinstalled so, others installed so. Without anything, as the files say.
+#[derive(Debug, Clone, Default)]
+pub struct Change {
+    /// Ids.
+    pub image: Option<String>,
+    pub layout: Option<String>,
+    /// Installed machines are reinstalled with the image that their file names.
+    pub reinstall: bool,
+}
+
+impl Change {
+    fn reinstalls(&self) -> bool {
+        self.reinstall || self.image.is_some() || self.layout.is_some()
+    }
+}
+
+/// A directory as it is now.
+pub struct Rack {
+    /// Where the approvals are written.
+    dir: PathBuf,
+    directory: Directory,
+    state: State,
+    /// What is wrong with the files, a line each: a machine may be missing here for that reason.
+    pub problems: Vec<String>,
+    /// What is not wrong, but worth saying.
+    pub notes: Vec<String>,
+    /// Seconds that the last installation took, by machine; and those of each size.
+    took: HashMap<String, f64>,
+    by_size: HashMap<String, Vec<f64>>,
+}
+
+/// What a machine would be told.
+#[derive(Debug, Clone)]
+pub enum Outlook {
+    /// Nothing is to be done, for this reason.
+    Nothing(String),
+    /// It would be given nothing, for this reason.
+    Refused(String),
+    /// Nobody knows yet, for this reason.
+    Unknown(String),
+    Told(Box<allocation::Machine>),
+}
+
+/// A machine, before it happens.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub id: String,
+    pub name: String,
+    pub size: Option<String>,
+    pub outlook: Outlook,
+    pub registered: Option<Registered>,
+    /// What an approval is for; see [`approved::installed`].
+    pub installed: String,
+    /// Seconds that it will take, by what it took before, or by what machines of its size took.
+    pub seconds: Option<f64>,
+}
+
+/// As much of a report as is needed here.
+#[derive(Deserialize)]
+struct Took {
+    success: bool,
+    #[serde(default)]
+    timings: Vec<StageTime>,
+}
+
+impl Rack {
+    /// The state of `dir`, with the files of `new` in place of its own.
+    ///
+    /// # Errors
+    /// There is no such directory, or no server has run in it.
+    pub fn open(dir: &Path, new: Option<&Path>) -> Result<Rack> {
+        let files = new.unwrap_or(dir);
+        if let Some(missing) = [dir, files].into_iter().find(|dir| !dir.is_dir()) {
+            return Err(Error::refusal(Phase::Serve, format!("{} is not a directory", missing.display())));
+        }
+        if !folder::has_machines(files) {
+            let message = format!("{}/machines has no file of a machine", files.display());
+            return Err(Error::refusal(Phase::Serve, message));
+        }
+        let state = State::open_to_read(&dir.join(DATABASE))?;
+        let definitions = Definitions::new(files.join("os"), Verified::left_to_the_machine());
+        let loader = Loader::new(files, Digests::known(state.clone()), definitions, state.clone());
+        let mut loader = loader.unapproved();
+        let seen = loader.look().ok_or_else(|| Error::new(Phase::Serve, "the directory could not be read"))?;
+        let (mut directory, mut notes) = (seen.directory, Vec::new());
+        for (id, image) in &mut directory.known.images {
+            if image.is_none() {
+                notes.push(format!("image {id} has no digest yet: what its manifest says is not judged"));
+                *image = Some(nowhere(id.clone()));
+            }
+        }
+        let mut rack = Rack {
+            dir: dir.to_owned(),
+            directory,
+            state,
+            problems: seen.problems,
+            notes,
+            took: HashMap::new(),
+            by_size: HashMap::new(),
+        };
+        rack.remember()?;
+        Ok(rack)
+    }
+
+    /// What installs took so far.
+    fn remember(&mut self) -> Result<()> {
+        for (machine, report) in self.state.reports_blocking()? {
+            // One that a newer version has written may have another shape.
+            let Ok(Took { success: true, timings }) = serde_json::from_str(&report) else { continue };
+            let seconds: f64 = timings.iter().map(|stage| stage.seconds).sum();
+            if seconds > 0.0 && seconds.is_finite() {
+                let size = self.directory.machine(&machine).and_then(|machine| machine.size.clone());
+                self.by_size.entry(size.unwrap_or_default()).or_default().push(seconds);
+                self.took.insert(machine, seconds);
+            }
+        }
+        self.by_size.values_mut().for_each(|all| all.sort_by(f64::total_cmp));
+        Ok(())
+    }
+
+    /// Ids of all machines with a file, and their names.
+    pub fn machines(&self) -> Vec<(String, String)> {
+        let all = self.directory.machines().map(|machine| (machine.id.clone(), machine.name.clone()));
+        let mut all: Vec<_> = all.collect();
+        all.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
+        all
+    }
+
+    /// Is there such a layout and such an image?
+    ///
+    /// # Errors
+    /// There is not.
+    pub fn check(&self, change: &Change) -> Result<()> {
+        let known = &self.directory.known;
+        let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
+        let layout = layout.map(|id| ("layout", id, "layouts", nearest(id, known.layouts.keys().map(String::as_str))));
+        let is_made = |id: &str| {
+            let all = self.directory.machines().filter_map(|machine| machine.allocation.as_ref());
+            all.filter_map(|allocation| allocation.definition.creates()).any(|os| os.to_string() == id)
+        };
+        let image = change.image.as_ref().filter(|id| !known.images.contains_key(*id) && !is_made(id));
+        let image = image.map(|id| ("image", id, "images", nearest(id, known.images.keys().map(String::as_str))));
+        match layout.or(image) {
+            None => Ok(()),
+            Some((what, id, folder, others)) => {
+                Err(Error::refusal(Phase::Serve, format!("there is no {what} {id:?} in {folder}/{others}")))
+            }
+        }
+    }
+
+    /// The machine after the change.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn see(&self, id: &str, change: &Change) -> Result<Seen> {
+        let Some(machine) = self.directory.machine(id) else {
+            return Err(Error::new(Phase::Serve, format!("there is no machine {id} in machines/")));
+        };
+        let mut seen = Seen {
+            id: id.to_owned(),
+            name: machine.name.clone(),
+            size: machine.size.clone(),
+            outlook: Outlook::Nothing("its file gives it no allocation".to_owned()),
+            registered: None,
+            installed: String::new(),
+            seconds: self.seconds(id, machine.size.as_deref()),
+        };
+        let Some(allocation) = &machine.allocation else { return Ok(seen) };
+        let mut standing = self.state.standing_blocking(id, &allocation.id)?;
+        if wanted::needs_inventory(allocation, &self.directory.known) {
+            standing.inventory = self.state.inventory_blocking(id)?;
+        }
+        seen.installed = approved::installed(&standing);
+        let is_installed = standing.is_installed();
+        seen.outlook = self.outlook(machine.clone(), standing, change);
+        if matches!(seen.outlook, Outlook::Told(_))
+            && let Some(row) = self.state.registered_blocking(id)?
+        {
+            match of_row(row, id, is_installed) {
+                Ok(registered) => seen.registered = registered,
+                Err(why) => seen.outlook = Outlook::Unknown(why),
+            }
+        }
+        Ok(seen)
+    }
+
+    fn outlook(&self, mut machine: Machine, mut standing: Standing, change: &Change) -> Outlook {
+        let known = &self.directory.known;
+        let blank = |text: &String| Spanned::new(Span::new_blank(), text.clone());
+        let mut file_says = String::new();
+        if let Some(allocation) = &mut machine.allocation {
+            file_says.clone_from(&allocation.image);
+            if let Some(image) = change.image.as_ref().filter(|_| !standing.is_installed()) {
+                allocation.image = blank(image);
+            }
+            if let Some(layout) = &change.layout {
+                allocation.filesystemlayout = Some(blank(layout));
+            }
+        }
+        if standing.is_installed() {
+            if standing.adopted {
+                return Outlook::Unknown(
+                    "it is installed by the operator's word, and has not said so itself yet".to_owned(),
+                );
+            }
+            match &standing.order {
+                Some(order) if order.begun && !order.given_up => {}
+                Some(order) if order.given_up && !change.reinstalls() => {
+                    let image = &order.image;
+                    return Outlook::Unknown(format!("its reinstall with {image} was given up: it waits for a person"));
+                }
+                Some(_) if !change.reinstalls() => {}
+                None if !change.reinstalls() => {
+                    let runs = standing.image.as_deref().unwrap_or("what it has");
+                    let why = format!("installed with {runs}, and nothing is ordered");
+                    let notes = notes(&machine, &standing, known);
+                    return Outlook::Nothing([vec![why], notes].concat().join("\n"));
+                }
+                _ => {
+                    if let Some(why) = &machine.locked {
+                        return Outlook::Refused(format!("it is locked: {why}"));
+                    }
+                    let words = Words { change_promise: change.layout.is_some(), ..Words::default() };
+                    if let Err(why) = is_reinstallable(&machine, standing.clone(), known, &words) {
+                        return Outlook::Refused(why.parts().1);
+                    }
+                    let earlier = standing.order.take().filter(|order| order.begun);
+                    let image = change.image.clone().unwrap_or(file_says);
+                    standing.order = Some(ordered(image, words, earlier));
+                }
+            }
+        }
+        match resolve(&machine, &standing, known) {
+            Err(why) => Outlook::Refused(why),
+            Ok(None) => Outlook::Unknown(WAITS.to_owned()),
+            Ok(Some(assigned)) => {
+                let size = machine.size.clone().map(|id| allocation::Named { id });
+                let allocation = Some(on_the_wire(&assigned, standing, "http://server", false));
+                Outlook::Told(Box::new(allocation::Machine { id: machine.id, name: machine.name, size, allocation }))
+            }
+        }
+    }
+
+    fn seconds(&self, id: &str, size: Option<&str>) -> Option<f64> {
+        let of_size = || {
+            let all = self.by_size.get(size?)?;
+            all.get(all.len() / 2).copied()
+        };
+        self.took.get(id).copied().or_else(of_size)
+    }
+
+    /// Writes the approval where the server reads it, whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn approve(&self, seen: &Seen, verdicts: &Verdicts) -> Result<()> {
+        let path = approved::path(&self.dir, &seen.id);
+        let text = approved::text(verdicts, seen.installed.clone(), now());
+        let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
+        // It holds no secret, and the server may run as another user.
+        let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
+        writing::put(&path, &text)
+            .and_then(|()| readable())
+            .context(Phase::Serve, || format!("write {}", path.display()))
+    }
+}
+
+/// As the server would note it.
+fn ordered(image: String, words: Words, earlier: Option<Order>) -> Order {
+    let Words { without_marker, change_promise, give_up } = words;
+    Order {
+        id: "planned".to_owned(),
+        image,
+        created: now(),
+        attempts: 1,
+        begun: earlier.is_some(),
+        without_marker,
+        change_promise,
+        give_up,
+        disks: earlier.map(|earlier| earlier.disks).unwrap_or_default(),
+        given_up: false,
+        handed: None,
+    }
+}

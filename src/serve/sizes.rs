@@ -1,0 +1,207 @@
+//! `sizes/*.yaml`: what machines are called by what they have, in metal-api's form.
+
+use super::input::nearest;
+use super::input::node::{at, parse, read};
+use crate::control::wire::Hardware;
+use crate::text;
+use marked_yaml::Spanned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub const FOLDER: &str = "sizes";
+
+/// A size as its file says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Size {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    pub constraints: Vec<Constraint>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Constraint {
+    #[serde(rename = "type")]
+    pub kind: Kind,
+    #[serde(default)]
+    pub min: u64,
+    pub max: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Cores,
+    /// Bytes.
+    Memory,
+    /// Bytes of all disks.
+    Storage,
+}
+
+/// The same with its places.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    id: Spanned<String>,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    description: String,
+    constraints: Vec<RawConstraint>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConstraint {
+    #[serde(rename = "type")]
+    kind: Spanned<Kind>,
+    #[serde(default)]
+    min: u64,
+    max: u64,
+}
+
+impl Size {
+    /// # Errors
+    /// As [`super::input::image`].
+    pub fn read(text: &str) -> Result<Size, String> {
+        let raw: Raw = read(&parse(text)?)?;
+        if raw.id.trim().is_empty() {
+            return Err(at(&raw.id, "the size's id is empty"));
+        }
+        if raw.constraints.is_empty() {
+            return Err(at(&raw.id, "a size without constraints would take every machine"));
+        }
+        let backwards = raw.constraints.iter().find(|one| one.min > one.max);
+        if let Some(RawConstraint { kind, min, max }) = backwards {
+            let place = Spanned::new(*kind.span(), String::new());
+            return Err(at(&place, &format!("min {min} is more than max {max}")));
+        }
+        let constraint = |one: &RawConstraint| Constraint { kind: *one.kind, min: one.min, max: one.max };
+        let constraints = raw.constraints.iter().map(constraint).collect();
+        Ok(Size { id: raw.id.to_string(), name: raw.name, description: raw.description, constraints })
+    }
+
+    fn takes(&self, hardware: &Hardware) -> bool {
+        self.constraints.iter().all(|one| (one.min..=one.max).contains(&one.kind.of(hardware)))
+    }
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Cores, Kind::Memory, Kind::Storage];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cores => "cores",
+            Kind::Memory => "memory",
+            Kind::Storage => "storage",
+        }
+    }
+
+    /// How much of it a machine has.
+    pub fn of(self, hardware: &Hardware) -> u64 {
+        match self {
+            Kind::Cores => u64::from(hardware.cpu_cores),
+            Kind::Memory => hardware.memory,
+            Kind::Storage => storage(hardware),
+        }
+    }
+}
+
+/// What a machine reports may be anything.
+fn storage(hardware: &Hardware) -> u64 {
+    hardware.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.size))
+}
+
+/// The size of a machine: the one that takes it, or the one that is named.
+///
+/// # Errors
+/// None does, several do, or there is none of that name.
+pub fn choose(
+    sizes: &BTreeMap<String, Size>,
+    hardware: &Hardware,
+    named: Option<&str>,
+) -> Result<Option<String>, String> {
+    if let Some(name) = named {
+        return match sizes.is_empty() || sizes.contains_key(name) {
+            true => Ok(Some(name.to_owned())),
+            false => {
+                Err(format!("there is no size {name:?} in sizes/{}", nearest(name, sizes.keys().map(String::as_str))))
+            }
+        };
+    }
+    let found: Vec<&str> = sizes.values().filter(|size| size.takes(hardware)).map(|size| size.id.as_str()).collect();
+    let (cores, memory, disks) = (hardware.cpu_cores, hardware.memory, hardware.disks.len());
+    let has = format!(
+        "{cores} cores, {memory} bytes of memory, {} on {disks} disks ({} bytes)",
+        text::bytes(storage(hardware)),
+        storage(hardware)
+    );
+    match found[..] {
+        _ if sizes.is_empty() => Ok(None),
+        [size] => Ok(Some(size.to_owned())),
+        [] => Err(format!(
+            "no size in sizes/ takes this machine, which has {has}: name one with --size, or correct its constraints"
+        )),
+        _ => Err(format!(
+            "{} sizes take this machine, which has {has}: {}. Name one with --size",
+            found.len(),
+            found.join(", ")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::wire::HardwareDisk;
+
+    fn hardware(cpu_cores: u32, memory: u64, disks: &[u64]) -> Hardware {
+        let disk = |size: &u64| HardwareDisk { name: "/dev/sda".to_owned(), size: *size };
+        Hardware { cpu_cores, memory, disks: disks.iter().map(disk).collect(), nics: vec![] }
+    }
+
+    fn sizes(texts: &[&str]) -> BTreeMap<String, Size> {
+        let sizes = texts.iter().map(|text| Size::read(text).unwrap());
+        sizes.map(|size| (size.id.clone(), size)).collect()
+    }
+
+    #[test]
+    fn a_machine_gets_the_size_that_takes_it() {
+        let small = "id: small\nname: Small\ndescription: d\nconstraints:\n  - {type: cores, min: 1, max: 4}\n  - {type: memory, min: 1000, max: 2000}\n";
+        let large = "id: large\nconstraints: [{type: cores, min: 4, max: 64}, {type: storage, min: 100, max: 200}]\n";
+        let sizes = sizes(&[small, large]);
+        let size = |hardware: &Hardware| choose(&sizes, hardware, None);
+        assert_eq!(size(&hardware(2, 1500, &[])), Ok(Some("small".to_owned())));
+        assert_eq!(size(&hardware(16, 1500, &[60, 60])), Ok(Some("large".to_owned())));
+        let why = size(&hardware(4, 1500, &[120])).unwrap_err();
+        assert!(why.starts_with("2 sizes take this machine, which has 4 cores, 1500 bytes of memory"), "{why}");
+        let why = size(&hardware(16, 1, &[u64::MAX, 1])).unwrap_err();
+        assert!(why.starts_with("no size in sizes/ takes this machine"), "{why}");
+        assert_eq!(choose(&sizes, &hardware(1, 1, &[]), Some("large")), Ok(Some("large".to_owned())));
+        let why = choose(&sizes, &hardware(1, 1, &[]), Some("larg")).unwrap_err();
+        assert_eq!(why, "there is no size \"larg\" in sizes/; did you mean \"large\"?");
+        let none = BTreeMap::new();
+        assert_eq!(choose(&none, &hardware(1, 1, &[]), None), Ok(None));
+        assert_eq!(choose(&none, &hardware(1, 1, &[]), Some("any")), Ok(Some("any".to_owned())));
+    }
+
+    #[test]
+    fn a_wrong_size_is_told_where_it_is() {
+        for (text, expected) in [
+            ("id: a\n", "missing field `constraints`"),
+            ("id: a\nconstraints: []\n", "1:5: a size without constraints would take every machine"),
+            ("id: ''\nconstraints: [{type: cores, max: 1}]\n", "1:5: the size's id is empty"),
+            ("id: a\nconstraints: [{type: cores, min: 2, max: 1}]\n", "2:22: min 2 is more than max 1"),
+            ("id: a\nconstraints: [{type: gpu, max: 1}]\n", "2:22: "),
+            ("id: a\nconstraints: [{type: cores, min: x, max: 1}]\n", "2:34: "),
+            ("id: a\nconstraint: []\n", "there is no field \"constraint\"; did you mean \"constraints\"?"),
+        ] {
+            let why = Size::read(text).unwrap_err();
+            assert!(why.contains(expected), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `serve --check`.
+
+use super::*;
+use crate::serve::inspect::{Found, Problem, find};
+
+fn found(dir: &TempDir) -> Found {
+    find(&options(dir.path())).unwrap()
+}
+
+fn files(problems: &[Problem]) -> Vec<(&str, Option<u32>)> {
+    problems.iter().map(|one| (one.file.as_deref().unwrap_or_default(), one.line)).collect()
+}
+
+#[test]
+fn a_good_directory_is_good_and_nothing_is_written_there() {
+    let dir = directory();
+    let all = || {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = all();
+    let found = found(&dir);
+    assert!(found.good, "{:?}", found.problems);
+    assert_eq!((found.machines, found.layouts, found.images), (2, 1, 1));
+    assert_eq!(all(), before);
+}
+
+#[test]
+fn all_that_is_wrong_is_found_at_once() {
+    let dir = directory();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let good = machine_file(STRANGER, "three", "52:54:00:00:00:03", "a3", "");
+    write("machines/bad.yaml", "id: x\nnam: y\n");
+    write("machines/three.yaml", &good.replace("debian-12", "debian-13"));
+    write("machines/twice.yaml", &good.replace("a3", "a4"));
+    write("layouts/bad.yaml", "id: bad\nfilesystem: []\n");
+    write("images/gone.yaml", "id: gone\nfile: gone.tar\n");
+    write("registries.json", "{");
+    std::fs::create_dir_all(dir.path().join("os/empty")).unwrap();
+    std::fs::create_dir_all(dir.path().join("deploy-templates")).unwrap();
+    write("deploy-templates/bad.yaml", "name: 1\n");
+    std::fs::remove_file(dir.path().join("boot/initrd")).unwrap();
+    let found = found(&dir);
+    let files = files(&found.problems);
+    for expected in [
+        ("machines/bad.yaml", Some(1)),
+        ("machines/bad.yaml", Some(2)),
+        ("machines/three.yaml", Some(8)),
+        ("machines/twice.yaml", None),
+        ("layouts/bad.yaml", Some(2)),
+        ("images/gone.yaml", None),
+        ("boot/initrd", None),
+    ] {
+        assert!(files.contains(&expected), "{expected:?}: {:#?}", found.problems);
+    }
+    for folder in ["registries.json", "os/empty", "deploy-templates/bad.yaml"] {
+        assert!(files.iter().any(|(file, _)| file.starts_with(folder)), "{folder}: {:#?}", found.problems);
+    }
+    assert!(!found.good);
+}
+
+/// What is installed is judged by the database, as the server judges it, which may run meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_installed_counts_and_the_server_may_run() {
+    let server = Running::start().await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    server.report(ONE, &token, "a1", true).await;
+    std::fs::remove_file(server.dir.path().join("images/debian.yaml")).unwrap();
+    let path = server.dir.path().to_owned();
+    let found = tokio::task::spawn_blocking(move || find(&options(&path)).unwrap()).await.unwrap();
+    assert!(found.good, "an installed machine needs its image no more: {:?}", found.problems);
+
+    let dir = server.stop().await;
+    std::fs::write(dir.path().join(DATABASE), "no database").unwrap();
+    let found = tokio::task::spawn_blocking(move || (find(&options(dir.path())).unwrap(), dir)).await.unwrap();
+    let problem = found.0.problems.iter().find(|problem| problem.message.contains("database")).expect("it is named");
+    assert!(!problem.message.contains("drophammer-check"), "{problem:?}");
+}

@@ -1,0 +1,75 @@
+//! Files that an operator wants in an installed system.
+
+use super::Root;
+use crate::error::{Context, Phase, Result};
+use crate::plan::InjectedFile;
+use std::io;
+
+/// Puts each file where it belongs, or takes it away. Symlinks on the way lead as in the system itself.
+///
+/// # Errors
+/// The first one that cannot be written, or whose owner the system does not know.
+pub fn inject(root: &Root, files: &[InjectedFile]) -> Result<()> {
+    for file in files {
+        let Some(content) = &file.content else {
+            root.remove(&file.path)?;
+            continue;
+        };
+        let why = || format!("put {} into the system", file.path);
+        let user = id(root, "/etc/passwd", file.owner.as_deref()).context(Phase::Target, why)?;
+        let group = id(root, "/etc/group", file.group.as_deref()).context(Phase::Target, why)?;
+        root.write(&file.path, file.mode, content)?;
+        if (user, group) != (0, 0) {
+            root.give(&file.path, (user, group), file.mode)?;
+        }
+    }
+    Ok(())
+}
+
+/// By number, or by name in the system's own list: passwd(5), group(5).
+fn id(root: &Root, list: &str, wanted: Option<&str>) -> io::Result<u32> {
+    let Some(wanted) = wanted else { return Ok(0) };
+    if let Ok(number) = wanted.parse() {
+        return Ok(number);
+    }
+    let known = root.read(list)?;
+    let mut fields = known.lines().map(|line| line.split(':'));
+    let found = fields.find_map(|mut fields| (fields.next() == Some(wanted)).then(|| fields.nth(1)?.parse().ok())?);
+    found.ok_or_else(|| io::Error::other(format!("{list} knows no {wanted}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    fn file(path: &str, content: Option<&[u8]>, owner: Option<&str>) -> InjectedFile {
+        let content = content.map(<[u8]>::to_vec);
+        InjectedFile { path: path.into(), content, mode: 0o640, owner: owner.map(str::to_owned), group: None }
+    }
+
+    #[test]
+    fn files_come_and_go_and_stay_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("system"), dir.path().join("outside"));
+        fs::create_dir_all(inside.join("etc")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(inside.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:33:33::/:/bin/false\n").unwrap();
+        fs::write(inside.join("etc/old"), "old").unwrap();
+        symlink(&outside, inside.join("way-out")).unwrap();
+        let root = Root::open(&inside).unwrap();
+        let told =
+            [file("/etc/deep/new", Some(b"new"), None), file("/etc/old", None, None), file("/etc/none", None, None)];
+        inject(&root, &told).unwrap();
+        assert_eq!(fs::read(inside.join("etc/deep/new")).unwrap(), b"new");
+        assert_eq!(fs::metadata(inside.join("etc/deep/new")).unwrap().mode() & 0o7777, 0o640);
+        assert!(!inside.join("etc/old").exists());
+        let _ = inject(&root, &[file("/way-out/x", Some(b"x"), None)]);
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        assert_eq!(id(&root, "/etc/passwd", Some("web")).unwrap(), 33);
+        assert_eq!(id(&root, "/etc/passwd", Some("7")).unwrap(), 7);
+        let error = inject(&root, &[file("/etc/x", Some(b""), Some("nobody-here"))]).unwrap_err().to_string();
+        assert!(error.contains("knows no nobody-here") && !inside.join("etc/x").exists(), "{error}");
+    }
+}
