@@ -32,8 +32,8 @@ pub enum Command {
         drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Reinstall(crate::reinstall::Options),
-    /// Pack an image, or burn one outside of an installation.
-    #[cfg(feature = "agent")]
+    /// Pack an image, burn one outside of an installation, or list the images of a server.
+    #[cfg(any(feature = "agent", feature = "serve"))]
     Image(Image),
     /// Print the commands that bring the ramdisk's network up as drophammer.network= on the kernel command line says.
     #[cfg(feature = "agent")]
@@ -75,6 +75,15 @@ pub enum Command {
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
     Machine(crate::operator::Options),
+    /// List, show and change the layouts of a server.
+    #[cfg(feature = "serve")]
+    #[command(after_help = format!(
+        "Examples: what there is, one of them as YAML, and one as it is in a file\n  \
+        drophammer layout list --server http://10.0.0.1:8080\n  \
+        drophammer layout show default > default.yaml\n  \
+        drophammer layout apply default.yaml\n\n{EXIT_CODES}"
+    ))]
+    Layout(crate::operator::LayoutOptions),
     /// Print this machine as JSON. Reads only.
     #[cfg(feature = "survey")]
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
@@ -110,20 +119,34 @@ pub enum Command {
     Schema(crate::desk::schema::Options),
 }
 
-#[cfg(feature = "agent")]
+#[cfg(any(feature = "agent", feature = "serve"))]
 #[derive(Debug, clap::Args)]
 pub struct Image {
     #[command(subcommand)]
     pub command: ImageCommand,
 }
 
-#[cfg(feature = "agent")]
+#[cfg(any(feature = "agent", feature = "serve"))]
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
+    /// One line an image of a server.
+    #[cfg(feature = "serve")]
+    #[command(visible_alias = "ls", after_help = format!(
+        "Example:\n  drophammer image list --all --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
+    ))]
+    List(crate::operator::ListImages),
+    /// Hide or blacklist an image of a server, or no longer.
+    #[cfg(feature = "serve")]
+    #[command(after_help = format!(
+        "Example: nothing new is installed with it, and what runs it is still reinstalled\n  \
+        drophammer image modify debian-11.0.20240101 --blacklisted true\n\n{EXIT_CODES}"
+    ))]
+    Modify(crate::operator::ModifyImage),
     /// Stream an image below a directory, exactly as an installation does, and say how fast and what the bottleneck was.
     ///
     /// What is below the directory already stays, except that files of the same name are replaced, as tar does. Whiteouts
     /// of an OCI image's layers remove only what this burn has brought. When this fails, what came so far is left there.
+    #[cfg(feature = "agent")]
     #[command(after_help = format!(
         "Example:\n  \
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \
@@ -133,7 +156,7 @@ pub enum ImageCommand {
     /// Pack a directory or a disk image, with its manifest and, given a key, signatures. The same input gives the same bytes.
     ///
     /// SOURCE_DATE_EPOCH, where it is set, is the latest time in the image.
-    #[cfg(feature = "desk")]
+    #[cfg(all(feature = "agent", feature = "desk"))]
     #[command(after_help = format!(
         "Examples: a tree that debootstrap made, signed; the disk of a virtual machine\n  \
         drophammer image pack rootfs/ -o debian-12.tar.zst --key release.key --id debian-12.0.20261101\n  \

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use drophammer::cli::{Cli, Command};
-#[cfg(feature = "agent")]
+#[cfg(any(feature = "agent", feature = "serve"))]
 use drophammer::cli::{Image, ImageCommand};
 #[cfg(feature = "desk")]
 use drophammer::desk;
@@ -67,6 +67,14 @@ fn run(command: Command) -> Result<Exit> {
         Command::Serve(serve) => drophammer::serve::command(*serve),
         #[cfg(feature = "serve")]
         Command::Machine(options) => drophammer::operator::run(&options),
+        #[cfg(feature = "serve")]
+        Command::Layout(options) => drophammer::operator::layouts::run(&options),
+        #[cfg(feature = "serve")]
+        Command::Image(Image { command: ImageCommand::List(options) }) => drophammer::operator::images::list(&options),
+        #[cfg(feature = "serve")]
+        Command::Image(Image { command: ImageCommand::Modify(options) }) => {
+            drophammer::operator::images::modify(&options)
+        }
         #[cfg(feature = "survey")]
         Command::Inventory => drophammer::look::inventory(),
         #[cfg(feature = "desk")]

@@ -1,11 +1,13 @@
-//! `drophammer machine`: the operator's side of `drophammer serve`.
+//! `drophammer machine`, `layout`, `image list` and `image modify`: the operator's side of `drophammer serve`.
 
 mod adopt;
+pub mod images;
+pub mod layouts;
 mod options;
 mod power;
 mod server;
 
-pub use options::{OfServer, Options};
+pub use options::{LayoutOptions, ListImages, ModifyImage, OfServer, Options};
 pub use server::{Answer, Server};
 
 use crate::error::Result;
@@ -111,6 +113,13 @@ fn rename(server: &Server, asked: &options::Rename, json: bool) -> Result<Exit> 
             Ok(Exit::Good)
         }
     }
+}
+
+/// Any name as one step of a path.
+fn step(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let escaped = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().fold("/".to_owned(), |path, byte| path + &escaped(byte))
 }
 
 fn refused(why: &str) -> Exit {
@@ -240,6 +249,11 @@ mod tests {
         for none in ["three", ""] {
             assert!(find(&all, none).unwrap_err().contains("`drophammer machine list` shows"), "{none}");
         }
+    }
+
+    #[test]
+    fn no_name_is_more_than_one_step() {
+        assert_eq!((step("debian-12.0"), step("a/b ü")), ("/debian-12.0".to_owned(), "/a%2Fb%20%C3%BC".to_owned()));
     }
 
     #[test]

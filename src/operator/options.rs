@@ -43,6 +43,74 @@ pub enum MachineCommand {
 }
 
 #[derive(Debug, Args)]
+pub struct LayoutOptions {
+    #[command(subcommand)]
+    pub command: LayoutCommand,
+    #[command(flatten)]
+    pub of: OfServer,
+    /// What the server answers, as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LayoutCommand {
+    /// One line a layout: its filesystems, and for which sizes and images it is.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Print a layout as YAML.
+    Show {
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Make a layout of a file. There must be none with its id.
+    Create {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Have a layout be as in a file, whether there is one with its id or not. Comments of the server's file stay.
+    Apply {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Delete a layout that no machine uses.
+    Delete {
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ListImages {
+    /// Hidden and blacklisted ones too.
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub of: OfServer,
+    /// What the server answers, as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ModifyImage {
+    /// Id of the image, or name of an OS definition. There need not be one yet.
+    #[arg(value_name = "ID")]
+    pub image: String,
+    /// A hidden image is in no list, and installs.
+    #[arg(long, value_name = "true|false")]
+    pub hidden: Option<bool>,
+    /// A blacklisted image is in no list, and does not install; what runs it can be reinstalled with it.
+    #[arg(long, value_name = "true|false")]
+    pub blacklisted: Option<bool>,
+    #[command(flatten)]
+    pub of: OfServer,
+    /// What the server answers, as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct Adopt {
     /// Ids of machines, or their names.
     #[arg(value_name = "ID", required_unless_present = "waiting")]

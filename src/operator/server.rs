@@ -60,7 +60,7 @@ impl Server {
                 Phase::Control,
                 format!("{} does not take the token of {}: {said}", self.url, self.token_file.display()),
             )),
-            400 | 404 | 409 => Ok(Answer::Refused(said)),
+            400 | 404 | 409 | 422 => Ok(Answer::Refused(said)),
             _ => Err(Error::new(Phase::Control, format!("{} answered {status}: {said}", self.url))),
         }
     }

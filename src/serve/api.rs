@@ -5,6 +5,7 @@ use super::base::Base;
 use super::caller::{self, Caller, Teller};
 use super::directory::Directory;
 use super::input::Location;
+use super::metrics::Ordered;
 use super::peers::Peer;
 use super::resolve::{Assigned, resolve};
 use super::state::{ATTEMPTS, Begun, BegunFirst, HandedOut, Reported, Standing};
@@ -100,6 +101,7 @@ pub async fn wait(
 ) -> Result<Response, ApiError> {
     let Query(WaitQuery { seconds }) = query.map_err(|error| ApiError::bad(error.to_string()))?;
     let mut closing = app.closing.clone();
+    let _waits = app.state.metrics.waits();
     let patience = tokio::time::sleep(Duration::from_secs(seconds.min(MAX_WAIT_SECONDS)));
     tokio::select! {
         biased;
@@ -253,6 +255,12 @@ pub async fn point_of_no_return(
         }
         _ => {}
     }
+    if let Some(current) = current {
+        let standing = app.state.standing(&id, &allocationuuid).await?;
+        if directory.known.states.bars(current, &standing).is_some() {
+            return changed("its image has been blacklisted since the allocation was handed out".to_owned());
+        }
+    }
     if let Err(why) = approved::compared(&app, &directory, &id, &allocationuuid, said.as_deref()).await? {
         return changed(why);
     }
@@ -273,6 +281,7 @@ pub async fn point_of_no_return(
         Begun::Yes(order, news) => {
             app.state.boot_begins(boot.hash).await?;
             if news {
+                app.state.metrics.ordered(Ordered::Begun);
                 let text = format!("begun: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
                 app.watch.reinstall(Who::new(&id, directory.name(&id), peer), text);
             }
@@ -307,6 +316,7 @@ pub async fn report(
         app.state.boot_ends(boot.hash, success).await?;
     }
     if reported.news {
+        app.state.metrics.reported(&report);
         app.watch.report(who.clone(), &report);
         if let Some(text) = ending(&reported, &report) {
             app.watch.reinstall(who, text);
@@ -376,7 +386,7 @@ pub async fn bytes(app: &App, peer: Peer, body: Body, limit: usize) -> Result<By
 }
 
 /// A path for a URL.
-fn percent_encoded(path: &str) -> String {
+pub fn percent_encoded(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

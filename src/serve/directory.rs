@@ -12,6 +12,7 @@ use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
 use super::sizes::{self, Size};
 use super::state::{FileStamp, Standing, State};
+use super::states::StatesFile;
 use super::templates::Templates;
 use super::wanted;
 use crate::contents::{self, Contents};
@@ -39,8 +40,14 @@ pub struct Directory {
     macs: HashMap<String, String>,
     /// Served path below `/images/` to the file.
     files: HashMap<String, PathBuf>,
+    /// Images as their files say them, with the files.
+    pub images: BTreeMap<String, (PathBuf, Image)>,
+    /// The file of each machine, by id.
+    pub machine_files: HashMap<String, PathBuf>,
     /// The file of each layout in force.
     pub layout_files: BTreeMap<String, PathBuf>,
+    /// The file of each size in force.
+    pub size_files: BTreeMap<String, PathBuf>,
     /// What their allocations can refer to.
     pub known: Known,
 }
@@ -97,6 +104,7 @@ pub struct Loader {
     approved_only: bool,
     sizes: Folder<Size>,
     registries: Registries,
+    states: StatesFile,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
@@ -127,6 +135,7 @@ impl Loader {
             approved_only: false,
             sizes: Folder::optional(dir.join(sizes::FOLDER), Size::read),
             registries: Registries::new(dir),
+            states: StatesFile::new(dir),
             stamps: Vec::new(),
             digests,
             definitions,
@@ -178,6 +187,7 @@ impl Loader {
         changed |= self.approvals.look();
         changed |= self.sizes.look();
         changed |= self.registries.look();
+        changed |= self.states.look();
         changed |= self.digests.try_again();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_of(&path), path]);
         let stamps: Vec<_> = stamps.map(|path| digest::stamp(&path).ok()).collect();
@@ -211,7 +221,9 @@ impl Loader {
         let images = self.images.in_force(&mut problems);
         let images = unique("image", images, |image| &image.id, &mut problems);
         problems.extend(self.registries.problem());
+        problems.extend(self.states.problem());
         let (mut directory, mut notes) = (Directory::default(), Vec::new());
+        directory.images.clone_from(&images);
         // Those without a digest, because it is being computed or cannot be, leave their machines waiting.
         let mut ready = BTreeMap::new();
         for (id, (path, mut image)) in images {
@@ -243,8 +255,10 @@ impl Loader {
         let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
         let sizes = self.sizes.in_force(&mut problems);
         let sizes = unique("size", sizes, |size| &size.id, &mut problems);
+        directory.size_files = sizes.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
         let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
-        directory.known = Known { layouts, set, images: ready, templates, approvals, sizes };
+        let states = self.states.in_force.clone();
+        directory.known = Known { layouts, set, images: ready, templates, states, approvals, sizes };
         problems.extend(self.definitions.problems());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         Seen { directory, problems, notes }
@@ -286,6 +300,7 @@ impl Loader {
                     directory.macs.insert(mac.clone(), other);
                 }
             }
+            directory.machine_files.insert(id.clone(), path);
             directory.machines.insert(id, machine);
         }
     }

@@ -194,7 +194,7 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// The outer error is that it cannot be read, the inner one that it cannot be a file of ours.
-fn read_text(path: &Path) -> Result<Result<String, String>, String> {
+pub fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = 4 << 20;
     let size = digest::stamp(path).map_err(|error| error.to_string())?.size;
     if size > LIMIT {

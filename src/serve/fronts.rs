@@ -6,14 +6,14 @@ use super::api_error::ApiError;
 use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
-use super::v1::layouts;
+use super::v1::{images, layouts, machines, sizes};
 use super::watch::Watch;
-use super::{App, Options, adding, boot, files, operator, power, preview, templates};
+use super::{App, Options, adding, boot, files, metrics, operator, power, preview, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::routing::{any, get, post};
+use axum::routing::{any, delete, get, post, put};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -99,13 +99,13 @@ impl Listeners {
     }
 
     pub fn open(self, app: &Arc<App>) -> Fronts {
-        let with_operators = |router: Router<Arc<App>>, others: bool| match others {
-            true => router,
-            false => router.merge(for_operators()),
-        };
         let Listeners { machines, tls, operators } = self;
         let apart = operators.is_some();
-        let all = || finished(with_operators(for_firmware().merge(for_machines()), apart), app);
+        let calls = || match apart {
+            true => for_machines(),
+            false => for_machines().merge(for_operators()),
+        };
+        let all = || finished(for_firmware().merge(calls()), app);
         let of_machines = match &tls {
             Some(_) => for_firmware().fallback(over_tls_only).with_state(app.clone()),
             None => all(),
@@ -183,9 +183,25 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/machine/{id}/power", post(power::power))
         .route("/v1/machine/{id}/preview", get(preview::preview))
         .route("/v1/machines", get(operator::machines))
+        .route("/metrics", get(metrics::metrics))
+        .route("/livez", get(metrics::live))
+        .route("/readyz", get(metrics::ready))
         .route("/v1/filesystemlayout", get(layouts::list).put(layouts::create).post(layouts::update))
         .route("/v1/filesystemlayout/", get(layouts::list).put(layouts::create).post(layouts::update))
         .route("/v1/filesystemlayout/{id}", get(layouts::get).delete(layouts::delete).post(layouts::ask))
+        .route("/v1/image", get(images::list).put(images::create).post(images::update))
+        .route("/v1/image/", get(images::list).put(images::create).post(images::update))
+        .route("/v1/image/{id}", get(images::get).delete(images::delete))
+        .route("/v1/image/{id}/{state}", put(images::set_state).delete(images::set_state))
+        .route("/v1/machine", get(machines::list))
+        .route("/v1/machine/", get(machines::list))
+        .route("/v1/machine/find", post(machines::find))
+        .route("/v1/machine/allocate", post(machines::allocate))
+        .route("/v1/machine/{id}/free", delete(machines::free))
+        .route("/v1/size", get(sizes::list).put(sizes::create).post(sizes::update))
+        .route("/v1/size/", get(sizes::list).put(sizes::create).post(sizes::update))
+        .route("/v1/size/{id}", get(sizes::get).delete(sizes::delete).post(sizes::ask))
+        .route("/v1/image-states", get(images::states))
         .route("/", get(templates::root))
         .route("/v1", get(templates::version_one))
         .route("/v1/", get(templates::version_one))

@@ -137,6 +137,7 @@ const PASSED_ON: [&str; 6] = ["network", "networks", "dns_servers", "ntp_servers
 pub struct Image {
     pub id: String,
     pub name: String,
+    pub description: String,
     pub at: Location,
     /// URLs of other places with the same image.
     pub mirrors: Vec<String>,
@@ -180,6 +181,8 @@ struct RawImage {
     id: Spanned<String>,
     #[serde(default)]
     name: String,
+    #[serde(default)]
+    description: String,
     url: Option<Spanned<String>>,
     file: Option<Spanned<String>>,
     #[serde(default)]
@@ -337,8 +340,16 @@ pub fn image(text: &str) -> Result<Image, String> {
     let digest = raw.digest.map(|digest| digest.to_lowercase());
     let mirrors = raw.mirrors.iter().map(|mirror| mirror.to_string()).collect();
     let (id, pull_secrets) = (raw.id.to_string(), pull_secret.into_iter().collect());
-    let finish = raw.finish;
-    Ok(Image { id, name: raw.name, at: location, mirrors, digest, pull_secrets, finish, contents: None })
+    let (finish, description) = (raw.finish, raw.description);
+    Ok(Image { id, name: raw.name, description, at: location, mirrors, digest, pull_secrets, finish, contents: None })
+}
+
+/// A document of ours as it is written.
+///
+/// # Errors
+/// It is no YAML.
+pub fn written(text: &str) -> Result<Value, String> {
+    Ok(json(&parse(text)?))
 }
 
 /// Where the agent can get an image from.

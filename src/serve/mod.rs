@@ -2,13 +2,13 @@
 //!
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
 //! `approved` which plans the operator has approved, `wanted` its steps, `templates` those that change them, and the calls for these,
-//! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `state` what has happened,
-//! `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose card that is, `tidy` how
-//! their words come in, `files` what they load, `operator` what the operator asks, `adding` how a machine becomes a file, `sizes`
-//! what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
-//! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say, `watch` what
-//! people see, `inspect` all that is wrong with the directory, `pxe` how firmware finds this server, `descriptors` how many may ask
-//! at once, `peers` how much each of them may take.
+//! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted,
+//! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose
+//! card that is, `tidy` how their words come in, `files` what they load, `operator` what the operator asks, `adding` how a machine
+//! becomes a file, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
+//! counted, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
+//! what anybody can make the server say, `watch` what people see, `inspect` all that is wrong with the directory, `pxe` how firmware
+//! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
 pub mod adding;
 mod alarm;
@@ -31,6 +31,7 @@ pub(crate) mod input;
 mod inspect;
 pub(crate) mod ipxe;
 mod keeper;
+mod metrics;
 mod neighbours;
 pub mod operator;
 mod options;
@@ -45,6 +46,7 @@ mod registries;
 mod resolve;
 mod sizes;
 mod state;
+mod states;
 mod survive;
 mod templates;
 mod tidy;
@@ -93,6 +95,7 @@ pub struct App {
     ipxe: Option<PathBuf>,
     images: PathBuf,
     layouts: PathBuf,
+    dir: PathBuf,
     machines: PathBuf,
     cmdline: String,
     directory: published::Receiver<Arc<Directory>>,
@@ -101,6 +104,8 @@ pub struct App {
     watch: Watch,
     /// Of the operator's token.
     operator: token::Hash,
+    /// Of the token that opens the metrics.
+    metrics: token::Hash,
     wake: mpsc::Sender<Wake>,
     peers: Peers,
     neighbours: Neighbours,
@@ -213,6 +218,7 @@ impl Server {
         refuse_lost(&options.dir)?;
         let state = State::open(&options.dir.join(DATABASE), around.quiet)?;
         let operator = token::of_operator(&options.dir)?;
+        let metrics = token::of_file(&options.dir, token::METRICS_FILE)?;
         let listeners = Listeners::bind(options, &watch).await?;
         let boot = boot_folder(options);
         start_problems(options).into_iter().for_each(|problem| watch.problem(problem));
@@ -251,6 +257,7 @@ impl Server {
             ipxe: pxe.as_ref().map(|pxe| pxe.ipxe.clone()),
             images: options.dir.join("images"),
             layouts: options.dir.join("layouts"),
+            dir: options.dir.clone(),
             machines: options.dir.join("machines"),
             cmdline: options.cmdline.clone(),
             directory,
@@ -258,6 +265,7 @@ impl Server {
             state: state.clone(),
             watch: watch.clone(),
             operator,
+            metrics,
             wake: wake.clone(),
             peers: Peers::new(places, &options.proxies),
             neighbours: around.neighbours.clone(),

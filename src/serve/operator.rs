@@ -6,6 +6,7 @@ use super::api_error::ApiError;
 use super::caller::bearer;
 use super::input::Machine;
 use super::ipxe;
+use super::metrics;
 use super::peers::Peer;
 use super::promise::{contradiction, remedy};
 use super::resolve::{created, resolve};
@@ -187,9 +188,14 @@ pub async fn reinstall(
             return Err(invalid(format!("image {:?} {why}", asked.imageid)));
         }
         (None, None) => {
-            let others = super::input::nearest(&asked.imageid, directory.known.images.keys().map(String::as_str));
+            let others = super::input::nearest(&asked.imageid, directory.known.listed_images());
             return Err(invalid(format!("there is no image {:?} in images/{others}", asked.imageid)));
         }
+    }
+    let runs = standing.image.as_deref() == Some(&asked.imageid);
+    if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
+        let why = "is blacklisted: only a machine that runs it is reinstalled with it";
+        return Err(invalid(format!("image {} {why}", asked.imageid)));
     }
     let words = Words {
         without_marker: asked.without_marker,
@@ -202,6 +208,7 @@ pub async fn reinstall(
     is_reinstallable(&machine, standing, &directory.known, &words)?;
     match app.state.order(&id, &allocation, &asked.imageid, words).await? {
         Ordered::Placed(order) => {
+            app.state.metrics.ordered(metrics::Ordered::Placed);
             let text = format!("ordered: image {}{}", order.image, in_words(&order));
             app.watch.reinstall(Who::new(&id, directory.name(&id), peer), text);
             app.state_has_changed();
@@ -223,6 +230,7 @@ pub async fn cancel(
     let (machine, allocation) = with_allocation(&app, &id)?;
     match app.state.cancel(&id, &allocation).await? {
         Cancelled::Done(order) => {
+            app.state.metrics.ordered(metrics::Ordered::TakenBack);
             let who = Who::new(&id, app.directory().name(&id), peer);
             app.watch.reinstall(who, format!("taken back: image {}", order.image));
             app.state_has_changed();

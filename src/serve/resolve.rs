@@ -7,6 +7,7 @@ use super::input::{Allocation, Image, Location, Machine, at, nearest};
 use super::promise;
 use super::sizes::Size;
 use super::state::Standing;
+use super::states::States;
 use super::templates::Templates;
 use super::wanted::{self, Merged};
 use crate::allocation::Approved;
@@ -26,9 +27,19 @@ pub struct Known {
     /// By id; `None` while there is no digest yet.
     pub images: BTreeMap<String, Option<Image>>,
     pub templates: Templates,
+    /// What is hidden, and what is blacklisted.
+    pub states: States,
     pub approvals: Approvals,
     /// By id.
     pub sizes: BTreeMap<String, Size>,
+}
+
+impl Known {
+    /// Ids of the images that people are shown.
+    pub fn listed_images(&self) -> impl Iterator<Item = &str> {
+        let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
+        self.images.keys().map(String::as_str).filter(is_listed)
+    }
 }
 
 /// An allocation that can be carried out.
@@ -61,6 +72,9 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
             *allocation.id, machine.id
         );
         return Err(at(&allocation.id, &message));
+    }
+    if let Some(why) = known.states.bars(&allocation, standing) {
+        return Err(why);
     }
     let installs = !standing.is_installed() || standing.order.is_some();
     match &allocation.definition {
@@ -98,7 +112,7 @@ pub fn resolve(machine: &Machine, standing: &Standing, known: &Known) -> Result<
         }),
         (true, None, _) => Ok(Some(installed_image(standing, &allocation))),
         (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
-            let others = nearest(&allocation.image, known.images.keys().map(String::as_str));
+            let others = nearest(&allocation.image, known.listed_images());
             at(&allocation.image, &format!("there is no image {:?} in images/{others}", *allocation.image))
         }),
     };
@@ -215,6 +229,7 @@ pub fn nowhere(id: String) -> Image {
     Image {
         id,
         name: String::new(),
+        description: String::new(),
         at: Location::Url(String::new()),
         mirrors: Vec::new(),
         digest: None,

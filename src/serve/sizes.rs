@@ -5,20 +5,36 @@ use super::input::node::{at, parse, read};
 use crate::control::wire::Hardware;
 use crate::text;
 use marked_yaml::Spanned;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub const FOLDER: &str = "sizes";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A size as its file says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Size {
     pub id: String,
-    constraints: Vec<(Kind, u64, u64)>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    pub constraints: Vec<Constraint>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Constraint {
+    #[serde(rename = "type")]
+    pub kind: Kind,
+    #[serde(default)]
+    pub min: u64,
+    pub max: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+pub enum Kind {
     Cores,
     /// Bytes.
     Memory,
@@ -26,20 +42,21 @@ enum Kind {
     Storage,
 }
 
+/// The same with its places.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
     id: Spanned<String>,
-    #[serde(default, rename = "name")]
-    _name: String,
-    #[serde(default, rename = "description")]
-    _description: String,
-    constraints: Vec<Constraint>,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    description: String,
+    constraints: Vec<RawConstraint>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Constraint {
+struct RawConstraint {
     #[serde(rename = "type")]
     kind: Spanned<Kind>,
     #[serde(default)]
@@ -59,23 +76,38 @@ impl Size {
             return Err(at(&raw.id, "a size without constraints would take every machine"));
         }
         let backwards = raw.constraints.iter().find(|one| one.min > one.max);
-        if let Some(Constraint { kind, min, max }) = backwards {
+        if let Some(RawConstraint { kind, min, max }) = backwards {
             let place = Spanned::new(*kind.span(), String::new());
             return Err(at(&place, &format!("min {min} is more than max {max}")));
         }
-        let constraints = raw.constraints.iter().map(|one| (*one.kind, one.min, one.max)).collect();
-        Ok(Size { id: raw.id.to_string(), constraints })
+        let constraint = |one: &RawConstraint| Constraint { kind: *one.kind, min: one.min, max: one.max };
+        let constraints = raw.constraints.iter().map(constraint).collect();
+        Ok(Size { id: raw.id.to_string(), name: raw.name, description: raw.description, constraints })
     }
 
     fn takes(&self, hardware: &Hardware) -> bool {
-        self.constraints.iter().all(|(kind, min, max)| {
-            let has = match kind {
-                Kind::Cores => u64::from(hardware.cpu_cores),
-                Kind::Memory => hardware.memory,
-                Kind::Storage => storage(hardware),
-            };
-            (*min..=*max).contains(&has)
-        })
+        self.constraints.iter().all(|one| (one.min..=one.max).contains(&one.kind.of(hardware)))
+    }
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Cores, Kind::Memory, Kind::Storage];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cores => "cores",
+            Kind::Memory => "memory",
+            Kind::Storage => "storage",
+        }
+    }
+
+    /// How much of it a machine has.
+    pub fn of(self, hardware: &Hardware) -> u64 {
+        match self {
+            Kind::Cores => u64::from(hardware.cpu_cores),
+            Kind::Memory => hardware.memory,
+            Kind::Storage => storage(hardware),
+        }
     }
 }
 

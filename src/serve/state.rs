@@ -30,14 +30,15 @@ pub use registered::Registered;
 pub use renamed::Renamed;
 pub use standing::{HandedOut, Order, Outcome, Standing, Words};
 
+use super::metrics::Metrics;
 use super::token::Hash;
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::Event;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 use store::Store;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -59,6 +60,7 @@ enum Job {
 pub struct State {
     jobs: mpsc::Sender<Job>,
     pub heard: Heard,
+    pub metrics: Arc<Metrics>,
     gone: watch::Receiver<Option<String>>,
 }
 
@@ -108,7 +110,7 @@ impl State {
         };
         let what = || "start the state file's thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(State { jobs, heard: Heard::new(quiet), gone })
+        Ok(State { jobs, heard: Heard::new(quiet), metrics: Arc::default(), gone })
     }
 
     /// Finishes the waiting work, and closes the file, which is whole then.
@@ -141,7 +143,12 @@ impl State {
     ) -> oneshot::Receiver<Result<T>> {
         let (answer, receiver) = oneshot::channel();
         // The receiver is gone if the caller has hung up; the work is done all the same.
-        let work = move |store: &mut Store| drop(answer.send(work(store)));
+        let (began, metrics) = (Instant::now(), self.metrics.clone());
+        let work = move |store: &mut Store| {
+            let done = work(store);
+            metrics.stored(began.elapsed());
+            drop(answer.send(done));
+        };
         // A job that cannot be sent drops `answer`, and the receiver gets an error.
         let _ = self.jobs.send(Job::Work(Box::new(work)));
         receiver

@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// The operator's token, in the server's directory.
 pub const OPERATOR_FILE: &str = "operator.token";
+/// What opens the metrics and nothing else, beside it.
+pub const METRICS_FILE: &str = "metrics.token";
 
 /// SHA-256 of a token; the token itself has 256 random bits, so no salt and no slow hash is needed.
 pub type Hash = [u8; 32];
@@ -25,16 +27,24 @@ pub fn fresh() -> Result<(String, Hash)> {
     Ok((token, hash))
 }
 
-/// The hash of the operator's token, which is made when there is none, readable for its owner only.
+/// The hash of the operator's token.
+///
+/// # Errors
+/// As [`of_file`].
+pub fn of_operator(dir: &Path) -> Result<Hash> {
+    of_file(dir, OPERATOR_FILE)
+}
+
+/// The hash of the token in a file, which is made when there is none, readable for its owner only.
 ///
 /// # Errors
 /// The file cannot be made or read, or has no token in it.
-pub fn of_operator(dir: &Path) -> Result<Hash> {
-    let path = dir.join(OPERATOR_FILE);
-    let what = || format!("the operator's token {}", path.display());
+pub fn of_file(dir: &Path, name: &str) -> Result<Hash> {
+    let path = dir.join(name);
+    let what = || format!("the token {}", path.display());
     if !path.try_exists().context(Phase::Serve, what)? {
         // Whole or not at all: an empty file would lock the operator out.
-        let new = dir.join(format!("{OPERATOR_FILE}.new"));
+        let new = dir.join(format!("{name}.new"));
         let (token, _) = fresh()?;
         let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
         let written = made.and_then(|mut file: File| {

@@ -1,8 +1,12 @@
-//! metal-api's REST for what it shares with this server: `/v1/filesystemlayout`.
+//! metal-api's REST for what it shares with this server: `/v1/filesystemlayout`, `/v1/image`, `/v1/size` and
+//! `/v1/machine`.
 //!
 //! What the calls change are the files of the directory, and what they show is what is in force of them.
 
 mod answer;
+pub mod images;
 mod kept;
 pub mod layouts;
+pub mod machines;
+pub mod sizes;
 mod users;

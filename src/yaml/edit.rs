@@ -85,6 +85,12 @@ fn next_line(text: &str, from: usize) -> usize {
     text[from..].find('\n').map_or(text.len(), |end| from + end + 1)
 }
 
+/// A new document with these fields, in this order.
+pub fn written(document: &Value, order: &[&str]) -> String {
+    let fields = order.iter().filter_map(|name| Some((name, document.get(*name)?)));
+    fields.map(|(name, value)| format!("{}:{}\n", scalar(name), block(value, 0, 1, "\n"))).collect()
+}
+
 struct Editor<'a> {
     text: &'a str,
     edits: Vec<(Range<usize>, String)>,

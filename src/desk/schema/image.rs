@@ -30,6 +30,7 @@ pub fn schema() -> Value {
                 "examples": ["debian-12.0.20261101"],
             },
             "name": {"type": ["string", "null"], "description": "For people."},
+            "description": {"type": ["string", "null"], "description": "For people."},
             "file": {
                 "type": ["string", "null"],
                 "pattern": "^[^/]",

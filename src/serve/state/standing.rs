@@ -162,6 +162,14 @@ impl State {
         self.run(move |connection| read(connection, &machine, &allocation)).await
     }
 
+    /// Of many machines with their allocations.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn standings(&self, all: Vec<(String, String)>) -> Result<Vec<Standing>> {
+        self.run(move |connection| all.iter().map(|(machine, id)| read(connection, machine, id)).collect()).await
+    }
+
     /// [`State::standing`] for threads.
     ///
     /// # Errors

@@ -164,18 +164,19 @@ pub fn changed_text(
     Err(Refused::unprocessable(format!("{}: {what}", path.display())))
 }
 
-/// Says what has gone with a change: in the output, and to the caller.
-pub fn tell_gone(app: &App, path: &Path, gone: &[String], response: &mut Response) {
-    if gone.is_empty() {
-        return;
+/// Says in the output what has gone with a change.
+pub fn note_gone(app: &App, path: &Path, gone: &[String]) {
+    if !gone.is_empty() {
+        let what = "with what a call took out, these comments have gone";
+        app.watch.note(format!("{}: {what}: {}", path.display(), gone.join(" ")));
     }
-    app.watch.note(format!(
-        "{}: with what a call took out, these comments have gone: {}",
-        path.display(),
-        gone.join(" ")
-    ));
+}
+
+/// Says it to the caller too.
+pub fn tell_gone(app: &App, path: &Path, gone: &[String], response: &mut Response) {
+    note_gone(app, path, gone);
     let text = format!("299 drophammer \"{} comments have gone with what was taken out\"", gone.len());
-    if let Ok(value) = HeaderValue::from_str(&text) {
+    if let (false, Ok(value)) = (gone.is_empty(), HeaderValue::from_str(&text)) {
         response.headers_mut().insert(header::WARNING, value);
     }
 }

@@ -1,4 +1,4 @@
-//! Which machines need a layout: what one of them has, gets, or goes on with is not deleted.
+//! Which machines need a layout or an image: what one of them has, gets, or goes on with is not deleted.
 
 use super::answer::Answered;
 use crate::serve::App;
@@ -14,6 +14,23 @@ pub async fn of_layout(app: &App, directory: &Directory, id: &str) -> Answered<V
         let Some(allocation) = &machine.allocation else { continue };
         let standing = app.state.standing(&machine.id, &allocation.id).await?;
         if uses_layout(directory, machine, &standing, id) {
+            users.push(machine.id.clone());
+        }
+    }
+    users.sort();
+    Ok(users)
+}
+
+/// Ids of the machines that run that image, get it, or are to.
+pub async fn of_image(app: &App, directory: &Directory, id: &str) -> Answered<Vec<String>> {
+    let mut users = Vec::new();
+    for machine in directory.machines() {
+        let Some(allocation) = &machine.allocation else { continue };
+        let standing = app.state.standing(&machine.id, &allocation.id).await?;
+        let is_ordered = standing.order.as_ref().is_some_and(|order| order.image == id);
+        let is_new = !standing.is_installed() && allocation.image.as_str() == id;
+        let runs = standing.image.as_deref() == Some(id) || (standing.adopted && allocation.image.as_str() == id);
+        if is_ordered || is_new || runs {
             users.push(machine.id.clone());
         }
     }

@@ -36,13 +36,27 @@ pub fn put(path: &Path, old: &str, new: &str) -> std::io::Result<Done> {
         return Err(Error::other("it is a link: change what it leads to"));
     }
     let new = beside(path, new, is.permissions())?;
-    swap(&new, path).inspect_err(|_| drop(fs::remove_file(&new)))?;
+    match swap(&new, path) {
+        // Not every filesystem can do that, those of networks above all: an edit in the moment between is lost there.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return replace(&new, path, old),
+        swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
+    }
     if fs::read(&new)? != old.as_bytes() {
         swap(&new, path)?;
         fs::remove_file(&new)?;
         return Ok(Done::Changed);
     }
     fs::remove_file(&new)?;
+    sync_folder(path)?;
+    Ok(Done::Yes)
+}
+
+fn replace(new: &Path, path: &Path, old: &str) -> std::io::Result<Done> {
+    if fs::read(path)? != old.as_bytes() {
+        fs::remove_file(new)?;
+        return Ok(Done::Changed);
+    }
+    fs::rename(new, path)?;
     sync_folder(path)?;
     Ok(Done::Yes)
 }
@@ -132,6 +146,18 @@ mod tests {
         assert_eq!(remove(&path, "b").unwrap(), Done::Yes);
         assert_eq!(remove(&path, "b").unwrap(), Done::Changed);
         assert_eq!(fs::read_dir(dir.path().join("layouts")).unwrap().count(), 0, "nothing is left beside");
+    }
+
+    #[test]
+    fn without_a_swap_the_same_is_compared_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("a.yaml"), dir.path().join(".a.yaml.new"));
+        for (old, done, says) in [("other", Done::Changed, "a"), ("a", Done::Yes, "b")] {
+            fs::write(&path, "a").unwrap();
+            fs::write(&new, "b").unwrap();
+            assert_eq!((replace(&new, &path, old).unwrap(), fs::read_to_string(&path).unwrap().as_str()), (done, says));
+            assert!(!new.exists());
+        }
     }
 
     #[test]

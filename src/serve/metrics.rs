@@ -1,0 +1,248 @@
+//! What the server counts, for Prometheus, and whether it lives and is ready.
+
+mod calls;
+mod text;
+
+pub use calls::{live, metrics, ready};
+
+use super::state::Standing;
+use crate::control::wire::Report;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Names come from machines: no more of them than a plan has.
+const MOST_STEPS: usize = 100;
+const LONGEST_STEP: usize = 60;
+const OTHER_STEP: &str = "other";
+/// Upper bounds in seconds.
+const OF_STEPS: [f64; 13] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
+const OF_STORE: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+
+/// What has happened since the server was started.
+#[derive(Default)]
+pub struct Metrics {
+    counts: Mutex<Counts>,
+    /// Calls of machines that wait for their allocation.
+    waiting: AtomicU64,
+    phases: calls::Phases,
+}
+
+#[derive(Clone)]
+struct Counts {
+    /// By kind and result.
+    installs: BTreeMap<(&'static str, &'static str), u64>,
+    /// By what became of them.
+    orders: BTreeMap<&'static str, u64>,
+    steps: BTreeMap<String, Histogram>,
+    image_bytes: u64,
+    store: Histogram,
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        let kinds = ["first", "reinstall"].into_iter().flat_map(|kind| [(kind, "success"), (kind, "failure")]);
+        Counts {
+            installs: kinds.map(|key| (key, 0)).collect(),
+            orders: Ordered::ALL.map(|what| (what.name(), 0)).into(),
+            steps: BTreeMap::new(),
+            image_bytes: 0,
+            store: Histogram::new(&OF_STORE),
+        }
+    }
+}
+
+/// What becomes of an order to reinstall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordered {
+    Placed,
+    TakenBack,
+    Begun,
+}
+
+impl Ordered {
+    const ALL: [Ordered; 3] = [Ordered::Placed, Ordered::TakenBack, Ordered::Begun];
+
+    fn name(self) -> &'static str {
+        match self {
+            Ordered::Placed => "placed",
+            Ordered::TakenBack => "taken_back",
+            Ordered::Begun => "begun",
+        }
+    }
+}
+
+/// How often a value was within each bound.
+#[derive(Clone)]
+struct Histogram {
+    bounds: &'static [f64],
+    /// One more than there are bounds.
+    within: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Histogram {
+        Histogram { bounds, within: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    fn add(&mut self, seconds: f64) {
+        if seconds.is_finite() && seconds >= 0.0 {
+            let place = self.bounds.iter().position(|bound| seconds <= *bound).unwrap_or(self.bounds.len());
+            self.within[place] += 1;
+            self.sum += seconds;
+        }
+    }
+}
+
+/// A machine waits as long as this is kept.
+pub struct Waiting(Arc<Metrics>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Metrics {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn waits(self: &Arc<Self>) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self.clone())
+    }
+
+    pub fn ordered(&self, what: Ordered) {
+        *self.counts().orders.entry(what.name()).or_default() += 1;
+    }
+
+    /// How long a job for the database took, from being asked to being answered.
+    pub fn stored(&self, took: Duration) {
+        self.counts().store.add(took.as_secs_f64());
+    }
+
+    /// A report that is news.
+    pub fn reported(&self, report: &Report) {
+        let kind = if report.order.is_some() { "reinstall" } else { "first" };
+        let result = if report.success { "success" } else { "failure" };
+        let mut counts = self.counts();
+        *counts.installs.entry((kind, result)).or_default() += 1;
+        if let Some(burn) = &report.burn {
+            counts.image_bytes = counts.image_bytes.saturating_add(burn.bytes);
+        }
+        for timing in report.timings.iter().take(MOST_STEPS) {
+            let step = self::step(&counts.steps, &timing.stage);
+            counts.steps.entry(step).or_insert_with(|| Histogram::new(&OF_STEPS)).add(timing.seconds);
+        }
+    }
+}
+
+/// The name of a step, when it can be one and there are not too many already.
+fn step(known: &BTreeMap<String, Histogram>, name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_name = !name.is_empty() && name.len() <= LONGEST_STEP && name.bytes().all(plain);
+    match is_name && (known.contains_key(name) || known.len() < MOST_STEPS) {
+        true => name.to_owned(),
+        false => OTHER_STEP.to_owned(),
+    }
+}
+
+/// Where a machine with a file stands.
+const PHASES: [&str; 8] =
+    ["unallocated", "waiting", "installing", "installed", "ordered", "reinstalling", "given_up", "elsewhere"];
+
+fn phase(standing: Option<&Standing>) -> &'static str {
+    let Some(standing) = standing else { return "unallocated" };
+    match &standing.order {
+        _ if standing.elsewhere.is_some() => "elsewhere",
+        Some(order) if order.given_up => "given_up",
+        Some(order) if order.begun => "reinstalling",
+        Some(_) => "ordered",
+        None if standing.is_installed() => "installed",
+        None if standing.first.is_some() => "installing",
+        None => "waiting",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::StageTime;
+
+    fn timed(step: &str, seconds: f64) -> StageTime {
+        StageTime { stage: step.to_owned(), seconds }
+    }
+
+    #[test]
+    fn what_machines_say_is_counted_within_bounds() {
+        let metrics = Arc::new(Metrics::default());
+        let timings = vec![timed("image.burn", 7.0), timed("image.burn", f64::NAN), timed("a\"b\n", 1.0)];
+        metrics.reported(&Report { success: true, timings, ..Report::default() });
+        for index in 0..300 {
+            let timings = vec![timed(&format!("made-up-{index}"), -1.0)];
+            metrics.reported(&Report { order: Some("o".to_owned()), timings, ..Report::default() });
+        }
+        metrics.ordered(Ordered::Placed);
+        let waits = metrics.waits();
+        let text = text::text(&metrics, &BTreeMap::from([("waiting", 2)]));
+        for line in [
+            "drophammer_installs_total{kind=\"first\",result=\"success\"} 1",
+            "drophammer_installs_total{kind=\"reinstall\",result=\"failure\"} 300",
+            "drophammer_orders_total{event=\"placed\"} 1",
+            "drophammer_orders_total{event=\"begun\"} 0",
+            "drophammer_waits 1",
+            "drophammer_machines{phase=\"waiting\"} 2",
+            "drophammer_machines{phase=\"installed\"} 0",
+            "drophammer_step_seconds_bucket{step=\"image.burn\",le=\"5\"} 0",
+            "drophammer_step_seconds_bucket{step=\"image.burn\",le=\"10\"} 1",
+            "drophammer_step_seconds_bucket{step=\"image.burn\",le=\"+Inf\"} 1",
+            "drophammer_step_seconds_sum{step=\"image.burn\"} 7",
+            "drophammer_step_seconds_count{step=\"image.burn\"} 1",
+            "drophammer_step_seconds_count{step=\"other\"} 1",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line}\n{text}");
+        }
+        assert!(text.matches("drophammer_step_seconds_count").count() <= MOST_STEPS + 1);
+        drop(waits);
+        assert!(text::text(&metrics, &BTreeMap::new()).contains("\ndrophammer_waits 0\n"));
+    }
+
+    #[test]
+    fn every_line_is_prometheus_text() {
+        let metrics = Metrics::default();
+        metrics.stored(Duration::from_millis(3));
+        let text = text::text(&metrics, &BTreeMap::new());
+        let mut typed = Vec::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                typed.push(rest.split(' ').next().unwrap().to_owned());
+            } else if !line.starts_with("# HELP ") {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                let name = name.split('{').next().unwrap();
+                assert!(typed.iter().any(|typed| name.starts_with(typed.as_str())), "{line}");
+            }
+        }
+        assert!(text.contains("drophammer_store_seconds_bucket{le=\"0.005\"} 1\n"), "{text}");
+        assert!(typed.len() >= 7 && text.ends_with('\n'));
+    }
+
+    #[test]
+    fn the_dashboard_draws_what_there_is() {
+        let metrics = Metrics::default();
+        metrics.reported(&Report { timings: vec![timed("image.burn", 1.0)], ..Report::default() });
+        let text = text::text(&metrics, &BTreeMap::new());
+        let dashboard = include_str!("../../examples/grafana-dashboard.json");
+        let parsed: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+        assert!(parsed["panels"].as_array().unwrap().len() > 5);
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        for rest in dashboard.split("drophammer_").skip(1) {
+            let name = rest.split(|c| !is_name(c)).next().unwrap();
+            let there = text.lines().any(|line| line.starts_with(&format!("drophammer_{name}")));
+            assert!(there, "{name}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `/v1/image`: images and their files, and which of them are hidden or blacklisted.
+
+use super::*;
+
+const AT: &str = "/v1/image";
+const NEW: &str = "debian-13.0.20261101";
+
+fn image() -> Value {
+    json!({"id": NEW, "name": "Debian 13", "url": "https://mirror.example.org/debian-13.tar.zst"})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_is_made_changed_and_deleted_and_its_file_with_it() {
+    let server = Running::start().await;
+    let made = server.v1("PUT", AT, &image()).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let file = format!("images/{NEW}.yaml");
+    let text = format!("id: {NEW}\nname: \"Debian 13\"\nurl: \"https://mirror.example.org/debian-13.tar.zst\"\n");
+    assert_eq!(server.file(&file), text);
+    let again = server.v1("PUT", AT, &image()).await;
+    let words = format!("cannot create image in database, entity already exists: {NEW}");
+    assert_eq!((again.status, again.json()["message"].as_str()), (409, Some(words.as_str())));
+
+    // A person writes a comment and a password; a call changes something else.
+    let secret = "pull_secret: {username: u, password: hunter2} # of the robot\n";
+    server.write(&file, &format!("id: {NEW}  # new\nurl: oci://r.example/debian:13\n{secret}"));
+    let shown = server.shows(&format!("{AT}/{NEW}"), |answer| answer.text().contains("oci:")).await;
+    assert!(!shown.text().contains("hunter2"));
+    let changed = server.v1("POST", AT, &json!({"id": NEW, "description": "of the rack", "name": null})).await;
+    assert_eq!(
+        (changed.status, changed.json()["description"].clone()),
+        (200, json!("of the rack")),
+        "{}",
+        changed.text()
+    );
+    let expected = format!("id: {NEW}  # new\nurl: oci://r.example/debian:13\n{secret}description: \"of the rack\"\n");
+    assert_eq!(server.file(&file), expected);
+    // What is answered can be sent back as it is.
+    assert_eq!(server.v1("POST", AT, &changed.json()).await.status, 200);
+    assert_eq!(server.file(&file), expected);
+    let old = server.v1_matching("POST", AT, &shown.headers["etag"], &json!({"id": NEW, "name": "x"})).await;
+    assert!(old.status == 409 && !old.text().contains("hunter2"), "{}", old.text());
+
+    let deleted = server.v1("DELETE", &format!("{AT}/{NEW}"), &Value::Null).await;
+    assert_eq!((deleted.status, server.file(&file).as_str()), (200, ""));
+    assert_eq!(server.v1("GET", &format!("{AT}/{NEW}"), &Value::Null).await.status, 404);
+    let used = server.v1("DELETE", &format!("{AT}/debian-12"), &Value::Null).await;
+    let words = format!("image debian-12 is in use by machines:[{ONE}]");
+    assert_eq!((used.status, used.json()["message"].as_str()), (422, Some(words.as_str())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_image_is_refused_and_a_computed_digest_is_not_written_down() {
+    let server = Running::start().await;
+    let with = |name: &str, value: Value| {
+        let mut image = image();
+        image[name] = value;
+        image
+    };
+    for (status, words, body) in [
+        (400, "id should not be empty", json!({})),
+        (400, "url should not be empty", json!({"id": NEW})),
+        (
+            400,
+            "invalid format for os image, expected <os>-<major>.<minor>[.<patch>]: debian",
+            with("id", json!("debian")),
+        ),
+        (400, "the url is neither", with("url", json!("ftp://h/i"))),
+        (400, "not both", with("file", json!("deb/debian 12.tar.zst"))),
+        (400, "there is no field \"urll\"", with("urll", json!("x"))),
+        (400, "the digest is neither", with("digest", json!("md5:0"))),
+        (400, "is not accessible under:", json!({"id": NEW, "file": "none.tar"})),
+        (400, "below images/", json!({"id": NEW, "file": "../secret"})),
+    ] {
+        let answer = server.v1("PUT", AT, &body).await;
+        assert!(
+            answer.status == status && answer.json()["message"].as_str().unwrap().contains(words),
+            "{}",
+            answer.text()
+        );
+    }
+    let token = server.token(ONE).await;
+    assert_eq!(server.call(&token, "GET", AT, &Value::Null).await.status, 401);
+    let shown = server.shows(&format!("{AT}/debian-12"), |answer| answer.json()["ready"] == true).await;
+    let (before, digest) = (server.file("images/debian.yaml"), shown.json()["digest"].clone());
+    assert!(
+        digest.as_str().unwrap().starts_with("sha256:") && shown.json()["url"].as_str().unwrap().starts_with("http://")
+    );
+    let same = server.v1("POST", AT, &shown.json()).await;
+    assert_eq!((same.status, server.file("images/debian.yaml")), (200, before), "{}", same.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hidden_image_is_not_listed_and_installs() {
+    let server = Running::start().await;
+    let ids = async |query: &str| {
+        let listed = server.v1("GET", &format!("{AT}{query}"), &Value::Null).await.json();
+        listed.as_array().unwrap().iter().map(|image| image["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // A name may be given before there is such an image.
+    let set = server.v1("PUT", &format!("{AT}/{NEW}/hidden"), &Value::Null).await;
+    assert_eq!((set.status, set.json()), (200, json!({"hidden": [NEW], "blacklisted": []})));
+    assert_eq!(server.v1("PUT", AT, &image()).await.status, 201);
+    assert_eq!(ids("").await, ["debian-12"]);
+    assert_eq!(ids("?hidden=true").await, ["debian-12", NEW]);
+    assert_eq!(server.v1("PUT", &format!("{AT}/debian-12/hidden"), &Value::Null).await.status, 200);
+    assert!(ids("").await.is_empty());
+    let token = server.token(ONE).await;
+    assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().image.id, "debian-12");
+
+    // A person writes the same file.
+    server.write("image-states.yaml", "# Of the rack.\nhidden: [debian-12] # the old one\n");
+    server.shows("/v1/image-states", |answer| answer.json()["hidden"] == json!(["debian-12"])).await;
+    assert_eq!(server.v1("PUT", &format!("{AT}/{NEW}/blacklisted"), &Value::Null).await.status, 200);
+    let expected = format!("# Of the rack.\nhidden: [debian-12] # the old one\nblacklisted: [{NEW}]\n");
+    assert_eq!(server.file("image-states.yaml"), expected);
+    assert_eq!(server.v1("DELETE", &format!("{AT}/debian-12/hidden"), &Value::Null).await.status, 200);
+    assert_eq!(ids("").await, ["debian-12"]);
+    assert_eq!(ids("?blacklisted=true").await, ["debian-12", NEW]);
+    assert_eq!(server.v1("PUT", &format!("{AT}/{NEW}/other"), &Value::Null).await.status, 404);
+    assert_eq!(server.v1("GET", &format!("{AT}?hidden=perhaps"), &Value::Null).await.status, 400);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
+    let server = Running::start().await;
+    let blacklist = async |method: &str, id: &str| {
+        let answer = server.v1(method, &format!("{AT}/{id}/blacklisted"), &Value::Null).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    blacklist("PUT", "debian-12").await;
+    server.heard("debian-12 is blacklisted: nothing new is installed with it").await;
+    let token = server.token(ONE).await;
+    let waits = server.call(&token, "GET", &format!("/v1/machine/{ONE}/wait?seconds=0"), &Value::Null).await;
+    assert_eq!(waits.status, 204);
+    blacklist("DELETE", "debian-12").await;
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!(given.image.id, "debian-12");
+
+    // One that was handed out before does not begin, and one that has begun goes on.
+    let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] });
+    let begin = async || server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
+    blacklist("PUT", "debian-12").await;
+    let refused = begin().await;
+    assert!(refused.status == 409 && refused.text().contains("has been blacklisted since"), "{}", refused.text());
+    blacklist("DELETE", "debian-12").await;
+    assert_eq!(begin().await.status, 200);
+    blacklist("PUT", "debian-12").await;
+    assert!(server.allocated(ONE, &token).await.allocation.is_some());
+    server.report(ONE, &token, "a1", true).await;
+
+    // What runs it gets it again; another blacklisted one it does not get.
+    server.write("images/other.yaml", "id: debian-11\nfile: deb/debian 12.tar.zst\n");
+    server.shows(&format!("{AT}/debian-11"), |answer| answer.status == 200 && answer.json()["ready"] == true).await;
+    blacklist("PUT", "debian-11").await;
+    let order = async |image: &str| {
+        server.v1("POST", &format!("/v1/machine/{ONE}/reinstall"), &json!({"id": ONE, "imageid": image})).await
+    };
+    let refused = order("debian-11").await;
+    assert!(refused.status == 400 && refused.text().contains("debian-11 is blacklisted"), "{}", refused.text());
+    assert_eq!(order("debian-12").await.status, 200);
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
+
+    // One that was ordered before waits, unless it has begun.
+    blacklist("DELETE", "debian-11").await;
+    assert_eq!(order("debian-11").await.status, 200);
+    blacklist("PUT", "debian-11").await;
+    server.heard("a reinstall with image debian-11 is ordered, which is blacklisted since").await;
+}

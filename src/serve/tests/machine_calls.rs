@@ -1,0 +1,143 @@
+//! `/v1/machine` as an operator asks: list, find, allocate, free.
+
+use super::*;
+
+const AT: &str = "/v1/machine";
+
+impl Running {
+    /// The machine, as soon as `is_so`.
+    async fn found(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let asked = json!({"id": id.to_uppercase()});
+        loop {
+            let found = self.v1("POST", &format!("{AT}/find"), &asked).await.json();
+            if let Some(one) = found.get(0).filter(|one| is_so(one)) {
+                return one.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_are_shown_as_metal_api_shows_them() {
+    let server = Running::start().await;
+    server.token(ONE).await;
+    let listed = server.v1("GET", AT, &Value::Null).await.json();
+    let ids: Vec<&str> = listed.as_array().unwrap().iter().map(|machine| machine["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, [ONE, TWO]);
+    let one = server.found(ONE, |one| one["withheld"].is_null()).await;
+    assert_eq!((&one["size"]["id"], &one["state"]["value"]), (&json!("c1"), &json!("")));
+    assert_eq!(
+        (&one["allocation"]["image"]["id"], &one["allocation"]["succeeded"]),
+        (&json!("debian-12"), &json!(false))
+    );
+    assert_eq!(one["allocation"]["filesystemlayout"]["id"], "default");
+    assert_eq!((&one["hardware"]["cpu_cores"], &one["bios"]["vendor"]), (&json!(2), &json!("")));
+    // There the agent asks for its machine alone, with a token of its own: an operator finds machines.
+    let token = server.token(ONE).await;
+    let own = server.call(&token, "GET", &format!("{AT}/{ONE}"), &Value::Null).await;
+    assert!(own.status == 200 && own.json().get("state").is_none(), "{}", own.text());
+    assert_eq!(server.call(&token, "GET", &format!("{AT}/{TWO}"), &Value::Null).await.status, 401);
+    assert_eq!(server.v1("GET", &format!("{AT}/{ONE}"), &Value::Null).await.status, 401);
+    assert_eq!(server.call(&token, "GET", AT, &Value::Null).await.status, 401);
+    assert_eq!(server.call(&token, "POST", &format!("{AT}/find"), &json!({})).await.status, 401);
+
+    let found = async |query: Value| {
+        let found = server.v1("POST", &format!("{AT}/find"), &query).await.json();
+        found.as_array().unwrap().iter().map(|machine| machine["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for (query, names) in [
+        (json!({}), &["one", "two"][..]),
+        (json!({"id": ONE.to_uppercase(), "rackid": null}), &["one"]),
+        (json!({"sizeid": "c1", "allocation_image_id": "debian-12", "allocation_succeeded": false}), &["one"]),
+        (json!({"name": "two"}), &["two"]),
+        (json!({"allocation_hostname": "other"}), &[]),
+        (json!({"nics_mac_addresses": ["52:54:00:00:00:01"]}), &[]),
+    ] {
+        assert_eq!(found(query.clone()).await, names, "{query}");
+    }
+    let refused = server.v1("POST", &format!("{AT}/find"), &json!({"rackid": "r"})).await;
+    assert!(refused.status == 400 && refused.text().contains("not searched by"), "{}", refused.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_is_allocated_and_freed_in_its_file() {
+    let server = Running::start().await;
+    let text = format!("# Of the rack.\nid: {TWO}\nname: two # the second\nmacs: ['52:54:00:00:00:02']\nsize: c2\n");
+    server.write("machines/two.yaml", &text);
+    server.found(TWO, |two| two["size"]["id"] == "c2").await;
+    let wish = json!({"sizeid": "c2", "imageid": "debian-12", "filesystemlayoutid": "default", "hostname": "h2",
+        "projectid": "p", "partitionid": "any", "ssh_pub_keys": ["ssh-ed25519 AAAA"], "networks": []});
+    let allocate = async |wish: &Value| server.v1("POST", &format!("{AT}/allocate"), wish).await;
+    let with = |name: &str, value: Value| {
+        let mut wish = wish.clone();
+        wish[name] = value;
+        wish
+    };
+    for (status, words, body) in [
+        (422, "no machine available", wish.clone()),
+        (422, "a size id must be specified", with("sizeid", Value::Null)),
+        (400, "cannot be asked of this server", with("networks", json!([{"networkid": "n"}]))),
+        (404, "no machine with id", with("uuid", json!(STRANGER))),
+        (422, "machine is already allocated", with("uuid", json!(ONE))),
+        (422, "there is no image \\\"debian-99\\\"", {
+            let mut wish = with("uuid", json!(TWO));
+            wish["imageid"] = json!("debian-99");
+            wish
+        }),
+        (422, "does not have the requested size: c7", {
+            let mut wish = with("uuid", json!(TWO));
+            wish["sizeid"] = json!("c7");
+            wish
+        }),
+    ] {
+        let answer = allocate(&body).await;
+        assert!(answer.status == status && answer.text().contains(words), "{words}: {}", answer.text());
+    }
+    assert_eq!(server.file("machines/two.yaml"), text);
+
+    // Once it has registered it is one that waits.
+    let token = server.token(TWO).await;
+    let answer = allocate(&wish).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let machine = answer.json();
+    let uuid = machine["allocation"]["allocationuuid"].as_str().unwrap().to_owned();
+    let written = server.file("machines/two.yaml");
+    assert!(
+        written.starts_with(&text)
+            && (written.contains(&format!("id: \"{uuid}\"")) || written.contains(&format!("id: {uuid}"))),
+        "{written}"
+    );
+    assert!(written.contains("  hostname: h2\n") && written.contains("  project: p\n"), "{written}");
+    let given = server.allocated(TWO, &token).await.allocation.unwrap();
+    assert_eq!((given.id, given.image.id, given.ssh_pub_keys.len()), (uuid.clone(), "debian-12".to_owned(), 1));
+    assert_eq!(allocate(&wish).await.status, 422, "there is no second one");
+
+    // What has begun is not taken away; what has ended is.
+    let body = json!({ "allocationuuid": uuid, "order": "", "disks": [] });
+    let begun = server.call(&token, "POST", &format!("{AT}/{TWO}/point-of-no-return"), &body).await;
+    assert_eq!(begun.status, 200, "{}", begun.text());
+    let free = async || server.v1("DELETE", &format!("{AT}/{TWO}/free"), &Value::Null).await;
+    assert_eq!(free().await.status, 409);
+    server.report(TWO, &token, &uuid, true).await;
+    let freed = free().await;
+    assert_eq!((freed.status, &freed.json()["allocation"]), (200, &Value::Null), "{}", freed.text());
+    assert_eq!(server.file("machines/two.yaml"), text);
+    assert_eq!(free().await.status, 200, "it is free already");
+    server.write("machines/two.yaml", &(written + "locked: repair\n"));
+    server.found(TWO, |two| two["state"]["value"] == "LOCKED").await;
+    let locked = free().await;
+    assert!(locked.status == 422 && locked.text().contains("machine is locked: repair"), "{}", locked.text());
+}
+
+/// A person's edit of the file comes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edit_of_a_machine_that_is_not_in_force_is_not_written_over() {
+    let server = Running::start().await;
+    server.token(TWO).await;
+    let broken = format!("id: {TWO}\nname: two\nmacs: [\n");
+    server.write("machines/two.yaml", &broken);
+    let wish = json!({"uuid": TWO, "imageid": "debian-12", "filesystemlayoutid": "default"});
+    let answer = server.v1("POST", &format!("{AT}/allocate"), &wish).await;
+    assert_eq!((answer.status, server.file("machines/two.yaml")), (409, broken), "{}", answer.text());
+}

@@ -1,0 +1,382 @@
+//! `/v1/image`, and which images are hidden or blacklisted.
+
+use super::answer::{Answered, Refused};
+use super::kept::{self, What, changed_text, hex, knows, published, tagged, tell_gone};
+use super::users;
+use crate::layout::ImageId;
+use crate::serve::App;
+use crate::serve::api::{percent_encoded, read};
+use crate::serve::base::Base;
+use crate::serve::directory::Directory;
+use crate::serve::input::{self, Image, Location};
+use crate::serve::operator::Operator;
+use crate::serve::peers::Peer;
+use crate::serve::states::{FILE, States};
+use crate::text::clean;
+use crate::yaml::edit;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::path::Path as File;
+use std::sync::Arc;
+
+const KIND: &str = "image";
+const IMAGE_BYTES: usize = 64 << 10;
+/// Fields of a file that calls give and take, in their order. What opens a registry is in the file alone.
+const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
+/// What is answered beside them, and may come back as it was.
+const ANSWERED: [&str; 5] = ["hidden", "blacklisted", "usedby", "ready", "changed"];
+const STATES: [&str; 2] = ["hidden", "blacklisted"];
+const LONGEST_NAME: usize = 255;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Shown {
+    /// Those that are hidden too.
+    hidden: bool,
+    blacklisted: bool,
+    #[serde(rename = "show-usage")]
+    show_usage: bool,
+}
+
+/// `GET /v1/image`, by id.
+pub async fn list(
+    State(app): State<Arc<App>>,
+    base: Base,
+    _: Operator,
+    query: Result<Query<Shown>, QueryRejection>,
+) -> Answered<Json<Vec<Value>>> {
+    let Query(asked) = query.map_err(|error| Refused::bad(error.to_string()))?;
+    let directory = app.directory();
+    let states = &directory.known.states;
+    let mut all = Vec::new();
+    for (id, (_, image)) in &directory.images {
+        if (states.is_hidden(id) && !asked.hidden) || (states.is_blacklisted(id) && !asked.blacklisted) {
+            continue;
+        }
+        let mut shown = shown(&directory, &base.calls, image);
+        if asked.show_usage {
+            shown["usedby"] = json!(users::of_image(&app, &directory, id).await?);
+        }
+        all.push(shown);
+    }
+    Ok(Json(all))
+}
+
+/// `GET /v1/image/{id}`.
+pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, base: Base, _: Operator) -> Answered {
+    let directory = app.directory();
+    let (_, image) = directory.images.get(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
+    Ok(answer(StatusCode::OK, &directory, &base, image))
+}
+
+/// `PUT /v1/image`.
+pub async fn create(State(app): State<Arc<App>>, base: Base, _: Operator, peer: Peer, body: Body) -> Answered {
+    let asked: Map<String, Value> = read(&app, peer, body, IMAGE_BYTES).await?;
+    let id = id(&asked)?.to_owned();
+    ImageId::parse(&id).map_err(Refused::bad)?;
+    let mut asked = given(asked, &base)?;
+    if !asked.contains_key("url") && !asked.contains_key("file") {
+        return Err(Refused::bad("url should not be empty"));
+    }
+    asked.retain(|_, value| !is_nothing(value));
+    let _turn = app.templates.turn().await;
+    let directory = app.directory();
+    if directory.images.contains_key(&id) {
+        return Err(Refused::taken(format!("cannot create image in database, entity already exists: {id}")));
+    }
+    let document = Value::Object(asked);
+    let text = text_of(&document);
+    let new = input::image(&text).map_err(Refused::bad)?;
+    must_be_there(&app, &new).await?;
+    if self::document(&new) != document {
+        return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
+    }
+    let path = kept::path(&app.images, &id);
+    kept::make(&path, &text).await?;
+    published(&app, &path, Some(&text), |directory| in_force(directory, &id, &document)).await?;
+    app.watch.note(format!("{peer} has made image {id}: {}", path.display()));
+    Ok(answer(StatusCode::CREATED, &app.directory(), &base, &new))
+}
+
+/// `POST /v1/image`: what is given is changed.
+pub async fn update(
+    State(app): State<Arc<App>>,
+    base: Base,
+    _: Operator,
+    peer: Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Answered {
+    let asked: Map<String, Value> = read(&app, peer, body, IMAGE_BYTES).await?;
+    let id = id(&asked)?.to_owned();
+    let mut asked = given(asked, &base)?;
+    let what = What { kind: KIND, id: &id };
+    let _turn = app.templates.turn().await;
+    let directory = app.directory();
+    let (path, before) = directory.images.get(&id).ok_or_else(|| what.unknown())?;
+    let old = document(before);
+    // One that was computed is answered, and may come back so: written down it would no longer be computed.
+    let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
+    if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
+        asked.remove("digest");
+    }
+    let new = with(&old, asked);
+    let wanted = input::image(&text_of(&new)).map_err(Refused::bad)?;
+    must_be_there(&app, &wanted).await?;
+    let text = unchanged(what, path, before, &headers, &new).await?;
+    if new == old {
+        return Ok(answer(StatusCode::OK, &directory, &base, before));
+    }
+    // What opens its registry stays as the file has it.
+    let is_right = |text: &str| {
+        input::image(text)
+            .is_ok_and(|read| document(&read) == document(&wanted) && read.pull_secrets == before.pull_secrets)
+    };
+    let edited = changed_text(path, &text, |text| edit::edit(text, &old, &new), text_of(&new), is_right)?;
+    if !kept::put(path, &text, &edited.text).await? {
+        return Err(what.changed(path, kept::read(path).await?.as_deref(), &new));
+    }
+    let new = document(&wanted);
+    published(&app, path, Some(&edited.text), |directory| in_force(directory, &id, &new)).await?;
+    app.watch.note(format!("{peer} has changed image {id}: {}", path.display()));
+    let mut response = answer(StatusCode::OK, &app.directory(), &base, &wanted);
+    tell_gone(&app, path, &edited.gone, &mut response);
+    Ok(response)
+}
+
+/// `DELETE /v1/image/{id}`. Its file among the images stays.
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    base: Base,
+    _: Operator,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Answered {
+    let what = What { kind: KIND, id: &id };
+    let _turn = app.templates.turn().await;
+    let directory = app.directory();
+    let (path, before) = directory.images.get(&id).ok_or_else(|| what.unknown())?;
+    let users = users::of_image(&app, &directory, &id).await?;
+    if !users.is_empty() {
+        return Err(Refused::unprocessable(format!("image {id} is in use by machines:[{}]", users.join(" "))));
+    }
+    let text = unchanged(what, path, before, &headers, &Value::Null).await?;
+    if !kept::remove(path, &text).await? {
+        return Err(what.changed(path, kept::read(path).await?.as_deref(), &Value::Null));
+    }
+    let is_gone = |directory: &Directory| directory.images.values().all(|(file, _)| file != path);
+    published(&app, path, None, is_gone).await?;
+    app.watch.note(format!("{peer} has deleted image {id}: {}", path.display()));
+    Ok(answer(StatusCode::OK, &directory, &base, before))
+}
+
+/// `GET /v1/image-states`.
+pub async fn states(State(app): State<Arc<App>>, _: Operator) -> Json<States> {
+    Json(app.directory().known.states.clone())
+}
+
+/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`. There need not be such an image yet.
+pub async fn set_state(
+    State(app): State<Arc<App>>,
+    method: Method,
+    Path((id, state)): Path<(String, String)>,
+    _: Operator,
+    peer: Peer,
+) -> Answered {
+    if id.is_empty() || id.len() > LONGEST_NAME || clean(&id) != id {
+        return Err(Refused::bad(format!("{:?} is no name of an image", clean(&id))));
+    }
+    let _turn = app.templates.turn().await;
+    let before = app.directory().known.states.clone();
+    let mut new = before.clone();
+    let names = match state.as_str() {
+        "hidden" => &mut new.hidden,
+        "blacklisted" => &mut new.blacklisted,
+        _ => return Err(Refused::new(StatusCode::NOT_FOUND, "there is no such call")),
+    };
+    let is_set = method == Method::PUT;
+    let _ = if is_set { names.insert(id.clone()) } else { names.remove(&id) };
+    if new == before {
+        return Ok(Json(new).into_response());
+    }
+    let path = app.dir.join(FILE);
+    let what = What { kind: "image states", id: &id };
+    let now = match kept::read(&path).await? {
+        None if before == States::default() => {
+            let text = edit::written(&json!(new), &STATES);
+            kept::make(&path, &text).await?;
+            text
+        }
+        Some(text) if States::read(&text).as_ref() == Ok(&before) => {
+            let says = |text: &str| States::read(text).as_ref() == Ok(&new);
+            let old = as_written(&text)?;
+            let edited = changed_text(
+                &path,
+                &text,
+                |text| edit::edit(text, &old, &in_its_order(&old, &new)),
+                edit::written(&json!(new), &STATES),
+                says,
+            )?;
+            if !kept::put(&path, &text, &edited.text).await? {
+                return Err(what.changed(&path, kept::read(&path).await?.as_deref(), &json!(new)));
+            }
+            edited.text
+        }
+        text => return Err(what.changed(&path, text.as_deref(), &json!(new))),
+    };
+    published(&app, &path, Some(&now), |directory| directory.known.states == new).await?;
+    let word = if is_set { "is" } else { "is no longer" };
+    app.watch.note(format!("image {id} {word} {state}, by the word of {peer}"));
+    Ok(Json(new).into_response())
+}
+
+fn id(asked: &Map<String, Value>) -> Answered<&str> {
+    let id = asked.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
+    id.ok_or_else(|| Refused::bad("id should not be empty"))
+}
+
+/// The fields of a request that say something.
+fn given(mut asked: Map<String, Value>, base: &Base) -> Answered<Map<String, Value>> {
+    asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
+    if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        let others = input::nearest(other, FIELDS.into_iter());
+        return Err(Refused::bad(format!("there is no field {other:?}{others}")));
+    }
+    // The place where this server serves the file is answered as the URL, and may come back so.
+    let served = asked.get("file").and_then(Value::as_str).map(|file| served(&base.calls, file));
+    if served.is_some() && asked.get("url").and_then(Value::as_str) == served.as_deref() {
+        asked.remove("url");
+    }
+    Ok(asked)
+}
+
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// What is given takes the place of what was; what is given empty is taken out.
+fn with(old: &Value, asked: Map<String, Value>) -> Value {
+    let mut new = old.as_object().cloned().unwrap_or_default();
+    for (one, other) in [("url", "file"), ("file", "url")] {
+        if asked.contains_key(one) && !asked.contains_key(other) {
+            new.remove(other);
+        }
+    }
+    new.extend(asked);
+    new.retain(|_, value| !is_nothing(value));
+    Value::Object(new)
+}
+
+/// What of an image its file says, without what opens its registry.
+fn document(image: &Image) -> Value {
+    let (url, file) = match &image.at {
+        Location::Url(url) => (Some(url), None),
+        Location::File(file) => (None, Some(file)),
+    };
+    let mut document = json!({"id": image.id, "name": image.name, "description": image.description, "url": url, "file": file,
+        "mirrors": image.mirrors, "digest": image.digest, "finish": image.finish});
+    if let Some(fields) = document.as_object_mut() {
+        fields.retain(|_, value| !is_nothing(value));
+    }
+    document
+}
+
+fn text_of(document: &Value) -> String {
+    edit::written(document, &FIELDS)
+}
+
+fn in_force(directory: &Directory, id: &str, says: &Value) -> bool {
+    directory.images.get(id).is_some_and(|(_, image)| document(image) == *says)
+}
+
+fn tag(image: &Image) -> String {
+    hex(document(image).to_string().as_bytes())
+}
+
+/// The text of an image's file, when it says what is in force and the caller knows that version.
+async fn unchanged(
+    what: What<'_>,
+    path: &File,
+    before: &Image,
+    headers: &HeaderMap,
+    yours: &Value,
+) -> Answered<String> {
+    let text = kept::read(path).await?;
+    let is_same = |text: &String| input::image(text).is_ok_and(|now| now == *before);
+    match text {
+        Some(text) if is_same(&text) && knows(headers, &tag(before)) => Ok(text),
+        text => {
+            // It may hold a password.
+            let shown = text.as_deref().filter(|text| !text.contains("pull_secret"));
+            Err(what.changed(path, shown, yours))
+        }
+    }
+}
+
+/// metal-api asks whether the URL answers; this server looks for the file that it is to serve.
+async fn must_be_there(app: &App, image: &Image) -> Answered<()> {
+    let Location::File(file) = &image.at else { return Ok(()) };
+    let path = app.images.join(file);
+    let is_there = tokio::fs::metadata(&path).await.and_then(|is| match is.is_file() {
+        true => Ok(()),
+        false => Err(std::io::Error::other("not a plain file")),
+    });
+    is_there.map_err(|error| {
+        Refused::bad(format!("image:{} is not accessible under:{} error:{error}", image.id, path.display()))
+    })
+}
+
+fn served(base: &str, file: &str) -> String {
+    format!("{base}/images/{}", percent_encoded(file))
+}
+
+fn shown(directory: &Directory, base: &str, image: &Image) -> Value {
+    let known = directory.known.images.get(&image.id).and_then(Option::as_ref);
+    let mut shown = document(image);
+    for name in ["name", "description"] {
+        if shown.get(name).is_none() {
+            shown[name] = json!("");
+        }
+    }
+    if let Location::File(file) = &image.at {
+        shown["url"] = json!(served(base, file));
+    }
+    if let Some(digest) = known.and_then(|known| known.digest.as_ref()) {
+        shown["digest"] = json!(digest);
+    }
+    let states = &directory.known.states;
+    shown["ready"] = json!(known.is_some());
+    shown["hidden"] = json!(states.is_hidden(&image.id));
+    shown["blacklisted"] = json!(states.is_blacklisted(&image.id));
+    shown
+}
+
+fn answer(status: StatusCode, directory: &Directory, base: &Base, image: &Image) -> Response {
+    tagged((status, Json(shown(directory, &base.calls, image))).into_response(), &tag(image))
+}
+
+fn as_written(text: &str) -> Answered<Value> {
+    input::written(text).map_err(Refused::failed)
+}
+
+/// Names that stay keep their places.
+fn in_its_order(old: &Value, new: &States) -> Value {
+    let mut states = json!({});
+    for (name, names) in [("hidden", &new.hidden), ("blacklisted", &new.blacklisted)] {
+        let before: Vec<&str> = old[name].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let stays = before.iter().copied().filter(|one| names.contains(*one));
+        let comes = names.iter().map(String::as_str).filter(|one| !before.contains(one));
+        let all: Vec<&str> = stays.chain(comes).collect();
+        if !all.is_empty() || old.get(name).is_some() {
+            states[name] = json!(all);
+        }
+    }
+    states
+}

@@ -1,0 +1,294 @@
+//! `/v1/machine`: machines as metal-api shows them, and the two calls that write an allocation into a machine's file or take it out.
+
+use super::answer::{Answered, Refused};
+use super::kept::{self, What, changed_text, note_gone, published};
+use crate::control::wire::Register;
+use crate::serve::App;
+use crate::serve::api::{self, read};
+use crate::serve::base::Base;
+use crate::serve::input::{self, Machine};
+use crate::serve::operator::Operator;
+use crate::serve::peers::Peer;
+use crate::serve::preview::{Preview, preview};
+use crate::serve::resolve::resolve;
+use crate::serve::state::Standing;
+use crate::yaml::edit;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde_json::{Map, Value, json};
+use std::path::Path as File;
+use std::sync::Arc;
+use uuid::Uuid;
+
+const KIND: &str = "machine";
+/// An allocation may have user data.
+const ALLOCATION_BYTES: usize = 1 << 20;
+const FIELDS: [&str; 9] =
+    ["id", "name", "macs", "size", "consoles", "ramdisk_network", "locked", "traits", "allocation"];
+/// What a search looks at.
+const SEARCHED: [&str; 12] = [
+    "id",
+    "name",
+    "sizeid",
+    "allocation_name",
+    "allocation_project",
+    "allocation_image_id",
+    "allocation_hostname",
+    "allocation_role",
+    "allocation_succeeded",
+    "hardware_memory",
+    "nics_mac_addresses",
+    "state_value",
+];
+/// What an allocation may ask for, and how the machine's file calls it.
+const ASKED: [(&str, &str); 9] = [
+    ("name", "name"),
+    ("projectid", "project"),
+    ("hostname", "hostname"),
+    ("imageid", "image"),
+    ("filesystemlayoutid", "filesystemlayout"),
+    ("ssh_pub_keys", "ssh_pub_keys"),
+    ("user_data", "user_data"),
+    ("dns_servers", "dns_servers"),
+    ("ntp_servers", "ntp_servers"),
+];
+/// These choose the machine. There is one partition.
+const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
+
+/// `GET /v1/machine`: those with a file, by id.
+pub async fn list(State(app): State<Arc<App>>, base: Base, _: Operator) -> Answered<Json<Vec<Value>>> {
+    Ok(Json(all(&app, &base).await?))
+}
+
+/// `POST /v1/machine/find`.
+pub async fn find(
+    State(app): State<Arc<App>>,
+    base: Base,
+    _: Operator,
+    peer: Peer,
+    body: Body,
+) -> Answered<Json<Vec<Value>>> {
+    let mut asked: Map<String, Value> = read(&app, peer, body, api::EVENT_BYTES).await?;
+    asked.retain(|_, value| !value.is_null());
+    if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
+        return Err(Refused::bad(format!(
+            "machines are not searched by {other:?}{}",
+            input::nearest(other, SEARCHED.into_iter())
+        )));
+    }
+    let mut all = all(&app, &base).await?;
+    all.retain(|machine| asked.iter().all(|(name, value)| is_so(machine, name, value)));
+    Ok(Json(all))
+}
+
+fn is_so(machine: &Value, name: &str, wanted: &Value) -> bool {
+    let place = match name {
+        "nics_mac_addresses" => {
+            let nics = machine["hardware"]["nics"].as_array().into_iter().flatten();
+            let macs: Vec<&Value> = nics.map(|nic| &nic["mac"]).collect();
+            return wanted.as_array().into_iter().flatten().all(|mac| macs.contains(&mac));
+        }
+        "id" => return wanted.as_str().is_some_and(|id| machine["id"] == id.to_lowercase()),
+        "name" => "/name",
+        "sizeid" => "/size/id",
+        "allocation_name" => "/allocation/name",
+        "allocation_project" => "/allocation/project",
+        "allocation_image_id" => "/allocation/image/id",
+        "allocation_hostname" => "/allocation/hostname",
+        "allocation_role" => "/allocation/role",
+        "allocation_succeeded" => "/allocation/succeeded",
+        "hardware_memory" => "/hardware/memory",
+        _ => "/state/value",
+    };
+    machine.pointer(place).is_some_and(|found| found == wanted)
+}
+
+/// `POST /v1/machine/allocate`: a machine gets an allocation, in its file.
+pub async fn allocate(
+    State(app): State<Arc<App>>,
+    base: Base,
+    _: Operator,
+    peer: Peer,
+    body: Body,
+) -> Answered<Json<Value>> {
+    let mut asked: Map<String, Value> = read(&app, peer, body, ALLOCATION_BYTES).await?;
+    asked.retain(|_, value| {
+        !value.is_null() && value.as_str() != Some("") && value.as_array().is_none_or(|all| !all.is_empty())
+    });
+    let takes = |name: &str| CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
+    if let Some(other) = asked.keys().find(|name| !takes(name)) {
+        return Err(Refused::bad(format!(
+            "{other:?} cannot be asked of this server: write it into the machine's file"
+        )));
+    }
+    let _turn = app.templates.turn().await;
+    let id = choose(&app, &asked).await?;
+    let uuid = Uuid::new_v4().to_string();
+    let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
+    for (name, ours) in ASKED {
+        allocation.extend(asked.get(name).map(|value| (ours.to_owned(), value.clone())));
+    }
+    let change = |document: &mut Map<String, Value>| {
+        drop(document.insert("allocation".to_owned(), Value::Object(allocation.clone())))
+    };
+    let is_free = |machine: &Machine| machine.allocation.is_none();
+    let has_it = |machine: &Machine| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
+    rewrite(&app, &id, is_free, change, has_it).await?;
+    app.watch.note(format!("{}: {peer} has given it allocation {uuid}", app.directory().name(&id)));
+    Ok(Json(one(&app, &id, &base).await?))
+}
+
+/// `DELETE /v1/machine/{id}/free`: the allocation goes out of the file. The machine gets the ramdisk at its next boot over PXE, and
+/// waits there; its disks stay as they are.
+pub async fn free(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    base: Base,
+    _: Operator,
+    peer: Peer,
+) -> Answered<Json<Value>> {
+    let id = id.to_lowercase();
+    let _turn = app.templates.turn().await;
+    let directory = app.directory();
+    let machine = directory.machine(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
+    if let Some(reason) = &machine.locked {
+        return Err(Refused::unprocessable(format!("machine is locked: {reason}")));
+    }
+    let Some(allocation) = &machine.allocation else { return Ok(Json(one(&app, &id, &base).await?)) };
+    let standing = app.state.standing(&id, &allocation.id).await?;
+    let is_begun = standing.order.as_ref().is_some_and(|order| order.begun && !order.given_up)
+        || (!standing.is_installed() && standing.first.as_ref().is_some_and(|first| !first.heard));
+    if is_begun {
+        return Err(Refused::taken(format!(
+            "an installation of machine {id} has passed its point of no return: wait for its end"
+        )));
+    }
+    let own = allocation.id.to_string();
+    let has_it = |machine: &Machine| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
+    let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
+    rewrite(&app, &id, has_it, change, |machine| machine.allocation.is_none()).await?;
+    app.watch.note(format!(
+        "{}: {peer} has taken allocation {own} from it; its disks stay as they are",
+        directory.name(&id)
+    ));
+    Ok(Json(one(&app, &id, &base).await?))
+}
+
+/// The machine that is named, or one of that size that has registered and has no allocation.
+async fn choose(app: &App, asked: &Map<String, Value>) -> Answered<String> {
+    let directory = app.directory();
+    let text = |name: &str| asked.get(name).and_then(Value::as_str);
+    if let Some(uuid) = text("uuid") {
+        let id = uuid.to_lowercase();
+        let machine = directory.machine(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
+        return match (&machine.locked, &machine.allocation, text("sizeid")) {
+            (Some(reason), ..) => Err(Refused::unprocessable(format!("machine is locked: {reason}"))),
+            (_, Some(_), _) => Err(Refused::unprocessable("machine is already allocated")),
+            (_, _, Some(size)) if machine.size.as_deref() != Some(size) => {
+                Err(Refused::unprocessable(format!("machine {id:?} does not have the requested size: {size}")))
+            }
+            _ => Ok(id),
+        };
+    }
+    let none = || Refused::unprocessable("when no machine id is given, a size id must be specified");
+    let size = text("sizeid").ok_or_else(none)?;
+    let is_free = |machine: &&Machine| {
+        machine.size.as_deref() == Some(size) && machine.allocation.is_none() && machine.locked.is_none()
+    };
+    let mut free: Vec<&str> = directory.machines().filter(is_free).map(|machine| machine.id.as_str()).collect();
+    free.sort_unstable();
+    for id in free {
+        if app.state.registered(id).await?.is_some() {
+            return Ok(id.to_owned());
+        }
+    }
+    Err(Refused::unprocessable("no machine available"))
+}
+
+/// Changes the machine's file, which must be as it was, so that the machine becomes what it should.
+async fn rewrite(
+    app: &App,
+    id: &str,
+    was: impl Fn(&Machine) -> bool,
+    change: impl Fn(&mut Map<String, Value>),
+    becomes: impl Fn(&Machine) -> bool,
+) -> Answered<()> {
+    let what = What { kind: KIND, id };
+    let directory = app.directory();
+    let path: &File = directory.machine_files.get(id).ok_or_else(|| what.unknown())?;
+    // A machine's file holds secrets: a conflict does not show it.
+    let changed = || what.changed(path, None, &Value::Null);
+    let text = kept::read(path).await?.ok_or_else(changed)?;
+    let before = input::machine(&text).ok().filter(|machine| machine.id == id && was(machine));
+    before.ok_or_else(changed)?;
+    let old = input::written(&text).map_err(Refused::failed)?;
+    let mut new = old.clone();
+    new.as_object_mut().into_iter().for_each(change);
+    let wanted = input::machine(&edit::written(&new, &FIELDS)).map_err(Refused::bad)?;
+    resolve(&wanted, &Standing::default(), &directory.known).map_err(Refused::unprocessable)?;
+    let edited = changed_text(
+        path,
+        &text,
+        |text| edit::edit(text, &old, &new),
+        edit::written(&new, &FIELDS),
+        |text| input::written(text).as_ref() == Ok(&new) && input::machine(text).is_ok(),
+    )?;
+    if !kept::put(path, &text, &edited.text).await? {
+        return Err(changed());
+    }
+    published(app, path, Some(&edited.text), |directory| directory.machine(id).is_some_and(&becomes)).await?;
+    note_gone(app, path, &edited.gone);
+    Ok(())
+}
+
+async fn all(app: &Arc<App>, base: &Base) -> Answered<Vec<Value>> {
+    let directory = app.directory();
+    let mut ids: Vec<&str> = directory.machines().map(|machine| machine.id.as_str()).collect();
+    ids.sort_unstable();
+    let mut all = Vec::new();
+    for id in ids {
+        all.push(one(app, id, base).await?);
+    }
+    Ok(all)
+}
+
+/// A machine with a file, or one that has registered.
+async fn one(app: &Arc<App>, id: &str, base: &Base) -> Answered<Value> {
+    let base = Base { calls: base.calls.clone(), files: base.files.clone() };
+    let shown = preview(State(app.clone()), Path(id.to_owned()), base, Operator).await;
+    let Json(Preview { machine, withheld, .. }) = shown.map_err(|error| match error.parts() {
+        (StatusCode::NOT_FOUND, _) => Refused::unknown(KIND, id),
+        (status, message) => Refused::new(status, message),
+    })?;
+    let directory = app.directory();
+    let described = directory.machine(id);
+    let allocation = machine.allocation.map(|allocation| json!(allocation)).or_else(|| {
+        let mut told = described?.allocation.as_ref()?.told();
+        told.user_data.clear();
+        told.console_password.clear();
+        told.vpn = Value::Null;
+        Some(json!(told))
+    });
+    let locked = described.and_then(|machine| machine.locked.clone());
+    let registered = app.state.registered(id).await?;
+    let registered: Option<Register> =
+        registered.and_then(|registered| serde_json::from_str(&registered.document).ok());
+    let (last_seen, last_event) = app.state.last_event(id).await?.unzip();
+    let event: Option<Value> = last_event.and_then(|event| serde_json::from_str(&event).ok());
+    let log: Vec<Value> = event
+        .iter()
+        .map(|event| json!({"time": last_seen, "event": event["event"], "message": event["message"]}))
+        .collect();
+    Ok(json!({
+        "id": id, "name": machine.name, "description": "", "tags": [],
+        "size": machine.size,
+        "hardware": registered.as_ref().map(|register| json!(register.hardware)),
+        "bios": registered.as_ref().map(|register| json!(register.bios)),
+        "allocation": allocation,
+        "withheld": withheld,
+        "state": {"value": if locked.is_some() { "LOCKED" } else { "" }, "description": locked.unwrap_or_default()},
+        "events": {"log": log, "last_event_time": last_seen},
+    }))
+}
