@@ -367,3 +367,22 @@ fn an_old_image_gives_way_as_a_whole() {
     let names: Vec<_> = look(directory.path(), false).into_keys().map(|path| path.display().to_string()).collect();
     assert_eq!(names, ["", "disk", "image", "image.manifest", "image.sha256"]);
 }
+
+/// Serves what lies in a directory.
+fn serve(directory: &Path) -> Server {
+    let directory = directory.to_owned();
+    Server::start(Vec::new(), move |request| match fs::read(directory.join(&request.path[1..])) {
+        Ok(body) => Act { body: Some(body), ..Act::default() },
+        Err(_) => Act::status(404),
+    })
+}
+
+fn burn(server: &Server, keys: &str, root: &Path) -> Result<Option<String>> {
+    let key = fs::read_to_string(Path::new(KEYS).join(keys)).unwrap().lines().nth(1).unwrap().to_owned();
+    let keys = Keys::read(&[key], Path::new("/no/such/directory"))?;
+    let reached = image::reach(&image::Source { url: server.url("image.tar.zst"), keys, ..image::Source::default() })?;
+    assert!(reached.parts[0].manifest.is_some());
+    let signed_by = reached.signed_by.clone();
+    Incoming::start(reached, crate::image::Plain::Tar)?.burn(root, &Beneath::default(), &|_| ())?;
+    Ok(signed_by)
+}

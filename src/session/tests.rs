@@ -26,6 +26,8 @@ use std::sync::atomic::Ordering;
 mod raw;
 mod told;
 
+use raw::{installed, root_on};
+
 struct Bench {
     control: Arc<FakeControl>,
     reporter: Arc<Reporter>,

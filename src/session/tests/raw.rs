@@ -3,7 +3,7 @@
 use super::*;
 
 /// A whole disk with an ext4 that has these files.
-fn installed(files: &[(&str, &str)]) -> LoopDevice {
+pub(super) fn installed(files: &[(&str, &str)]) -> LoopDevice {
     let disk = LoopDevice::new(16 << 20, 512);
     crate::command::Command::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -16,7 +16,7 @@ fn installed(files: &[(&str, &str)]) -> LoopDevice {
     disk
 }
 
-fn root_on(disk: &LoopDevice, options: &[&str]) -> MountFilesystem {
+pub(super) fn root_on(disk: &LoopDevice, options: &[&str]) -> MountFilesystem {
     let options = options.iter().map(|option| (*option).to_owned()).collect();
     MountFilesystem { device: disk.path().clone(), path: "/".into(), format: Format::Ext4, options, others: vec![] }
 }

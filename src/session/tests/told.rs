@@ -90,7 +90,7 @@ fn what_a_create_needs_is_looked_for_before_anything_is_written() {
     let needs = "create of raw needs what this ramdisk does not have: no-such-program, /no/such/shell";
     assert!(error.to_string().ends_with(needs), "{error}");
     // Nobody has signed what it makes.
-    let key = include_str!("../../testdata/trust/one.pub").parse().unwrap();
+    let key = include_str!("../../../testdata/trust/one.pub").parse().unwrap();
     session.trust.keys = image::Keys(vec![key]);
     let error = session.of_run(&find(&[])).unwrap_err();
     assert!(error.is_refusal() && error.to_string().contains("nobody signs what create of raw makes"), "{error}");
