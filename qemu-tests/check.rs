@@ -26,6 +26,8 @@ pub struct Seen {
     /// The installed system after the boot over the network, and after the one from disk.
     pub over_network: Option<Facts>,
     pub from_disk: Option<Facts>,
+    /// The console of that one.
+    pub disk_console: String,
     /// The same with a disk pulled, by its name.
     pub without: Vec<(String, Facts)>,
     pub inspect: Option<Facts>,
@@ -57,6 +59,11 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
     for text in &expect.console_contains {
         if !shows(&seen.console, text) {
             failures.push(format!("the console does not show {text:?}"));
+        }
+    }
+    for text in &expect.disk_console_contains {
+        if !shows(&seen.disk_console, text) {
+            failures.push(format!("the console of the boot from disk does not show {text:?}"));
         }
     }
     for text in &expect.console_lacks {

@@ -21,6 +21,9 @@ pub struct Expect {
     pub console_contains: Vec<String>,
     #[serde(default)]
     pub console_lacks: Vec<String>,
+    /// On the console of the boot from disk.
+    #[serde(default)]
+    pub disk_console_contains: Vec<String>,
     /// Lines `METHOD PATH RANGE` as the server's network card would see them.
     #[serde(default)]
     pub requests: Vec<String>,
@@ -116,6 +119,7 @@ impl Expect {
                 no_trace_of: BTreeMap::new(),
                 erased: vec![],
                 boots_without: vec![],
+                disk_console_contains: vec![],
                 tiny: Tiny::default(),
                 inspect: Inspect::default(),
                 ..whole

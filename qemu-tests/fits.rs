@@ -69,6 +69,9 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
             "over tls: the installed system does not know the authority, and registries here have no TLS".to_owned()
         );
     }
+    if machine.vlan.is_some() && run.boot != BootFrom::Direct {
+        return Err("neither iPXE nor an installed system knows of the vlan: boot direct".to_owned());
+    }
     if run.fleet.is_some() && (machine.tls || run.boot != BootFrom::Direct || run.reinstall.is_some()) {
         return Err(
             "a machine without a control plane boots direct, not over tls, and nobody presses a button".to_owned()
@@ -160,6 +163,7 @@ pub fn self_test() {
         ("expect: {}\nevents: [{at: {request: 'POST */report'}, do: power_cut, after: 1}]\n", "no `after`"),
         (&format!("{event}cancel}}\n"), "taken back when a request"),
         ("expect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel, answer: lost}]\n", "is not lost"),
+        ("vlan: 42\nexpect: {}\n", "knows of the vlan"),
         ("tls: true\nimage: {layers: [{a: b}]}\nexpect: {}\n", "have no TLS"),
         ("tls: true\nruns:\n- expect: {}\n- {reinstall: true, boot: kexec, expect: {}}\n", "know the authority"),
         ("tls: true\nexpect: {}\nevents: [{at: {request: 'POST */register'}, do: cancel}]\n", "not over tls"),

@@ -6,6 +6,7 @@ use crate::monitor::Monitor;
 use crate::plugs::{self, add_disks};
 use crate::scenario::{Disk, Firmware, Machine};
 use crate::times;
+use crate::trunk;
 use crate::witness::Witness;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -149,15 +150,15 @@ impl Vm {
         let witness = Witness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
         match boot {
-            Boot::Network(tftp) => add_nics(&mut command, chassis, Some(tftp)),
+            Boot::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
             Boot::DiskThen(script) => {
-                add_nics(&mut command, chassis, None);
+                add_nics(&mut command, chassis, None)?;
                 command.arg("-fw_cfg").arg(format!("name=opt/drophammer,file={}", script.display()));
             }
             Boot::Disk | Boot::DiskWithout(_) => drop(command.args(["-nic", "none"])),
             Boot::Direct { kernel, initrd, cmdline, network, .. } => {
                 match network {
-                    true => add_nics(&mut command, chassis, None),
+                    true => add_nics(&mut command, chassis, None)?,
                     false => drop(command.args(["-nic", "none"])),
                 }
                 command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
@@ -355,11 +356,14 @@ fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
 }
 
 /// With a folder for TFTP the machine boots from the first card.
-fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) {
+fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Result<()> {
     for (index, model) in chassis.machine.nics.iter().enumerate() {
         // The stock option ROMs are iPXE, so the boot file is the script itself.
         let boot = tftp.map(|tftp| format!(",tftp={},bootfile=start.ipxe", tftp.display())).unwrap_or_default();
-        command.arg("-netdev").arg(format!("user,id=net{index}{boot}"));
+        match chassis.machine.vlan.filter(|_| index == 0) {
+            Some(vlan) => trunk::add(command, "net0", vlan)?,
+            None => drop(command.arg("-netdev").arg(format!("user,id=net{index}{boot}"))),
+        }
         let known = (index == 0).then_some(&chassis.mac);
         let mac = chassis.shown_macs.get(index).or(known);
         let mut identity = mac.map(|mac| format!(",mac={mac}")).unwrap_or_default();
@@ -371,6 +375,7 @@ fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) {
         }
         command.arg("-device").arg(format!("{model},id=nic{index},netdev=net{index}{identity}"));
     }
+    Ok(())
 }
 
 /// Which disk is plugged in where, and which is not plugged in.
@@ -421,7 +426,7 @@ pub fn self_test() {
         let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
         (chassis.mac, chassis.shown_macs) = ("m0".to_owned(), shown.iter().map(|mac| (*mac).to_owned()).collect());
         let mut command = Command::new("qemu");
-        add_nics(&mut command, &chassis, None);
+        add_nics(&mut command, &chassis, None).expect("cards");
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
     let known = cards(&[]);

@@ -46,6 +46,7 @@ mod survivors;
 mod switch_on;
 mod times;
 mod tls;
+mod trunk;
 mod witness;
 mod witness_judge;
 mod witness_log;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Trial::test("harness::server", || quiet(server::self_test)),
         Trial::test("harness::times", || quiet(times::self_test)),
         Trial::test("harness::tls", || quiet(tls::self_test)),
+        Trial::test("harness::trunk", || quiet(trunk::self_test)),
         Trial::test("harness::reader", || quiet(reader::self_test)),
         Trial::test("harness::fits", || quiet(fits::self_test)),
         Trial::test("harness::fleet", || quiet(fleet::self_test)),

@@ -188,11 +188,12 @@ impl Stage<'_> {
             }
         }
         if expect.outcome.comes_up() && expect.outcome != Outcome::Local {
-            seen.from_disk = Some(self.disk_boot("disk", &Boot::Disk)?);
+            let (facts, console) = self.disk_boot("disk", &Boot::Disk)?;
+            (seen.from_disk, seen.disk_console) = (Some(facts), console);
         }
         for name in &expect.boots_without {
             let facts = self.disk_boot(&format!("without-{name}"), &Boot::DiskWithout(name));
-            seen.without.push((name.clone(), facts.context(format!("without {name}"))?));
+            seen.without.push((name.clone(), facts.context(format!("without {name}"))?.0));
         }
         if expect.nothing_bootable {
             self.nothing_boots()?;

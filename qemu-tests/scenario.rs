@@ -37,6 +37,8 @@ pub struct Machine {
     /// QEMU models; the machine boots from the first.
     #[serde(default = "default_nics")]
     pub nics: Vec<String>,
+    /// The first card's port of the switch lets this VLAN through, with its tag, and nothing else.
+    pub vlan: Option<u16>,
     #[serde(default)]
     pub kernel_arguments: String,
     /// Machine and server speak TLS, except for what firmware loads.
@@ -47,7 +49,7 @@ pub struct Machine {
 }
 
 /// Fields of [`Machine`]; every other field on top belongs to the runs.
-pub const MACHINE_FIELDS: [&str; 11] = [
+pub const MACHINE_FIELDS: [&str; 12] = [
     "about",
     "firmware",
     "memory_mib",
@@ -56,6 +58,7 @@ pub const MACHINE_FIELDS: [&str; 11] = [
     "full",
     "disks",
     "nics",
+    "vlan",
     "kernel_arguments",
     "tls",
     "prepare",

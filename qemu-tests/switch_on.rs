@@ -101,15 +101,15 @@ impl Stage<'_> {
         Vm::start(self.chassis, label, &boot)
     }
 
-    /// After a power cut, without any network card: the installed system must come up by itself.
+    /// After a power cut, without any network card: the installed system must come up by itself. What it tells, and the console.
     ///
     /// # Errors
     /// It does not.
-    pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<Facts> {
+    pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
             if let Some(facts) = vm.facts(self.run.image.system.name()) {
-                return Ok(facts);
+                return Ok((facts, vm.console()));
             }
             vm.check_alive().context("boot from disk")?;
             std::thread::sleep(POLL);
