@@ -48,11 +48,13 @@ pub fn text(asked: &Asked) -> String {
          dhcp-match=set:uefi,option:client-arch,7\n\
          dhcp-match=set:uefi,option:client-arch,9\n\
          dhcp-match=set:http,option:client-arch,16\n\
-         dhcp-boot=tag:ipxe,{script}\n\
-         dhcp-boot=tag:!ipxe,tag:http,{ipxe}\n",
+         dhcp-boot=tag:ipxe,{script},,{server}\n\
+         dhcp-boot=tag:!ipxe,tag:http,{ipxe},,{server}\n",
         card.name,
         asked.leases.display(),
         asked.tftp.display(),
+        // iPXE takes no file from a proxy that names no server, and a proxy names none by itself.
+        server = card.address,
     );
     let more = match asked.range {
         Some(range) => with_addresses(range, card, asked.forwards),
@@ -106,8 +108,8 @@ mod tests {
             "dhcp-range=10.0.0.0,proxy,255.255.255.0",
             "pxe-service=tag:!ipxe,x86PC,\"iPXE\",undionly.kpxe",
             "pxe-service=tag:!ipxe,X86-64_EFI,\"iPXE\",ipxe.efi",
-            "dhcp-boot=tag:ipxe,http://10.0.0.1:8080/start.ipxe",
-            "dhcp-boot=tag:!ipxe,tag:http,http://10.0.0.1:8080/ipxe/ipxe.efi",
+            "dhcp-boot=tag:ipxe,http://10.0.0.1:8080/start.ipxe,,10.0.0.1",
+            "dhcp-boot=tag:!ipxe,tag:http,http://10.0.0.1:8080/ipxe/ipxe.efi,,10.0.0.1",
         ] {
             assert!(told.lines().any(|one| one == line), "{line}\n{told}");
         }

@@ -13,6 +13,7 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS allocations (
         machine TEXT NOT NULL, id TEXT NOT NULL, created TEXT NOT NULL, succeeded INTEGER NOT NULL DEFAULT 0,
         report TEXT, PRIMARY KEY (machine, id)) STRICT;
+    CREATE INDEX IF NOT EXISTS allocations_by_id ON allocations (id);
     CREATE TABLE IF NOT EXISTS layouts (
         machine TEXT NOT NULL, allocation TEXT NOT NULL, layout TEXT NOT NULL, PRIMARY KEY (machine, allocation)) STRICT;
     CREATE TABLE IF NOT EXISTS orders (

@@ -211,6 +211,8 @@ impl State {
     }
 }
 
+const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
+
 /// Reads the standing as of one moment: the caller holds the connection.
 pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<Standing> {
     let key = [machine, allocation];
@@ -239,8 +241,7 @@ pub fn read(connection: &Connection, machine: &str, allocation: &str) -> rusqlit
     });
     let mut standing = standing.optional()?.unwrap_or_default();
     if !standing.succeeded {
-        let select = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
-        standing.elsewhere = connection.query_row(select, key, |row| row.get(0)).optional()?;
+        standing.elsewhere = connection.query_row(ELSEWHERE, key, |row| row.get(0)).optional()?;
     }
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
@@ -273,4 +274,20 @@ fn parsed<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Opt
     let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
     let value = serde_json::from_str(&text);
     value.map(Some).map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::state::schema;
+
+    /// Of a rack of ten thousand it is asked ten thousand times.
+    #[test]
+    fn no_allocation_is_looked_for_in_the_whole_table() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        schema::bring_up_to_date(&mut connection).unwrap();
+        let explain = format!("EXPLAIN QUERY PLAN {ELSEWHERE}");
+        let how: String = connection.query_row(&explain, ["m", "a"], |row| row.get(3)).unwrap();
+        assert_eq!(how, "SEARCH allocations USING INDEX allocations_by_id (id=?)");
+    }
 }

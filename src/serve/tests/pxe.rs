@@ -277,8 +277,11 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         let http = client.discover(UEFI_HTTP);
         assert_eq!((http.class(), &*http.file), ("HTTPClient", &*format!("http://{SERVER}:{HTTP}/ipxe/ipxe.efi")));
         for ipxe in [IPXE_BIOS, IPXE_UEFI] {
-            let ipxe = client.discover(ipxe);
-            assert_eq!((ipxe.address, ipxe.class(), &*ipxe.file), (Ipv4Addr::UNSPECIFIED, "PXEClient", &*script));
+            for answer in [client.discover(ipxe), client.boot_server(ipxe)] {
+                assert_eq!((answer.class(), &*answer.file), ("PXEClient", &*script));
+                // iPXE takes no file from a proxy that names no server.
+                assert_eq!((answer.address, answer.next_server), (Ipv4Addr::UNSPECIFIED, SERVER));
+            }
         }
 
         assert_eq!(client.tftp("undionly.kpxe"), "for BIOS ".repeat(100).as_bytes()[..512]);
@@ -340,7 +343,7 @@ fn root_with_a_range_machines_get_addresses_too() {
             (IPXE_UEFI, format!("{base}/start.ipxe"), ""),
         ] {
             let given = client.lease(firmware);
-            assert_eq!((&given.file, given.class()), (&file, class), "{given:?}");
+            assert_eq!((&given.file, given.class(), given.next_server), (&file, class, SERVER), "{given:?}");
             assert_eq!(given.options[&1], [255, 255, 255, 0]);
             assert!(!given.options.contains_key(&3), "this host takes no packets on: {given:?}");
             addresses.insert(given.address);

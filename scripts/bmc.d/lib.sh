@@ -1,0 +1,42 @@
+# What scripts/bmc and scripts/demo-lan share: management controllers that others have written. Sourced after scripts/lib.sh.
+
+sushy_version=2.2.0
+
+# need_sushy: sushy-tools from PyPI, in $venv.
+need_sushy() {
+	venv=${CARGO_TARGET_DIR:-target}/bmc/venv
+	mkdir -p "${venv%/*}"
+	venv=$(realpath "${venv%/*}")/venv
+	! "$venv/bin/python" -c "import sushy_tools" 2>/dev/null || return 0
+	need python3 python3-venv
+	say "installing from PyPI into $venv: sushy-tools $sushy_version"
+	python3 -m venv "$venv"
+	"$venv/bin/pip" install --quiet "sushy-tools==$sushy_version"
+}
+
+# sushy_operator FILE: it takes the user operator with the password hunter2.
+sushy_operator() {
+	"$venv/bin/python" -c 'import bcrypt; print("operator:" + bcrypt.hashpw(b"hunter2", bcrypt.gensalt(4)).decode())' >"$1"
+}
+
+# ipmi_controller FOLDER PORT CHASSIS: the two files of ipmi_sim, for operator with hunter2. CHASSIS is what it runs.
+ipmi_controller() {
+	mkdir -p "$1/state"
+	cat >"$1/lan.conf" <<-END
+		name "drophammer"
+		set_working_mc 0x20
+		  startlan 1
+		    addr 127.0.0.1 $2
+		    priv_limit admin
+		    allowed_auths_admin none md2 md5 straight
+		    guid a123456789abcdefa123456789abcdef
+		  endlan
+		  chassis_control "$3 0x20"
+		  user 2 true "operator" "hunter2" admin 10 none md2 md5 straight
+	END
+	cat >"$1/commands" <<-END
+		mc_setbmc 0x20
+		mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr
+		mc_enable 0x20
+	END
+}
