@@ -4,17 +4,19 @@
 //! that nothing half-written can boot.
 
 mod ending;
+mod pool;
 
 use crate::allocation::{Allocation, Machine, Order};
 use crate::assigned::{correct_begun, request, unbelieved};
-use crate::control::{Control, FileControl, HttpControl};
+use crate::control::{Control, FileControl, HttpControl, MetalControl};
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::EventName;
 use crate::image::{self, Keys, Minimum};
 use crate::inventory::Inventory;
+use crate::inventory::lldp::Heard;
 pub use crate::ironic::Next;
 use crate::plan::{self, Plan, StageName};
-use crate::ready::{self, remembered};
+use crate::ready::{self, marked, remembered};
 use crate::report::Reporter;
 use crate::session::{self, Session, Trust};
 use crate::settings::{InCharge, Settings};
@@ -22,6 +24,7 @@ use crate::survey::{self, Depth};
 use crate::text::{CONSOLE_COLUMNS, folded};
 use crate::{ironic, problem};
 use ending::Failure;
+pub(crate) use pool::with_leaves;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,10 +56,10 @@ pub fn run() -> Result<Next> {
     let machine = machine_id(&settings, &inventory)?;
     let control = asked(&settings, &machine, &inventory)?;
     let reporter = Arc::new(Reporter::new(control.clone()));
-    let agent = Agent { settings, machine, reporter, control };
+    let mut agent = Agent { settings, machine, reporter, control, leaves: Vec::new() };
     agent.reporter.phase(EventName::Preparing, concat!("drophammer ", env!("CARGO_PKG_VERSION")));
 
-    let failure = match agent.prepare(&inventory) {
+    let failure = match agent.prepare(inventory) {
         Ok(ready) => agent.install(ready),
         Err(failure) => *failure,
     };
@@ -71,6 +74,7 @@ fn asked(settings: &Settings, machine: &str, inventory: &Inventory) -> Result<Ar
             let keys = Keys::read(&settings.keys, Path::new(image::KEY_DIRECTORY))?;
             Ok(Arc::new(FileControl::new(file, report.as_deref(), keys, machine, inventory)?))
         }
+        InCharge::MetalStack { pixie } => Ok(Arc::new(MetalControl::new(pixie, machine)?)),
         InCharge::Conductor(_) => Err(Error::new(Phase::Settings, "a conductor asks the agent, and is not asked")),
     }
 }
@@ -87,6 +91,8 @@ struct Agent {
     machine: String,
     control: Arc<dyn Control>,
     reporter: Arc<Reporter>,
+    /// What the network cards have heard, where the control plane wants to know it.
+    leaves: Vec<Heard>,
 }
 
 /// Everything that is known before the first stage runs.
@@ -98,11 +104,18 @@ struct Ready {
 }
 
 impl Agent {
-    /// Registers, waits for the allocation, fetches it and makes the plan. No disk is written.
-    fn prepare(&self, inventory: &Inventory) -> Result<Ready, Box<Failure>> {
+    /// Registers, waits for the allocation, fetches it and makes the plan. No disk is written, but those of a pool that nobody has.
+    fn prepare(&mut self, inventory: Inventory) -> Result<Ready, Box<Failure>> {
         let at = |step: &'static str| move |error| Box::new(Failure::before_the_plan(step, error));
+        let control = self.control.clone();
+        if control.pool().is_some() {
+            self.leaves = self.listen(&inventory).map_err(at("control.register"))?;
+        }
         self.reporter.phase(EventName::Registering, &self.machine);
-        self.control.register(inventory).map_err(at("control.register"))?;
+        self.control.register(&with_leaves(inventory, &self.leaves)).map_err(at("control.register"))?;
+        if let Some(pool) = control.pool() {
+            self.make_empty(pool)?;
+        }
         self.reporter.phase(EventName::Waiting, "for an allocation");
         let waiting = Instant::now();
         let (machine, mut allocation) = self.await_allocation().map_err(|error| {
@@ -153,7 +166,9 @@ impl Agent {
             tracing::info!("layout: {note}");
         }
         ready::late_disks(&parsed.layout).map_err(failure)?;
-        let inventory = ready::assembled_inventory().map_err(failure)?;
+        let mut inventory = with_leaves(ready::assembled_inventory().map_err(failure)?, &self.leaves);
+        let adopted = marked::adopt(&self.machine, allocation, &mut inventory);
+        adopted.iter().for_each(|said| println!("{said}"));
         if !self.control.remembers() {
             let said = remembered::by_disks(&self.machine, allocation, &inventory).map_err(failure)?;
             said.iter().for_each(|said| println!("{said}"));

@@ -92,6 +92,9 @@ pub struct Allocation {
     /// Install the image anew, and keep the disks that the layout keeps.
     #[serde(default)]
     pub reinstall: bool,
+    /// An installation that keeps the disks which the layout keeps, where they carry what this machine had before. No wire has it.
+    #[serde(skip)]
+    pub keeps: bool,
     /// The order behind `reinstall`. The field is drophammer's own, as is `installed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,

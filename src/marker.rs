@@ -14,6 +14,9 @@ pub struct Marker {
     pub machine: String,
     /// Id of the allocation.
     pub allocation: String,
+    /// Whose it was, where the control plane said so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub project: String,
     /// Id of the order that a reinstall carried out; empty for the first installation.
     #[serde(default, with = "crate::empty")]
     #[cfg_attr(feature = "desk", schemars(with = "String"))]

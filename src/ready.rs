@@ -1,5 +1,6 @@
 //! What comes before a plan on a machine: the tools are there, its disks have appeared, and all that is on them was assembled and read.
 
+pub mod marked;
 pub mod remembered;
 mod still;
 

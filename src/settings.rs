@@ -36,6 +36,8 @@ pub enum InCharge {
         /// `drophammer.report=`: a URL that the report is put to.
         report: Option<String>,
     },
+    /// `PIXIE_API_URL=`: metal-stack. Its pixie has all the rest.
+    MetalStack { pixie: String },
     /// `ipa-api-url=` or `ipa-inspection-callback-url=`: Ironic asks.
     Conductor(Box<Conductor>),
 }
@@ -81,11 +83,7 @@ fn in_charge(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<InCharge> 
     match &named[..] {
         [("drophammer.url=", url)] => server(url, token, report),
         [("drophammer.file=", file)] => of_file(file, report),
-        [("PIXIE_API_URL=", _)] => Err(bad(
-            "PIXIE_API_URL= is not understood yet: this drophammer works with drophammer.url=, drophammer.file= or \
-             ipa-api-url="
-                .to_owned(),
-        )),
+        [("PIXIE_API_URL=", pixie)] => metal_stack(pixie, report),
         [_] => Conductor::read(one).map(|conductor| InCharge::Conductor(Box::new(conductor))),
         [] => Err(bad(
             "nobody is in charge: drophammer.url= is missing (the iPXE script of `drophammer serve` sets it), and so are \
@@ -122,6 +120,18 @@ fn of_file(file: &str, report: Option<String>) -> Result<InCharge> {
         }
         report => Ok(InCharge::File { file: file.to_owned(), report }),
     }
+}
+
+fn metal_stack(pixie: &str, report: Option<String>) -> Result<InCharge> {
+    if !is_url(pixie) {
+        return Err(bad(format!("PIXIE_API_URL={pixie} is neither http:// nor https://")));
+    }
+    if report.is_some() {
+        return Err(bad(
+            "drophammer.report= goes with drophammer.file= only: metal-stack has its own reports".to_owned()
+        ));
+    }
+    Ok(InCharge::MetalStack { pixie: pixie.to_owned() })
 }
 
 fn is_url(text: &str) -> bool {
@@ -170,6 +180,16 @@ mod tests {
         }
     }
 
+    /// As mini-lab's partition and its pixie write it.
+    #[test]
+    fn a_partition_of_metal_stack_is_in_charge() {
+        let cmdline =
+            "ip=dhcp carrier_timeout=10 console=ttyS0,115200n8 PIXIE_API_URL=http://172.17.0.1:4242/certs DEBUG=1";
+        let settings = Settings::from_cmdline(cmdline).unwrap();
+        assert_eq!(settings.control, InCharge::MetalStack { pixie: "http://172.17.0.1:4242/certs".into() });
+        assert_eq!(settings.consoles, ["ttyS0,115200n8"]);
+    }
+
     #[test]
     fn what_cannot_be_used_is_named() {
         let cases = [
@@ -178,6 +198,8 @@ mod tests {
             ("drophammer.url= drophammer.token=t", "drophammer.url= is missing"),
             ("drophammer.url=ftp://c drophammer.token=t", "neither http:// nor https://"),
             ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "given twice, as t and u"),
+            ("PIXIE_API_URL=pixie", "PIXIE_API_URL=pixie is neither http:// nor https://"),
+            ("PIXIE_API_URL=http://p drophammer.report=http://r", "goes with drophammer.file= only"),
             ("drophammer.file=c", "drophammer.file=c is neither http://, https:// nor a path"),
             ("drophammer.file=/c drophammer.report=/d", "drophammer.report=/d is neither"),
             (
@@ -214,7 +236,7 @@ mod tests {
                 "drophammer.file=/f ipa-api-url=http://i ipa-inspection-callback-url=http://j",
                 vec!["drophammer.file= and ", conductor],
             ),
-            ("PIXIE_API_URL=http://p", vec!["PIXIE_API_URL= is not understood yet"]),
+            ("PIXIE_API_URL=http://p drophammer.url=http://c", vec!["drophammer.url= and PIXIE_API_URL="]),
         ] {
             let error = Settings::from_cmdline(cmdline).unwrap_err().to_string();
             names.iter().for_each(|name| assert!(error.contains(name), "{cmdline}: {error}"));

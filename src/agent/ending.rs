@@ -113,7 +113,8 @@ impl Failure {
         match self.allocation.reinstall {
             // Even when nothing was written, if the control plane wants another attempt.
             true if answer.retry => Way::Again,
-            true if self.is_untouched() => Way::Back,
+            // Where an allocation has taken the place of another one, the installed system is that one's.
+            true if self.is_untouched() && !self.allocation.keeps => Way::Back,
             _ => Way::Hold,
         }
     }
@@ -234,7 +235,7 @@ mod tests {
         let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
         let settings = Settings { control: server, machine: None, keys: vec![], minimum: vec![], consoles: vec![] };
         let reporter = Reporter::new(control.clone()).into();
-        let agent = Agent { settings, machine: "m".into(), reporter, control: control.clone() };
+        let agent = Agent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![] };
         let done = Done { kept: vec![KeptProof::default()], ..Done::default() };
         let failed = session::Failure {
             stage: StageName::ImageBurn,

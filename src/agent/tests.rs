@@ -83,8 +83,9 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
     let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };
     let settings =
         Settings { control: server, machine: None, keys: vec!["no key".into()], minimum: vec![], consoles: vec![] };
-    let agent = Agent { settings, machine: "m".into(), reporter: Reporter::new(control.clone()).into(), control };
-    let failure = agent.prepare(&Inventory::default()).err().expect("a key that is none was taken");
+    let (reporter, leaves) = (Reporter::new(control.clone()).into(), vec![]);
+    let mut agent = Agent { settings, machine: "m".into(), reporter, control, leaves };
+    let failure = agent.prepare(Inventory::default()).err().expect("a key that is none was taken");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
     assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
     assert_eq!(failure.way(&Acknowledged::default()), Way::Back);

@@ -5,6 +5,8 @@ mod file;
 #[cfg(feature = "agent")]
 mod http;
 #[cfg(feature = "agent")]
+pub mod metal;
+#[cfg(feature = "agent")]
 mod retry;
 pub mod wire;
 
@@ -12,6 +14,8 @@ pub mod wire;
 pub use file::FileControl;
 #[cfg(feature = "agent")]
 pub use http::HttpControl;
+#[cfg(feature = "agent")]
+pub use metal::MetalControl;
 
 use crate::allocation::Machine;
 use crate::error::Result;
@@ -74,6 +78,21 @@ pub trait Control: Send + Sync {
     fn remembers(&self) -> bool {
         true
     }
+
+    /// Is this machine one of a pool, whose next owner must find nothing of the last one's? Everywhere else its disks are left alone until
+    /// somebody has got it.
+    fn pool(&self) -> Option<&dyn Pool> {
+        None
+    }
+}
+
+/// A control plane that hands machines from one owner to the next.
+pub trait Pool {
+    /// Has somebody got this machine now? `at_stake`: there is something on its disks, which a wrong "no" would erase.
+    ///
+    /// # Errors
+    /// Nobody can tell. An answer that did not arrive is no "no": nothing may be erased then.
+    fn allocated(&self, at_stake: bool) -> Result<bool>;
 }
 
 /// The answer to a report.

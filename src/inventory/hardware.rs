@@ -1,5 +1,6 @@
 //! The machine apart from its disks.
 
+use super::lldp::Neighbour;
 use serde::{Deserialize, Serialize};
 
 /// The machine itself, from SMBIOS (`/sys/class/dmi/id`).
@@ -49,4 +50,7 @@ pub struct Nic {
     /// Is there a carrier?
     #[serde(default)]
     pub link: bool,
+    /// Who is at the other end of its cable; empty where nobody has listened.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub neighbours: Vec<Neighbour>,
 }

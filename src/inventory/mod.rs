@@ -4,6 +4,7 @@ mod array;
 mod group;
 mod hardware;
 mod impossible;
+pub mod lldp;
 mod part;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
 
 /// The kernel's names, in an order that is not that of the MACs.
 fn nics() -> Vec<Nic> {
-    let nic = |name: &str, mac: &str, link| Nic { name: name.into(), mac: mac.into(), driver: String::new(), link };
+    let nic = |name: &str, mac: &str, link| Nic { name: name.into(), mac: mac.into(), link, ..Nic::default() };
     vec![
         nic("eth0", "52:54:00:aa:00:02", false),
         nic("eth1", "52:54:00:AA:00:01", true),

@@ -29,6 +29,7 @@ pub fn marker(meant: &Match, request: &Request, decided: &Decided) -> Option<Mar
     Some(Marker {
         machine: claim.machine.clone(),
         allocation: claim.allocation.clone(),
+        project: request.assigned.allocation.project.clone(),
         order: claim.order.clone(),
         image: request.subject.image.clone(),
         layout: layout.id.clone(),

@@ -48,11 +48,13 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
 }
 
 /// The orders of files count up. A first installation has none, and those of a server are no numbers.
-fn number(order: Option<&str>) -> u64 {
+pub(super) fn number(order: Option<&str>) -> u64 {
     order.and_then(|order| order.parse().ok()).unwrap_or(0)
 }
 
-fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
+/// # Errors
+/// What nobody could look into, by name.
+pub fn all_was_looked_into(inventory: &Inventory) -> Result<()> {
     let is_known = |device: &DevicePath| inventory.filesystems.iter().any(|filesystem| filesystem.device == *device);
     let filesystems = candidates(inventory).filter(|device| !is_known(device)).map(DevicePath::to_string);
     let arrays = inventory.failed.iter().filter_map(|failed| match &failed.tried {
@@ -114,7 +116,7 @@ pub fn nothing_is_orphaned(layout: &Layout, inventory: &Inventory, request: &Req
 }
 
 /// Is anything recognised there? What nobody recognises is nothing here: that is how `wipefs -a` leaves a disk.
-fn holds_something(disk: &Disk) -> bool {
+pub(super) fn holds_something(disk: &Disk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }
 

@@ -90,6 +90,7 @@ pub(super) fn nics(sys: &Path) -> Result<Vec<Nic>> {
                 // Reading it fails with EINVAL while the interface is down.
                 link: attribute(&dir.join("carrier")) == "1",
                 name,
+                neighbours: Vec::new(),
             }
         })
         .collect())
@@ -207,8 +208,13 @@ mod tests {
         tree.link("sys/class/net/lo", "../../devices/virtual/net/lo");
         // bonding makes a plain file here.
         tree.write("sys/class/net/bonding_masters", "\n");
-        let expected =
-            Nic { name: "eth0".into(), mac: "52:54:00:aa:bb:01".into(), driver: "virtio_net".into(), link: true };
+        let expected = Nic {
+            name: "eth0".into(),
+            mac: "52:54:00:aa:bb:01".into(),
+            driver: "virtio_net".into(),
+            link: true,
+            ..Nic::default()
+        };
         assert_eq!(nics(&tree.roots().sys).unwrap(), [expected]);
         assert_eq!(nics(Path::new("/nonexistent")).unwrap(), []);
     }

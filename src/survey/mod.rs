@@ -16,6 +16,8 @@ mod hardware;
 mod holders;
 mod inside;
 mod legs;
+#[cfg(feature = "agent")]
+pub mod lldp;
 pub mod mounts;
 pub mod nvme;
 mod parts;

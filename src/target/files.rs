@@ -2,6 +2,7 @@
 
 use super::Root;
 use crate::error::{Context, Phase, Result};
+use crate::inventory::Nic;
 use crate::plan::{MachineFiles, MakeFilesystem};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -34,7 +35,7 @@ pub fn write(root: &Root, files: &MachineFiles, root_uuid: &str, password: &str,
 fn install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp: &str) -> String {
     let allocation = &files.assigned.allocation;
     let nics = files.nics.iter();
-    let nics: Vec<Value> = nics.map(|nic| json!({"mac": nic.mac, "name": nic.name, "neighbors": []})).collect();
+    let nics: Vec<Value> = nics.map(nic).collect();
     let entries = [
         ("hostname", json!(allocation.hostname)),
         ("networks", allocation.networks.clone()),
@@ -55,6 +56,14 @@ fn install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp
         ("ntp_servers", allocation.ntp_servers.clone()),
     ];
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
+}
+
+/// Images find the card of a leaf by them. metal-stack's own agent writes MAC and identifier of a neighbour as its port's id.
+pub fn nic(nic: &Nic) -> Value {
+    let neighbours = nic.neighbours.iter().map(|leaf| {
+        json!({"mac": leaf.port, "name": leaf.name(), "hostname": leaf.hostname, "identifier": leaf.port, "neighbors": []})
+    });
+    json!({"mac": nic.mac, "name": nic.name, "neighbors": neighbours.collect::<Vec<_>>()})
 }
 
 /// What an OS definition was told, for programs of the installed system.
@@ -83,7 +92,7 @@ mod tests {
     use super::*;
     use crate::allocation::Allocation;
     use crate::definition::Chosen;
-    use crate::inventory::Nic;
+    use crate::inventory::lldp::Neighbour;
     use crate::layout::Format;
     use crate::plan::Assigned;
     use std::fs;
@@ -119,7 +128,9 @@ mod tests {
     }
 
     fn written() -> (tempfile::TempDir, Root) {
-        let nic = Nic { name: "eth0".into(), mac: "52:54:00:00:00:01".into(), ..Nic::default() };
+        let leaf = Neighbour { hostname: "leaf01".into(), port: "swp1s0".into(), ..Neighbour::default() };
+        let (name, mac) = ("eth0".into(), "52:54:00:00:00:01".into());
+        let nic = Nic { name, mac, neighbours: vec![leaf], ..Nic::default() };
         let consoles = vec!["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
         let files = MachineFiles {
             machine: "m-1".into(),
@@ -163,6 +174,11 @@ mod tests {
         assert_eq!(network.get_scalar("networkid").unwrap().as_str(), "internet");
         let nic = yaml.get_sequence("nics").unwrap().get_mapping(0).unwrap();
         assert_eq!(nic.get_scalar("mac").unwrap().as_str(), "52:54:00:00:00:01");
+        let leaf = nic.get_sequence("neighbors").unwrap().get_mapping(0).unwrap();
+        for (key, expected) in [("mac", "swp1s0"), ("identifier", "swp1s0"), ("name", "swp1s0"), ("hostname", "leaf01")]
+        {
+            assert_eq!(leaf.get_scalar(key).unwrap().as_str(), expected, "{key}");
+        }
     }
 
     #[test]

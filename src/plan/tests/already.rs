@@ -16,6 +16,7 @@ fn marker(order: &str) -> Marker {
     Marker {
         machine: "m".to_owned(),
         allocation: "a".to_owned(),
+        project: String::new(),
         order: crate::empty::some(order.to_owned()),
         image: "debian-12.0.20261001".to_owned(),
         layout: "data".to_owned(),

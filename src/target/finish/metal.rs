@@ -8,7 +8,7 @@ use super::{Say, Tree, metal_user, os_installer};
 use crate::error::{Context, Phase, Result};
 use crate::plan::{Finishing, MachineFiles, WantedNetwork};
 use crate::target::Root;
-use crate::target::files::userdata;
+use crate::target::files::{nic, userdata};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
@@ -82,7 +82,10 @@ fn write_ntp(root: &Root, servers: &str) -> Result<()> {
 }
 
 fn details(files: &MachineFiles, root_uuid: &str, password: &str) -> String {
-    let nics = files.nics.iter().map(|nic| json!({"mac": nic.mac, "name": nic.name}));
+    let nics = files.nics.iter().map(|card| match card.neighbours.is_empty() {
+        true => json!({"mac": card.mac, "name": card.name}),
+        false => nic(card),
+    });
     lines(&[
         ("id", json!(files.machine)),
         ("nics", nics.collect()),

@@ -159,7 +159,9 @@ pub fn raw(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDateT
 fn by_the_image(root: &Root, finishing: &Finishing, who: Who, root_uuid: &str, say: Say) -> Result<Boots> {
     let chroot = Chroot::open(root, &finishing.devices, say)?.telling(&finishing.environment);
     let ran = match who {
-        Who::Installer(program) => installer::run(root, program, installer::DEADLINE, &chroot),
+        Who::Installer(program) => {
+            os_installer::write_lvm(root).and_then(|()| installer::run(root, program, installer::DEADLINE, &chroot))
+        }
         Who::OsInstaller(program) => {
             os_installer::run(root, program, &finishing.files, root_uuid, installer::DEADLINE, &chroot)
         }

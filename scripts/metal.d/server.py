@@ -1,0 +1,198 @@
+"""A control plane of metal-stack's API v2, and its pixie, for the judge of the agent (src/control/metal/judge.rs).
+
+The messages are those of PyPI's metal-stack-api, the server is that of connectrpc, and protovalidate judges every message by the published
+rules. Of the control plane's own rules there are three: a machine has exactly two leaves, its events come in their order, and only the last
+token that pixie has handed out is taken.
+
+    server.py PORT      prints "ready" when it listens
+
+The judge steers it over HTTP, at /judge/: see STEER.
+"""
+
+import json
+import sys
+import threading
+from io import BytesIO
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import protovalidate
+from connectrpc.code import Code
+from connectrpc.errors import ConnectError
+from google.protobuf.json_format import MessageToDict, ParseDict
+from metalstack.api.v2.machine_pb2 import MachineAllocation, MachineProvisioningEventType
+from metalstack.infra.v2 import boot_pb2
+from metalstack.infra.v2.boot_connect import BootServiceSync, BootServiceWSGIApplication
+
+# An event, and those that may come before it. Alive may come at any time, and is not kept; so may Planned Reboot, which is.
+BEFORE = {
+    "PREPARING": {None, "PXE_BOOTING", "PLANNED_REBOOT", "MACHINE_RECLAIM", "CRASHED"},
+    "REGISTERING": {"PREPARING"},
+    "WAITING": {"REGISTERING"},
+    "INSTALLING": {"REGISTERING", "WAITING"},
+    "BOOTING_NEW_KERNEL": {"INSTALLING"},
+}
+
+
+class State:
+    """What the control plane knows of its one machine."""
+
+    def __init__(self):
+        self.lock = threading.Condition()
+        self.allocation = None
+        self.phase = None
+        self.tokens = 0
+        self.calls = []
+        self.wrong = []
+        self.installed = None
+        # How long a stream may last; the real server's listener cuts it after a minute.
+        self.stream = 10.0
+        self.refuse = {}
+        self.events = True
+
+
+state = State()
+
+
+def place(violation):
+    return ".".join(element.field_name for element in violation.proto.field.elements)
+
+
+def judged(name, request, ctx):
+    """Notes the call, and refuses what the published rules refuse."""
+    with state.lock:
+        state.calls.append({"call": name, "message": MessageToDict(request)})
+        if ctx.request_headers().get("authorization") != f"Bearer token-{state.tokens}":
+            raise ConnectError(Code.UNAUTHENTICATED, "this token has expired")
+        refusal = state.refuse.get(name)
+        if refusal:
+            refusal["times"] -= 1
+            if refusal["times"] == 0:
+                del state.refuse[name]
+            raise ConnectError(Code(refusal["code"]), refusal["message"])
+    try:
+        protovalidate.validate(request)
+    except protovalidate.ValidationError as error:
+        why = "; ".join(f"{place(violation)} {violation.proto.message}" for violation in error.violations)
+        with state.lock:
+            state.wrong.append(f"{name}: {why}")
+        raise ConnectError(Code.INVALID_ARGUMENT, why) from error
+
+
+class Boot(BootServiceSync):
+    def super_user_password(self, request, ctx):
+        judged("SuperUserPassword", request, ctx)
+        return boot_pb2.BootServiceSuperUserPasswordResponse(feature_disabled=True)
+
+    def register(self, request, ctx):
+        judged("Register", request, ctx)
+        leaves = {leaf.hostname for nic in request.hardware.nics for leaf in nic.neighbors}
+        if len(leaves) != 2:
+            message = f"machine {request.uuid} is not connected to exactly two switches, found connections to {len(leaves)} switches"
+            raise ConnectError(Code.FAILED_PRECONDITION, message)
+        return boot_pb2.BootServiceRegisterResponse(uuid=request.uuid, size="v1-small-x86", partition=request.partition)
+
+    def wait(self, request, ctx):
+        judged("Wait", request, ctx)
+        with state.lock:
+            # Nothing is said while there is nothing to say.
+            state.lock.wait_for(lambda: state.allocation is not None, state.stream)
+            allocation = state.allocation
+        if allocation is not None:
+            yield boot_pb2.BootServiceWaitResponse(allocation=allocation)
+
+    def installation_succeeded(self, request, ctx):
+        judged("InstallationSucceeded", request, ctx)
+        with state.lock:
+            if state.allocation is None:
+                raise ConnectError(Code.FAILED_PRECONDITION, "the machine is not allocated")
+            state.installed = request.console_password
+        return boot_pb2.BootServiceInstallationSucceededResponse()
+
+    def send_event(self, request, ctx):
+        if not state.events:
+            raise ConnectError(Code.UNIMPLEMENTED, "Not implemented")
+        judged("SendEvent", request, ctx)
+        name = MachineProvisioningEventType.Name(request.event.event).removeprefix("MACHINE_PROVISIONING_EVENT_TYPE_")
+        with state.lock:
+            if state.phase not in BEFORE.get(name, {state.phase}):
+                state.wrong.append(f"{name} after {state.phase}")
+            if name != "ALIVE":
+                state.phase = name
+        return boot_pb2.BootServiceSendEventResponse()
+
+
+def allocate(message):
+    allocation = ParseDict(message, MachineAllocation())
+    # An allocation that breaks the published rules would prove nothing.
+    protovalidate.validate(allocation)
+    with state.lock:
+        state.allocation = allocation
+        state.lock.notify_all()
+
+
+def free(_):
+    with state.lock:
+        state.allocation, state.phase, state.installed = None, None, None
+
+
+def refuse(message):
+    with state.lock:
+        state.refuse[message["call"]] = message
+
+
+def set_to(message):
+    with state.lock:
+        for name, value in message.items():
+            setattr(state, name, value)
+
+
+def expire(_):
+    with state.lock:
+        state.tokens += 1
+
+
+STEER = {"allocate": allocate, "free": free, "refuse": refuse, "set": set_to, "expire": expire}
+
+
+def answer(start, status, document):
+    start(status, [("Content-Type", "application/json")])
+    return [json.dumps(document).encode()]
+
+
+connect = BootServiceWSGIApplication(Boot())
+
+
+def application(environ, start):
+    path = environ["PATH_INFO"]
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = BytesIO(body)
+    if path.startswith("/config/"):
+        with state.lock:
+            # Each has a token of its own; the last one counts.
+            state.tokens += 1
+            client = {"metal_apiserver_url": f"http://{environ['HTTP_HOST']}", "metal_hammer_token": f"token-{state.tokens}"}
+        return answer(start, "200 OK", {"client": client, "partition": "mini-lab", "ntp_servers": []})
+    if path == "/judge/log":
+        with state.lock:
+            told = {"calls": state.calls, "wrong": state.wrong, "installed": state.installed, "phase": state.phase}
+            return answer(start, "200 OK", told)
+    if path.startswith("/judge/"):
+        STEER[path.removeprefix("/judge/")](json.loads(body or b"{}"))
+        return answer(start, "200 OK", {})
+    return connect(environ, start)
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+if __name__ == "__main__":
+    with make_server("127.0.0.1", int(sys.argv[1]), application, Server, Quiet) as server:
+        print("ready", flush=True)
+        server.serve_forever()

@@ -1,0 +1,328 @@
+//! What pixie tells a machine: where the control plane is, and what opens it.
+//!
+//! | pixie speaks | address | the configuration has |
+//! |---|---|---|
+//! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
+//! | v1 | `PIXIE_API_URL` as it stands | `address`, `metal_api_url`, and a certificate that all machines share |
+//!
+//! The one for v2 is asked for first: a pixie of v1 does not know that address. What comes is judged by its fields.
+
+use crate::control::retry::{Attempt, Retries};
+use crate::error::{Error, Phase, Result};
+use crate::http;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::DATE;
+use reqwest::{StatusCode, Url};
+use serde::Deserialize;
+use serde_json::Value;
+use std::io::Read;
+use std::time::Duration;
+
+const ANSWER: Duration = Duration::from_secs(15);
+
+/// A chain of certificates has some ten thousand bytes.
+const DOCUMENT_BYTES: u64 = 1 << 20;
+
+/// All that pixie has told.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    pub partition: String,
+    pub ntp_servers: Vec<String>,
+    pub logging: Option<Logging>,
+    pub api: Api,
+    /// What pixie's clock said: `Date` of its answer.
+    pub date: Option<String>,
+}
+
+/// How the control plane is spoken with.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Api {
+    V1(V1),
+    V2(V2),
+}
+
+/// gRPC with a client certificate, and REST with a key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct V1 {
+    /// Host and port of gRPC.
+    pub address: String,
+    /// Of REST, without a trailing slash.
+    pub metal_api_url: String,
+    /// PEM, as are `cert` and `key`.
+    pub ca_cert: String,
+    pub cert: String,
+    pub key: String,
+    pub hmac: String,
+}
+
+/// Connect with a token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct V2 {
+    /// Without a trailing slash.
+    pub url: String,
+    pub token: String,
+    /// PEM; the system's certificates when absent.
+    pub ca_cert: Option<String>,
+    /// Certificate and key of the client, PEM, one after the other.
+    pub identity: Option<String>,
+}
+
+/// Where the agent's words are to go.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Logging {
+    pub endpoint: String,
+    /// `loki`.
+    #[serde(rename = "log_type")]
+    pub kind: String,
+    pub basic_auth: Option<BasicAuth>,
+    pub certificate_auth: Option<CertificateAuth>,
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct BasicAuth {
+    pub user: String,
+    pub password: String,
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct CertificateAuth {
+    pub cert: String,
+    pub key: String,
+    pub insecure_skip_verify: bool,
+}
+
+/// The fields of both forms, as pixie writes them. It has more, which mean nothing here.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    client: Option<ClientFields>,
+    address: Option<String>,
+    metal_api_url: Option<String>,
+    ca_cert: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    hmac: Option<String>,
+    partition: Option<String>,
+    ntp_servers: Option<Vec<String>>,
+    logging: Option<Logging>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ClientFields {
+    metal_apiserver_url: Option<String>,
+    metal_hammer_token: Option<String>,
+    ca_cert: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+}
+
+/// Asks pixie with patience: it is started anew, or is not ready yet.
+///
+/// # Errors
+/// It does not answer, or what it answers is not a configuration that can be used. The words say what is missing of it.
+pub fn fetch(pixie: &str, machine: &str, retries: Retries) -> Result<Config> {
+    let client = http::client()?;
+    retries.run(|| match look(&client, pixie, machine) {
+        Ok(config) => Attempt::Done(config),
+        Err(error) => Attempt::Again(error),
+    })
+}
+
+fn look(client: &Client, pixie: &str, machine: &str) -> Result<Config> {
+    let own = own_address(pixie, machine)?;
+    if let Some(config) = get(client, &own)? {
+        return Ok(config);
+    }
+    let nothing = || bad(pixie, "is not there, and neither is one of API v2 at ".to_owned() + &own);
+    get(client, pixie)?.ok_or_else(nothing)
+}
+
+/// Where a pixie of API v2 has this machine's.
+fn own_address(pixie: &str, machine: &str) -> Result<String> {
+    let mut url: Url =
+        pixie.parse().map_err(|error| Error::with_source(Phase::Settings, format!("PIXIE_API_URL={pixie}"), error))?;
+    url.set_path(&format!("/config/{machine}"));
+    url.set_query(None);
+    Ok(url.into())
+}
+
+/// None when there is nothing at that address, or no JSON.
+fn get(client: &Client, url: &str) -> Result<Option<Config>> {
+    let lost = |error: reqwest::Error| {
+        Error::with_source(Phase::Control, format!("pixie's configuration at {url}: no answer"), error.without_url())
+    };
+    let response = client.get(url).timeout(ANSWER).send().map_err(lost)?;
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Ok(None),
+        status => return Err(bad(url, format!("cannot be had: the answer is {status}"))),
+    }
+    let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+    let Some(document) = document(response).map_err(|why| bad(url, why))? else { return Ok(None) };
+    judge(document, date).map(Some).map_err(|why| bad(url, why))
+}
+
+/// None when it is no JSON object: that is somebody else's page.
+fn document(response: Response) -> Result<Option<Value>, String> {
+    let mut text = Vec::new();
+    let read = response.take(DOCUMENT_BYTES + 1).read_to_end(&mut text);
+    read.map_err(|error| format!("was cut off: {error}"))?;
+    if text.len() as u64 > DOCUMENT_BYTES {
+        return Err(format!("has more than {}: that is none", crate::text::bytes(DOCUMENT_BYTES)));
+    }
+    Ok(serde_json::from_slice(&text).ok().filter(Value::is_object))
+}
+
+/// Is it whole? Whatever is missing is named at once. No value is in the words: they may be secrets.
+fn judge(document: Value, date: Option<String>) -> Result<Config, String> {
+    let Document { client, address, metal_api_url, ca_cert, cert, key, hmac, partition, ntp_servers, logging } =
+        serde_json::from_value(document).map_err(|error| format!("is not understood: {}", kind_of(&error)))?;
+    let mut missing = Vec::new();
+    let mut needed = |name: &'static str, value: Option<String>| {
+        let value = value.unwrap_or_default();
+        if value.trim().is_empty() {
+            missing.push(name);
+        }
+        value
+    };
+    let partition = needed("partition", partition);
+    let api = match client {
+        Some(client) => {
+            let url = needed("client.metal_apiserver_url", client.metal_apiserver_url).trim_end_matches('/').to_owned();
+            let token = needed("client.metal_hammer_token", client.metal_hammer_token);
+            let given = |value: Option<String>| value.filter(|value| !value.trim().is_empty());
+            let identity = match (given(client.cert), given(client.key)) {
+                (None, None) => None,
+                (cert, key) => Some(format!("{}\n{}", needed("client.cert", cert), needed("client.key", key))),
+            };
+            Api::V2(V2 { url, token, ca_cert: given(client.ca_cert), identity })
+        }
+        None => Api::V1(V1 {
+            address: needed("address", address),
+            metal_api_url: needed("metal_api_url", metal_api_url).trim_end_matches('/').to_owned(),
+            ca_cert: needed("ca_cert", ca_cert),
+            cert: needed("cert", cert),
+            key: needed("key", key),
+            hmac: needed("hmac", hmac),
+        }),
+    };
+    if !missing.is_empty() {
+        return Err(format!("is half there: it has no {}", missing.join(", no ")));
+    }
+    Ok(Config { partition, ntp_servers: ntp_servers.unwrap_or_default(), logging, api, date })
+}
+
+/// Without the value that was wrong.
+fn kind_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let expected = text.rsplit_once("expected ").map(|(_, expected)| format!("expected {expected}"));
+    expected.unwrap_or_else(|| "a field is of another kind".to_owned())
+}
+
+fn bad(url: &str, why: String) -> Error {
+    Error::new(Phase::Control, format!("pixie's configuration at {url} {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::retry::ONCE;
+    use crate::testing::http::Server;
+    use serde_json::json;
+
+    const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
+
+    fn v1() -> Value {
+        json!({"debug": true, "address": "api:50051", "metal_api_url": "https://api/metal/", "pixie_api_url": "http://p",
+               "ca_cert": "CA", "cert": "CERT", "key": "KEY", "hmac": "H", "partition": "fra",
+               "ntp_servers": ["192.0.2.7"], "logging": {"endpoint": "https://loki", "log_type": "loki",
+               "basic_auth": {"user": "u", "password": "p"}}})
+    }
+
+    fn v2() -> Value {
+        json!({"client": {"metal_apiserver_url": "https://api/", "metal_hammer_token": "T", "ca_cert": "CA"},
+               "partition": "fra"})
+    }
+
+    fn fetched(answers: &[(u16, &str)]) -> (Result<Config>, Vec<String>) {
+        let server = Server::script(answers);
+        let config = fetch(&server.url("certs?x=1"), MACHINE, ONCE);
+        let asked = server.requests().iter().map(|request| request.path.clone()).collect();
+        (config, asked)
+    }
+
+    #[test]
+    fn both_forms_are_read() {
+        let own = format!("/config/{MACHINE}");
+        let (config, asked) = fetched(&[(200, &v2().to_string())]);
+        let Api::V2(V2 { url, token, ca_cert, identity }) = config.ok().unwrap().api else { panic!("not v2") };
+        assert_eq!(
+            (url.as_str(), token.as_str(), ca_cert.as_deref(), identity),
+            ("https://api", "T", Some("CA"), None)
+        );
+        assert_eq!(asked, [own.as_str()]);
+        // A pixie of v1 answers so, or with a page.
+        for unknown in [(404, "404 page not found"), (405, ""), (200, "<html>")] {
+            let (config, asked) = fetched(&[unknown, (200, &v1().to_string())]);
+            let config = config.ok().unwrap();
+            let Api::V1(v1) = config.api else { panic!("not v1") };
+            assert_eq!((v1.metal_api_url.as_str(), v1.hmac.as_str()), ("https://api/metal", "H"));
+            assert_eq!((config.partition.as_str(), &config.ntp_servers[..]), ("fra", &["192.0.2.7".to_owned()][..]));
+            assert_eq!(config.logging.unwrap().basic_auth.unwrap().user, "u");
+            assert_eq!(asked, [own.as_str(), "/certs?x=1"]);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_at_once_and_no_secret_is_told() {
+        let without = |mut document: Value, fields: &[&str]| {
+            for field in fields {
+                match field.split_once('.') {
+                    Some((outer, inner)) => drop(document[outer].as_object_mut().unwrap().remove(inner)),
+                    None => drop(document.as_object_mut().unwrap().remove(*field)),
+                }
+            }
+            document
+        };
+        let with = |mut document: Value, field: &str, value: Value| {
+            document["client"][field] = value;
+            document
+        };
+        for (document, expected) in [
+            (without(v1(), &["hmac", "partition"]), "is half there: it has no partition, no hmac"),
+            (without(v2(), &["client.metal_hammer_token"]), "is half there: it has no client.metal_hammer_token"),
+            (with(v2(), "cert", json!("C")), "it has no client.key"),
+            (with(v2(), "metal_hammer_token", json!(["SECRET"])), "is not understood: "),
+            (json!({}), "it has no partition, no address, no metal_api_url, no ca_cert, no cert, no key, no hmac"),
+        ] {
+            let (config, _) = fetched(&[(200, &document.to_string())]);
+            let error = config.err().unwrap().to_string();
+            assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
+        }
+        for (answers, expected) in [
+            (&[(404, ""), (404, "")][..], "is not there, and neither is one of API v2"),
+            (&[(502, "")], "cannot be had: the answer is 502"),
+        ] {
+            let error = fetched(answers).0.err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(fetch("http://", MACHINE, ONCE).err().unwrap().to_string().contains("PIXIE_API_URL=http://"));
+    }
+
+    #[test]
+    fn pixie_is_asked_again() {
+        const QUICK: Retries = Retries {
+            patience: Duration::from_secs(60),
+            first_pause: Duration::from_millis(1),
+            longest_pause: Duration::from_millis(1),
+        };
+        let half = json!({"client": {}}).to_string();
+        let server = Server::script(&[(503, ""), (200, &half), (200, &v2().to_string())]);
+        assert!(fetch(&server.url("certs"), MACHINE, QUICK).is_ok());
+        assert_eq!(server.requests().len(), 3);
+    }
+}

@@ -1,0 +1,115 @@
+//! Which of the things that happen metal-stack hears.
+//!
+//! Its server keeps the machine's phase, and takes one that comes twice for a crash loop. So each is told once in a boot; all else is a
+//! sign of life, at most one a minute.
+
+use crate::facts::{Event, EventName};
+use std::time::{Duration, Instant};
+
+/// A machine that says nothing for some minutes is taken for dead. One message a minute is what the server expects.
+const ALIVE: Duration = Duration::from_secs(60);
+
+/// A sentence for people. The server shows it in a table.
+const WORDS: usize = 500;
+
+/// What was told in this boot.
+#[derive(Debug, Default)]
+pub struct Told {
+    phases: Vec<EventName>,
+    /// When the server has last heard from the machine.
+    last: Option<Instant>,
+}
+
+impl Told {
+    /// What to tell now; none when that says nothing new.
+    pub fn of(&mut self, event: &Event, now: Instant) -> Option<(EventName, String)> {
+        let is_phase = event.event != EventName::Alive && !self.phases.contains(&event.event);
+        if is_phase {
+            self.phases.push(event.event);
+        } else if self.last.is_some_and(|last| now.duration_since(last) < ALIVE) {
+            return None;
+        }
+        self.last = Some(now);
+        let name = if is_phase { event.event } else { EventName::Alive };
+        Some((name, in_words(event, is_phase)))
+    }
+}
+
+fn in_words(event: &Event, is_phase: bool) -> String {
+    let message = short(&event.message);
+    match &event.stage {
+        Some(stage) if !is_phase => format!("{stage}: {message}"),
+        _ => message,
+    }
+}
+
+/// What a failure begins with, and its first reason where there are several.
+fn short(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
+    let text = lines.join(" ");
+    match text.char_indices().nth(WORDS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(event: EventName, stage: Option<&str>, message: &str) -> Event {
+        let stage = stage.map(str::to_owned);
+        Event { event, message: message.to_owned(), stage, seconds: None, progress: None }
+    }
+
+    /// As an installation tells it, with the second in which it does.
+    #[test]
+    fn each_phase_is_told_once_and_all_else_is_a_sign_of_life() {
+        use EventName::{Alive, BootingNewKernel, Crashed, Installing, PlannedReboot, Preparing, Registering, Waiting};
+        let began = Instant::now();
+        let mut told = Told::default();
+        let mut heard = Vec::new();
+        for (second, name, stage, message) in [
+            (0, Preparing, None, "drophammer"),
+            (1, Registering, None, "m"),
+            (2, Registering, Some("storage.wipe"), "begins"),
+            (70, Registering, Some("storage.wipe"), "took 68 s"),
+            (71, Waiting, None, "for an allocation"),
+            (131, Alive, None, "still here"),
+            (132, Installing, None, "debian-12"),
+            (133, Installing, Some("image.burn"), "begins"),
+            (193, Installing, Some("image.burn"), "40 MB of 90 MB"),
+            (194, Installing, Some("image.burn"), "41 MB of 90 MB"),
+            (195, BootingNewKernel, None, "leaving"),
+            (196, BootingNewKernel, None, "leaving"),
+            (197, Crashed, None, "plan: the layout cannot be used:\n  disks[0]: is missing\n  disks[1]: is missing"),
+            (198, PlannedReboot, None, "again"),
+        ] {
+            let now = began + Duration::from_secs(second);
+            heard.extend(told.of(&event(name, stage, message), now).map(|(name, words)| (second, name, words)));
+        }
+        let heard: Vec<_> = heard.iter().map(|(second, name, words)| (*second, *name, words.as_str())).collect();
+        assert_eq!(
+            heard,
+            [
+                (0, Preparing, "drophammer"),
+                (1, Registering, "m"),
+                (70, Alive, "storage.wipe: took 68 s"),
+                (71, Waiting, "for an allocation"),
+                (131, Alive, "still here"),
+                (132, Installing, "debian-12"),
+                (193, Alive, "image.burn: 40 MB of 90 MB"),
+                (195, BootingNewKernel, "leaving"),
+                (197, Crashed, "plan: the layout cannot be used: disks[0]: is missing"),
+                (198, PlannedReboot, "again"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_sentence_is_no_book() {
+        let (_, words) =
+            Told::default().of(&event(EventName::Crashed, None, &"ä".repeat(9000)), Instant::now()).unwrap();
+        assert_eq!(words.chars().count(), WORDS + 1);
+    }
+}

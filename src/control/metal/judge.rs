@@ -1,0 +1,269 @@
+//! The published rules judge the agent: `scripts/metal` installs a control plane that speaks by them, and runs this.
+//!
+//! The machines are of paper: their disks are an inventory from `testdata`, and what would be written is a plan that nobody runs. Nothing
+//! here can open a device, so no disk of the host can be touched.
+
+use super::*;
+use crate::agent::with_leaves;
+use crate::allocation::Allocation;
+use crate::assigned;
+use crate::inventory::Disk;
+use crate::inventory::lldp::{Heard, Neighbour};
+use crate::plan::{self, Owner, Plan, Subject};
+use crate::report::Reporter;
+use crate::testing::control::ended;
+use reqwest::blocking::Client;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command as Process, Stdio};
+use std::sync::Arc;
+use std::thread;
+use uuid::Uuid;
+
+const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Pixie and control plane, one process.
+struct Rack {
+    process: Child,
+    url: String,
+    client: Client,
+}
+
+impl Rack {
+    fn start() -> Rack {
+        let venv = PathBuf::from(std::env::var_os("DROPHAMMER_METAL").expect("scripts/metal says where it is"));
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut process = Process::new(venv.join("bin/python"));
+        process.arg("scripts/metal.d/server.py").arg(port.to_string()).stdout(Stdio::piped());
+        let mut process = process.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Rack { process, url: format!("http://127.0.0.1:{port}"), client: crate::http::client().unwrap() }
+    }
+
+    fn steer(&self, what: &str, how: &Value) {
+        let answer = self.client.post(format!("{}/judge/{what}", self.url)).json(how).timeout(PATIENCE).send().unwrap();
+        assert!(answer.status().is_success(), "{what}: {}", answer.status());
+    }
+
+    fn log(&self) -> Value {
+        self.client.get(format!("{}/judge/log", self.url)).timeout(PATIENCE).send().unwrap().json().unwrap()
+    }
+
+    /// A machine that boots: its control plane by way of pixie, and who tells what happens.
+    fn boots(&self) -> (Arc<MetalControl>, Reporter) {
+        let control = MetalControl::new(&format!("{}/certs", self.url), MACHINE);
+        let control = Arc::new(control.unwrap_or_else(|error| panic!("{error}")));
+        (control.clone(), Reporter::new(control))
+    }
+
+    /// The calls, without their messages, and with the names of events; nothing was wrong with any.
+    fn calls(&self) -> Vec<String> {
+        let log = self.log();
+        assert_eq!(log["wrong"], json!([]), "{log:#}");
+        let calls = log["calls"].as_array().unwrap().iter();
+        let calls = calls.map(|call| {
+            let (name, event) = (call["call"].as_str().unwrap(), call["message"]["event"]["event"].as_str());
+            let event = event.map(|event| event.trim_start_matches("MACHINE_PROVISIONING_EVENT_TYPE_"));
+            event.map_or(name.to_owned(), |event| format!("{name} {event}"))
+        });
+        let mut calls: Vec<String> = calls.collect();
+        calls.dedup();
+        calls
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn tell(reporter: &Reporter, event: EventName, message: &str) {
+    reporter.phase(event, message);
+    reporter.flush(PATIENCE);
+}
+
+/// The virtual machine of mini-lab: one disk, two cards, two leaves.
+fn machine() -> Inventory {
+    let text = std::fs::read_to_string("testdata/inventories/installed-default.json").unwrap();
+    let inventory: Inventory = serde_json::from_str(&text).unwrap();
+    let nic = |number: u8| crate::inventory::Nic {
+        name: format!("eth{number}"),
+        mac: format!("52:54:00:00:00:0{number}"),
+        ..Default::default()
+    };
+    let disk = Disk {
+        name: "vda".into(),
+        device: "/dev/vda".into(),
+        size_bytes: 6 << 30,
+        sector_bytes: 512,
+        serial: "V1".into(),
+        blank: true,
+        ..Disk::default()
+    };
+    let (system, cpus, memory_bytes) = (inventory.system, inventory.cpus, inventory.memory_bytes);
+    let there =
+        Inventory { system, cpus, memory_bytes, nics: vec![nic(0), nic(1)], disks: vec![disk], ..Inventory::default() };
+    let heard = |number: u8| Heard {
+        nic: format!("eth{number}"),
+        speed: 25_000,
+        neighbours: vec![Neighbour {
+            hostname: format!("leaf0{}", number + 1),
+            chassis: format!("aa:00:00:00:00:0{number}"),
+            port: "Ethernet4".into(),
+            description: "mini-lab".into(),
+            leaf: true,
+        }],
+    };
+    with_leaves(there, &[heard(0), heard(1)])
+}
+
+/// As metal-apiserver hands it out, with this layout of mini-lab.
+fn allocation(id: &str, layout: &str) -> Value {
+    let text = std::fs::read_to_string(format!("testdata/metal/mini-lab-{layout}.json")).unwrap();
+    json!({
+        "uuid": id, "name": "web", "project": "0d95cd70-0000-4000-8000-000000000001", "hostname": "web-1",
+        "image": {"id": "debian-12.0.20261101", "url": "http://images.example/img.tar.lz4", "name": "Debian"},
+        "filesystemLayout": serde_json::from_str::<Value>(&text).unwrap(),
+        "allocationType": "MACHINE_ALLOCATION_TYPE_MACHINE", "userdata": "#cloud-config",
+        "networks": [{"network": "n-1", "prefixes": ["10.0.0.0/24"], "ips": ["10.0.0.1"], "vrf": "42", "asn": 4200003073u32,
+                      "networkType": "NETWORK_TYPE_CHILD", "natType": "NAT_TYPE_NONE",
+                      "project": "0d95cd70-0000-4000-8000-000000000001"}],
+    })
+}
+
+const ONE: &str = "00000000-0000-4000-8000-000000000001";
+
+fn erasure(inventory: &Inventory, allocation: Option<&Allocation>) -> Option<Plan> {
+    let owner = match allocation {
+        Some(of) => Owner::Somebody { allocation: &of.id, reinstall: of.reinstall },
+        None => Owner::Nobody,
+    };
+    let subject = Subject { machine: MACHINE.into(), image: "nothing".into(), ..Subject::default() };
+    plan::empty(inventory, owner, subject).unwrap()
+}
+
+fn installation(inventory: &Inventory, machine: &Machine, allocation: &Allocation) -> Plan {
+    let layout = allocation.layout().unwrap_or_else(|problems| panic!("{problems:?}")).layout;
+    let request = assigned::request(machine, MACHINE, allocation, &["ttyS0".to_owned()]);
+    let plan = plan::make(&layout, inventory, request, &mut Uuid::new_v4);
+    plan.unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+/// From its first boot to a report, for each of mini-lab's layouts. The allocation comes late, and streams end in between.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_installations() {
+    for layout in ["default", "raid", "lvm"] {
+        let rack = Rack::start();
+        rack.steer("set", &json!({"stream": 1.0}));
+        let (control, reporter) = rack.boots();
+        tell(&reporter, EventName::Preparing, "drophammer");
+        tell(&reporter, EventName::Registering, MACHINE);
+        let there = machine();
+        control.register(&there).unwrap();
+        assert!(control.pool().is_some_and(|_| erasure(&there, None).is_some()));
+        tell(&reporter, EventName::Waiting, "for an allocation");
+        assert!(!control.wait(PATIENCE).unwrap(), "the stream ends after a second");
+        let allocated = allocation(ONE, layout);
+        let (url, client) = (format!("{}/judge/allocate", rack.url), rack.client.clone());
+        let desk = thread::spawn(move || {
+            thread::sleep(Duration::from_secs(2));
+            client.post(url).json(&allocated).timeout(PATIENCE).send().unwrap().status().is_success()
+        });
+        while !control.wait(PATIENCE).unwrap() {}
+        assert!(desk.join().unwrap(), "the allocation breaks the published rules");
+        tell(&reporter, EventName::Installing, layout);
+        let machine = control.machine().unwrap();
+        let allocation = machine.allocation.clone().unwrap();
+        let plan = installation(&there, &machine, &allocation);
+        println!("{plan}");
+        let stage = |name: &str| reporter.stage(name, || Ok(()));
+        plan.stages.iter().for_each(|one| stage(one.name.as_str()).unwrap());
+        control.point_of_no_return(&allocation.id, None, &[], &[], None).unwrap();
+        control.report(&ended()).unwrap();
+        tell(&reporter, EventName::BootingNewKernel, "leaving the ramdisk");
+        let calls = rack.calls();
+        println!("{layout}: {calls:#?}");
+        let log = rack.log();
+        assert_eq!(log["installed"].as_str(), Some(allocation.console_password.as_str()));
+        let expected = [
+            "SendEvent PREPARING",
+            "SendEvent REGISTERING",
+            "Register",
+            "SendEvent WAITING",
+            "Wait",
+            "SendEvent INSTALLING",
+            "Wait",
+            "InstallationSucceeded",
+            "SendEvent BOOTING_NEW_KERNEL",
+        ];
+        assert_eq!(calls, expected);
+    }
+}
+
+/// Nobody has it, and nothing is erased before that is sure; then it is known whose it is.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_a_pool() {
+    let rack = Rack::start();
+    rack.steer("set", &json!({"stream": 60.0}));
+    let (control, _) = rack.boots();
+    let pool = control.pool().unwrap();
+    let began = Instant::now();
+    assert!(!pool.allocated(false).unwrap());
+    println!("nobody has it: {:.1} s", began.elapsed().as_secs_f64());
+    let plan = erasure(&machine(), None).unwrap();
+    println!("{plan}");
+    rack.steer("allocate", &allocation(ONE, "default"));
+    assert!(pool.allocated(true).unwrap());
+    let found = control.machine().unwrap().allocation.unwrap();
+    let marker = MarkedDisk::default();
+    let marker = crate::marker::Marker {
+        machine: MACHINE.into(),
+        allocation: ONE.into(),
+        disks: vec![marker],
+        ..Default::default()
+    };
+    let filesystem = crate::inventory::Filesystem { marker: Some(marker), ..Default::default() };
+    let installed = Inventory { filesystems: vec![filesystem], ..machine() };
+    assert_eq!(erasure(&installed, Some(&found)), None);
+    assert_eq!(rack.calls(), ["Wait", "SuperUserPassword", "Wait"]);
+}
+
+/// A token that has ended, a server that is away for a while, one leaf alone, and an allocation that is taken back.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_what_goes_wrong() {
+    let rack = Rack::start();
+    rack.steer("set", &json!({"stream": 5.0}));
+    let (control, reporter) = rack.boots();
+    rack.steer("expire", &json!({}));
+    rack.steer(
+        "refuse",
+        &json!({"call": "Register", "code": "unavailable", "message": "is being started", "times": 2}),
+    );
+    control.register(&machine()).unwrap();
+    let mut alone = machine();
+    alone.nics[1].neighbours.clear();
+    let error = control.register(&alone).unwrap_err().to_string();
+    println!("{error}");
+    assert!(error.contains("is not connected to exactly two switches, found connections to 1 switches"), "{error}");
+    rack.steer("allocate", &allocation(ONE, "default"));
+    assert!(control.wait(PATIENCE).unwrap());
+    rack.steer("allocate", &allocation("00000000-0000-4000-8000-000000000002", "default"));
+    let error = control.point_of_no_return(ONE, None, &[], &[], None).unwrap_err().to_string();
+    assert!(error.contains("was given to somebody else"), "{error}");
+    rack.steer("free", &json!({}));
+    let error = control.report(&ended()).unwrap_err().to_string();
+    assert!(error.ends_with("the machine is not allocated"), "{error}");
+    // A server that is older than the call.
+    rack.steer("set", &json!({"events": false}));
+    tell(&reporter, EventName::Crashed, "no");
+    rack.calls();
+}

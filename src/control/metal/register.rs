@@ -1,0 +1,132 @@
+//! What metal-stack hears of a machine, in neither version's spelling.
+
+use crate::inventory::{Cpu, Inventory};
+
+/// No field of it is longer than the server takes.
+const TEXT: usize = 256;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Registration {
+    pub machine: String,
+    pub partition: String,
+    /// Shown to operators.
+    pub version: String,
+    pub memory_bytes: u64,
+    pub cpus: Vec<Cpu>,
+    /// `/dev/sda` and bytes: layouts are matched by these.
+    pub disks: Vec<(String, u64)>,
+    pub nics: Vec<Card>,
+    pub bios: Bios,
+    pub product: Product,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bios {
+    pub vendor: String,
+    pub version: String,
+    pub date: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Product {
+    pub manufacturer: String,
+    pub name: String,
+    pub serial: String,
+}
+
+/// A network card, or the port of a leaf that one leads to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Card {
+    pub name: String,
+    pub mac: String,
+    /// Empty for the machine's own.
+    pub identifier: String,
+    pub hostname: String,
+    pub neighbours: Vec<Card>,
+}
+
+impl Registration {
+    /// The inventory has the leaves that its cards have heard.
+    pub fn new(machine: &str, partition: &str, inventory: &Inventory) -> Registration {
+        let system = &inventory.system;
+        let disks = inventory.disks.iter().filter(|disk| !disk.removable);
+        let lo = Card { name: "lo".to_owned(), mac: "00:00:00:00:00:00".to_owned(), ..Card::default() };
+        let nics = inventory.nics.iter().map(|nic| Card {
+            name: nic.name.clone(),
+            mac: nic.mac.clone(),
+            neighbours: nic.neighbours.iter().map(port).collect(),
+            ..Card::default()
+        });
+        let cpu = |cpu: &Cpu| Cpu { vendor: short(&cpu.vendor), model: short(&cpu.model), ..cpu.clone() };
+        Registration {
+            machine: machine.to_owned(),
+            partition: partition.to_owned(),
+            version: concat!("drophammer ", env!("CARGO_PKG_VERSION")).to_owned(),
+            memory_bytes: inventory.memory_bytes,
+            cpus: inventory.cpus.iter().map(cpu).collect(),
+            disks: disks.map(|disk| (disk.device.to_string(), disk.size_bytes)).collect(),
+            // The operators' inventories look for it.
+            nics: std::iter::once(lo).chain(nics).collect(),
+            bios: Bios {
+                vendor: short(&system.bios_vendor),
+                version: short(&system.bios_version),
+                date: short(&system.bios_date),
+            },
+            product: Product {
+                manufacturer: short(&system.vendor),
+                name: short(&system.product),
+                serial: short(&system.serial),
+            },
+        }
+    }
+}
+
+/// As metal-stack's own agent tells it: the id of the port is its MAC and its identifier. A name has two characters at least.
+fn port(leaf: &crate::inventory::lldp::Neighbour) -> Card {
+    let name = leaf.name();
+    let name = if name.chars().count() < 2 { format!("port {name}") } else { name.to_owned() };
+    Card {
+        name: short(&name).chars().take(128).collect(),
+        mac: leaf.port.clone(),
+        identifier: leaf.port.chars().take(128).collect(),
+        hostname: leaf.hostname.clone(),
+        neighbours: Vec::new(),
+    }
+}
+
+fn short(text: &str) -> String {
+    text.trim().chars().take(TEXT).collect::<String>().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::lldp::Neighbour;
+    use crate::inventory::{Disk, Nic};
+
+    #[test]
+    fn leaves_are_told_by_the_ids_of_their_ports() {
+        let leaf = |port: &str, description: &str| Neighbour {
+            hostname: "leaf01".into(),
+            port: port.into(),
+            description: description.into(),
+            ..Neighbour::default()
+        };
+        let nic = Nic {
+            name: "eth0".into(),
+            mac: "52:54:00:00:00:01".into(),
+            neighbours: vec![leaf("Ethernet4", "rack 7"), leaf("9", "")],
+            ..Nic::default()
+        };
+        let stick = Disk { device: "/dev/sdb".into(), removable: true, ..Disk::default() };
+        let disk = Disk { device: "/dev/sda".into(), size_bytes: 7, ..Disk::default() };
+        let inventory = Inventory { nics: vec![nic], disks: vec![disk, stick], ..Inventory::default() };
+        let registration = Registration::new("m", "fra", &inventory);
+        assert_eq!(registration.disks, [("/dev/sda".to_owned(), 7)]);
+        let [lo, eth0] = &registration.nics[..] else { panic!("{registration:?}") };
+        assert_eq!((lo.name.as_str(), lo.mac.as_str()), ("lo", "00:00:00:00:00:00"));
+        let ports: Vec<_> = eth0.neighbours.iter().map(|port| (port.name.as_str(), port.identifier.as_str())).collect();
+        assert_eq!(ports, [("rack 7", "Ethernet4"), ("port 9", "9")]);
+        assert_eq!((eth0.neighbours[0].mac.as_str(), eth0.neighbours[0].hostname.as_str()), ("Ethernet4", "leaf01"));
+    }
+}

@@ -1,0 +1,176 @@
+//! An allocation as API v2 spells it. The rest of the house has it in version 1's spelling, which images expect.
+
+use super::{keep, layout};
+use crate::allocation::{Allocation, Image};
+use crate::error::{Error, Phase, Result};
+use serde_json::{Map, Value, json};
+
+/// # Errors
+/// It has no id: no marker could say that it is installed. Or a disk is to be kept that its layout does not have.
+pub fn read(from: &Value) -> Result<Allocation> {
+    let id = text(from, "uuid");
+    if id.is_empty() {
+        let message = "the allocation has no uuid: no marker could say that it is installed";
+        return Err(Error::refusal(Phase::Control, message));
+    }
+    let image = field(from, "image");
+    let mut filesystemlayout = layout::whole(field(from, "filesystemLayout").clone());
+    let keeps = keep::mark(from, &mut filesystemlayout)?;
+    Ok(Allocation {
+        id,
+        created: text(field(from, "meta"), "createdAt"),
+        name: text(from, "name"),
+        project: text(from, "project"),
+        hostname: text(from, "hostname"),
+        role: match text(from, "allocationType").as_str() {
+            "MACHINE_ALLOCATION_TYPE_FIREWALL" => "firewall".to_owned(),
+            _ => "machine".to_owned(),
+        },
+        image: Image { id: text(image, "id"), name: text(image, "name"), url: text(image, "url"), ..Image::default() },
+        filesystemlayout,
+        keeps,
+        networks: each(field(from, "networks"), network),
+        ssh_pub_keys: texts(field(from, "sshPublicKeys")),
+        user_data: text(from, "userdata"),
+        dns_servers: each(field(from, "dnsServers"), Clone::clone),
+        ntp_servers: each(field(from, "ntpServers"), Clone::clone),
+        firewall_rules: firewall_rules(field(from, "firewallRules")),
+        vpn: vpn(field(from, "vpn")),
+        ..Allocation::default()
+    })
+}
+
+static NOTHING: Value = Value::Null;
+
+fn field<'a>(from: &'a Value, name: &str) -> &'a Value {
+    from.get(name).unwrap_or(&NOTHING)
+}
+
+fn text(from: &Value, name: &str) -> String {
+    field(from, name).as_str().unwrap_or_default().to_owned()
+}
+
+fn texts(from: &Value) -> Vec<String> {
+    from.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// A list, also where there is none.
+fn each(from: &Value, spell: impl Fn(&Value) -> Value) -> Value {
+    from.as_array().into_iter().flatten().map(spell).collect()
+}
+
+/// These fields, under their names in version 1; lists that are empty are lists all the same.
+fn renamed(from: &Value, names: &[(&str, &str)]) -> Map<String, Value> {
+    let named = names.iter().filter_map(|(new, old)| Some(((*old).to_owned(), from.get(*new)?.clone())));
+    named.collect()
+}
+
+/// protobuf's JSON has numbers of 64 bits as text.
+fn number(from: &Value) -> Option<u64> {
+    from.as_u64().or_else(|| from.as_str()?.parse().ok())
+}
+
+fn network(from: &Value) -> Value {
+    let names = [
+        ("network", "networkid"),
+        ("prefixes", "prefixes"),
+        ("destinationPrefixes", "destinationprefixes"),
+        ("ips", "ips"),
+        ("asn", "asn"),
+        ("project", "projectid"),
+    ];
+    let kind = text(from, "networkType");
+    let lists = ["prefixes", "destinationprefixes", "ips"].map(|name| (name.to_owned(), json!([])));
+    let mut fields: Map<String, Value> = lists.into_iter().chain(renamed(from, &names)).collect();
+    let child = matches!(kind.as_str(), "NETWORK_TYPE_CHILD" | "NETWORK_TYPE_CHILD_SHARED");
+    fields.extend([
+        ("vrf".to_owned(), json!(number(field(from, "vrf")).unwrap_or_default())),
+        ("private".to_owned(), json!(child)),
+        ("shared".to_owned(), json!(kind == "NETWORK_TYPE_CHILD_SHARED")),
+        ("underlay".to_owned(), json!(kind == "NETWORK_TYPE_UNDERLAY")),
+        ("nat".to_owned(), json!(text(from, "natType") == "NAT_TYPE_IPV4_MASQUERADE")),
+    ]);
+    Value::Object(fields)
+}
+
+fn firewall_rules(from: &Value) -> Value {
+    if from.is_null() {
+        return Value::Null;
+    }
+    let rule = |rule: &Value| {
+        let names = [("ports", "ports"), ("to", "to"), ("from", "from"), ("comment", "comment")];
+        let protocol = text(rule, "protocol").trim_start_matches("IP_PROTOCOL_").to_lowercase();
+        let mut fields = renamed(rule, &names);
+        fields.insert("protocol".to_owned(), json!(protocol));
+        Value::Object(fields)
+    };
+    json!({"egress": each(field(from, "egress"), rule), "ingress": each(field(from, "ingress"), rule)})
+}
+
+fn vpn(from: &Value) -> Value {
+    if from.is_null() {
+        return Value::Null;
+    }
+    Value::Object(renamed(
+        from,
+        &[("controlPlaneAddress", "address"), ("authKey", "auth_key"), ("connected", "connected")],
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_is_read_in_the_spelling_of_version_1() {
+        let from = json!({
+            "uuid": "a-1", "meta": {"createdAt": "2026-11-24T00:00:00Z"}, "name": "web", "project": "p-1",
+            "image": {"id": "debian-12.0.20261101", "url": "http://i/img.tar.lz4", "name": "Debian"},
+            "filesystemLayout": {"id": "l", "disks": [{"device": "/dev/sda", "partitions": [{"number": 1}]}]},
+            "networks": [
+                {"network": "n-1", "prefixes": ["10.0.0.0/24"], "ips": ["10.0.0.1"], "networkType": "NETWORK_TYPE_CHILD",
+                 "natType": "NAT_TYPE_NONE", "vrf": "42", "asn": 4200003073u32, "project": "p-1"},
+                {"network": "internet", "destinationPrefixes": ["0.0.0.0/0"], "networkType": "NETWORK_TYPE_EXTERNAL",
+                 "natType": "NAT_TYPE_IPV4_MASQUERADE", "vrf": "104009", "asn": 7},
+            ],
+            "hostname": "web-1", "sshPublicKeys": ["ssh-ed25519 A"], "userdata": "#cloud-config",
+            "allocationType": "MACHINE_ALLOCATION_TYPE_FIREWALL",
+            "firewallRules": {"egress": [{"protocol": "IP_PROTOCOL_TCP", "ports": [443], "to": ["0.0.0.0/0"], "comment": "web"}]},
+            "dnsServers": [{"ip": "1.1.1.1"}], "ntpServers": [{"address": "0.pool"}],
+            "vpn": {"controlPlaneAddress": "https://v", "authKey": "K"},
+        });
+        let allocation = read(&from).unwrap();
+        assert_eq!((allocation.id.as_str(), allocation.role.as_str()), ("a-1", "firewall"));
+        assert_eq!(allocation.image.url, "http://i/img.tar.lz4");
+        assert_eq!(allocation.filesystemlayout["disks"][0]["partitions"][0]["size"], 0);
+        assert_eq!(
+            (&allocation.ssh_pub_keys[..], allocation.user_data.as_str()),
+            (&["ssh-ed25519 A".to_owned()][..], "#cloud-config")
+        );
+        let networks = json!([
+            {"networkid": "n-1", "prefixes": ["10.0.0.0/24"], "destinationprefixes": [], "ips": ["10.0.0.1"], "vrf": 42,
+             "asn": 4200003073u32, "projectid": "p-1", "private": true, "shared": false, "underlay": false, "nat": false},
+            {"networkid": "internet", "prefixes": [], "destinationprefixes": ["0.0.0.0/0"], "ips": [], "vrf": 104009,
+             "asn": 7, "private": false, "shared": false, "underlay": false, "nat": true},
+        ]);
+        assert_eq!(allocation.networks, networks);
+        let rules = json!({"egress": [{"protocol": "tcp", "ports": [443], "to": ["0.0.0.0/0"], "comment": "web"}], "ingress": []});
+        assert_eq!(allocation.firewall_rules, rules);
+        assert_eq!(allocation.vpn, json!({"address": "https://v", "auth_key": "K"}));
+        assert_eq!(
+            (allocation.dns_servers, allocation.ntp_servers),
+            (json!([{"ip": "1.1.1.1"}]), json!([{"address": "0.pool"}]))
+        );
+        assert!(!allocation.reinstall && allocation.order.is_none() && !allocation.succeeded);
+    }
+
+    #[test]
+    fn what_is_missing_is_empty_and_an_id_must_be_there() {
+        let allocation = read(&json!({"uuid": "a"})).unwrap();
+        assert_eq!((allocation.role.as_str(), allocation.hostname.as_str()), ("machine", ""));
+        assert_eq!((allocation.networks, allocation.vpn), (json!([]), Value::Null));
+        for none in [json!({}), json!({"uuid": ""}), json!(7)] {
+            assert!(read(&none).unwrap_err().is_refusal());
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Connect with JSON over HTTP/1.1, as far as a machine needs it (<https://connectrpc.com/docs/protocol>): one question with one answer,
+//! and the first message of a stream.
+
+use crate::error::{Error, Phase, Result};
+use crate::http;
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::Value;
+use std::io::{self, ErrorKind, Read};
+use std::time::Duration;
+
+/// The largest layouts have some ten thousand bytes, and user data has 32 KiB.
+const MESSAGE_BYTES: u32 = 4 << 20;
+
+/// Of an envelope: what follows is compressed, or is the end of the stream.
+const COMPRESSED: u8 = 1;
+const END: u8 = 2;
+
+/// Of what a server says in an error.
+const WORDS: usize = 500;
+
+pub struct Connect {
+    client: Client,
+    /// Of the service, without a trailing slash.
+    url: String,
+    token: String,
+}
+
+/// What a stream has brought.
+#[derive(Debug, Clone, PartialEq)]
+pub enum First {
+    Message(Value),
+    /// It was open, and nothing came until the patience was over.
+    Silence,
+    /// It has ended before, without a message and without an error.
+    End,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// The server's certificate is not trusted here.
+    Certificate(Error),
+    /// The token is not taken.
+    Token(Error),
+    /// The server does not have this method.
+    Unknown(Error),
+    /// Another try may go better.
+    Passing(Error),
+    Lasting(Error),
+}
+
+impl Failure {
+    pub fn error(self) -> Error {
+        match self {
+            Failure::Certificate(error)
+            | Failure::Token(error)
+            | Failure::Unknown(error)
+            | Failure::Passing(error)
+            | Failure::Lasting(error) => error,
+        }
+    }
+}
+
+impl Connect {
+    pub fn new(client: Client, url: String, token: String) -> Connect {
+        Connect { client, url, token }
+    }
+
+    /// # Errors
+    /// The server is away, or refuses.
+    pub fn ask(&self, method: &str, question: &Value, patience: Duration) -> Result<Value, Failure> {
+        let response = self.send(method, "application/json", question.to_string().into_bytes(), patience);
+        let response = response.map_err(|error| self.lost(method, error))?;
+        if response.status() != StatusCode::OK {
+            return Err(self.refused(method, response));
+        }
+        let text = bounded(response).map_err(|error| self.cut(method, error))?;
+        serde_json::from_slice(&text).map_err(|error| self.garbled(method, &error.to_string()))
+    }
+
+    /// The first message of a stream, which is closed then.
+    ///
+    /// # Errors
+    /// The server is away, or refuses, or ends the stream with an error.
+    pub fn first(&self, method: &str, question: &Value, patience: Duration) -> Result<First, Failure> {
+        let mut response =
+            match self.send(method, "application/connect+json", envelope(question.to_string().as_bytes()), patience) {
+                Ok(response) => response,
+                // A server that has nothing to say yet sends no header either.
+                Err(error) if error.is_timeout() && !error.is_connect() => return Ok(First::Silence),
+                Err(error) => return Err(self.lost(method, error)),
+            };
+        if response.status() != StatusCode::OK {
+            return Err(self.refused(method, response));
+        }
+        match self.message(method, &mut response)? {
+            Ok((flags, text)) if flags & END != 0 => self.ended(method, &text),
+            Ok((_, text)) => {
+                let message = serde_json::from_slice(&text);
+                message.map(First::Message).map_err(|error| self.garbled(method, &error.to_string()))
+            }
+            Err(error) if is_timeout(&error) => Ok(First::Silence),
+            // A stream is cut by the server's deadline, and by everything between.
+            Err(_) => Ok(First::End),
+        }
+    }
+
+    fn send(&self, method: &str, kind: &'static str, body: Vec<u8>, patience: Duration) -> reqwest::Result<Response> {
+        let request = self.client.post(format!("{}/{method}", self.url)).bearer_auth(&self.token).timeout(patience);
+        let request = request.header(CONTENT_TYPE, HeaderValue::from_static(kind));
+        request.header("connect-protocol-version", "1").body(body).send()
+    }
+
+    /// Flags and content of one envelope; or why it has not come whole.
+    fn message(&self, method: &str, from: &mut impl Read) -> Result<io::Result<(u8, Vec<u8>)>, Failure> {
+        let mut head = [0; 5];
+        if let Err(error) = from.read_exact(&mut head) {
+            return Ok(Err(error));
+        }
+        let [flags, length @ ..] = head;
+        let length = u32::from_be_bytes(length);
+        if length > MESSAGE_BYTES || flags & COMPRESSED != 0 {
+            return Err(self.garbled(method, "an envelope that was not asked for"));
+        }
+        let mut text = Vec::new();
+        match from.take(u64::from(length)).read_to_end(&mut text) {
+            Ok(read) if read as u64 == u64::from(length) => Ok(Ok((flags, text))),
+            Ok(_) => Ok(Err(ErrorKind::UnexpectedEof.into())),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    fn ended(&self, method: &str, text: &[u8]) -> Result<First, Failure> {
+        let end: Value = serde_json::from_slice(text).unwrap_or_default();
+        match end.get("error") {
+            None => Ok(First::End),
+            Some(error) => Err(self.said(method, error, None)),
+        }
+    }
+
+    fn refused(&self, method: &str, response: Response) -> Failure {
+        let status = response.status();
+        // The status says enough when the body cannot be read.
+        let text = bounded(response).unwrap_or_default();
+        self.said(method, &serde_json::from_slice(&text).unwrap_or_default(), Some(status))
+    }
+
+    /// By its code. Who stands between knows no codes, and answers with a status alone.
+    fn said(&self, method: &str, error: &Value, status: Option<StatusCode>) -> Failure {
+        let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (code, message) = (word("code"), word("message").chars().take(WORDS).collect::<String>());
+        let what = match (code, status) {
+            ("", Some(status)) => status.to_string(),
+            ("", None) => "an error without a code".to_owned(),
+            (code, _) => code.to_owned(),
+        };
+        let said = if message.is_empty() { what } else { format!("{what}: {message}") };
+        let error = Error::new(Phase::Control, format!("{method}: {} answered {said}", self.url));
+        match (code, status) {
+            ("unauthenticated", _) | ("", Some(StatusCode::UNAUTHORIZED)) => Failure::Token(error),
+            ("unimplemented", _) | ("", Some(StatusCode::NOT_FOUND)) => Failure::Unknown(error),
+            ("unavailable" | "resource_exhausted" | "deadline_exceeded" | "aborted" | "internal" | "unknown", _) => {
+                Failure::Passing(error)
+            }
+            ("", Some(status)) if !http::is_passing(status) => Failure::Lasting(error),
+            ("", _) => Failure::Passing(error),
+            _ => Failure::Lasting(error),
+        }
+    }
+
+    fn lost(&self, method: &str, error: reqwest::Error) -> Failure {
+        if http::is_certificate(&error) {
+            let message = format!(
+                "{method}: {} has a certificate of an authority that pixie's configuration does not name",
+                self.url
+            );
+            return Failure::Certificate(Error::with_source(Phase::Control, message, error.without_url()));
+        }
+        let message = format!("{method}: no answer from {}", self.url);
+        Failure::Passing(Error::with_source(Phase::Control, message, error.without_url()))
+    }
+
+    fn cut(&self, method: &str, error: io::Error) -> Failure {
+        Failure::Passing(Error::with_source(
+            Phase::Control,
+            format!("{method}: the answer of {} was cut off", self.url),
+            error,
+        ))
+    }
+
+    fn garbled(&self, method: &str, why: &str) -> Failure {
+        Failure::Lasting(Error::new(
+            Phase::Control,
+            format!("{method}: the answer of {} is not understood: {why}", self.url),
+        ))
+    }
+}
+
+/// One byte of flags, four of length, and the message.
+fn envelope(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0][..], &length.to_be_bytes(), message].concat()
+}
+
+fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    from.take(u64::from(MESSAGE_BYTES)).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// reqwest wraps its own error in that of the reader.
+fn is_timeout(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
+    error.kind() == ErrorKind::TimedOut || inner.is_some_and(reqwest::Error::is_timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::http::{Act, Server};
+    use serde_json::json;
+
+    fn connect(server: &Server) -> Connect {
+        Connect::new(http::client().unwrap(), server.url("metalstack.infra.v2.BootService"), "T".into())
+    }
+
+    const SHORT: Duration = Duration::from_millis(300);
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn wait(act: Act, patience: Duration) -> Result<First, Failure> {
+        let server = Server::start(Vec::new(), move |_| act.clone());
+        connect(&server).first("Wait", &json!({"uuid": "u"}), patience)
+    }
+
+    /// A body of these envelopes.
+    fn stream(messages: &[(u8, &str)]) -> Act {
+        let one = |(flags, text): &(u8, &str)| [&[*flags][..], &envelope(text.as_bytes())[1..]].concat();
+        Act { body: Some(messages.iter().flat_map(one).collect()), length: false, ..Act::default() }
+    }
+
+    #[test]
+    fn a_question_has_one_answer() {
+        let server = Server::script(&[(200, r#"{"size": "c1"}"#), (200, "{}")]);
+        let connect = connect(&server);
+        assert_eq!(connect.ask("Register", &json!({"uuid": "u"}), LONG).unwrap(), json!({"size": "c1"}));
+        assert_eq!(connect.ask("SendEvent", &json!({}), LONG).unwrap(), json!({}));
+        let request = &server.requests()[0];
+        assert_eq!(request.line(), "POST /metalstack.infra.v2.BootService/Register");
+        assert_eq!((request.authorization.as_deref(), request.body.as_str()), (Some("Bearer T"), r#"{"uuid":"u"}"#));
+        assert_eq!(request.header("content-type"), Some("application/json"));
+    }
+
+    #[test]
+    fn what_is_refused_is_told_by_its_code() {
+        let said = |code: &str| format!(r#"{{"code": "{code}", "message": "because"}}"#);
+        for (status, body, kind) in [
+            (401, said("unauthenticated"), "token"),
+            (401, String::new(), "token"),
+            (501, said("unimplemented"), "unknown"),
+            (404, "404 page not found".into(), "unknown"),
+            (503, said("unavailable"), "passing"),
+            (429, said("resource_exhausted"), "passing"),
+            (502, "<html>".into(), "passing"),
+            (400, said("invalid_argument"), "lasting"),
+            (404, said("not_found"), "lasting"),
+            (403, said("permission_denied"), "lasting"),
+            (200, "no JSON".into(), "lasting"),
+        ] {
+            let server = Server::script(&[(status, body.as_str())]);
+            let failure = connect(&server).ask("Register", &json!({}), LONG).unwrap_err();
+            let found = match &failure {
+                Failure::Certificate(_) => "certificate",
+                Failure::Token(_) => "token",
+                Failure::Unknown(_) => "unknown",
+                Failure::Passing(_) => "passing",
+                Failure::Lasting(_) => "lasting",
+            };
+            assert_eq!(found, kind, "{body}");
+            let error = failure.error().to_string();
+            assert!(
+                error.starts_with("Register: ") && (!body.contains("because") || error.ends_with(": because")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_message_of_a_stream_is_enough() {
+        let act = Act { hold: true, ..stream(&[(0, r#"{"allocation": {"uuid": "a"}}"#)]) };
+        let first = wait(act, LONG).unwrap();
+        assert_eq!(first, First::Message(json!({"allocation": {"uuid": "a"}})));
+        assert_eq!(wait(stream(&[(0, "{}"), (2, "{}")]), LONG).unwrap(), First::Message(json!({})));
+    }
+
+    #[test]
+    fn silence_an_end_and_an_error_are_three_things() {
+        let silent = Act { silent: true, ..Act::default() };
+        let header_alone = Act { hold: true, ..stream(&[]) };
+        for act in [silent, header_alone] {
+            assert_eq!(wait(act, SHORT).unwrap(), First::Silence);
+        }
+        let half = Act { cut: Some(9), ..stream(&[(0, "{\"allocation\": {}}")]) };
+        for act in [stream(&[]), stream(&[(2, "{}")]), half] {
+            assert_eq!(wait(act, LONG).unwrap(), First::End);
+        }
+        let ended = stream(&[(2, r#"{"error": {"code": "unavailable", "message": "going down"}}"#)]);
+        assert!(matches!(wait(ended, LONG), Err(Failure::Passing(error)) if error.to_string().ends_with("going down")));
+        for strange in [stream(&[(1, "{}")]), stream(&[(0, "no JSON")])] {
+            assert!(matches!(wait(strange, LONG), Err(Failure::Lasting(_))));
+        }
+        let endless = Act { body: Some(vec![0, 0xff, 0xff, 0xff, 0xff]), ..stream(&[]) };
+        assert!(matches!(wait(endless, LONG), Err(Failure::Lasting(_))));
+        let gone = Connect::new(http::client().unwrap(), "http://127.0.0.1:9".into(), "T".into());
+        assert!(matches!(gone.first("Wait", &json!({}), LONG), Err(Failure::Passing(_))));
+    }
+
+    #[test]
+    fn a_foreign_authority_is_named() {
+        let server = Server::start_tls(Vec::new(), |_| Act::default());
+        let failure = connect(&server).ask("Register", &json!({}), LONG).unwrap_err();
+        assert!(
+            matches!(&failure, Failure::Certificate(error) if error.to_string().contains("of an authority that pixie")),
+            "{failure:?}"
+        );
+    }
+}

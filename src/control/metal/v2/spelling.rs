@@ -1,0 +1,65 @@
+//! What the agent says, in the JSON of API v2's messages: numbers of 64 bits are text.
+
+use crate::control::metal::register::{Card, Registration};
+use crate::facts::EventName;
+use serde_json::{Value, json};
+
+pub fn register(registration: &Registration) -> Value {
+    let Registration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product } = registration;
+    let disks = disks.iter().map(|(name, bytes)| json!({"name": name, "size": bytes.to_string()}));
+    let cpus = cpus
+        .iter()
+        .map(|cpu| json!({"vendor": cpu.vendor, "model": cpu.model, "cores": cpu.cores, "threads": cpu.threads}));
+    json!({
+        "uuid": machine,
+        "partition": partition,
+        "metalHammerVersion": version,
+        "hardware": {
+            "memory": memory_bytes.to_string(),
+            "disks": disks.collect::<Vec<_>>(),
+            "cpus": cpus.collect::<Vec<_>>(),
+            "nics": nics.iter().map(card).collect::<Vec<_>>(),
+        },
+        "bios": given(&[("vendor", &bios.vendor), ("version", &bios.version), ("date", &bios.date)]),
+        "fru": given(&[
+            ("productManufacturer", &product.manufacturer),
+            ("productPartNumber", &product.name),
+            ("productSerial", &product.serial),
+        ]),
+    })
+}
+
+fn card(card: &Card) -> Value {
+    let mut fields = given(&[
+        ("name", &card.name),
+        ("mac", &card.mac),
+        ("identifier", &card.identifier),
+        ("hostname", &card.hostname),
+    ]);
+    if !card.neighbours.is_empty() {
+        // Two levels, and no deeper.
+        fields["neighbors"] = card.neighbours.iter().map(self::card).collect();
+    }
+    fields
+}
+
+/// The rules are about what is given.
+fn given(fields: &[(&str, &str)]) -> Value {
+    let given = fields.iter().filter(|(_, value)| !value.is_empty());
+    Value::Object(given.map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
+}
+
+pub fn event(name: EventName) -> &'static str {
+    match name {
+        EventName::PxeBooting => "MACHINE_PROVISIONING_EVENT_TYPE_PXE_BOOTING",
+        EventName::Preparing => "MACHINE_PROVISIONING_EVENT_TYPE_PREPARING",
+        EventName::Registering => "MACHINE_PROVISIONING_EVENT_TYPE_REGISTERING",
+        EventName::Waiting => "MACHINE_PROVISIONING_EVENT_TYPE_WAITING",
+        EventName::Installing => "MACHINE_PROVISIONING_EVENT_TYPE_INSTALLING",
+        EventName::BootingNewKernel => "MACHINE_PROVISIONING_EVENT_TYPE_BOOTING_NEW_KERNEL",
+        EventName::PhonedHome => "MACHINE_PROVISIONING_EVENT_TYPE_PHONED_HOME",
+        EventName::Alive => "MACHINE_PROVISIONING_EVENT_TYPE_ALIVE",
+        EventName::Crashed => "MACHINE_PROVISIONING_EVENT_TYPE_CRASHED",
+        EventName::PlannedReboot => "MACHINE_PROVISIONING_EVENT_TYPE_PLANNED_REBOOT",
+    }
+}

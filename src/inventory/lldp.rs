@@ -1,0 +1,281 @@
+//! Who is at the other end of a cable, by what it says of itself: LLDP (IEEE 802.1AB). Of frames only as much is read as metal-stack
+//! goes by.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Of frames on the wire.
+pub const ETHERTYPE: u16 = 0x88cc;
+
+/// The header of an Ethernet frame: two addresses and the type.
+const HEADER: usize = 14;
+
+const CHASSIS: u8 = 1;
+const PORT: u8 = 2;
+const TTL: u8 = 3;
+const PORT_DESCRIPTION: u8 = 4;
+const SYSTEM_NAME: u8 = 5;
+
+/// Text for people is no longer than this.
+const TEXT: usize = 255;
+
+/// A port of another machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// What the other machine is called.
+    pub hostname: String,
+    /// Its chassis: a MAC with colons, else as it was sent.
+    pub chassis: String,
+    /// Its port: a MAC with colons, else as it was sent.
+    pub port: String,
+    /// Its port, for people; empty when it does not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// The chassis is named by its MAC, and the port by a MAC or a name that the chassis gives: so do the switches that metal-stack manages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaf: bool,
+}
+
+impl Neighbour {
+    /// Of its port, for people.
+    pub fn name(&self) -> &str {
+        if self.description.is_empty() { &self.port } else { &self.description }
+    }
+}
+
+/// What a network card has heard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Heard {
+    pub nic: String,
+    /// In Mbit/s; 0 when it is not known.
+    pub speed: u32,
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// Are the two leaves there?
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leaves {
+    /// Two, each on a card of its own. What the cards have heard of others is left out.
+    Both(Vec<Heard>),
+    /// These cards have heard none, and at least one of them must.
+    TooFew { silent: Vec<String>, leaves: Vec<String> },
+    /// More than two, and no speed tells which are meant. All of them.
+    TooMany(Vec<String>),
+}
+
+/// Reads an Ethernet frame; none when it is not a whole LLDP frame, or one that says farewell.
+pub fn read(frame: &[u8]) -> Option<Neighbour> {
+    let is_lldp = frame.get(12..HEADER)? == ETHERTYPE.to_be_bytes();
+    let mut rest = frame.get(HEADER..).filter(|_| is_lldp)?;
+    let (mut neighbour, mut is_mac, mut is_named, mut seen) = (Neighbour::default(), false, false, 0_usize);
+    loop {
+        let (head, after) = rest.split_first_chunk::<2>()?;
+        let head = u16::from_be_bytes(*head);
+        let (kind, length) = ((head >> 9) as u8, usize::from(head & 0x1ff));
+        let (value, after) = after.split_at_checked(length)?;
+        // These three come first, in this order (802.1AB, 8.2).
+        match (seen, kind) {
+            (0, CHASSIS) => (neighbour.chassis, is_mac) = (id(value, 4)?, value.first() == Some(&4)),
+            (1, PORT) => {
+                neighbour.port = id(value, 3)?;
+                is_named = matches!(value.first(), Some(3 | 7));
+            }
+            (2, TTL) => {
+                let seconds = u16::from_be_bytes(*value.first_chunk::<2>()?);
+                if seconds == 0 {
+                    return None;
+                }
+            }
+            (0..3, _) | (_, CHASSIS | PORT | TTL) => return None,
+            (_, 0) => break,
+            (_, PORT_DESCRIPTION) => neighbour.description = text(value),
+            (_, SYSTEM_NAME) => neighbour.hostname = text(value),
+            _ => {}
+        }
+        (rest, seen) = (after, seen + 1);
+    }
+    neighbour.leaf = is_mac && is_named && !neighbour.hostname.is_empty();
+    Some(neighbour)
+}
+
+/// One octet of subtype, then the id. An id of the subtype `mac` is an address.
+fn id(value: &[u8], mac: u8) -> Option<String> {
+    let (subtype, id) = value.split_first()?;
+    let id = match id {
+        [_, _, _, _, _, _] if *subtype == mac => {
+            id.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+        }
+        _ => text(id),
+    };
+    Some(id).filter(|id| !id.is_empty())
+}
+
+/// A stranger's words: no control characters, and not many.
+fn text(value: &[u8]) -> String {
+    let text = String::from_utf8_lossy(value);
+    let plain = text.trim_matches(['\0', ' ']).chars().map(|c| if c.is_control() { '?' } else { c });
+    plain.take(TEXT).collect()
+}
+
+/// Which of those heard are the two leaves. A switch of another network may speak LLDP too: where there are more than two, those on the
+/// fastest cards are the leaves.
+pub fn leaves(heard: &[Heard]) -> Leaves {
+    let of = |heard: &Heard| -> Heard {
+        let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();
+        Heard { neighbours, ..heard.clone() }
+    };
+    let mut cards: Vec<Heard> = heard.iter().map(of).collect();
+    if names(&cards).len() > 2 {
+        let with = cards.iter().filter(|card| !card.neighbours.is_empty());
+        let fastest = with.map(|card| card.speed).max().unwrap_or_default();
+        cards.retain(|card| card.speed == fastest);
+        if names(&cards).len() < 2 {
+            return Leaves::TooMany(names(heard));
+        }
+    }
+    let leaves = names(&cards);
+    let silent = cards.iter().filter(|card| card.neighbours.is_empty()).map(|card| card.nic.clone());
+    let silent: Vec<String> = silent.collect();
+    cards.retain(|card| !card.neighbours.is_empty());
+    let chassis: BTreeSet<&str> = neighbours(&cards).map(|leaf| leaf.chassis.as_str()).collect();
+    match (leaves.len(), cards.len(), chassis.len()) {
+        (2, 2.., 2..) => Leaves::Both(cards),
+        (3.., ..) => Leaves::TooMany(leaves),
+        _ => Leaves::TooFew { silent, leaves },
+    }
+}
+
+fn neighbours(cards: &[Heard]) -> impl Iterator<Item = &Neighbour> {
+    cards.iter().flat_map(|card| &card.neighbours)
+}
+
+fn names(cards: &[Heard]) -> Vec<String> {
+    let names: BTreeSet<&str> = neighbours(cards).map(|leaf| leaf.hostname.as_str()).collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// A frame as a switch sends it; every TLV is its type and its value.
+#[cfg(test)]
+pub fn frame(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut frame = [&[1, 0x80, 0xc2, 0, 0, 0x0e][..], &[2, 0, 0, 0, 0, 1], &ETHERTYPE.to_be_bytes()].concat();
+    for (kind, value) in tlvs {
+        frame.extend((u16::from(*kind) << 9 | value.len() as u16).to_be_bytes());
+        frame.extend(*value);
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAC: &[u8] = &[4, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x01];
+    const LOCAL: &[u8] = b"\x07swp1s0";
+    const MINUTES: &[u8] = &[0, 120];
+
+    fn whole(chassis: &[u8], port: &[u8], name: &[u8]) -> Vec<u8> {
+        frame(&[(1, chassis), (2, port), (3, MINUTES), (4, b"a description"), (127, &[0; 9]), (5, name), (0, &[])])
+    }
+
+    #[test]
+    fn a_leaf_says_who_it_is() {
+        let leaf = read(&whole(MAC, LOCAL, b"leaf01")).unwrap();
+        let expected = Neighbour {
+            hostname: "leaf01".into(),
+            chassis: "aa:bb:cc:dd:ee:01".into(),
+            port: "swp1s0".into(),
+            description: "a description".into(),
+            leaf: true,
+        };
+        assert_eq!(leaf, expected);
+        let by_mac = read(&whole(MAC, &[3, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x02], b"leaf01")).unwrap();
+        assert_eq!((by_mac.port.as_str(), by_mac.leaf), ("aa:bb:cc:dd:ee:02", true));
+        // By the name of an interface, by a name alone, or without one.
+        for (chassis, port, name) in [
+            (MAC, &b"\x05eth0"[..], &b"server"[..]),
+            (b"\x07box", LOCAL, b"box"),
+            (MAC, LOCAL, b""),
+            (MAC, LOCAL, b"\0"),
+        ] {
+            assert!(!read(&whole(chassis, port, name)).unwrap().leaf);
+        }
+        assert_eq!(read(&whole(MAC, LOCAL, b"a\nb\x1b")).unwrap().hostname, "a?b?");
+        // A frame is padded to 60 bytes.
+        assert!(read(&[whole(MAC, LOCAL, b"leaf01"), vec![0; 30]].concat()).is_some());
+    }
+
+    #[test]
+    fn what_is_no_whole_frame_is_nobody() {
+        let whole = whole(MAC, LOCAL, b"leaf01");
+        for end in 0..whole.len() {
+            assert_eq!(read(&whole[..end]), None, "{end}");
+        }
+        let mut other = whole.clone();
+        other[13] = 0xcd;
+        for frame in [
+            other,
+            frame(&[(2, LOCAL), (1, MAC), (3, MINUTES), (0, &[])]),
+            frame(&[(1, MAC), (2, LOCAL), (0, &[])]),
+            frame(&[(1, MAC), (2, LOCAL), (3, &[0, 0]), (5, b"leaf"), (0, &[])]),
+            frame(&[(1, MAC), (2, LOCAL), (3, MINUTES), (2, LOCAL), (0, &[])]),
+            frame(&[(1, &[4]), (2, LOCAL), (3, MINUTES), (0, &[])]),
+            frame(&[(1, MAC), (2, &[]), (3, MINUTES), (0, &[])]),
+        ] {
+            assert_eq!(read(&frame), None, "{frame:?}");
+        }
+    }
+
+    fn heard(nic: &str, speed: u32, names: &[&str]) -> Heard {
+        let leaf = |name: &&str| Neighbour {
+            hostname: (*name).into(),
+            chassis: format!("of {name}"),
+            leaf: !name.starts_with("host"),
+            ..Neighbour::default()
+        };
+        Heard { nic: nic.into(), speed, neighbours: names.iter().map(leaf).collect() }
+    }
+
+    #[test]
+    fn there_are_exactly_two_leaves() {
+        let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        let both = vec![heard("eth0", 25_000, &["leaf01"]), heard("eth1", 25_000, &["leaf02"])];
+        assert_eq!(leaves(&both), Leaves::Both(both.clone()));
+        // A switch for the BMCs, and a hypervisor.
+        let others = [heard("eth2", 1_000, &["mgmt"]), heard("eth3", 25_000, &["host"]), heard("eth4", 0, &[])];
+        assert_eq!(leaves(&[&both[..], &others[..]].concat()), Leaves::Both(both.clone()));
+        let four = [&both[..], &[heard("eth2", 25_000, &["leaf01"]), heard("eth3", 25_000, &["leaf02"])]].concat();
+        assert_eq!(leaves(&four), Leaves::Both(four.clone()));
+        let third = heard("eth2", 25_000, &["leaf03"]);
+        let three = texts(&["leaf01", "leaf02", "leaf03"]);
+        assert_eq!(leaves(&[&both[..], &[third]].concat()), Leaves::TooMany(three));
+        for (cards, silent, names) in [
+            (vec![heard("eth0", 0, &["leaf01"]), heard("eth1", 0, &[])], texts(&["eth1"]), texts(&["leaf01"])),
+            (vec![heard("eth0", 0, &["leaf01"]), heard("eth1", 0, &["leaf01"])], vec![], texts(&["leaf01"])),
+            (
+                vec![heard("eth0", 0, &["leaf01", "leaf02"]), heard("eth1", 0, &[])],
+                texts(&["eth1"]),
+                texts(&["leaf01", "leaf02"]),
+            ),
+            (vec![heard("eth0", 0, &["host"])], texts(&["eth0"]), vec![]),
+            (vec![], vec![], vec![]),
+        ] {
+            assert_eq!(leaves(&cards), Leaves::TooFew { silent, leaves: names }, "{cards:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_frame_is_too_strange(tail in prop::collection::vec(any::<u8>(), 0..600), at in 0_usize..60, byte in any::<u8>()) {
+            let _ = read(&tail);
+            let _ = read(&[&frame(&[])[..], &tail].concat());
+            let mut changed = whole(MAC, LOCAL, b"leaf01");
+            let at = at % changed.len();
+            changed[at] = byte;
+            if let Some(neighbour) = read(&changed) {
+                let all = [neighbour.hostname, neighbour.chassis, neighbour.port, neighbour.description];
+                prop_assert!(all.iter().all(|text| text.chars().count() <= TEXT && !text.contains(char::is_control)));
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Listens for LLDP on all network cards at once.
+
+use super::attribute;
+use crate::command::Command;
+use crate::error::{Context, Phase, Result};
+use crate::inventory::Nic;
+use crate::inventory::lldp::{self, ETHERTYPE, Heard, Leaves, Neighbour};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Where switches send LLDP: to the nearest bridge, and no further.
+const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
+
+/// How long until it is said which card has heard nothing.
+const SAY: Duration = Duration::from_secs(30);
+
+/// No more are kept of one card: somebody else may send frames.
+const MOST: usize = 16;
+
+/// Sets up the links, has firmware not take LLDP for itself, and listens until both leaves were heard or `patience` is over. `say` is
+/// told which cards have heard nothing, now and then.
+///
+/// # Errors
+/// There is no socket to be had.
+pub fn listen(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<Heard>> {
+    for nic in nics {
+        // A card that cannot be set up hears nothing, and that is said.
+        let _ = Command::new("ip").args(["link", "set", &nic.name, "up"]).deadline(SAY).run();
+    }
+    free_from_firmware(nics, Path::new("/sys"), say);
+    let cards: BTreeMap<i32, &str> =
+        nics.iter().filter_map(|nic| Some((index(&nic.name)?, nic.name.as_str()))).collect();
+    let socket = open(cards.keys().copied()).context(Phase::Inventory, || "listen for LLDP")?;
+    let mut heard: BTreeMap<&str, Vec<Neighbour>> = BTreeMap::new();
+    let (began, mut said) = (Instant::now(), Instant::now());
+    let mut frame = [0; 2048];
+    loop {
+        if let Some((card, length)) = receive(&socket, &mut frame).context(Phase::Inventory, || "listen for LLDP")?
+            && let (Some(nic), Some(neighbour)) = (cards.get(&card), lldp::read(&frame[..length]))
+        {
+            let known = heard.entry(nic).or_default();
+            known.retain(|other| (&other.chassis, &other.port) != (&neighbour.chassis, &neighbour.port));
+            if known.len() < MOST {
+                known.push(neighbour);
+            }
+        }
+        let all = all(nics, &heard, Path::new("/sys"));
+        let leaves = lldp::leaves(&all);
+        if matches!(leaves, Leaves::Both(_)) || began.elapsed() >= patience {
+            return Ok(all);
+        }
+        if said.elapsed() >= SAY {
+            said = Instant::now();
+            say(&in_words(&leaves));
+        }
+    }
+}
+
+/// What is still missing.
+pub fn in_words(leaves: &Leaves) -> String {
+    match leaves {
+        Leaves::Both(_) => "LLDP: both leaves are heard".to_owned(),
+        Leaves::TooMany(names) => {
+            format!("LLDP: metal-stack wants two leaves, and {} are heard: {}", names.len(), names.join(", "))
+        }
+        Leaves::TooFew { silent, leaves } => {
+            let heard = match &leaves[..] {
+                [] => "no leaf is heard".to_owned(),
+                names => format!("only {} is heard", names.join(", ")),
+            };
+            let silent = match &silent[..] {
+                [] => "every card hears the same one".to_owned(),
+                names => format!("nothing is heard on {}", names.join(", ")),
+            };
+            format!("LLDP: {heard} of two leaves; {silent}")
+        }
+    }
+}
+
+fn all(nics: &[Nic], heard: &BTreeMap<&str, Vec<Neighbour>>, sys: &Path) -> Vec<Heard> {
+    let card = |nic: &Nic| Heard {
+        nic: nic.name.clone(),
+        // -1 while it has no link.
+        speed: attribute(&sys.join("class/net").join(&nic.name).join("speed")).parse().unwrap_or_default(),
+        neighbours: heard.get(nic.name.as_str()).cloned().unwrap_or_default(),
+    };
+    nics.iter().map(card).collect()
+}
+
+/// The firmware of Intel's 700 series answers LLDP by itself, and hands no frame on. Its driver has a file for words to it.
+fn free_from_firmware(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
+    let debug = sys.join("kernel/debug");
+    let cards: Vec<&Nic> = nics.iter().filter(|nic| nic.driver == "i40e").collect();
+    if cards.is_empty() {
+        return;
+    }
+    if !debug.join("i40e").exists() {
+        let _ = Command::new("mount").args(["-t", "debugfs", "debugfs"]).arg(&debug).deadline(SAY).run();
+    }
+    for nic in cards {
+        let device = super::link_name(&sys.join("class/net").join(&nic.name).join("device"));
+        let file = debug.join("i40e").join(device).join("command");
+        let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
+        match told {
+            Ok(()) => say(&format!("{}: its firmware was told to leave LLDP alone", nic.name)),
+            Err(error) => {
+                say(&format!("{}: its firmware may keep LLDP for itself: {}: {error}", nic.name, file.display()))
+            }
+        }
+    }
+}
+
+fn index(name: &str) -> Option<i32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: a string that ends with 0, and is only read.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    i32::try_from(index).ok().filter(|index| *index > 0)
+}
+
+/// For LLDP of all cards; it hears what is sent to the group on each of these.
+fn open(cards: impl Iterator<Item = i32>) -> io::Result<OwnedFd> {
+    let protocol = i32::from(ETHERTYPE.to_be());
+    // SAFETY: no pointer is passed.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was opened above, and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let wait = libc::timeval { tv_sec: 1, tv_usec: 0 };
+    set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wait)?;
+    for card in cards {
+        let mut address = [0; 8];
+        address[..GROUP.len()].copy_from_slice(&GROUP);
+        let member = libc::packet_mreq {
+            mr_ifindex: card,
+            mr_type: libc::PACKET_MR_MULTICAST as u16,
+            mr_alen: GROUP.len() as u16,
+            mr_address: address,
+        };
+        set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member)?;
+    }
+    Ok(socket)
+}
+
+fn set<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: a plain value of that size, which the kernel copies.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The index of the card, and how long the frame is; none when nothing came within a second.
+fn receive(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<Option<(i32, usize)>> {
+    // SAFETY: all zeroes is an address of no kind.
+    let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: both places are ours, and as long as is said.
+    let length = unsafe {
+        let place = std::ptr::from_mut(&mut from).cast();
+        libc::recvfrom(socket.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0, place, &mut size)
+    };
+    let Ok(length) = usize::try_from(length) else {
+        let error = io::Error::last_os_error();
+        // A card that goes down says so once, to whoever listens.
+        let passes = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted, ErrorKind::NetworkDown];
+        return if passes.contains(&error.kind()) { Ok(None) } else { Err(error) };
+    };
+    let is_own = from.sll_pkttype == libc::PACKET_OUTGOING;
+    Ok(Some((from.sll_ifindex, length)).filter(|_| !is_own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Tree;
+    use super::*;
+    use crate::inventory::lldp::frame;
+    use std::cell::RefCell;
+
+    #[test]
+    fn firmware_is_told_to_leave_lldp_alone() {
+        let tree = Tree::new();
+        let nic = |name: &str, driver: &str| Nic { name: name.into(), driver: driver.into(), ..Nic::default() };
+        tree.write("sys/devices/pci0000:00/0000:01:00.0/vendor", "0x8086\n");
+        tree.link("sys/class/net/eth0/device", "../../../devices/pci0000:00/0000:01:00.0");
+        tree.write("sys/kernel/debug/i40e/0000:01:00.0/command", "");
+        let said = RefCell::new(Vec::new());
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        let sys = tree.roots().sys;
+        free_from_firmware(&[nic("eth0", "i40e"), nic("eth1", "ice"), nic("eth2", "i40e")], &sys, &say);
+        let command = fs::read_to_string(sys.join("kernel/debug/i40e/0000:01:00.0/command")).unwrap();
+        assert_eq!(command, "lldp stop");
+        let said = said.into_inner();
+        assert_eq!(said[0], "eth0: its firmware was told to leave LLDP alone");
+        assert!(said[1].starts_with("eth2: its firmware may keep LLDP for itself: "), "{said:?}");
+    }
+
+    #[test]
+    fn which_card_has_heard_nothing_is_said() {
+        let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        for (leaves, words) in [
+            (
+                Leaves::TooFew { silent: texts(&["eth1"]), leaves: texts(&["leaf01"]) },
+                "LLDP: only leaf01 is heard of two leaves; nothing is heard on eth1",
+            ),
+            (
+                Leaves::TooFew { silent: vec![], leaves: texts(&["leaf01"]) },
+                "LLDP: only leaf01 is heard of two leaves; every card hears the same one",
+            ),
+            (
+                Leaves::TooFew { silent: texts(&["eth0", "eth1"]), leaves: vec![] },
+                "LLDP: no leaf is heard of two leaves; nothing is heard on eth0, eth1",
+            ),
+            (Leaves::TooMany(texts(&["a", "b", "c"])), "LLDP: metal-stack wants two leaves, and 3 are heard: a, b, c"),
+        ] {
+            assert_eq!(in_words(&leaves), words);
+        }
+        let page = include_str!("../../docs/metal-stack.md");
+        assert!(page.contains("\nLLDP: only leaf01 is heard of two leaves; nothing is heard on eth1\n"));
+    }
+
+    /// Two cables whose other ends are leaves: what one end sends, the other one hears.
+    #[test]
+    #[ignore = "needs root: it makes network cards"]
+    fn root_both_leaves_are_heard_on_the_wire() {
+        let ip = |words: &str| Command::new("ip").args(words.split(' ')).run().unwrap();
+        let cards = ["dhlldp0", "dhlldp1"];
+        for card in cards {
+            let _ = Command::new("ip").args(["link", "del", card]).run();
+            ip(&format!("link add {card} type veth peer name {card}p"));
+            ip(&format!("link set {card}p up"));
+        }
+        let nics = cards.map(|name| Nic { name: name.into(), ..Nic::default() });
+        let leaf = |number: u8| {
+            let chassis = [4, 2, 0, 0, 0, 0, number];
+            let name = format!("leaf0{number}");
+            frame(&[(1, &chassis), (2, b"\x07Ethernet4"), (3, &[0, 120]), (5, name.as_bytes()), (0, &[])])
+        };
+        std::thread::spawn(move || {
+            let socket = open(std::iter::empty()).unwrap();
+            // Until the test is over.
+            while let [Some(one), Some(two)] = cards.map(|card| index(&format!("{card}p"))) {
+                for (card, frame) in [(one, leaf(1)), (two, leaf(2))] {
+                    send(&socket, card, &frame);
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let heard = listen(&nics, Duration::from_secs(120), &|_| {}).unwrap();
+        cards.iter().for_each(|card| drop(ip(&format!("link del {card}"))));
+        let Leaves::Both(heard) = lldp::leaves(&heard) else { panic!("{heard:?}") };
+        let heard: Vec<_> =
+            heard.iter().map(|card| (card.nic.as_str(), card.neighbours[0].hostname.as_str())).collect();
+        assert_eq!(heard, [("dhlldp0", "leaf01"), ("dhlldp1", "leaf02")]);
+    }
+
+    fn send(socket: &OwnedFd, card: i32, frame: &[u8]) {
+        // SAFETY: as `receive`.
+        unsafe {
+            let mut to: libc::sockaddr_ll = std::mem::zeroed();
+            (to.sll_family, to.sll_ifindex, to.sll_halen) = (libc::AF_PACKET as u16, card, 6);
+            to.sll_addr[..6].copy_from_slice(&GROUP);
+            let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            let (fd, place) = (socket.as_raw_fd(), std::ptr::from_ref(&to).cast());
+            libc::sendto(fd, frame.as_ptr().cast(), frame.len(), 0, place, size);
+        }
+    }
+}
