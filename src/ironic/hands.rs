@@ -3,7 +3,7 @@
 use super::{logs, rescue};
 use crate::control::{Acknowledged, Control};
 use crate::error::Result;
-use crate::facts::{Done, Ended, Event};
+use crate::facts::{Done, Ended};
 use crate::image::{self, Keys, Minimum};
 use crate::inventory::Inventory;
 use crate::layout::Layout;
@@ -119,10 +119,6 @@ impl Control for Silent {
 
     fn machine(&self) -> Result<crate::allocation::Machine> {
         Ok(Default::default())
-    }
-
-    fn event(&self, _: &Event) -> Result<()> {
-        Ok(())
     }
 
     fn point_of_no_return(

@@ -1,14 +1,12 @@
 //! A real Ironic judges the agent: `scripts/ironic` installs it, and runs this.
 //!
-//! Most machines are of paper. Those of QEMU boot the agent's ramdisk, and their own disks after it; both lie in `target`.
+//! The machines are of paper. Those of QEMU are in `scripts/ironic.d`.
 
 mod conductor;
-mod machines;
 mod more;
 mod paper;
-mod qemu;
 
-use conductor::{Ironic, MACHINES, PAPER, Place};
+use conductor::Ironic;
 use more::*;
 use paper::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,20 +35,13 @@ const SCENARIOS: [(&str, Scenario); 18] = [
     ("the conductor is killed in the middle of a step", conductor_away),
 ];
 
-const OF_QEMU: [(&str, Scenario); 6] = [
-    ("machine: cleaning, a deploy by a template with the layout default", machines::whole_life),
-    ("machine: rebuild that keeps a data disk", machines::rebuild),
-    ("machine: raid.apply_configuration", machines::mirror),
-    ("machine: direct, raw", machines::direct_raw),
-    ("machine: direct, qcow2", machines::direct_qcow2),
-    ("machine: rescue", machines::rescue),
-];
-
-fn judge(place: Place, scenarios: &[(&str, Scenario)]) {
-    let mut ironic = Ironic::start(place);
+#[test]
+#[ignore = "needs a real Ironic: scripts/ironic"]
+fn judge_a_real_ironic_takes_the_agent() {
+    let mut ironic = Ironic::start();
     let wanted = std::env::var("DROPHAMMER_SCENARIO").unwrap_or_default();
     let mut failed = Vec::new();
-    for (name, scenario) in scenarios.iter().filter(|(name, _)| name.contains(&wanted)) {
+    for (name, scenario) in SCENARIOS.iter().filter(|(name, _)| name.contains(&wanted)) {
         let began = Instant::now();
         let run = AssertUnwindSafe(|| scenario(&mut ironic));
         match catch_unwind(run) {
@@ -63,16 +54,4 @@ fn judge(place: Place, scenarios: &[(&str, Scenario)]) {
         }
     }
     assert!(failed.is_empty(), "{failed:?}; see {}/ironic.log", ironic.directory.display());
-}
-
-#[test]
-#[ignore = "needs a real Ironic: scripts/ironic"]
-fn judge_a_real_ironic_takes_the_agent() {
-    judge(PAPER, &SCENARIOS);
-}
-
-#[test]
-#[ignore = "needs a real Ironic, and QEMU: scripts/ironic machines"]
-fn machines_are_installed_by_a_real_ironic() {
-    judge(MACHINES, &OF_QEMU);
 }

@@ -11,36 +11,20 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command as Process};
 
-/// A scenario takes seconds, one with a machine minutes; a busy host takes its time.
+/// A scenario takes seconds; a busy host takes its time.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-
-/// Where it listens, and where machines find it. QEMU takes what a machine sends to the second address for this host's 127.0.0.1.
-pub struct Place {
-    listens: &'static str,
-    pub told: &'static str,
-    pub patience: Duration,
-}
-
-pub const PAPER: Place = Place { listens: "127.0.0.1", told: "127.0.0.1", patience: PATIENCE };
-pub const MACHINES: Place = Place { listens: "0.0.0.0", told: "192.0.2.1", patience: Duration::from_secs(3 * 600) };
 
 /// One process with API and conductor, its files in a directory of its own.
 pub struct Ironic {
     programs: PathBuf,
     pub directory: PathBuf,
     pub url: String,
-    pub client: Client,
-    pub place: Place,
+    client: Client,
     process: Child,
 }
 
-/// What `scripts/build-ramdisk` and `scripts/build-tiny` have built.
-pub fn built(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join(path)
-}
-
 impl Ironic {
-    pub fn start(place: Place) -> Ironic {
+    pub fn start() -> Ironic {
         let venv = PathBuf::from(std::env::var_os("DROPHAMMER_IRONIC").expect("scripts/ironic says where it is"));
         let programs = venv.join("bin");
         let directory = programs.parent().unwrap().with_file_name("run");
@@ -50,19 +34,19 @@ impl Ironic {
         }
         fs::write(directory.join("kernel"), "kernel").unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        fs::write(directory.join("ironic.conf"), configuration(&directory, port, &place)).unwrap();
+        fs::write(directory.join("ironic.conf"), configuration(&directory, port)).unwrap();
         let made =
             quiet(&programs.join("ironic-dbsync"), &directory, "dbsync.log").arg("create_schema").status().unwrap();
         assert!(made.success(), "see {}/dbsync.log", directory.display());
         let process = quiet(&programs.join("ironic"), &directory, "ironic.log").spawn().unwrap();
         let client = crate::http::client().unwrap();
-        let ironic = Ironic { programs, directory, url: format!("http://127.0.0.1:{port}"), client, place, process };
+        let ironic = Ironic { programs, directory, url: format!("http://127.0.0.1:{port}"), client, process };
         ironic.wait_for_conductor();
         ironic
     }
 
     fn wait_for_conductor(&self) {
-        let end = Instant::now() + self.place.patience;
+        let end = Instant::now() + PATIENCE;
         let is_up = || {
             let answer = self
                 .client
@@ -89,8 +73,7 @@ impl Ironic {
     }
 
     pub fn ask(&self, method: Method, path: &str, body: &Value) -> Value {
-        let request =
-            self.client.request(method.clone(), format!("{}/v1/{path}", self.url)).timeout(self.place.patience);
+        let request = self.client.request(method.clone(), format!("{}/v1/{path}", self.url)).timeout(PATIENCE);
         let request = request.header("X-OpenStack-Ironic-API-Version", "1.110");
         let request = if body.is_null() { request } else { request.json(body) };
         let answer = request.send().unwrap();
@@ -110,7 +93,7 @@ impl Ironic {
 
     pub fn wish(&self, name: &str, wish: &Value) {
         // A node that is locked at this moment is asked again.
-        let end = Instant::now() + self.place.patience;
+        let end = Instant::now() + PATIENCE;
         while !self.node(name)["reservation"].is_null() && Instant::now() < end {
             thread::sleep(Duration::from_millis(200));
         }
@@ -131,7 +114,7 @@ impl Ironic {
                 return history.join(" → ");
             }
             let why = format!("{name} is {state}: {history:?}, {}", node["last_error"]);
-            assert!(began.elapsed() < self.place.patience, "{why}");
+            assert!(began.elapsed() < PATIENCE, "{why}");
             assert!(!state.ends_with("failed") && state != "error", "{why}");
             thread::sleep(Duration::from_millis(200));
         }
@@ -199,71 +182,17 @@ fn quiet(program: &Path, directory: &Path, log: &str) -> Process {
     process
 }
 
-fn configuration(directory: &Path, port: u16, place: &Place) -> String {
-    let (dir, ramdisk, Place { listens, told, .. }) = (directory.display(), built("ramdisk"), place);
-    let ramdisk = ramdisk.display();
-    format!(
-        "[DEFAULT]
-auth_strategy = noauth
-debug = true
-host = judge
-my_ip = 127.0.0.1
-rpc_transport = none
-state_path = {dir}/state
-tempdir = {dir}/state
-enabled_hardware_types = fake-hardware
-enabled_boot_interfaces = fake,ipxe
-enabled_deploy_interfaces = custom-agent,direct
-enabled_power_interfaces = fake
-enabled_management_interfaces = noop,fake
-enabled_network_interfaces = noop
-enabled_raid_interfaces = no-raid,agent
-enabled_rescue_interfaces = no-rescue,agent
-enabled_inspect_interfaces = agent,no-inspect
-enabled_storage_interfaces = noop
-enabled_vendor_interfaces = no-vendor
-enabled_bios_interfaces = no-bios
-enabled_console_interfaces = no-console
-enabled_firmware_interfaces = no-firmware
-[api]
-host_ip = {listens}
-port = {port}
-[database]
-connection = sqlite:///{dir}/state/ironic.sqlite
-[oslo_messaging_notifications]
-driver = noop
-[oslo_concurrency]
-lock_path = {dir}/locks
-[oslo_policy]
-enforce_scope = false
-[conductor]
-file_url_allowed_paths = {dir},{ramdisk}
-[deploy]
-http_url = http://127.0.0.1:9
-http_root = {dir}/http
-default_boot_mode = uefi
-erase_devices_metadata_priority = 10
-erase_devices_priority = 0
-[agent]
-certificates_path = {dir}/certificates
-deploy_logs_local_path = {dir}/logs
-command_wait_interval = 1
-post_deploy_get_power_state_retries = 1
-post_deploy_get_power_state_retry_interval = 1
-[pxe]
-tftp_root = {dir}/tftp
-tftp_master_path = {dir}/images/tftp
-images_path = {dir}/images
-instance_master_path = {dir}/images/master
-[service_catalog]
-auth_type = none
-endpoint_override = http://{told}:{port}
-[inventory]
-data_backend = database
-[dhcp]
-dhcp_provider = none
-"
-    )
+fn configuration(directory: &Path, port: u16) -> String {
+    let text = include_str!("../../../scripts/ironic.d/ironic.conf");
+    let (directory, port) = (directory.display().to_string(), port.to_string());
+    let words = [
+        ("DIRECTORY", &*directory),
+        ("RAMDISK", &*directory),
+        ("LISTENS", "127.0.0.1"),
+        ("TOLD", "127.0.0.1"),
+        ("PORT", &port),
+    ];
+    words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
 }
 
 /// A step of the interface `deploy`, as a template has it.
