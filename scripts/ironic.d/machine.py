@@ -73,7 +73,8 @@ class Machine:
                 node = self.ironic.node(self.name)
             except (OSError, Failed):
                 node = {"target_power_state": "unknown"}
-            if not node["target_power_state"]:
+            # While a conductor works on a node, its state may not be the machine's (a rescue says that it is on while it is off).
+            if not node["target_power_state"] and not node["reservation"]:
                 when = node["driver_internal_info"].get("last_power_state_change")
                 if when != last:
                     last = when
@@ -101,8 +102,10 @@ class Machine:
                    "-chardev", f"socket,id=console,path={folder}/console,server=on,wait=off,logfile={log('console')}",
                    "-serial", "chardev:console", "-serial", f"file:{log('facts')}"]
         for index, disk in enumerate(self.disks):
+            # The kernel names SCSI disks in the order in which they answer: several must be virtio's.
+            model = "virtio-blk-pci" if disk.startswith("vd") else f"scsi-hd,bus=scsi.0,scsi-id={index}"
             command += ["-drive", f"if=none,id={disk},format=raw,cache=unsafe,discard=unmap,file={self.disk(disk)}",
-                        "-device", f"scsi-hd,bus=scsi.0,scsi-id={index},serial=DH-{disk},drive={disk}"]
+                        "-device", f"{model},serial=DH-{disk},drive={disk}"]
         network = self.network_boot()
         self.from_disk = not network
         command += network
@@ -162,7 +165,9 @@ class Machine:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failed, *_):
         self.over = True
         self.follower.join()
         self.off()
+        for disk in self.disks if failed is None else []:
+            os.unlink(self.disk(disk))

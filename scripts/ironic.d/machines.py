@@ -5,6 +5,7 @@ Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. VENV has Ironic, TARGET wha
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -75,12 +76,12 @@ class World:
 def one_disk():
     return {
         "id": "one",
-        "disks": [{"device": "/dev/sda", "wipeonreinstall": True, "partitions": [
+        "disks": [{"device": "/dev/vda", "wipeonreinstall": True, "partitions": [
             {"number": 1, "label": "efi", "size": 100, "gpttype": "ef00"},
             {"number": 2, "label": "root", "size": 0, "gpttype": "8300"}]}],
         "filesystems": [
-            {"path": "/boot/efi", "device": "/dev/sda1", "format": "vfat", "label": "efi"},
-            {"path": "/", "device": "/dev/sda2", "format": "ext4", "label": "root"}],
+            {"path": "/boot/efi", "device": "/dev/vda1", "format": "vfat", "label": "efi"},
+            {"path": "/", "device": "/dev/vda2", "format": "ext4", "label": "root"}],
     }
 
 
@@ -120,25 +121,28 @@ rm "$1.fs" "$1.found" """
 def rebuild(world):
     """rebuild that keeps a data disk"""
     ironic, layout = world.ironic, one_disk()
-    layout["disks"].append({"device": "/dev/sdb", "wipeonreinstall": False, "partitions": [
+    layout["disks"].append({"device": "/dev/vdb", "wipeonreinstall": False, "partitions": [
         {"number": 1, "label": "data", "size": 0, "gpttype": "8300"}]})
-    layout["filesystems"].append({"path": "/srv", "device": "/dev/sdb1", "format": "ext4", "label": "data"})
-    args = {"layout": layout, "image": world.tiny()}
-    with world.machine("rebuilt", sda=4, sdb=1) as machine:
+    layout["filesystems"].append({"path": "/srv", "device": "/dev/vdb1", "format": "ext4", "label": "data"})
+    image = world.tiny()
+    with world.machine("rebuilt", vda=4, vdb=1) as machine:
         world.available("rebuilt")
-        ironic.choose("rebuilt", [step("install", {**args, "mode": "install"})])
+        ironic.choose("rebuilt", [step("install", {"layout": layout, "mode": "install"})])
+        # Ironic 39 answers a rebuild with 500 where the node has no image_source.
+        ironic.set("rebuilt", {"/instance_info/image_source": image["url"], "/instance_info/image_os_hash_algo": "sha256",
+                               "/instance_info/image_os_hash_value": image["digest"].removeprefix("sha256:")})
         first, facts = world.deploy(machine)
-        check("/dev/sdb1 /srv ext4" in facts, facts)
+        check("/dev/vdb1 /srv ext4" in facts, facts)
         # Nobody else has the disk while it is written, and looked at.
         switched_off(ironic, machine)
-        shell(PUT, machine.disk("sdb"))
-        before = shell(BYTES, machine.disk("sdb"))
-        ironic.wish("rebuilt", target="rebuild", deploy_steps=[step("install", {**args, "mode": "reinstall"})])
+        shell(PUT, machine.disk("vdb"))
+        before = shell(BYTES, machine.disk("vdb"))
+        ironic.wish("rebuilt", target="rebuild", deploy_steps=[step("install", {"layout": layout, "mode": "reinstall"})])
         second = ironic.until("rebuilt", "active")
         facts = machine.is_up()
-        check("/dev/sdb1 /srv ext4" in facts and "/srv/data-proof/random " in facts, facts)
+        check("/dev/vdb1 /srv ext4" in facts and "/srv/data-proof/random " in facts, facts)
         switched_off(ironic, machine)
-        after = shell(BYTES, machine.disk("sdb"))
+        after = shell(BYTES, machine.disk("vdb"))
     check(before == after, f"{before}\n{after}")
     return f"{first}; up; {second}; up. Of the data, before and after: {', '.join(before.split(chr(10)))}"
 
@@ -154,7 +158,7 @@ def mirror(world):
     arrays = {"logical_disks": [
         {"size_gb": 2, "raid_level": "1", "controller": "software", "is_root_volume": True},
         {"size_gb": "MAX", "raid_level": "0", "controller": "software"}]}
-    with world.machine("mirrored", sda=4, sdb=4) as machine:
+    with world.machine("mirrored", vda=4, vdb=4) as machine:
         world.available("mirrored")
         raid = {"interface": "raid", "step": "apply_configuration", "priority": 95,
                 "args": {"raid_config": arrays, "delete_existing": True}}
@@ -171,7 +175,7 @@ DRIVE = "H4sIAAAAAAACA0spyixLBQCP9R1oBQAAAA=="
 
 
 def whole_disk(world, name, file, command):
-    with world.machine(name, sda=4) as machine:
+    with world.machine(name, vda=4) as machine:
         world.available(name)
         url, digest = world.image(file, command)
         world.ironic.set(name, {
@@ -180,9 +184,9 @@ def whole_disk(world, name, file, command):
             "/instance_info/configdrive": DRIVE})
         history, facts = world.deploy(machine)
         check("config-2" in facts, facts)
-        table = shell('sfdisk --dump "$1" | grep config-2', machine.disk("sda"))
+        table = shell('sfdisk --dump "$1" | grep config-2', machine.disk("vda"))
         start = int(table.split("start=")[1].split(",")[0]) * 512
-        with open(machine.disk("sda"), "rb") as disk:
+        with open(machine.disk("vda"), "rb") as disk:
             disk.seek(start)
             check(disk.read(5) == b"drive", table)
     return f"{history}; up, with the config drive behind it"
@@ -202,7 +206,7 @@ def qcow2(world):
 def rescue(world):
     """rescue, with a login on the console, and back"""
     ironic, image = world.ironic, world.tiny()
-    with world.machine("saved", sda=4) as machine:
+    with world.machine("saved", vda=4) as machine:
         world.available("saved")
         ironic.choose("saved", [step("install", {"layout": one_disk(), "image": image})])
         # The conductor asks for one before a rescue.
@@ -223,6 +227,8 @@ def rescue(world):
 
 
 def main(venv, directory, target, wanted=""):
+    # Whoever ends this ends the conductor and the machine too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     world = World(venv, directory, target)
     failed, passed = [], 0
     try:

@@ -1,6 +1,6 @@
 //! What steps do to the machine. Tests have other hands, which touch nothing.
 
-use super::{logs, rescue};
+use super::{files, logs, rescue};
 use crate::control::{Acknowledged, Control};
 use crate::error::Result;
 use crate::facts::{Done, Ended};
@@ -40,6 +40,12 @@ pub trait Hands: Send + Sync {
     /// # Errors
     /// Nobody can log in.
     fn rescue(&self, hash: &str) -> Result<()>;
+
+    /// The content of a file that a conductor names by its URL.
+    ///
+    /// # Errors
+    /// It cannot be had whole.
+    fn fetch(&self, url: &str) -> Result<Vec<u8>>;
 
     /// For people, by name.
     fn logs(&self) -> Vec<(&'static str, Vec<u8>)>;
@@ -98,6 +104,10 @@ impl Hands for Metal {
 
     fn rescue(&self, hash: &str) -> Result<()> {
         rescue::let_in(Path::new("/"), hash)
+    }
+
+    fn fetch(&self, url: &str) -> Result<Vec<u8>> {
+        files::fetched(url)
     }
 
     fn logs(&self) -> Vec<(&'static str, Vec<u8>)> {

@@ -56,8 +56,10 @@ const RAID_CONFIG: Taken = required("raid_config", "The arrays, as logical_disks
 const DELETE_EXISTING: Taken = optional("delete_existing", DELETE_CONFIGURATION.about);
 const IMAGE_INFO: Taken = required("image_info", "The image, as the deploy interface direct describes it.");
 const CONFIG_DRIVE: Taken = optional("configdrive", "The config drive, as gzip in base64.");
-const FILES: Taken =
-    optional("files", "Files: path, content as base64 or deleted, and if wanted partition, mode, owner, group.");
+const FILES: Taken = optional(
+    "files",
+    "Files: path, content as base64 or a URL, or deleted, and if wanted partition, mode, owner, group.",
+);
 const ALONE: Taken = optional(
     "alone",
     "true: write_files, run_installer, prepare_boot and finish are steps of the template, and not part of this one.",

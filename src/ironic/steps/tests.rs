@@ -76,6 +76,10 @@ impl Hands for Paper {
         Ok(())
     }
 
+    fn fetch(&self, url: &str) -> Result<Vec<u8>> {
+        Ok(url.as_bytes().to_vec())
+    }
+
     fn logs(&self) -> Vec<(&'static str, Vec<u8>)> {
         vec![("kernel.log", b"on paper".to_vec())]
     }
