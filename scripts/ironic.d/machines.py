@@ -144,7 +144,7 @@ def rebuild(world):
         switched_off(ironic, machine)
         after = shell(BYTES, machine.disk("vdb"))
     check(before == after, f"{before}\n{after}")
-    return f"{first}; up; {second}; up. Of the data, before and after: {', '.join(before.split(chr(10)))}"
+    return f"{first}; up; {second}; up. Of the data, before and after: {', '.join(before.splitlines())}"
 
 
 def switched_off(ironic, machine):
