@@ -8,7 +8,7 @@ use super::wire::Report;
 use super::{Acknowledged, Control};
 use crate::allocation::Machine;
 use crate::error::{Context, Error, Phase, Result};
-use crate::facts::{Ended, Event, Outcome};
+use crate::facts::{Ended, Outcome};
 use crate::http;
 use crate::image::Keys;
 use crate::inventory::Inventory;
@@ -249,10 +249,6 @@ impl Control for FileControl {
     fn machine(&self) -> Result<Machine> {
         let seen = self.seen().as_ref().map(|seen| seen.machine.clone());
         Ok(seen.unwrap_or_default())
-    }
-
-    fn event(&self, _: &Event) -> Result<()> {
-        Ok(())
     }
 
     /// Is the file still what it was? Whoever takes it away or changes it until now has prevented what it asked for.

@@ -2,13 +2,22 @@
 
 use super::order::{Node, bad};
 use crate::device::DevicePath;
-use crate::error::Result;
+use crate::error::{Context, Error, Phase, Result};
+use crate::http;
 use crate::inventory::Inventory;
 use crate::marker::Marker;
 use crate::plan::InjectedFile;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
+use std::io::Read;
+use std::time::Duration;
+
+/// A file that is fetched is not longer than this.
+const MOST: u64 = 16 << 20;
+
+/// A server may be silent for so long.
+const STALL: Duration = Duration::from_secs(30);
 
 /// The words of a file.
 const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
@@ -26,11 +35,33 @@ pub enum Place {
     Installed,
 }
 
-/// Each file with its place.
+/// Fetches the content of a file.
+///
+/// # Errors
+/// It cannot be had whole.
+pub fn fetched(url: &str) -> Result<Vec<u8>> {
+    let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
+    let answer = http::streaming_client(STALL)?.get(url).send().context(Phase::Control, || format!("fetch {url}"))?;
+    if !answer.status().is_success() {
+        return Err(wrong(answer.status().as_str()));
+    }
+    let mut content = Vec::new();
+    answer.take(MOST + 1).read_to_end(&mut content).context(Phase::Control, || format!("fetch {url}"))?;
+    if content.len() as u64 > MOST {
+        return Err(wrong("it has more than 16 MiB"));
+    }
+    Ok(content)
+}
+
+/// Each file with its place. `fetch` gets the content that is at a URL.
 ///
 /// # Errors
 /// All files that cannot be put anywhere.
-pub fn read(node: &Node, args: &Map<String, Value>) -> Result<Vec<(Place, InjectedFile)>> {
+pub fn read(
+    node: &Node,
+    args: &Map<String, Value>,
+    fetch: &dyn Fn(&str) -> Result<Vec<u8>>,
+) -> Result<Vec<(Place, InjectedFile)>> {
     let of_node = node.0.get("properties").and_then(|properties| properties.get("inject_files"));
     let (mut files, mut wrong) = (Vec::new(), Vec::new());
     for (whose, listed) in [("the node's inject_files", of_node), ("files", args.get("files"))] {
@@ -38,7 +69,7 @@ pub fn read(node: &Node, args: &Map<String, Value>) -> Result<Vec<(Place, Inject
             None | Some(Value::Null) => {}
             Some(Value::Array(listed)) => {
                 for (index, one) in listed.iter().enumerate() {
-                    match file(one) {
+                    match file(one, fetch) {
                         Ok(file) => files.push(file),
                         Err(why) => wrong.push(format!("{whose}[{index}]: {why}")),
                     }
@@ -53,7 +84,7 @@ pub fn read(node: &Node, args: &Map<String, Value>) -> Result<Vec<(Place, Inject
     if wrong.is_empty() { Ok(files) } else { Err(bad(&wrong.join("; "))) }
 }
 
-fn file(value: &Value) -> Result<(Place, InjectedFile), String> {
+fn file(value: &Value, fetch: &dyn Fn(&str) -> Result<Vec<u8>>) -> Result<(Place, InjectedFile), String> {
     let fields = value.as_object().ok_or("a file is an object")?;
     if let Some(other) = fields.keys().find(|name| !WORDS.contains(&name.as_str())) {
         return Err(format!("{other} is none of its words: {}", WORDS.join(", ")));
@@ -68,14 +99,17 @@ fn file(value: &Value) -> Result<(Place, InjectedFile), String> {
     }
     let content = match (fields.get("content"), fields.get("deleted")) {
         (None | Some(Value::Null), Some(Value::Bool(true))) => None,
-        (Some(Value::String(text)), None | Some(Value::Bool(false))) if text.contains("://") => {
-            return Err("content: drophammer fetches nothing from a URL here, give it as base64".to_owned());
+        (Some(Value::String(url)), None | Some(Value::Bool(false))) if url.contains("://") => {
+            if !url.starts_with("http://") && !url.starts_with("https://") {
+                return Err(format!("content: http:// and https:// are fetched, found {url}"));
+            }
+            Some(fetch(url).map_err(|error| format!("content: {error}"))?)
         }
         (Some(Value::String(text)), None | Some(Value::Bool(false))) => {
             let text: String = text.split_whitespace().collect();
             Some(STANDARD.decode(text).map_err(|error| format!("content is not base64: {error}"))?)
         }
-        _ => return Err("a file has content as base64, or deleted: true".to_owned()),
+        _ => return Err("a file has content as base64 or a URL, or deleted: true".to_owned()),
     };
     let who = |word: &str| match fields.get(word) {
         None | Some(Value::Null) => Ok(None),
@@ -126,6 +160,7 @@ pub fn installed(node: &Node, inventory: &Inventory) -> Result<DevicePath> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::http::{Act, Server};
     use serde_json::json;
 
     fn map(value: Value) -> Map<String, Value> {
@@ -138,19 +173,23 @@ mod tests {
         let told = map(json!({"files": [
             {"path": "/etc/b", "partition": 2, "content": "Yg==\n", "mode": "0600", "owner": "web", "group": 7},
             {"path": "/c", "partition": "/dev/sdb1", "deleted": true, "mode": 384},
+            {"path": "/d", "content": "http://h/d"},
         ]}));
-        let files = read(&Node(&node), &told).unwrap();
+        let files = read(&Node(&node), &told, &|url| Ok(url.as_bytes().to_vec())).unwrap();
         let of = |index: usize| (&files[index].0, files[index].1.content.as_deref(), files[index].1.mode);
         assert_eq!(of(0), (&Place::Installed, Some(&b"a"[..]), 0o644));
         assert_eq!(of(1), (&Place::Number(2), Some(&b"b"[..]), 0o600));
         assert_eq!((files[1].1.owner.as_deref(), files[1].1.group.as_deref()), (Some("web"), Some("7")));
         assert_eq!(of(2), (&Place::Device("/dev/sdb1".into()), None, 0o600));
+        assert_eq!(of(3), (&Place::Installed, Some(&b"http://h/d"[..]), 0o644));
     }
 
     #[test]
     fn every_file_that_cannot_be_put_anywhere_is_named() {
-        let read =
-            |files: Value| super::read(&Node(&Map::new()), &map(json!({"files": files}))).unwrap_err().to_string();
+        let away = |_: &str| Err(Error::new(Phase::Control, "nobody answers"));
+        let read = |files: Value| {
+            super::read(&Node(&Map::new()), &map(json!({"files": files})), &away).unwrap_err().to_string()
+        };
         for (file, why) in [
             (json!(7), "a file is an object"),
             (json!({"path": "etc/a", "content": ""}), "path must be that of a file"),
@@ -158,7 +197,8 @@ mod tests {
             (json!({"path": "/a", "content": "", "colour": 1}), "colour is none of its words"),
             (json!({"path": "/a"}), "or deleted: true"),
             (json!({"path": "/a", "content": "", "deleted": true}), "or deleted: true"),
-            (json!({"path": "/a", "content": "http://h/a"}), "fetches nothing"),
+            (json!({"path": "/a", "content": "http://h/a"}), "nobody answers"),
+            (json!({"path": "/a", "content": "ftp://h/a"}), "http:// and https:// are fetched, found ftp"),
             (json!({"path": "/a", "content": "*"}), "not base64"),
             (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode is a text"),
             (json!({"path": "/a", "content": "", "dirmode": "0700"}), "get 0755"),
@@ -175,5 +215,20 @@ mod tests {
         assert!(read(json!({})).contains("this is a list"));
         let inventory = Inventory::default();
         assert!(installed(&Node(&Map::new()), &inventory).unwrap_err().to_string().contains("must say its partition"));
+    }
+
+    #[test]
+    fn what_cannot_be_had_whole_is_not_taken() {
+        let server = Server::start(b"hello".to_vec(), |request| match request.path.as_str() {
+            "/long" => Act::body(vec![0; MOST as usize + 1]),
+            "/gone" => Act::status(404),
+            "/cut" => Act::cut_after(2),
+            _ => Act::default(),
+        });
+        assert_eq!(fetched(&server.url("whole")).unwrap(), b"hello");
+        for (path, why) in [("long", "more than 16 MiB"), ("gone", "404"), ("cut", "/cut")] {
+            let error = fetched(&server.url(path)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! What steps do to the machine. Tests have other hands, which touch nothing.
 
-use super::{logs, rescue};
+use super::{files, logs, rescue};
 use crate::control::{Acknowledged, Control};
 use crate::error::Result;
-use crate::facts::{Done, Ended, Event};
+use crate::facts::{Done, Ended};
 use crate::image::{self, Keys, Minimum};
 use crate::inventory::Inventory;
 use crate::layout::Layout;
@@ -40,6 +40,12 @@ pub trait Hands: Send + Sync {
     /// # Errors
     /// Nobody can log in.
     fn rescue(&self, hash: &str) -> Result<()>;
+
+    /// The content of a file that a conductor names by its URL.
+    ///
+    /// # Errors
+    /// It cannot be had whole.
+    fn fetch(&self, url: &str) -> Result<Vec<u8>>;
 
     /// For people, by name.
     fn logs(&self) -> Vec<(&'static str, Vec<u8>)>;
@@ -100,6 +106,10 @@ impl Hands for Metal {
         rescue::let_in(Path::new("/"), hash)
     }
 
+    fn fetch(&self, url: &str) -> Result<Vec<u8>> {
+        files::fetched(url)
+    }
+
     fn logs(&self) -> Vec<(&'static str, Vec<u8>)> {
         vec![("kernel.log", logs::kernel())]
     }
@@ -119,10 +129,6 @@ impl Control for Silent {
 
     fn machine(&self) -> Result<crate::allocation::Machine> {
         Ok(Default::default())
-    }
-
-    fn event(&self, _: &Event) -> Result<()> {
-        Ok(())
     }
 
     fn point_of_no_return(

@@ -28,52 +28,42 @@ pub struct Taken {
     pub required: bool,
 }
 
-const LAYOUT: Taken =
-    Taken { name: "layout", about: "The filesystem layout, in any spelling that drophammer reads.", required: true };
-const IMAGE: Taken = Taken {
-    name: "image",
-    about: "The image: a URL, or an object with url, digest, id, mirrors, finish. The node's image_source where it is absent.",
-    required: false,
-};
-const ERASE: Taken = Taken {
-    name: "erase",
-    about: "How thoroughly disks are erased before they are made anew: quick, secure or none.",
-    required: false,
-};
-const MODE: Taken =
-    Taken { name: "mode", about: "install, or reinstall: then the disks stay that the layout keeps.", required: false };
-const WITHOUT_MARKER: Taken = Taken {
-    name: "without_marker",
-    about: "true: a reinstall goes on although the disk with the old system was replaced.",
-    required: false,
-};
-const LOGICAL_DISKS: Taken = Taken {
-    name: "logical_disks",
-    about: "The arrays: size_gb, raid_level, and if wanted is_root_volume, volume_name, physical_disks.",
-    required: true,
-};
-const DELETE_CONFIGURATION: Taken = Taken {
-    name: "delete_configuration",
-    about: "What was on the disks goes: true, which is all that can be said.",
-    required: false,
-};
-const RAID_CONFIG: Taken =
-    Taken { name: "raid_config", about: "The arrays, as logical_disks in an object.", required: true };
-const DELETE_EXISTING: Taken = Taken { name: "delete_existing", about: DELETE_CONFIGURATION.about, required: false };
-const IMAGE_INFO: Taken =
-    Taken { name: "image_info", about: "The image, as the deploy interface direct describes it.", required: true };
-const CONFIG_DRIVE: Taken =
-    Taken { name: "configdrive", about: "The config drive, as gzip in base64.", required: false };
-const FILES: Taken = Taken {
-    name: "files",
-    about: "Files: path, content as base64 or deleted, and if wanted partition, mode, owner, group.",
-    required: false,
-};
-const ALONE: Taken = Taken {
-    name: "alone",
-    about: "true: write_files, run_installer, prepare_boot and finish are steps of the template, and not part of this one.",
-    required: false,
-};
+const fn required(name: &'static str, about: &'static str) -> Taken {
+    Taken { name, about, required: true }
+}
+
+const fn optional(name: &'static str, about: &'static str) -> Taken {
+    Taken { name, about, required: false }
+}
+
+const LAYOUT: Taken = required("layout", "The filesystem layout, in any spelling that drophammer reads.");
+const IMAGE: Taken = optional(
+    "image",
+    "The image: a URL, or an object with url, digest, id, mirrors, finish. The node's image_source where it is absent.",
+);
+const ERASE: Taken =
+    optional("erase", "How thoroughly disks are erased before they are made anew: quick, secure or none.");
+const MODE: Taken = optional("mode", "install, or reinstall: then the disks stay that the layout keeps.");
+const WITHOUT_MARKER: Taken =
+    optional("without_marker", "true: a reinstall goes on although the disk with the old system was replaced.");
+const LOGICAL_DISKS: Taken = required(
+    "logical_disks",
+    "The arrays: size_gb, raid_level, and if wanted is_root_volume, volume_name, physical_disks.",
+);
+const DELETE_CONFIGURATION: Taken =
+    optional("delete_configuration", "What was on the disks goes: true, which is all that can be said.");
+const RAID_CONFIG: Taken = required("raid_config", "The arrays, as logical_disks in an object.");
+const DELETE_EXISTING: Taken = optional("delete_existing", DELETE_CONFIGURATION.about);
+const IMAGE_INFO: Taken = required("image_info", "The image, as the deploy interface direct describes it.");
+const CONFIG_DRIVE: Taken = optional("configdrive", "The config drive, as gzip in base64.");
+const FILES: Taken = optional(
+    "files",
+    "Files: path, content as base64 or a URL, or deleted, and if wanted partition, mode, owner, group.",
+);
+const ALONE: Taken = optional(
+    "alone",
+    "true: write_files, run_installer, prepare_boot and finish are steps of the template, and not part of this one.",
+);
 
 const fn deploy(step: &'static str, about: &'static str, arguments: &'static [Taken]) -> Offer {
     let kinds = &[Kind::Deploy];

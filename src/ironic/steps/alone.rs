@@ -65,10 +65,10 @@ impl Steps {
 
     /// Files into what is whole: an installed system, or one that this deploy has finished.
     pub(super) fn inject(&self, node: &Node, args: &Map<String, Value>) -> Result<Value> {
-        let files = files::read(node, args)?;
         if !self.is_whole() {
             return Err(refused("files go into a system that is whole, and the deploy has not come to finish"));
         }
+        let files = files::read(node, args, &|url| self.hands.fetch(url))?;
         let inventory = self.hands.begin(None)?;
         let skipped = disks::skipped(node, &inventory)?;
         let mut plans = Vec::new();

@@ -1,0 +1,173 @@
+"""A machine of QEMU, whose power a conductor switches.
+
+The conductor's power interface is the one that it calls `fake`: it only keeps in mind what was switched. A thread asks for that, and
+switches QEMU. What the machine boots is what the conductor has laid out for iPXE, and its own disks where that is nothing.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+
+from conductor import PATIENCE, TOLD, Failed, free_port
+
+OVMF = "/usr/share/OVMF/OVMF_%s_4M.fd"
+
+# What an emulated kernel need not do (qemu-tests/machine.rs).
+SPARED = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1"
+
+# How the tiny OS says that it is up.
+UP = "drophammer-facts: tiny"
+
+
+def accelerator():
+    # That /dev/kvm exists proves nothing: the processor must have it.
+    with open("/proc/cpuinfo") as file:
+        flags = set(file.read().split())
+    if flags & {"vmx", "svm"} and os.access("/dev/kvm", os.W_OK):
+        return ["-accel", "kvm", "-cpu", "max"]
+    return ["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"]
+
+
+class Machine:
+    """A node with these empty disks, by name and GiB. It is off, and `manageable`."""
+
+    def __init__(self, ironic, ramdisk, name, disks):
+        self.ironic, self.name, self.disks = ironic, name, list(disks)
+        self.folder = os.path.join(ironic.directory, name)
+        os.makedirs(self.folder)
+        for disk, gib in disks.items():
+            with open(self.disk(disk), "wb") as file:
+                file.truncate(gib << 30)
+        shutil.copy(OVMF % "VARS", os.path.join(self.folder, "efivars.fd"))
+        self.port, self.mac = free_port(), "52:54:00:" + ":".join(f"{byte:02x}" for byte in os.urandom(3))
+        self.enroll(ramdisk)
+        self.lock, self.qemu, self.boots, self.from_disk, self.heard, self.over = threading.Lock(), None, 0, False, 0, False
+        self.follower = threading.Thread(target=self.follow)
+        self.follower.start()
+
+    def enroll(self, ramdisk):
+        kernel, initrd = (f"file://{ramdisk}/{file}" for file in ["vmlinuz", "quick"])
+        words = f"console=ttyS0,115200n8 panic=-1 {SPARED} ipa-advertise-host=127.0.0.1 ipa-advertise-port={self.port}"
+        node = self.ironic.ask("POST", "nodes", {
+            "name": self.name, "driver": "fake-hardware", "power_interface": "fake", "management_interface": "noop",
+            "network_interface": "noop", "boot_interface": "ipxe", "deploy_interface": "custom-agent", "raid_interface": "agent",
+            "rescue_interface": "agent", "properties": {"cpu_arch": "x86_64", "capabilities": "boot_mode:uefi"},
+            "driver_info": {"deploy_kernel": kernel, "deploy_ramdisk": initrd, "rescue_kernel": kernel, "rescue_ramdisk": initrd,
+                            "kernel_append_params": words},
+        })
+        self.ironic.ask("POST", "ports", {"node_uuid": node["uuid"], "address": self.mac})
+        self.ironic.wish(self.name, target="manage")
+        self.ironic.until(self.name, "manageable")
+
+    def disk(self, name):
+        return os.path.join(self.folder, name + ".raw")
+
+    def follow(self):
+        """Every switch has a time of its own, also where the power is as it was."""
+        last = None
+        while not self.over:
+            try:
+                node = self.ironic.node(self.name)
+            except (OSError, Failed):
+                node = {"target_power_state": "unknown"}
+            # While a conductor works on a node, its state may not be the machine's (a rescue says that it is on while it is off).
+            if not node["target_power_state"] and not node["reservation"]:
+                when = node["driver_internal_info"].get("last_power_state_change")
+                if when != last:
+                    last = when
+                    with self.lock:
+                        self.off()
+                        if node["power_state"] == "power on":
+                            self.on()
+            time.sleep(0.3)
+
+    def off(self):
+        if self.qemu:
+            self.qemu.kill()
+            self.qemu.wait()
+            self.qemu = None
+
+    def on(self):
+        self.boots, self.heard = self.boots + 1, 0
+        log, folder = self.log, self.folder
+        command = ["qemu-system-x86_64", "-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot", "-m", "1024",
+                   "-smp", "1,maxcpus=2", *accelerator(), "-device", "virtio-scsi-pci,id=scsi",
+                   "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={OVMF % 'CODE'}",
+                   "-drive", f"if=pflash,format=raw,unit=1,file={folder}/efivars.fd",
+                   "-netdev", f"user,id=net,net={TOLD.rsplit('.', 1)[0]}.0/24,host={TOLD},hostfwd=tcp:127.0.0.1:{self.port}-:9999",
+                   "-device", f"virtio-net-pci,netdev=net,romfile=,mac={self.mac}",
+                   "-chardev", f"socket,id=console,path={folder}/console,server=on,wait=off,logfile={log('console')}",
+                   "-serial", "chardev:console", "-serial", f"file:{log('facts')}"]
+        for index, disk in enumerate(self.disks):
+            # The kernel names SCSI disks in the order in which they answer: several must be virtio's.
+            model = "virtio-blk-pci" if disk.startswith("vd") else f"scsi-hd,bus=scsi.0,scsi-id={index}"
+            command += ["-drive", f"if=none,id={disk},format=raw,cache=unsafe,discard=unmap,file={self.disk(disk)}",
+                        "-device", f"{model},serial=DH-{disk},drive={disk}"]
+        network = self.network_boot()
+        self.from_disk = not network
+        command += network
+        with open(log("qemu"), "wb") as errors:
+            self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+    def network_boot(self):
+        """Kernel, ramdisk and command line, as iPXE would read them."""
+        root = os.path.join(self.ironic.directory, "http")
+        try:
+            with open(os.path.join(root, "pxelinux.cfg", self.mac.replace(":", "-"))) as file:
+                script = file.read()
+        except FileNotFoundError:
+            return []
+        lines = {word: rest for word, _, rest in (line.partition(" ") for line in reversed(script.splitlines()))}
+        kernel, _, cmdline = lines["kernel"].split(" || ")[0].partition(" ")
+        kernel, initrd = (os.path.join(root, url.split("/", 3)[3]) for url in [kernel, lines["initrd"].split(" ")[0]])
+        return ["-kernel", kernel, "-initrd", initrd, "-append", cmdline.replace("${mac}", self.mac)]
+
+    def log(self, kind):
+        return os.path.join(self.folder, f"{self.boots}.{kind}.log")
+
+    def read(self, kind):
+        try:
+            with open(self.log(kind), "rb") as file:
+                return file.read().decode(errors="replace").replace("\r", "")
+        except FileNotFoundError:
+            return ""
+
+    def says(self, text, from_disk=False):
+        """Waits until this boot's console has that, after what was waited for before."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            with self.lock:
+                console = self.read("console")
+                at = console.find(text, self.heard) if self.from_disk or not from_disk else -1
+                if at >= 0:
+                    self.heard = at + len(text)
+                    return
+            if time.monotonic() > end:
+                raise Failed(f"no {text!r} in {self.log('console')}: " + "\n".join(console.splitlines()[-30:]))
+            time.sleep(0.3)
+
+    def is_up(self):
+        """Waits until the tiny OS is up from the machine's own disks; what it has told."""
+        self.says(UP, from_disk=True)
+        return self.read("facts")
+
+    def types(self, line):
+        """As somebody at the keyboard."""
+        with socket.socket(socket.AF_UNIX) as keyboard:
+            keyboard.connect(os.path.join(self.folder, "console"))
+            keyboard.sendall(line.encode() + b"\r")
+            # QEMU reads what has arrived before the line is cut.
+            time.sleep(0.5)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failed, *_):
+        self.over = True
+        self.follower.join()
+        self.off()
+        for disk in self.disks if failed is None else []:
+            os.unlink(self.disk(disk))

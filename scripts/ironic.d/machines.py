@@ -1,0 +1,253 @@
+"""A real Ironic installs machines of QEMU, which boot from their own disks after it.
+
+Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. VENV has Ironic, TARGET what scripts/build-ramdisk and scripts/build-tiny have built.
+"""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import yaml
+from conductor import TOLD, Failed, Ironic, free_port
+from machine import Machine
+
+
+def step(name, args, priority=90):
+    return {"interface": "deploy", "step": name, "priority": priority, "args": args}
+
+
+def check(holds, what):
+    if not holds:
+        raise Failed(what)
+
+
+def shell(command, *arguments):
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command, "bash", *arguments], capture_output=True, text=True)
+    check(done.returncode == 0, f"{command}: {done.stderr}")
+    return done.stdout
+
+
+class World:
+    """The conductor, and a web server for images: Python's own, so none of it is ours."""
+
+    def __init__(self, venv, directory, target):
+        self.target, self.ramdisk = target, os.path.join(target, "ramdisk")
+        self.ironic = Ironic(venv, directory, self.ramdisk)
+        self.served = os.path.join(directory, "served")
+        os.makedirs(self.served)
+        self.port = free_port()
+        server = [sys.executable, "-m", "http.server", "--bind", "0.0.0.0", "--directory", self.served, str(self.port)]
+        self.server = subprocess.Popen(server, **self.ironic.quiet("served.log"))
+
+    def end(self):
+        self.server.kill()
+        self.ironic.end()
+
+    def image(self, name, command):
+        """What this command makes of `$1`, the folder of what was built, as `$2`: its URL and sha256."""
+        path = os.path.join(self.served, name)
+        if not os.path.exists(path):
+            shell(command, os.path.join(self.target, "tiny"), path)
+        with open(path, "rb") as file:
+            return f"http://{TOLD}:{self.port}/{name}", hashlib.file_digest(file, "sha256").hexdigest()
+
+    def tiny(self):
+        url, digest = self.image("tiny-12.0.1.tar.zst", 'cp "$1/tiny.tar.zst" "$2"')
+        return {"url": url, "digest": "sha256:" + digest}
+
+    def machine(self, name, **disks):
+        return Machine(self.ironic, self.ramdisk, name, disks)
+
+    def available(self, name):
+        """Without cleaning."""
+        self.ironic.set(name, {"/automated_clean": False})
+        self.ironic.wish(name, target="provide")
+        self.ironic.until(name, "available")
+
+    def deploy(self, machine):
+        self.ironic.wish(machine.name, target="active")
+        history = self.ironic.until(machine.name, "active")
+        return history, machine.is_up()
+
+
+def one_disk():
+    return {
+        "id": "one",
+        "disks": [{"device": "/dev/vda", "wipeonreinstall": True, "partitions": [
+            {"number": 1, "label": "efi", "size": 100, "gpttype": "ef00"},
+            {"number": 2, "label": "root", "size": 0, "gpttype": "8300"}]}],
+        "filesystems": [
+            {"path": "/boot/efi", "device": "/dev/vda1", "format": "vfat", "label": "efi"},
+            {"path": "/", "device": "/dev/vda2", "format": "ext4", "label": "root"}],
+    }
+
+
+def whole(world):
+    """cleaning, then a deploy by a template with the layout `default`"""
+    ironic = world.ironic
+    with open("testdata/layouts/default.yaml") as file:
+        layout = yaml.safe_load(file)
+    with world.machine("whole", sda=8) as machine:
+        ironic.wish("whole", target="provide")
+        cleaned = ironic.until("whole", "available")
+        ironic.choose("whole", [step("install", {"layout": layout, "image": world.tiny()})])
+        deployed, facts = world.deploy(machine)
+        for mount in ["/dev/sda1 /boot/efi vfat", "/dev/sda2 / ext4", "/dev/sda3 /var/lib ext4"]:
+            check(mount in facts, facts)
+    return f"{cleaned}; then {deployed}; up from its own disk"
+
+
+# A file of 64 MiB, and its like, on the only filesystem of the disk, which begins at 1 MiB.
+PUT = """dd if="$1" of="$1.fs" bs=1M skip=1 conv=sparse status=none
+e2fsck -fy "$1.fs" >/dev/null 2>&1 || [ $? = 1 ]
+head -c 64M /dev/urandom >"$1.random"
+printf 'mkdir data-proof\\ncd data-proof\\nwrite %s random\\n' "$1.random" | debugfs -w -f - "$1.fs" >/dev/null 2>&1
+dd if="$1.fs" of="$1" bs=1M seek=1 conv=notrunc status=none
+rm "$1.fs" """
+
+# The partition table, the filesystem, and the file compared with its like.
+BYTES = """dd if="$1" of="$1.fs" bs=1M skip=1 conv=sparse status=none
+echo "table $(head -c 1M "$1" | sha256sum | cut -c1-16)"
+echo "filesystem $(blkid -p -s UUID -o value "$1.fs")"
+debugfs -R "dump data-proof/random $1.found" "$1.fs" >/dev/null 2>&1
+cmp "$1.random" "$1.found"
+echo "64 MiB $(sha256sum <"$1.found" | cut -c1-16)"
+rm "$1.fs" "$1.found" """
+
+
+def rebuild(world):
+    """rebuild that keeps a data disk"""
+    ironic, layout = world.ironic, one_disk()
+    layout["disks"].append({"device": "/dev/vdb", "wipeonreinstall": False, "partitions": [
+        {"number": 1, "label": "data", "size": 0, "gpttype": "8300"}]})
+    layout["filesystems"].append({"path": "/srv", "device": "/dev/vdb1", "format": "ext4", "label": "data"})
+    image = world.tiny()
+    with world.machine("rebuilt", vda=4, vdb=1) as machine:
+        world.available("rebuilt")
+        ironic.choose("rebuilt", [step("install", {"layout": layout, "mode": "install"})])
+        # Ironic 39 answers a rebuild with 500 where the node has no image_source.
+        ironic.set("rebuilt", {"/instance_info/image_source": image["url"], "/instance_info/image_os_hash_algo": "sha256",
+                               "/instance_info/image_os_hash_value": image["digest"].removeprefix("sha256:")})
+        first, facts = world.deploy(machine)
+        check("/dev/vdb1 /srv ext4" in facts, facts)
+        # Nobody else has the disk while it is written, and looked at.
+        switched_off(ironic, machine)
+        shell(PUT, machine.disk("vdb"))
+        before = shell(BYTES, machine.disk("vdb"))
+        ironic.wish("rebuilt", target="rebuild", deploy_steps=[step("install", {"layout": layout, "mode": "reinstall"})])
+        second = ironic.until("rebuilt", "active")
+        facts = machine.is_up()
+        check("/dev/vdb1 /srv ext4" in facts and "/srv/data-proof/random " in facts, facts)
+        switched_off(ironic, machine)
+        after = shell(BYTES, machine.disk("vdb"))
+    check(before == after, f"{before}\n{after}")
+    return f"{first}; up; {second}; up. Of the data, before and after: {', '.join(before.splitlines())}"
+
+
+def switched_off(ironic, machine):
+    ironic.power(machine.name, "power off")
+    while machine.qemu:
+        time.sleep(0.3)
+
+
+def mirror(world):
+    """a mirror by raid.apply_configuration"""
+    arrays = {"logical_disks": [
+        {"size_gb": 2, "raid_level": "1", "controller": "software", "is_root_volume": True},
+        {"size_gb": "MAX", "raid_level": "0", "controller": "software"}]}
+    with world.machine("mirrored", vda=4, vdb=4) as machine:
+        world.available("mirrored")
+        raid = {"interface": "raid", "step": "apply_configuration", "priority": 95,
+                "args": {"raid_config": arrays, "delete_existing": True}}
+        world.ironic.choose("mirrored", [raid, step("burn_image", {"image": world.tiny()}, 80)])
+        history, facts = world.deploy(machine)
+        root = [line for line in facts.splitlines() if line.startswith("/dev/md") and " / " in line]
+        check(root and "raid1" in facts and "raid0" in facts, facts)
+        check(world.ironic.node("mirrored")["raid_config"]["logical_disks"] == arrays["logical_disks"], "raid_config")
+    return f"{history}; up, with {root[0]}"
+
+
+# gzip of "drive".
+DRIVE = "H4sIAAAAAAACA0spyixLBQCP9R1oBQAAAA=="
+
+
+def whole_disk(world, name, file, command):
+    with world.machine(name, vda=4) as machine:
+        world.available(name)
+        url, digest = world.image(file, command)
+        world.ironic.set(name, {
+            "/deploy_interface": "direct", "/instance_info/image_source": url, "/instance_info/image_os_hash_algo": "sha256",
+            "/instance_info/image_os_hash_value": digest, "/instance_info/image_type": "whole-disk",
+            "/instance_info/configdrive": DRIVE})
+        history, facts = world.deploy(machine)
+        check("config-2" in facts, facts)
+        table = shell('sfdisk --dump "$1" | grep config-2', machine.disk("vda"))
+        start = int(table.split("start=")[1].split(",")[0]) * 512
+        with open(machine.disk("vda"), "rb") as disk:
+            disk.seek(start)
+            check(disk.read(5) == b"drive", table)
+    return f"{history}; up, with the config drive behind it"
+
+
+def raw(world):
+    """direct, raw, with a config drive"""
+    return whole_disk(world, "direct-raw", "disk.raw", 'zstd -dqf "$1/tiny.raw.zst" -o "$2"')
+
+
+def qcow2(world):
+    """direct, qcow2, with a config drive"""
+    make = 'zstd -dqf "$1/tiny.raw.zst" -o "$2.raw" && qemu-img convert -q -O qcow2 "$2.raw" "$2"'
+    return whole_disk(world, "direct-qcow2", "disk.qcow2", make)
+
+
+def rescue(world):
+    """rescue, with a login on the console, and back"""
+    ironic, image = world.ironic, world.tiny()
+    with world.machine("saved", vda=4) as machine:
+        world.available("saved")
+        ironic.choose("saved", [step("install", {"layout": one_disk(), "image": image})])
+        # The conductor asks for one before a rescue.
+        ironic.set("saved", {"/instance_info/image_source": image["url"]})
+        first, _ = world.deploy(machine)
+        ironic.wish("saved", target="rescue", rescue_password="correct horse")
+        second = ironic.until("saved", "rescue")
+        machine.says("login:")
+        for line, answer in [("rescue", "Password:"), ("wrong horse", "incorrect"), ("rescue", "Password:"), ("correct horse", "# ")]:
+            machine.types(line)
+            machine.says(answer)
+        machine.types("echo in as $(id -u) with $((6 * 7))")
+        machine.says("in as 0 with 42")
+        ironic.wish("saved", target="unrescue")
+        third = ironic.until("saved", "active")
+        machine.is_up()
+    return f"{first}; up; {second}; a wrong password is refused, the right one is root; {third}; up"
+
+
+def main(venv, directory, target, wanted=""):
+    # Whoever ends this ends the conductor and the machine too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    world = World(venv, directory, target)
+    failed, passed = [], 0
+    try:
+        for scenario in [whole, rebuild, mirror, raw, qcow2, rescue]:
+            if wanted not in scenario.__doc__:
+                continue
+            began = time.monotonic()
+            try:
+                print(f"JUDGED {scenario.__doc__}: {scenario(world)}; {time.monotonic() - began:.0f} s", flush=True)
+                passed += 1
+            except (Failed, OSError) as why:
+                print(f"FAILED {scenario.__doc__}: {why}; logs are in {directory}", flush=True)
+                failed.append(scenario)
+    finally:
+        world.end()
+    verdict = "FAILED" if failed else "ok"
+    print(f"test result: {verdict}. {passed} passed; {len(failed)} failed; 0 ignored")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
