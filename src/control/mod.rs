@@ -78,6 +78,7 @@ pub trait Control: Send + Sync {
 
 /// The answer to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Acknowledged {
     /// After a failed reinstall: boot over PXE at once, for another attempt.
     #[serde(default)]
