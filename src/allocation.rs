@@ -16,7 +16,7 @@ use serde_json::Value;
 
 /// A machine as `GET /v1/machine/{id}` returns it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Machine {
     /// UUID of the machine's firmware.
     pub id: String,
@@ -30,14 +30,14 @@ pub struct Machine {
 
 /// metal-api refers to things as objects with an id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Named {
     pub id: String,
 }
 
 /// What the machine is to become.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Allocation {
     /// Id of the allocation. The marker on the disks has it too, so that an installed machine is not installed again.
     #[serde(rename = "allocationuuid")]
@@ -54,7 +54,7 @@ pub struct Allocation {
     pub role: String,
     pub image: Image,
     /// The layout in the control plane's spelling; see [`Allocation::layout`].
-    #[cfg_attr(feature = "desk", schemars(with = "crate::layout::Layout", description = "What the disks become."))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::layout::Layout", description = "What the disks become."))]
     pub filesystemlayout: Value,
     /// Passed on unchanged to the image's installer; so are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
     #[serde(default)]
@@ -124,7 +124,7 @@ pub struct Allocation {
 
 /// What the operator has approved of a plan: [`crate::plan::Verdicts`], and the hash of their canonical form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Approved {
     /// `sha256:HEX`.
     pub sha256: String,
@@ -133,7 +133,7 @@ pub struct Approved {
 
 /// A reinstall that an operator has ordered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Order {
     pub id: String,
     /// Number of this attempt, from 1. `attempts` is the number of the last one.
@@ -158,7 +158,7 @@ pub struct Order {
 
 /// The operating system, and where it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Image {
     /// `debian-12.0.20261101`.
     pub id: String,
@@ -185,7 +185,7 @@ pub struct Image {
 
 /// What makes a machine that boots of the image's files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Finish {
     /// The image's installer if it has one, else drophammer.
@@ -201,7 +201,7 @@ pub enum Finish {
 
 /// Where the installed system comes among the entries of an EFI firmware.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
     /// After the network, so that a reinstall needs nobody at the machine.

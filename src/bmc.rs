@@ -34,6 +34,7 @@ pub enum Address {
 /// What is to be done with the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
+#[derive(schemars::JsonSchema)]
 pub enum Action {
     /// Switch it on.
     On,

@@ -117,6 +117,26 @@ pub enum Command {
     #[cfg(feature = "desk")]
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
     Schema(crate::desk::schema::Options),
+    /// Print what completes this command line in a shell.
+    #[cfg(feature = "shell")]
+    #[command(after_help = "Examples:\n  \
+        drophammer completion bash > /etc/bash_completion.d/drophammer\n  \
+        drophammer completion zsh > /usr/local/share/zsh/site-functions/_drophammer\n  \
+        drophammer completion fish > /etc/fish/completions/drophammer.fish")]
+    Completion { shell: Shell },
+    /// Write manual pages into a folder, one for each command.
+    #[cfg(feature = "shell")]
+    #[command(after_help = "Example:\n  drophammer man /usr/local/share/man/man1")]
+    Man { folder: std::path::PathBuf },
+}
+
+/// Shells that it can be completed in.
+#[cfg(feature = "shell")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 #[cfg(any(feature = "agent", feature = "serve"))]

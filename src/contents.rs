@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What `drophammer image pack` has found in a tree. What is not there is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Contents {
     /// `/boot/vmlinuz-6.12.48+deb13-amd64`.
     #[serde(default)]

@@ -84,6 +84,7 @@ pub struct EntryWanted {
 
 /// metal-stack's provisioning events, by their names on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum EventName {
     #[serde(rename = "PXE Booting")]
     PxeBooting,
@@ -126,6 +127,7 @@ impl std::fmt::Display for EventName {
 
 /// Something that happened. Losing one is harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     pub event: EventName,
     pub message: String,
@@ -141,6 +143,7 @@ pub struct Event {
 
 /// How far the image is. Bytes are those of the file as it travels, compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
     pub bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,6 +172,7 @@ impl std::fmt::Display for Progress {
 
 /// How fast the image came, and which stage set the pace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BurnFigures {
     /// As they travelled.
     pub bytes: u64,
@@ -179,6 +183,7 @@ pub struct BurnFigures {
 
 /// What part of the time a stage worked, in percent; the rest it waited for the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Share {
     pub stage: String,
     pub percent: u8,
@@ -207,6 +212,7 @@ impl std::fmt::Display for BurnFigures {
 
 /// What identified a kept object, read before the first step and after the last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeptProof {
     /// `disk /dev/sdb`, `array /dev/md/data`, `volume group csi-lvm`, `filesystem at /var/lib`.
     pub object: String,
@@ -217,6 +223,7 @@ pub struct KeptProof {
 
 /// Files of the image below a mount point that a kept filesystem covers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hidden {
     pub path: String,
     pub files: u64,
@@ -224,10 +231,12 @@ pub struct Hidden {
 
 /// One disk that was made empty.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Erased {
     /// `/dev/sda`.
     pub device: String,
     pub serial: String,
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub method: EraseMethod,
     /// What was read back, or what the disk reported.
     pub proof: String,
@@ -235,6 +244,7 @@ pub struct Erased {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageTime {
     #[serde(rename = "step")]
     pub stage: String,

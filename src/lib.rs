@@ -63,11 +63,15 @@ pub mod reinstall;
 pub mod report;
 #[cfg(test)]
 mod rooms;
+#[cfg(feature = "schema")]
+mod schema;
 #[cfg(feature = "serve")]
 pub mod serve;
 #[cfg(feature = "agent")]
 pub mod session;
 pub mod settings;
+#[cfg(feature = "shell")]
+pub mod shell;
 pub mod stdout;
 pub mod steps;
 #[cfg(feature = "agent")]

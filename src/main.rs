@@ -87,5 +87,9 @@ fn run(command: Command) -> Result<Exit> {
         Command::Tree(options) => desk::tree(&options),
         #[cfg(feature = "desk")]
         Command::Schema(options) => desk::schema(&options),
+        #[cfg(feature = "shell")]
+        Command::Completion { shell } => drophammer::shell::completion(shell),
+        #[cfg(feature = "shell")]
+        Command::Man { folder } => drophammer::shell::man(&folder),
     }
 }

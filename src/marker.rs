@@ -8,7 +8,7 @@ pub const PATH: &str = "/etc/metal/drophammer.json";
 
 /// An installation that was finished.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Marker {
     /// Id of the machine.
     pub machine: String,
@@ -19,7 +19,7 @@ pub struct Marker {
     pub project: String,
     /// Id of the order that a reinstall carried out; empty for the first installation.
     #[serde(default, with = "crate::empty")]
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
     /// Id of the image.
     pub image: String,
@@ -27,7 +27,7 @@ pub struct Marker {
     pub layout: String,
     /// `sha256:HEX` of the layout in its canonical form; empty in older markers, which did not have it.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
     /// RFC 3339, UTC.
     #[serde(default)]
@@ -39,7 +39,7 @@ pub struct Marker {
 
 /// Which disk the layout's name meant when the machine was installed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MarkedDisk {
     /// As the layout spells it.
     pub device: String,
@@ -59,11 +59,11 @@ pub struct MarkedDisk {
     pub by_path: String,
     /// Disk GUID of its GPT; empty when it has none. Every table that an installation writes has a new one.
     #[serde(default, with = "crate::empty")]
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid: Option<String>,
     /// The GUID that was there when an attempt began. If that attempt was cut off, the disk may still have it.
     #[serde(default, with = "crate::empty", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid_before: Option<String>,
     /// What a reinstall may do to it; `None` in older markers, which did not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,19 +76,19 @@ pub struct MarkedDisk {
 
 /// Something that is made on a disk whose other content is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Making {
     /// `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
     pub on: String,
     /// UUID of the filesystem; empty when the whole disk is made anew.
     #[serde(default, with = "crate::empty")]
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub uuid: Option<String>,
 }
 
 /// What a layout promises for the data of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Promise {
     /// `wipeonreinstall: true`.

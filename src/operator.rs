@@ -150,7 +150,10 @@ pub fn find<'a>(all: &'a [Listed], wanted: &str) -> Result<&'a Listed, String> {
 }
 
 fn table(all: &[Listed]) -> String {
-    let mut rows = vec![["name", "id", "image", "reinstall", "last event", "last reinstall"].map(str::to_owned)];
+    let mut rows = vec![
+        ["name", "id", "size", "image", "wanted", "reinstall", "last seen", "last event", "last reinstall"]
+            .map(str::to_owned),
+    ];
     let or_none = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
     rows.extend(all.iter().map(|machine| {
         let event = machine.last_event.as_ref().map(|event| match &event.stage {
@@ -160,8 +163,11 @@ fn table(all: &[Listed]) -> String {
         [
             or_none(Some(&machine.name)),
             machine.id.clone(),
+            or_none(machine.size.as_deref()),
             or_none(machine.image.as_deref()),
+            or_none(machine.wanted.as_deref()),
             or_none(Some(&what_is_ordered(machine))),
+            or_none(machine.last_seen.as_deref()),
             or_none(event.as_deref()),
             or_none(machine.outcome.as_ref().map(how_it_ended).as_deref()),
         ]
@@ -218,8 +224,21 @@ mod tests {
 
     fn machine(id: &str, name: &str) -> Listed {
         let (allocation, image) = (Some("a1".to_owned()), Some("debian-12".to_owned()));
+        let (size, wanted, last_seen) = (Some("c1".to_owned()), image.clone(), Some("2026-01-01T00:00:00Z".to_owned()));
         let (id, name, layout) = (id.to_owned(), name.to_owned(), Some("default".to_owned()));
-        Listed { id, name, allocation, image, layout, installed: true, attempts: 3, ..Listed::default() }
+        Listed {
+            id,
+            name,
+            size,
+            allocation,
+            image,
+            wanted,
+            last_seen,
+            layout,
+            installed: true,
+            attempts: 3,
+            ..Listed::default()
+        }
     }
 
     fn order() -> Order {
@@ -282,13 +301,23 @@ mod tests {
             .collect();
         assert_eq!(
             rows[1],
-            ["one", "1", "debian-12", "debian-13 attempt 2 of 3, begun", "-", "FAILED debian-13: image.burn: [2Jno"]
+            [
+                "one",
+                "1",
+                "c1",
+                "debian-12",
+                "debian-12",
+                "debian-13 attempt 2 of 3, begun",
+                "2026-01-01T00:00:00Z",
+                "-",
+                "FAILED debian-13: image.burn: [2Jno"
+            ]
         );
-        assert_eq!(rows[2][3], "debian-13 given up");
-        assert_eq!((rows[3][3], rows[3][5]), ("locked", "done debian-13: fine"));
-        assert_eq!((rows[4][2], rows[4][3]), ("-", "not installed"));
-        assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-"]);
-        assert_eq!(rows[6][3], "waits with a marker");
+        assert_eq!(rows[2][5], "debian-13 given up");
+        assert_eq!((rows[3][5], rows[3][8]), ("locked", "done debian-13: fine"));
+        assert_eq!((rows[4][3], rows[4][5]), ("-", "not installed"));
+        assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-", "-", "-", "-"]);
+        assert_eq!(rows[6][5], "waits with a marker");
     }
 
     #[test]

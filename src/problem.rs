@@ -5,6 +5,7 @@ use std::fmt;
 
 /// One thing that is wrong with an input, or worth a note.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// Place in the document, as `disks[0].partitions[1].size`; empty for the document as a whole.
     pub place: String,

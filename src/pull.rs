@@ -12,7 +12,7 @@ use std::fmt;
 
 /// A word that opens something: handed on, and printed nowhere.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Secret(String);
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Secret {
 
 /// What opens one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct PullSecret {
     /// The registry's host as the image's URL has it, with the port that is there: `registry.example.org:5000`. It goes to no other.
     pub registry: String,

@@ -99,6 +99,7 @@ pub trait Pool {
 
 /// The answer to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Acknowledged {
     /// After a failed reinstall: boot over PXE at once, for another attempt.
     #[serde(default)]

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 /// metal-api's `v1.MachineRegisterRequest`, and the whole inventory beside it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Register {
     pub uuid: String,
     pub hardware: Hardware,
@@ -29,6 +30,7 @@ pub struct Register {
     pub tags: Vec<String>,
     /// What is there, in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub inventory: Option<Inventory>,
     /// `drophammer 0.1.0`.
     #[serde(default)]
@@ -36,6 +38,7 @@ pub struct Register {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hardware {
     pub memory: u64,
     pub cpu_cores: u32,
@@ -44,6 +47,7 @@ pub struct Hardware {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HardwareDisk {
     /// `/dev/sda`.
     pub name: String,
@@ -52,12 +56,14 @@ pub struct HardwareDisk {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HardwareNic {
     pub mac: String,
     pub name: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bios {
     pub vendor: String,
     pub version: String,
@@ -93,6 +99,7 @@ impl Register {
 
 /// The end of an installation, good or bad. Must be acknowledged before the machine leaves the ramdisk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     pub success: bool,
     /// What happened, in one sentence; for a failure with the tool's own words.
@@ -123,6 +130,7 @@ pub struct Report {
     pub erased: Vec<Erased>,
     /// Id of the order that a reinstall carried out; empty for an install.
     #[serde(default, with = "crate::empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
     /// Of a failure: every disk is as it was before, and the machine goes back to what it had.
     #[serde(default)]
@@ -168,15 +176,18 @@ impl Report {
 
 /// A reinstall is about to destroy: acknowledged before it does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PointOfNoReturn {
     pub allocationuuid: String,
     #[serde(with = "crate::empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
     /// Those that the layout means now: the next attempt must not take another one for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<MarkedDisk>,
     /// What each stage may write, for a control plane that keeps a record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<serde_json::Value>"))]
     pub extents: Vec<Extents>,
     /// Hash of the approval that the plan was compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,6 +197,7 @@ pub struct PointOfNoReturn {
 /// What a running machine boots to carry out a reinstall without its firmware: the answer to
 /// `GET /boot.json?uuid=UUID&mac=MAC`, 409 when nothing is ordered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextBoot {
     /// URLs.
     pub kernel: String,

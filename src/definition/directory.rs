@@ -32,7 +32,7 @@ pub type Files = BTreeMap<String, File>;
 
 /// A file of a definition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct File {
     /// By its owner.
     #[serde(default)]

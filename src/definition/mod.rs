@@ -59,7 +59,7 @@ pub fn is_name(name: &str) -> bool {
 
 /// A definition as it was chosen for an allocation, with all that its programs need. It goes to the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Chosen {
     /// Of its folder.
     pub name: String,

@@ -15,6 +15,7 @@ use crate::allocation::Machine;
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::layout::Layout;
+use crate::schema::without_widths;
 use crate::stdout::{json, print};
 use clap::{Args, ValueEnum};
 use schemars::generate::SchemaSettings;
@@ -73,20 +74,4 @@ fn of(document: Document) -> Value {
         rules::definitions(definitions);
     }
     schema
-}
-
-/// Takes out `format: uint32` and the like, which no standard knows, and `default: null`, which is no default.
-fn without_widths(schema: &mut Value) {
-    match schema {
-        Value::Object(fields) => {
-            fields.retain(|name, value| match name.as_str() {
-                "format" => !value.as_str().is_some_and(|format| format.starts_with("uint")),
-                "default" => !value.is_null(),
-                _ => true,
-            });
-            fields.values_mut().for_each(without_widths);
-        }
-        Value::Array(items) => items.iter_mut().for_each(without_widths),
-        _ => {}
-    }
 }

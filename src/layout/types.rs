@@ -12,7 +12,7 @@ use std::fmt;
 
 /// What the disks of a machine should become.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Layout {
     /// What allocations name the layout by.
     pub id: String,
@@ -38,7 +38,7 @@ pub struct Layout {
 
 /// Which sizes and images the layout is chosen for when an allocation names none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Constraints {
     /// Exact ids of machine sizes.
     pub sizes: Vec<String>,
@@ -48,13 +48,13 @@ pub struct Constraints {
 
 /// One filesystem, swap area or tmpfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Filesystem {
     /// Mount point; without one the filesystem is made and not mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Device path as the layout spells it; `tmpfs` for a tmpfs.
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
     /// What is made on the device.
     pub format: Format,
@@ -97,7 +97,7 @@ pub fn is_for_seed(label: &str) -> bool {
 
 /// What becomes of the image's files that belong below a filesystem that a reinstall keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnReinstall {
     /// They lie hidden beneath it: it is mounted when the image is on.
@@ -125,10 +125,10 @@ impl OnReinstall {
 
 /// One disk of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Disk {
     /// Kernel name or `/dev/disk/by-*` path; with `hints` any name, which the rest of the layout uses for it.
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub device: LayoutPath,
     /// How to find the disk, whatever the kernel calls it today: hint to expression, as Ironic's root device hints.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -159,7 +159,7 @@ pub const MAX_PARTITION_NUMBER: u32 = 128;
 
 /// One partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Partition {
     /// Place in the partition table; partitions lie on the disk in the order of their numbers, which may have gaps.
     pub number: u32,
@@ -167,7 +167,7 @@ pub struct Partition {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// MiB; 0 is all that is left of the disk.
-    #[cfg_attr(feature = "desk", schemars(with = "u64"))]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub size: Size,
     /// Type in the partition table; `8300` where nothing is said.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
@@ -176,13 +176,13 @@ pub struct Partition {
 
 /// One array of mdadm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Raid {
     /// `/dev/md0`, or `/dev/md/NAME`.
-    #[cfg_attr(feature = "desk", schemars(with = "String"))]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub arrayname: LayoutPath,
     /// Members and spares: disks, partitions or other arrays.
-    #[cfg_attr(feature = "desk", schemars(with = "Vec<String>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub devices: Vec<LayoutPath>,
     /// Level, as text.
     pub level: RaidLevel,
@@ -194,12 +194,12 @@ pub struct Raid {
 
 /// One volume group of LVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct VolumeGroup {
     /// Its volumes are `/dev/NAME/…`.
     pub name: String,
     /// What becomes physical volumes: disks, partitions or arrays.
-    #[cfg_attr(feature = "desk", schemars(with = "Vec<String>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub devices: Vec<LayoutPath>,
     /// Tags of the group, for those who look for it.
     pub tags: Vec<String>,
@@ -207,14 +207,14 @@ pub struct VolumeGroup {
 
 /// One logical volume of LVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct LogicalVolume {
     /// The rest of the layout calls it `/dev/GROUP/NAME`.
     pub name: String,
     /// The group it is in.
     pub volumegroup: String,
     /// MiB; 0 is all that is left of the group.
-    #[cfg_attr(feature = "desk", schemars(with = "u64"))]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub size: Size,
     /// How its data lie on the physical volumes.
     pub lvmtype: LvmType,
@@ -222,7 +222,7 @@ pub struct LogicalVolume {
 
 /// Levels of arrays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RaidLevel {
     /// Striped over all members; one lost is all lost.
     #[serde(rename = "0")]
@@ -266,7 +266,7 @@ impl fmt::Display for RaidLevel {
 
 /// Types of logical volumes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LvmType {
     /// One physical volume after the other.
@@ -298,7 +298,7 @@ impl fmt::Display for LvmType {
 
 /// What is made on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     Vfat,
@@ -348,7 +348,7 @@ impl fmt::Display for Format {
 
 /// Partition types by their four-digit `sgdisk` code, as metal-api writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PartitionKind {
     /// EFI system partition.
     #[serde(rename = "ef00")]

@@ -21,7 +21,7 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 /// What a person says of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Add {
     pub name: String,
     /// The one that takes it, when absent.
@@ -30,7 +30,7 @@ pub struct Add {
 }
 
 /// What it has become.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Added {
     pub id: String,
     pub name: String,

@@ -6,14 +6,13 @@ use super::api_error::ApiError;
 use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
-use super::v1::{images, layouts, machines, sizes};
 use super::watch::Watch;
-use super::{App, Options, adding, boot, files, metrics, operator, power, preview, templates};
+use super::{App, Options, boot, calls, files, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::routing::{any, delete, get, post, put};
+use axum::routing::get;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -163,54 +162,14 @@ fn for_firmware() -> Router<Arc<App>> {
 }
 
 fn for_machines() -> Router<Arc<App>> {
-    Router::new()
-        .route("/boot.json", get(boot::without_firmware))
-        .route("/images/{*path}", get(files::image))
-        .route("/v1/machine/register", post(api::register))
-        .route("/v1/machine/{id}", get(api::machine))
-        .route("/v1/machine/{id}/wait", get(api::wait))
-        .route("/v1/machine/{id}/event", post(api::event))
-        .route("/v1/machine/{id}/point-of-no-return", post(api::point_of_no_return))
-        .route("/v1/machine/{id}/report", post(api::report))
+    calls::router(calls::of_machines()).route("/images/{*path}", get(files::image))
 }
 
 fn for_operators() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/machine/{id}/reinstall", post(operator::reinstall).delete(operator::cancel))
-        .route("/v1/machine/{id}/adopt", post(operator::adopt))
-        .route("/v1/machine/{id}/rename", post(operator::rename))
-        .route("/v1/machine/{id}/file", post(adding::add))
-        .route("/v1/machine/{id}/power", post(power::power))
-        .route("/v1/machine/{id}/preview", get(preview::preview))
-        .route("/v1/machines", get(operator::machines))
-        .route("/metrics", get(metrics::metrics))
-        .route("/livez", get(metrics::live))
-        .route("/readyz", get(metrics::ready))
-        .route("/v1/filesystemlayout", get(layouts::list).put(layouts::create).post(layouts::update))
-        .route("/v1/filesystemlayout/", get(layouts::list).put(layouts::create).post(layouts::update))
-        .route("/v1/filesystemlayout/{id}", get(layouts::get).delete(layouts::delete).post(layouts::ask))
-        .route("/v1/image", get(images::list).put(images::create).post(images::update))
-        .route("/v1/image/", get(images::list).put(images::create).post(images::update))
-        .route("/v1/image/{id}", get(images::get).delete(images::delete))
-        .route("/v1/image/{id}/{state}", put(images::set_state).delete(images::set_state))
-        .route("/v1/machine", get(machines::list))
-        .route("/v1/machine/", get(machines::list))
-        .route("/v1/machine/find", post(machines::find))
-        .route("/v1/machine/allocate", post(machines::allocate))
-        .route("/v1/machine/{id}/free", delete(machines::free))
-        .route("/v1/size", get(sizes::list).put(sizes::create).post(sizes::update))
-        .route("/v1/size/", get(sizes::list).put(sizes::create).post(sizes::update))
-        .route("/v1/size/{id}", get(sizes::get).delete(sizes::delete).post(sizes::ask))
-        .route("/v1/image-states", get(images::states))
+    calls::router(calls::of_operators())
         .route("/", get(templates::root))
         .route("/v1", get(templates::version_one))
         .route("/v1/", get(templates::version_one))
-        .route("/v1/deploy_templates", any(templates::ironic))
-        .route("/v1/deploy_templates/", any(templates::ironic))
-        .route("/v1/deploy_templates/{*path}", any(templates::ironic))
-        .route("/v1/deploy-templates", any(templates::proposed))
-        .route("/v1/deploy-templates/", any(templates::proposed))
-        .route("/v1/deploy-templates/{*path}", any(templates::proposed))
 }
 
 fn finished(router: Router<Arc<App>>, app: &Arc<App>) -> Router {

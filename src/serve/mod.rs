@@ -6,7 +6,7 @@
 //! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose
 //! card that is, `tidy` how their words come in, `files` what they load, `operator` what the operator asks, `adding` how a machine
 //! becomes a file, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
-//! counted, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
+//! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
 //! what anybody can make the server say, `watch` what people see, `inspect` all that is wrong with the directory, `pxe` how firmware
 //! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
@@ -19,6 +19,7 @@ pub mod backup;
 mod base;
 mod boot;
 mod caller;
+mod calls;
 mod connections;
 mod definitions;
 mod descriptors;
@@ -33,6 +34,7 @@ pub(crate) mod ipxe;
 mod keeper;
 mod metrics;
 mod neighbours;
+pub mod openapi;
 pub mod operator;
 mod options;
 mod patient;

@@ -27,14 +27,19 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A machine, in a few words.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Listed {
     pub id: String,
     pub name: String,
+    #[serde(default)]
+    pub size: Option<String>,
     /// Id of the allocation.
     pub allocation: Option<String>,
     /// Id of the image that is installed.
     pub image: Option<String>,
+    /// Id of the image that it is to have: the order's, else its file's.
+    #[serde(default)]
+    pub wanted: Option<String>,
     /// Id of the layout that is installed.
     pub layout: Option<String>,
     pub installed: bool,
@@ -56,7 +61,7 @@ pub struct Listed {
 }
 
 /// What the marker says that a machine waits with.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Waits {
     /// Id of the image.
     pub image: String,
@@ -65,7 +70,7 @@ pub struct Waits {
 }
 
 /// metal-api's `v1.MachineReinstallRequest`, and a field of ours.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Reinstall {
     pub id: String,
     /// Id of the new image.
@@ -82,7 +87,7 @@ pub struct Reinstall {
 }
 
 /// The new id of a machine.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Rename {
     pub id: String,
 }
@@ -135,10 +140,13 @@ async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
     let waits = standing.waits.as_ref().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
     let waits = waits.map(|marker| Waits { image: marker.image.clone(), time: marker.time.clone() });
     let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
+    let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
     Ok(Listed {
         id: machine.id.clone(),
         name: machine.name.clone(),
+        size: machine.size.clone(),
         allocation,
+        wanted: standing.order.as_ref().map(|order| order.image.clone()).or(in_file),
         image: standing.image,
         layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
         installed: standing.succeeded,

@@ -22,7 +22,7 @@ use time::format_description::well_known::Rfc3339;
 pub const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template makes its layout of what it has \
     not registered yet";
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Preview {
     /// As the machine is told it, without secrets.
     pub machine: allocation::Machine,
@@ -34,8 +34,9 @@ pub struct Preview {
     pub registered: Option<Registered>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Registered {
+    #[schemars(with = "serde_json::Value")]
     pub inventory: Inventory,
     /// When, RFC 3339, UTC; empty when that was before servers noted it. It is this server's clock, and so are the seconds since then.
     pub time: String,

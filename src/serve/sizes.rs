@@ -13,6 +13,7 @@ pub const FOLDER: &str = "sizes";
 /// A size as its file says it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[derive(schemars::JsonSchema)]
 pub struct Size {
     pub id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -24,6 +25,7 @@ pub struct Size {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[derive(schemars::JsonSchema)]
 pub struct Constraint {
     #[serde(rename = "type")]
     pub kind: Kind,
@@ -34,6 +36,7 @@ pub struct Constraint {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[derive(schemars::JsonSchema)]
 pub enum Kind {
     Cores,
     /// Bytes.

@@ -15,6 +15,7 @@ pub const FILE: &str = "image-states.yaml";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[derive(schemars::JsonSchema)]
 pub struct States {
     #[serde(default)]
     pub hidden: BTreeSet<String>,

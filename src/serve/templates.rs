@@ -11,6 +11,7 @@ mod versions;
 pub mod writing;
 
 pub use calls::{ironic, proposed, root, version_one};
+pub use shown::{asked, listed, patched, schema};
 pub use writing::Writing;
 
 use crate::steps::template::Template;

@@ -9,4 +9,7 @@ mod kept;
 pub mod layouts;
 pub mod machines;
 pub mod sizes;
+pub mod states;
 mod users;
+
+pub use answer::Refusal;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// How thoroughly a disk is erased before it is made anew.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[cfg_attr(feature = "desk", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Erase {
     /// What takes seconds: throw away keys, discard. At least every place where signatures live is zero.

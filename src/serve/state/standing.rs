@@ -95,7 +95,7 @@ pub struct Words {
 }
 
 /// An order to reinstall that is open.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Order {
     pub id: String,
     /// Id of the image.
@@ -123,7 +123,7 @@ pub struct Order {
 }
 
 /// How the last reinstall ended, or its last attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Outcome {
     /// Id of the order.
     pub order: String,

@@ -2,6 +2,7 @@
 
 use super::Stored;
 use super::answer::{Answered, Refused};
+use crate::serve::openapi::Schemas;
 use serde_json::{Map, Value, json};
 
 /// Whose form it is.
@@ -82,6 +83,35 @@ pub fn shown(stored: &Stored, base: &str, form: Form, only: Option<&[String]>) -
     };
     whole.retain(|name, _| wanted(name));
     Value::Object(whole)
+}
+
+/// As it is answered: with fewer fields when fewer are asked for.
+pub fn schema(_: &mut Schemas) -> Value {
+    let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
+    let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));
+    json!({"type": "object", "additionalProperties": false, "properties": {"uuid": text, "name": text, "steps": objects,
+        "extra": object, "created_at": time, "updated_at": time, "links": objects}})
+}
+
+/// Many of them.
+pub fn listed(schemas: &mut Schemas) -> Value {
+    let all = json!({"type": "array", "items": schema(schemas)});
+    json!({"type": "object", "additionalProperties": false,
+        "properties": {Form::Ironic.path(): all, Form::Proposed.path(): all, "next": {"type": "string"}}})
+}
+
+/// A new one.
+pub fn asked(_: &mut Schemas) -> Value {
+    let steps = json!({"type": "array", "items": {"type": "object", "required": ["interface", "step"]}});
+    json!({"type": "object", "required": ["name", "steps"],
+        "properties": {"name": {"type": "string"}, "uuid": {"type": "string"}, "steps": steps, "extra": {"type": "object"}}})
+}
+
+/// A change of one.
+pub fn patched(_: &mut Schemas) -> Value {
+    let operation = json!({"type": "object", "required": ["op", "path"],
+        "properties": {"op": {"type": "string"}, "path": {"type": "string"}, "value": {}}});
+    json!({"type": "array", "items": operation})
 }
 
 fn masked_step(step: &Value) -> Value {

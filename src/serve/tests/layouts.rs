@@ -33,35 +33,6 @@ fn layout(id: &str) -> Value {
     })
 }
 
-impl Running {
-    pub(super) async fn v1(&self, method: &str, path: &str, body: &Value) -> Answer {
-        self.call(&self.operator(), method, path, body).await
-    }
-
-    pub(super) async fn v1_matching(&self, method: &str, path: &str, tag: &str, body: &Value) -> Answer {
-        let (bearer, body) =
-            (format!("Bearer {}", self.operator()), if body.is_null() { String::new() } else { body.to_string() });
-        self.ask(method, path, &[("Authorization", &bearer), ("If-Match", tag)], &body).await
-    }
-
-    pub(super) fn file(&self, name: &str) -> String {
-        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
-    }
-
-    /// Asks until the answer is so: a file that was written is read at the next look.
-    pub(super) async fn shows(&self, path: &str, is_so: impl Fn(&Answer) -> bool) -> Answer {
-        let began = std::time::Instant::now();
-        loop {
-            let answer = self.v1("GET", path, &Value::Null).await;
-            if is_so(&answer) {
-                return answer;
-            }
-            assert!(began.elapsed() < PATIENCE, "{}", answer.text());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layout_is_made_changed_and_deleted_and_its_file_with_it() {
     let server = Running::start().await;

@@ -16,11 +16,13 @@ mod images;
 mod inspect;
 mod killed;
 mod layout_commands;
+mod layout_texts;
 mod layouts;
 mod lost;
 mod machine_calls;
 mod machines;
 mod metrics;
+mod openapi;
 mod operator;
 mod power;
 mod preview;
@@ -236,8 +238,10 @@ impl Running {
 
     async fn call(&self, token: &str, method: &str, path: &str, body: &Value) -> Answer {
         let bearer = format!("Bearer {token}");
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        self.ask(method, path, &[("Authorization", &bearer)], &body).await
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = self.ask(method, path, &[("Authorization", &bearer)], &text).await;
+        openapi::agrees(method, path, body, &answer);
+        answer
     }
 
     async fn boot(&self, query: &str) -> Answer {

@@ -1,6 +1,37 @@
-//! The examples of `docs/rest.md`, asked of a server in their order.
+//! How the tests ask over REST, and the examples of `docs/rest.md`, asked of a server in their order.
 
 use super::*;
+
+impl Running {
+    pub(super) async fn v1(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.call(&self.operator(), method, path, body).await
+    }
+
+    pub(super) async fn v1_matching(&self, method: &str, path: &str, tag: &str, body: &Value) -> Answer {
+        let bearer = format!("Bearer {}", self.operator());
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = self.ask(method, path, &[("Authorization", &bearer), ("If-Match", tag)], &text).await;
+        openapi::agrees(method, path, body, &answer);
+        answer
+    }
+
+    pub(super) fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
+    }
+
+    /// Asks until the answer is so: a file that was written is read at the next look.
+    pub(super) async fn shows(&self, path: &str, is_so: impl Fn(&Answer) -> bool) -> Answer {
+        let began = std::time::Instant::now();
+        loop {
+            let answer = self.v1("GET", path, &Value::Null).await;
+            if is_so(&answer) {
+                return answer;
+            }
+            assert!(began.elapsed() < PATIENCE, "{}", answer.text());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
 
 /// Has the answer all that the example says of it?
 fn has(answer: &Value, example: &Value) -> bool {

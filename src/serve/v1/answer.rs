@@ -6,7 +6,21 @@ use crate::serve::api_error::ApiError;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+
+/// As it is written.
+#[derive(Serialize, schemars::JsonSchema)]
+pub struct Refusal {
+    statuscode: u16,
+    message: String,
+    /// What is wrong with a document, each with its place.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<Problem>,
+    /// Both sides of a conflict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conflict: Option<Value>,
+}
 
 #[derive(Debug)]
 pub struct Refused {
@@ -79,13 +93,7 @@ impl From<Error> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut body = json!({"statuscode": self.status.as_u16(), "message": self.message});
-        if !self.problems.is_empty() {
-            body["problems"] = json!(self.problems);
-        }
-        if let Some(conflict) = self.conflict {
-            body["conflict"] = conflict;
-        }
-        (self.status, Json(body)).into_response()
+        let Refused { status, message, problems, conflict } = self;
+        (status, Json(Refusal { statuscode: status.as_u16(), message, problems, conflict })).into_response()
     }
 }

@@ -1,26 +1,27 @@
-//! `/v1/image`, and which images are hidden or blacklisted.
+//! `/v1/image`.
 
 use super::answer::{Answered, Refused};
 use super::kept::{self, What, changed_text, hex, knows, published, tagged, tell_gone};
 use super::users;
+use crate::allocation::Finish;
 use crate::layout::ImageId;
 use crate::serve::App;
 use crate::serve::api::{percent_encoded, read};
 use crate::serve::base::Base;
 use crate::serve::directory::Directory;
 use crate::serve::input::{self, Image, Location};
+use crate::serve::openapi::{Schemas, fields};
 use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
-use crate::serve::states::{FILE, States};
-use crate::text::clean;
 use crate::yaml::edit;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path as File;
 use std::sync::Arc;
@@ -31,8 +32,37 @@ const IMAGE_BYTES: usize = 64 << 10;
 const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
 /// What is answered beside them, and may come back as it was.
 const ANSWERED: [&str; 5] = ["hidden", "blacklisted", "usedby", "ready", "changed"];
-const STATES: [&str; 2] = ["hidden", "blacklisted"];
-const LONGEST_NAME: usize = 255;
+
+/// An image as it is answered.
+#[derive(Serialize, JsonSchema)]
+pub struct ImageShown {
+    id: String,
+    name: String,
+    description: String,
+    /// Of a file: where this server serves it.
+    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mirrors: Vec<String>,
+    /// Of a file: once it is computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish: Option<Finish>,
+    /// Its digest is known.
+    ready: bool,
+    hidden: bool,
+    blacklisted: bool,
+    /// Ids of machines, when they are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usedby: Option<Vec<String>>,
+}
+
+/// What may be asked for.
+pub fn asked(schemas: &mut Schemas) -> Value {
+    fields::<ImageShown>(schemas, &FIELDS)
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -50,7 +80,7 @@ pub async fn list(
     base: Base,
     _: Operator,
     query: Result<Query<Shown>, QueryRejection>,
-) -> Answered<Json<Vec<Value>>> {
+) -> Answered<Json<Vec<ImageShown>>> {
     let Query(asked) = query.map_err(|error| Refused::bad(error.to_string()))?;
     let directory = app.directory();
     let states = &directory.known.states;
@@ -61,7 +91,7 @@ pub async fn list(
         }
         let mut shown = shown(&directory, &base.calls, image);
         if asked.show_usage {
-            shown["usedby"] = json!(users::of_image(&app, &directory, id).await?);
+            shown.usedby = Some(users::of_image(&app, &directory, id).await?);
         }
         all.push(shown);
     }
@@ -177,66 +207,6 @@ pub async fn delete(
     Ok(answer(StatusCode::OK, &directory, &base, before))
 }
 
-/// `GET /v1/image-states`.
-pub async fn states(State(app): State<Arc<App>>, _: Operator) -> Json<States> {
-    Json(app.directory().known.states.clone())
-}
-
-/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`. There need not be such an image yet.
-pub async fn set_state(
-    State(app): State<Arc<App>>,
-    method: Method,
-    Path((id, state)): Path<(String, String)>,
-    _: Operator,
-    peer: Peer,
-) -> Answered {
-    if id.is_empty() || id.len() > LONGEST_NAME || clean(&id) != id {
-        return Err(Refused::bad(format!("{:?} is no name of an image", clean(&id))));
-    }
-    let _turn = app.templates.turn().await;
-    let before = app.directory().known.states.clone();
-    let mut new = before.clone();
-    let names = match state.as_str() {
-        "hidden" => &mut new.hidden,
-        "blacklisted" => &mut new.blacklisted,
-        _ => return Err(Refused::new(StatusCode::NOT_FOUND, "there is no such call")),
-    };
-    let is_set = method == Method::PUT;
-    let _ = if is_set { names.insert(id.clone()) } else { names.remove(&id) };
-    if new == before {
-        return Ok(Json(new).into_response());
-    }
-    let path = app.dir.join(FILE);
-    let what = What { kind: "image states", id: &id };
-    let now = match kept::read(&path).await? {
-        None if before == States::default() => {
-            let text = edit::written(&json!(new), &STATES);
-            kept::make(&path, &text).await?;
-            text
-        }
-        Some(text) if States::read(&text).as_ref() == Ok(&before) => {
-            let says = |text: &str| States::read(text).as_ref() == Ok(&new);
-            let old = as_written(&text)?;
-            let edited = changed_text(
-                &path,
-                &text,
-                |text| edit::edit(text, &old, &in_its_order(&old, &new)),
-                edit::written(&json!(new), &STATES),
-                says,
-            )?;
-            if !kept::put(&path, &text, &edited.text).await? {
-                return Err(what.changed(&path, kept::read(&path).await?.as_deref(), &json!(new)));
-            }
-            edited.text
-        }
-        text => return Err(what.changed(&path, text.as_deref(), &json!(new))),
-    };
-    published(&app, &path, Some(&now), |directory| directory.known.states == new).await?;
-    let word = if is_set { "is" } else { "is no longer" };
-    app.watch.note(format!("image {id} {word} {state}, by the word of {peer}"));
-    Ok(Json(new).into_response())
-}
-
 fn id(asked: &Map<String, Value>) -> Answered<&str> {
     let id = asked.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
     id.ok_or_else(|| Refused::bad("id should not be empty"))
@@ -337,46 +307,29 @@ fn served(base: &str, file: &str) -> String {
     format!("{base}/images/{}", percent_encoded(file))
 }
 
-fn shown(directory: &Directory, base: &str, image: &Image) -> Value {
+fn shown(directory: &Directory, base: &str, image: &Image) -> ImageShown {
     let known = directory.known.images.get(&image.id).and_then(Option::as_ref);
-    let mut shown = document(image);
-    for name in ["name", "description"] {
-        if shown.get(name).is_none() {
-            shown[name] = json!("");
-        }
-    }
-    if let Location::File(file) = &image.at {
-        shown["url"] = json!(served(base, file));
-    }
-    if let Some(digest) = known.and_then(|known| known.digest.as_ref()) {
-        shown["digest"] = json!(digest);
-    }
     let states = &directory.known.states;
-    shown["ready"] = json!(known.is_some());
-    shown["hidden"] = json!(states.is_hidden(&image.id));
-    shown["blacklisted"] = json!(states.is_blacklisted(&image.id));
-    shown
+    let (url, file) = match &image.at {
+        Location::Url(url) => (url.clone(), None),
+        Location::File(file) => (served(base, file), Some(file.clone())),
+    };
+    ImageShown {
+        id: image.id.clone(),
+        name: image.name.clone(),
+        description: image.description.clone(),
+        url,
+        file,
+        mirrors: image.mirrors.clone(),
+        digest: known.and_then(|known| known.digest.clone()).or_else(|| image.digest.clone()),
+        finish: image.finish,
+        ready: known.is_some(),
+        hidden: states.is_hidden(&image.id),
+        blacklisted: states.is_blacklisted(&image.id),
+        usedby: None,
+    }
 }
 
 fn answer(status: StatusCode, directory: &Directory, base: &Base, image: &Image) -> Response {
     tagged((status, Json(shown(directory, &base.calls, image))).into_response(), &tag(image))
-}
-
-fn as_written(text: &str) -> Answered<Value> {
-    input::written(text).map_err(Refused::failed)
-}
-
-/// Names that stay keep their places.
-fn in_its_order(old: &Value, new: &States) -> Value {
-    let mut states = json!({});
-    for (name, names) in [("hidden", &new.hidden), ("blacklisted", &new.blacklisted)] {
-        let before: Vec<&str> = old[name].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let stays = before.iter().copied().filter(|one| names.contains(*one));
-        let comes = names.iter().map(String::as_str).filter(|one| !before.contains(one));
-        let all: Vec<&str> = stays.chain(comes).collect();
-        if !all.is_empty() || old.get(name).is_some() {
-            states[name] = json!(all);
-        }
-    }
-    states
 }

@@ -9,6 +9,7 @@ use crate::problem::Problem;
 use crate::serve::App;
 use crate::serve::api::read;
 use crate::serve::directory::Directory;
+use crate::serve::openapi::Schemas;
 use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
 use crate::topology::find;
@@ -18,6 +19,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path as File;
@@ -27,6 +29,12 @@ const KIND: &str = "filesystemlayout";
 /// What the reader takes of a file.
 const LAYOUT_BYTES: usize = 128 << 10;
 const ASKED_BYTES: usize = 4 << 10;
+
+/// Any spelling is read.
+pub fn asked(_: &mut Schemas) -> Value {
+    let what = "A layout in any spelling that is read, of which `drophammer schema layout` has the schema.";
+    json!({"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}, "description": what})
+}
 
 /// `GET /v1/filesystemlayout`, by id.
 pub async fn list(State(app): State<Arc<App>>, _: Operator) -> Json<Vec<Value>> {
@@ -116,16 +124,16 @@ pub async fn delete(
     Ok(answer(StatusCode::OK, before))
 }
 
-#[derive(Deserialize)]
-struct Try {
+#[derive(Deserialize, JsonSchema)]
+pub struct Try {
     #[serde(default)]
     size: String,
     #[serde(default)]
     image: String,
 }
 
-#[derive(Deserialize)]
-struct Match {
+#[derive(Deserialize, JsonSchema)]
+pub struct Match {
     #[serde(default)]
     machine: String,
     #[serde(default)]

@@ -2,11 +2,13 @@
 
 use super::answer::{Answered, Refused};
 use super::kept::{self, What, changed_text, note_gone, published};
-use crate::control::wire::Register;
+use crate::allocation::{Allocation, Named};
+use crate::control::wire::{Bios, Hardware, Register};
 use crate::serve::App;
 use crate::serve::api::{self, read};
 use crate::serve::base::Base;
 use crate::serve::input::{self, Machine};
+use crate::serve::openapi::Schemas;
 use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
 use crate::serve::preview::{Preview, preview};
@@ -17,6 +19,8 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::Path as File;
 use std::sync::Arc;
@@ -57,8 +61,71 @@ const ASKED: [(&str, &str); 9] = [
 /// These choose the machine. There is one partition.
 const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
 
+/// A machine as it is answered.
+#[derive(Serialize, JsonSchema)]
+pub struct MachineShown {
+    id: String,
+    name: String,
+    description: String,
+    tags: Vec<String>,
+    size: Option<Named>,
+    /// What it has registered; so is `bios`.
+    hardware: Option<Hardware>,
+    bios: Option<Bios>,
+    /// Without secrets.
+    allocation: Option<Allocation>,
+    /// Why its allocation is not handed out.
+    withheld: Option<String>,
+    state: LockState,
+    events: Events,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LockState {
+    /// `LOCKED`, or nothing.
+    value: &'static str,
+    description: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Events {
+    /// The last one.
+    log: Vec<Logged>,
+    last_event_time: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Logged {
+    time: Option<String>,
+    event: Value,
+    message: Value,
+}
+
+/// What machines may be searched by.
+pub fn searched(_: &mut Schemas) -> Value {
+    let kind = |name: &str| match name {
+        "allocation_succeeded" => json!({"type": ["boolean", "null"]}),
+        "hardware_memory" => json!({"type": ["integer", "null"]}),
+        "nics_mac_addresses" => json!({"type": ["array", "null"], "items": {"type": "string"}}),
+        _ => json!({"type": ["string", "null"]}),
+    };
+    let properties: Map<String, Value> = SEARCHED.into_iter().map(|name| (name.to_owned(), kind(name))).collect();
+    json!({"type": "object", "properties": properties, "additionalProperties": {"type": "null"}})
+}
+
+/// What an allocation may ask for.
+pub fn asked(_: &mut Schemas) -> Value {
+    let kind = |name: &str| match name {
+        "ssh_pub_keys" | "dns_servers" | "ntp_servers" => json!({"type": ["array", "null"]}),
+        _ => json!({"type": ["string", "null"]}),
+    };
+    let names = ASKED.iter().map(|(name, _)| *name).chain(CHOOSES);
+    let properties: Map<String, Value> = names.map(|name| (name.to_owned(), kind(name))).collect();
+    json!({"type": "object", "properties": properties, "required": ["imageid"]})
+}
+
 /// `GET /v1/machine`: those with a file, by id.
-pub async fn list(State(app): State<Arc<App>>, base: Base, _: Operator) -> Answered<Json<Vec<Value>>> {
+pub async fn list(State(app): State<Arc<App>>, base: Base, _: Operator) -> Answered<Json<Vec<MachineShown>>> {
     Ok(Json(all(&app, &base).await?))
 }
 
@@ -69,7 +136,7 @@ pub async fn find(
     _: Operator,
     peer: Peer,
     body: Body,
-) -> Answered<Json<Vec<Value>>> {
+) -> Answered<Json<Vec<MachineShown>>> {
     let mut asked: Map<String, Value> = read(&app, peer, body, api::EVENT_BYTES).await?;
     asked.retain(|_, value| !value.is_null());
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
@@ -79,7 +146,10 @@ pub async fn find(
         )));
     }
     let mut all = all(&app, &base).await?;
-    all.retain(|machine| asked.iter().all(|(name, value)| is_so(machine, name, value)));
+    all.retain(|machine| {
+        let machine = json!(machine);
+        asked.iter().all(|(name, value)| is_so(&machine, name, value))
+    });
     Ok(Json(all))
 }
 
@@ -112,7 +182,7 @@ pub async fn allocate(
     _: Operator,
     peer: Peer,
     body: Body,
-) -> Answered<Json<Value>> {
+) -> Answered<Json<MachineShown>> {
     let mut asked: Map<String, Value> = read(&app, peer, body, ALLOCATION_BYTES).await?;
     asked.retain(|_, value| {
         !value.is_null() && value.as_str() != Some("") && value.as_array().is_none_or(|all| !all.is_empty())
@@ -148,7 +218,7 @@ pub async fn free(
     base: Base,
     _: Operator,
     peer: Peer,
-) -> Answered<Json<Value>> {
+) -> Answered<Json<MachineShown>> {
     let id = id.to_lowercase();
     let _turn = app.templates.turn().await;
     let directory = app.directory();
@@ -243,7 +313,7 @@ async fn rewrite(
     Ok(())
 }
 
-async fn all(app: &Arc<App>, base: &Base) -> Answered<Vec<Value>> {
+async fn all(app: &Arc<App>, base: &Base) -> Answered<Vec<MachineShown>> {
     let directory = app.directory();
     let mut ids: Vec<&str> = directory.machines().map(|machine| machine.id.as_str()).collect();
     ids.sort_unstable();
@@ -255,7 +325,7 @@ async fn all(app: &Arc<App>, base: &Base) -> Answered<Vec<Value>> {
 }
 
 /// A machine with a file, or one that has registered.
-async fn one(app: &Arc<App>, id: &str, base: &Base) -> Answered<Value> {
+async fn one(app: &Arc<App>, id: &str, base: &Base) -> Answered<MachineShown> {
     let base = Base { calls: base.calls.clone(), files: base.files.clone() };
     let shown = preview(State(app.clone()), Path(id.to_owned()), base, Operator).await;
     let Json(Preview { machine, withheld, .. }) = shown.map_err(|error| match error.parts() {
@@ -264,31 +334,39 @@ async fn one(app: &Arc<App>, id: &str, base: &Base) -> Answered<Value> {
     })?;
     let directory = app.directory();
     let described = directory.machine(id);
-    let allocation = machine.allocation.map(|allocation| json!(allocation)).or_else(|| {
+    let allocation = machine.allocation.or_else(|| {
         let mut told = described?.allocation.as_ref()?.told();
         told.user_data.clear();
         told.console_password.clear();
         told.vpn = Value::Null;
-        Some(json!(told))
+        Some(told)
     });
     let locked = described.and_then(|machine| machine.locked.clone());
     let registered = app.state.registered(id).await?;
     let registered: Option<Register> =
         registered.and_then(|registered| serde_json::from_str(&registered.document).ok());
+    let (hardware, bios) = registered.map(|register| (register.hardware, register.bios)).unzip();
     let (last_seen, last_event) = app.state.last_event(id).await?.unzip();
     let event: Option<Value> = last_event.and_then(|event| serde_json::from_str(&event).ok());
-    let log: Vec<Value> = event
-        .iter()
-        .map(|event| json!({"time": last_seen, "event": event["event"], "message": event["message"]}))
-        .collect();
-    Ok(json!({
-        "id": id, "name": machine.name, "description": "", "tags": [],
-        "size": machine.size,
-        "hardware": registered.as_ref().map(|register| json!(register.hardware)),
-        "bios": registered.as_ref().map(|register| json!(register.bios)),
-        "allocation": allocation,
-        "withheld": withheld,
-        "state": {"value": if locked.is_some() { "LOCKED" } else { "" }, "description": locked.unwrap_or_default()},
-        "events": {"log": log, "last_event_time": last_seen},
-    }))
+    let logged = |event: Value| Logged {
+        time: last_seen.clone(),
+        event: event["event"].clone(),
+        message: event["message"].clone(),
+    };
+    Ok(MachineShown {
+        id: id.to_owned(),
+        name: machine.name,
+        description: String::new(),
+        tags: Vec::new(),
+        size: machine.size,
+        hardware,
+        bios,
+        allocation,
+        withheld,
+        state: LockState {
+            value: if locked.is_some() { "LOCKED" } else { "" },
+            description: locked.unwrap_or_default(),
+        },
+        events: Events { log: event.into_iter().map(logged).collect(), last_event_time: last_seen },
+    })
 }

@@ -7,6 +7,7 @@ use crate::serve::App;
 use crate::serve::api::read;
 use crate::serve::directory::Directory;
 use crate::serve::input;
+use crate::serve::openapi::{Schemas, fields};
 use crate::serve::operator::Operator;
 use crate::serve::peers::Peer;
 use crate::serve::sizes::{Constraint, FOLDER, Kind, Size};
@@ -16,7 +17,8 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path as File;
@@ -29,8 +31,24 @@ const FIELDS: [&str; 4] = ["id", "name", "description", "constraints"];
 const ANSWERED: [&str; 4] = ["labels", "reservations", "created", "changed"];
 const UNKNOWN: &str = "unknown";
 
+/// A size as it is answered.
+#[derive(Serialize, JsonSchema)]
+pub struct SizeShown {
+    id: String,
+    name: String,
+    description: String,
+    constraints: Vec<Constraint>,
+    /// There are none.
+    labels: BTreeMap<String, String>,
+}
+
+/// What may be asked for.
+pub fn asked(schemas: &mut Schemas) -> Value {
+    fields::<SizeShown>(schemas, &FIELDS)
+}
+
 /// `GET /v1/size`, by id.
-pub async fn list(State(app): State<Arc<App>>, _: Operator) -> Json<Vec<Value>> {
+pub async fn list(State(app): State<Arc<App>>, _: Operator) -> Json<Vec<SizeShown>> {
     Json(app.directory().known.sizes.values().map(shown).collect())
 }
 
@@ -130,8 +148,8 @@ async fn unchanged<'a>(
     }
 }
 
-#[derive(Deserialize)]
-struct Suggest {
+#[derive(Deserialize, JsonSchema)]
+pub struct Suggest {
     #[serde(default, rename = "machineID")]
     machine: String,
 }
@@ -229,8 +247,9 @@ fn tag(size: &Size) -> String {
     hex(json!(size).to_string().as_bytes())
 }
 
-fn shown(size: &Size) -> Value {
-    json!({"id": size.id, "name": size.name, "description": size.description, "constraints": size.constraints, "labels": {}})
+fn shown(size: &Size) -> SizeShown {
+    let Size { id, name, description, constraints } = size.clone();
+    SizeShown { id, name, description, constraints, labels: BTreeMap::new() }
 }
 
 fn answer(status: StatusCode, size: &Size) -> Response {

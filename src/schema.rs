@@ -1,0 +1,19 @@
+//! JSON Schemas (draft 2020-12) that are made of types: what all that are printed have in common.
+
+use serde_json::Value;
+
+/// Takes out `format: uint32` and the like, which no standard knows, and `default: null`, which is no default.
+pub fn without_widths(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|name, value| match name.as_str() {
+                "format" => !value.as_str().is_some_and(|format| format.starts_with("uint")),
+                "default" => !value.is_null(),
+                _ => true,
+            });
+            fields.values_mut().for_each(without_widths);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_widths),
+        _ => {}
+    }
+}

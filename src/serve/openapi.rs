@@ -1,0 +1,177 @@
+//! `/openapi.json`: what [`super::calls`] has, as OpenAPI 3.1. Bodies are described by the types that are read and written.
+
+use super::calls::{self, Call, Content, Described, Token};
+use super::v1::Refusal;
+use crate::schema::without_widths;
+use axum::Json;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
+
+const COMPONENTS: &str = "/components/schemas";
+/// A type that is both read and written may have two forms.
+const ASKED: &str = "Asked";
+
+/// `GET /openapi.json`.
+pub async fn openapi() -> Json<&'static Value> {
+    Json(document())
+}
+
+/// The whole document.
+pub fn document() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+        let calls: Vec<Call> = calls::of_machines().into_iter().chain(calls::of_operators()).collect();
+        let described: Vec<&Described> = calls.iter().flat_map(|call| &call.described).collect();
+        make(&described)
+    });
+    &DOCUMENT
+}
+
+fn make(all: &[&Described]) -> Value {
+    let mut schemas = Schemas::new();
+    // A JSON text in a JSON object.
+    let as_ironic =
+        json!({"type": "object", "required": ["error_message"], "properties": {"error_message": {"type": "string"}}});
+    let refusals = [("Refused", of::<Refusal>(&mut schemas)), ("RefusedAsIronic", as_ironic)];
+    let refusals = refusals.map(|(name, schema)| {
+        let content = json!({"application/json": {"schema": schema}});
+        (name.to_owned(), json!({"description": "Why this is not done.", "content": content}))
+    });
+    let mut paths = Map::new();
+    for described in all {
+        let path = paths.entry(described.path).or_insert_with(|| json!({ "parameters": parameters(described.path) }));
+        path[described.method.to_lowercase()] = operation(described, &mut schemas);
+    }
+    let bearer = |what: &str| json!({"type": "http", "scheme": "bearer", "description": what});
+    json!({
+        "openapi": "3.1.1",
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {"title": "drophammer serve", "version": env!("CARGO_PKG_VERSION"), "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "paths": paths,
+        "components": {
+            "schemas": schemas.all(),
+            "responses": Map::from_iter(refusals),
+            "securitySchemes": {
+                "operator": bearer("Of DIR/operator.token."),
+                "metrics": bearer("Of DIR/metrics.token."),
+                "machine": bearer("Of the machine's boot script. It is good for one boot of that machine."),
+            },
+        },
+    })
+}
+
+fn parameters(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|step| step.strip_prefix('{')?.strip_suffix('}'));
+    names.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect()
+}
+
+fn operation(described: &Described, schemas: &mut Schemas) -> Value {
+    let Described { summary, token, query, refused, .. } = described;
+    let mut operation = json!({ "summary": summary });
+    operation["security"] = match token {
+        Token::Operator => json!([{"operator": []}]),
+        Token::Metrics => json!([{"metrics": []}, {"operator": []}]),
+        Token::Machine => json!([{"machine": []}]),
+        Token::None => json!([]),
+    };
+    if !query.is_empty() {
+        let parameter = |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
+        operation["parameters"] = query.iter().map(parameter).collect();
+    }
+    if let Some(asks) = described.asks {
+        operation["requestBody"] =
+            json!({"required": true, "content": {"application/json": {"schema": asks(schemas)}}});
+    }
+    let mut responses = Map::new();
+    for (status, content) in &described.answers {
+        let description = axum::http::StatusCode::from_u16(*status).ok().and_then(|status| status.canonical_reason());
+        let mut response = json!({ "description": description.unwrap_or_default() });
+        match content {
+            Content::Nothing => {}
+            Content::Text => response["content"] = json!({"text/plain": {"schema": {"type": "string"}}}),
+            Content::Json(schema) => response["content"] = json!({"application/json": {"schema": schema(schemas)}}),
+        }
+        responses.insert(status.to_string(), response);
+    }
+    responses.insert("default".to_owned(), json!({"$ref": format!("#/components/responses/{refused}")}));
+    operation["responses"] = Value::Object(responses);
+    operation
+}
+
+/// The schemas of what is read and of what is written: a field may be left out in the one and not in the other.
+pub struct Schemas {
+    answered: SchemaGenerator,
+    asked: SchemaGenerator,
+}
+
+impl Schemas {
+    fn new() -> Schemas {
+        let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = COMPONENTS.into());
+        Schemas {
+            answered: settings().for_serialize().into_generator(),
+            asked: settings().for_deserialize().into_generator(),
+        }
+    }
+
+    fn all(mut self) -> Value {
+        let mut all = self.answered.take_definitions(true);
+        for (name, mut schema) in self.asked.take_definitions(true) {
+            as_asked(&mut schema);
+            all.insert(format!("{name}{ASKED}"), schema);
+        }
+        let mut all = Value::Object(all);
+        without_widths(&mut all);
+        // Of an allocation that is withheld nobody knows yet what the disks become.
+        if let Some(layout) = all.pointer_mut("/Allocation/properties/filesystemlayout") {
+            *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
+        }
+        all
+    }
+}
+
+/// Names of what is read are those of what is read alone.
+fn as_asked(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
+            Value::String(place) if name == "$ref" => *place += ASKED,
+            value => as_asked(value),
+        }),
+        Value::Array(items) => items.iter_mut().for_each(as_asked),
+        _ => {}
+    }
+}
+
+/// What is written.
+pub fn of<T: JsonSchema>(schemas: &mut Schemas) -> Value {
+    schemas.answered.subschema_for::<T>().to_value()
+}
+
+pub fn list<T: JsonSchema>(schemas: &mut Schemas) -> Value {
+    json!({"type": "array", "items": of::<T>(schemas)})
+}
+
+/// What is read.
+pub fn asked<T: JsonSchema>(schemas: &mut Schemas) -> Value {
+    let mut schema = schemas.asked.subschema_for::<T>().to_value();
+    as_asked(&mut schema);
+    schema
+}
+
+/// Some fields of what is written, of which the id must be there.
+pub fn fields<T: JsonSchema>(schemas: &mut Schemas, names: &[&str]) -> Value {
+    let mut schema = T::json_schema(&mut schemas.answered).to_value();
+    if let Some(properties) = schema["properties"].as_object_mut() {
+        properties.retain(|name, _| names.contains(&name.as_str()));
+        // What is null says nothing.
+        properties.values_mut().for_each(|schema| *schema = json!({"anyOf": [schema.take(), {"type": "null"}]}));
+    }
+    schema["required"] = json!(["id"]);
+    without_widths(&mut schema);
+    schema
+}
+
+/// `{}`.
+pub fn nothing(_: &mut Schemas) -> Value {
+    json!({"type": "object", "maxProperties": 0})
+}
