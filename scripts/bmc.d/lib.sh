@@ -10,7 +10,8 @@ need_sushy() {
 	! "$venv/bin/python" -c "import sushy_tools" 2>/dev/null || return 0
 	need python3 python3-venv
 	say "installing from PyPI into $venv: sushy-tools $sushy_version"
-	python3 -m venv "$venv"
+	# Debian's own: its module for libvirt is made for that.
+	/usr/bin/python3 -m venv "$venv"
 	"$venv/bin/pip" install --quiet "sushy-tools==$sushy_version"
 }
 

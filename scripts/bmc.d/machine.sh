@@ -16,7 +16,9 @@ qemu_machine() {
 	[ "$firmware" != http ] || options+=(-fw_cfg name=opt/org.tianocore/IPv4PXESupport,string=n)
 	cat >"$work/machine" <<-END
 		#!/bin/bash
-		pid=\$(cat "$work/pid" 2>/dev/null) && kill -0 "\$pid" 2>/dev/null || pid=
+		# One that has ended, and that nobody has asked about, is still a process, but without a program.
+		runs() { readlink "/proc/\$1/exe" >/dev/null; }
+		pid=\$(cat "$work/pid" 2>/dev/null) && runs "\$pid" || pid=
 		case \$1 in
 		on)
 			[ -z "\$pid" ] || exit 0
@@ -28,7 +30,7 @@ qemu_machine() {
 		off)
 			[ -n "\$pid" ] || exit 0
 			kill "\$pid"
-			while kill -0 "\$pid" 2>/dev/null; do sleep 0.2; done
+			while runs "\$pid"; do sleep 0.2; done
 			;;
 		pxe) touch "$work/pxe" ;;
 		state) [ -z "\$pid" ] && echo 0 || echo 1 ;;
@@ -69,7 +71,7 @@ ipmi_sim_controller() {
 
 # A domain of a libvirtd that knows nothing else: what it keeps is in a file system of its own, which goes with it.
 libvirt_machine() {
-	local files rom='' loader=''
+	local files one rom='' loader=''
 	if [ "$firmware" = uefi ]; then
 		rom="<rom enabled='no'/>"
 		loader="<loader readonly='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE_4M.fd</loader><nvram>$work/vars.fd</nvram>"
@@ -91,9 +93,13 @@ libvirt_machine() {
 		namespaces = []
 		stdio_handler = "file"
 	END
-	files="mount -t tmpfs libvirt /etc/libvirt && mount -t tmpfs libvirt /var/lib/libvirt && mount -t tmpfs libvirt /run/libvirt &&
+	# Its package that makes this user wants systemd.
+	cp /etc/passwd /etc/group "$work/libvirt/"
+	getent passwd libvirt-qemu >/dev/null || echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' >>"$work/libvirt/passwd"
+	for one in libvirt-qemu kvm; do getent group $one >/dev/null || echo "$one:x:64055:" >>"$work/libvirt/group"; done
+	files="mount --bind '$work/libvirt/passwd' /etc/passwd && mount --bind '$work/libvirt/group' /etc/group && mount -t tmpfs libvirt /etc/libvirt && mount -t tmpfs libvirt /var/lib/libvirt && mount -t tmpfs libvirt /run/libvirt &&
 		cp '$work/libvirt/qemu.conf' /etc/libvirt/ && exec libvirtd --config '$work/libvirt/libvirtd.conf' --pid-file '$work/libvirt/pid'"
-	mkdir -p /run/libvirt
+	mkdir -p /run/libvirt /etc/libvirt /var/lib/libvirt
 	ip netns exec "$cable" unshare --mount sh -c "$files" >"$work/libvirt.log" 2>&1 &
 	pids+=($!)
 	virsh=(virsh --quiet --connect "qemu:///system?socket=$work/libvirt/libvirt-sock")
