@@ -8,7 +8,7 @@ use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::v1::layouts;
 use super::watch::Watch;
-use super::{App, Options, adding, boot, files, operator, power, preview, templates};
+use super::{App, Options, adding, boot, files, operator, page, power, preview, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
@@ -186,7 +186,7 @@ fn for_operators() -> Router<Arc<App>> {
         .route("/v1/filesystemlayout", get(layouts::list).put(layouts::create).post(layouts::update))
         .route("/v1/filesystemlayout/", get(layouts::list).put(layouts::create).post(layouts::update))
         .route("/v1/filesystemlayout/{id}", get(layouts::get).delete(layouts::delete).post(layouts::ask))
-        .route("/", get(templates::root))
+        .merge(page::routes())
         .route("/v1", get(templates::version_one))
         .route("/v1/", get(templates::version_one))
         .route("/v1/deploy_templates", any(templates::ironic))

@@ -8,7 +8,7 @@
 //! what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `fronts` where all this is answered, `base`
 //! under which URLs, `tls` over what, `connections` how they come and go, `alarm` what anybody can make the server say, `watch` what
 //! people see, `inspect` all that is wrong with the directory, `pxe` how firmware finds this server, `descriptors` how many may ask
-//! at once, `peers` how much each of them may take.
+//! at once, `peers` how much each of them may take, `page` what a browser shows.
 
 pub mod adding;
 mod alarm;
@@ -34,6 +34,7 @@ mod keeper;
 mod neighbours;
 pub mod operator;
 mod options;
+mod page;
 mod patient;
 mod peers;
 pub mod power;
@@ -107,6 +108,7 @@ pub struct App {
     alarms: Alarms,
     https: Option<Https>,
     templates: Writing,
+    page: page::Page,
 }
 
 impl App {
@@ -264,6 +266,7 @@ impl Server {
             alarms: Alarms::new(watch.clone()),
             https: listeners.https()?,
             templates: Writing::new(&options.dir),
+            page: page::Page::default(),
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
         let fronts = listeners.open(&app);

@@ -18,6 +18,7 @@ mod layouts;
 mod lost;
 mod machines;
 mod operator;
+mod page;
 mod power;
 mod preview;
 mod pxe;
