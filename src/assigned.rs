@@ -1,5 +1,8 @@
 //! Turns what the control plane has assigned into the request for a plan, for the agent or on a desk.
 
+#[cfg(any(feature = "desk", feature = "serve"))]
+pub mod preview;
+
 use crate::allocation::{Allocation, Machine, Order};
 use crate::inventory::Inventory;
 use crate::layout::Layout;

@@ -6,7 +6,7 @@
 #[cfg(feature = "agent")]
 pub mod agent;
 pub mod allocation;
-#[cfg(any(feature = "agent", feature = "serve"))]
+#[cfg(any(feature = "agent", feature = "desk", feature = "serve"))]
 pub mod assigned;
 #[cfg(feature = "serve")]
 pub mod bmc;
@@ -51,6 +51,8 @@ pub mod network;
 pub mod operator;
 #[cfg(all(feature = "agent", feature = "desk"))]
 pub mod pack;
+#[cfg(any(feature = "desk", feature = "serve"))]
+pub mod picture;
 pub mod plan;
 pub mod problem;
 pub mod pull;

@@ -2,10 +2,11 @@
 
 use super::templates::Templates;
 use super::{problem_lines, read, read_layout, wants_colour};
+use crate::assigned::preview::{placeholders, stop_using};
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::exit::{Exit, or_refused};
-use crate::inventory::{Inventory, Use};
+use crate::inventory::Inventory;
 use crate::layout::Parsed;
 use crate::marker::Marker;
 #[cfg(feature = "serve")]
@@ -16,7 +17,6 @@ use crate::steps::{Erase, Steps};
 use clap::Args;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use uuid::Uuid;
 
 /// What is asked for.
 #[derive(Debug, Args)]
@@ -206,16 +206,6 @@ fn planned(options: &Options, asked: Asked) -> Result<(String, Exit)> {
     }
 }
 
-/// What a plan makes has UUIDs that nobody knows before it is carried out. These stand for them, the same in every run,
-/// and are evidently drawn by nobody.
-pub(crate) fn placeholders() -> impl FnMut() -> Uuid {
-    let mut next = 0;
-    move || {
-        next += 1;
-        Uuid::from_u128(next << 96 | next)
-    }
-}
-
 fn in_colour(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
@@ -228,17 +218,6 @@ fn waived(inventory: &Inventory) -> Claim {
         allocation: marker.map(|marker| marker.allocation.clone()).unwrap_or_default(),
         waiver: Some(Waiver::Operator),
         ..Claim::default()
-    }
-}
-
-/// As the agent will find the disks: what the installed system has mounted, and its swap, end with it.
-pub(super) fn stop_using(inventory: &mut Inventory) {
-    let stop = |uses: &mut Vec<Use>| uses.retain(|usage| matches!(usage, Use::Holder(_)));
-    let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));
-    let stacked = inventory.stacked.iter_mut().map(|device| (&mut device.uses, &mut device.table));
-    for (uses, table) in disks.chain(stacked) {
-        stop(uses);
-        table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|partition| stop(&mut partition.uses));
     }
 }
 
@@ -273,6 +252,7 @@ pub(super) fn possible(inventory: Inventory, what: impl FnOnce() -> String) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Use;
 
     #[test]
     fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {

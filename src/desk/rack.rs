@@ -6,10 +6,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::assigned::preview::PlannedDisk;
 use crate::error::{Context, Phase, Result};
 use crate::exit::{Exit, or_refused};
 use crate::inventory::Inventory;
-use crate::plan::{Mode, Verdict};
+use crate::plan::Mode;
 use crate::serve::rack::{Change, Rack};
 use crate::stdout::{json, print};
 use clap::{Args, Subcommand};
@@ -99,7 +100,7 @@ pub struct Row {
     pub image: Option<String>,
     pub layout: Option<String>,
     /// Those that the layout names.
-    pub disks: Vec<RowDisk>,
+    pub disks: Vec<PlannedDisk>,
     pub lost_bytes: u64,
     /// Why it is refused, unknown or left alone; of others what a person must know.
     pub reasons: Vec<String>,
@@ -112,17 +113,6 @@ pub struct Row {
     /// Of the verdicts, as an approval has it.
     pub sha256: Option<String>,
     pub approved: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RowDisk {
-    pub serial: String,
-    pub wwn: String,
-    /// As the kernel called it when the inventory was read.
-    pub device: String,
-    pub size_bytes: u64,
-    pub verdict: Verdict,
-    pub lost_bytes: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -1,8 +1,9 @@
 //! `drophammer plan --machine`: a machine of a server, planned from what it has registered and from what it would be told now.
 
-use super::plan::{Asked, Options, of_file, possible, read_inventory, stop_using};
+use super::plan::{Asked, Options, of_file, possible, read_inventory};
 use super::templates::Templates;
 use crate::allocation::{Allocation, Order};
+use crate::assigned::preview::stop_using;
 use crate::assigned::{correct_begun, request};
 use crate::error::{Error, Phase, Result};
 use crate::inventory::Inventory;

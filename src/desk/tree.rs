@@ -1,16 +1,13 @@
 //! `drophammer tree`: a layout from its disks up to its mount points, for a terminal and as a picture.
 
-mod faces;
-mod place;
-mod svg;
 mod terminal;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use crate::error::{Context, Phase, Result};
 use crate::exit::Exit;
 use crate::layout::tree::Graph;
+use crate::picture;
 use crate::stdout::print;
 use clap::Args;
 use std::path::PathBuf;
@@ -42,8 +39,8 @@ pub fn tree(options: &Options) -> Result<Exit> {
     let graph = Graph::of(&parsed.layout);
     match &options.svg {
         None => print(&terminal::draw(&graph, super::wants_colour()))?,
-        Some(None) => print(&svg::draw(&graph))?,
-        Some(Some(path)) => std::fs::write(path, svg::draw(&graph))
+        Some(None) => print(&picture::draw(&graph))?,
+        Some(Some(path)) => std::fs::write(path, picture::draw(&graph))
             .context(Phase::Settings, || format!("write the picture to {}", path.display()))?,
     }
     Ok(Exit::Good)

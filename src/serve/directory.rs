@@ -50,6 +50,8 @@ pub struct Directory {
     pub size_files: BTreeMap<String, PathBuf>,
     /// What their allocations can refer to.
     pub known: Known,
+    /// What is wrong, for people; set by whoever publishes the picture.
+    pub problems: Vec<String>,
 }
 
 impl Directory {

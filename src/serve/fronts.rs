@@ -7,7 +7,7 @@ use super::connections::Front;
 use super::peers::Peer;
 use super::tls::{self, Tls};
 use super::watch::Watch;
-use super::{App, Options, boot, calls, files, templates};
+use super::{App, Options, boot, calls, files, page, templates};
 use crate::error::{Context, Error, Phase, Result};
 use axum::Router;
 use axum::extract::State;
@@ -167,7 +167,7 @@ fn for_machines() -> Router<Arc<App>> {
 
 fn for_operators() -> Router<Arc<App>> {
     calls::router(calls::of_operators())
-        .route("/", get(templates::root))
+        .merge(page::routes())
         .route("/v1", get(templates::version_one))
         .route("/v1/", get(templates::version_one))
 }

@@ -60,7 +60,8 @@ impl Keeper {
 
     fn look(&mut self) {
         self.state.look();
-        let Some(Seen { directory, problems, notes }) = self.loader.look() else { return };
+        let Some(Seen { mut directory, problems, notes }) = self.loader.look() else { return };
+        directory.problems.clone_from(&problems);
         let problems: BTreeSet<String> = problems.into_iter().collect();
         for new in problems.difference(&self.said) {
             self.watch.problem(new.clone());

@@ -7,7 +7,7 @@
 //! card that is, `tidy` how their words come in, `files` what they load, `operator` what the operator asks, `adding` how a machine
 //! becomes a file, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
 //! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
-//! what anybody can make the server say, `watch` what people see, `inspect` all that is wrong with the directory, `pxe` how firmware
+//! what anybody can make the server say, `watch` what people see, `page` what a browser shows, `inspect` all that is wrong with the directory, `pxe` how firmware
 //! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
 pub mod adding;
@@ -37,6 +37,7 @@ mod neighbours;
 pub mod openapi;
 pub mod operator;
 mod options;
+mod page;
 mod patient;
 mod peers;
 pub mod power;
@@ -114,6 +115,7 @@ pub struct App {
     alarms: Alarms,
     https: Option<Https>,
     templates: Writing,
+    page: page::Page,
 }
 
 impl App {
@@ -274,6 +276,7 @@ impl Server {
             alarms: Alarms::new(watch.clone()),
             https: listeners.https()?,
             templates: Writing::new(&options.dir),
+            page: page::Page::default(),
         };
         let (peers, alarms, app) = (app.peers.clone(), app.alarms.clone(), Arc::new(app));
         let fronts = listeners.open(&app);

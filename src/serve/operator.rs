@@ -121,16 +121,21 @@ impl FromRequestParts<Arc<App>> for Operator {
 
 /// `GET /v1/machines`: those with a file, by name.
 pub async fn machines(State(app): State<Arc<App>>, _: Operator) -> Result<Json<Vec<Listed>>, ApiError> {
+    all(&app).await.map(Json)
+}
+
+/// Those with a file, by name.
+pub async fn all(app: &App) -> Result<Vec<Listed>, ApiError> {
     let directory = app.directory();
     let mut all = Vec::new();
     for machine in directory.machines() {
-        all.push(listed(&app, machine).await?);
+        all.push(listed(app, machine).await?);
     }
     all.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-    Ok(Json(all))
+    Ok(all)
 }
 
-async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
+pub async fn listed(app: &App, machine: &Machine) -> Result<Listed, ApiError> {
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
     let standing = match &allocation {
         Some(allocation) => app.state.standing(&machine.id, allocation).await?,
@@ -175,8 +180,41 @@ pub async fn reinstall(
     if asked.id.to_lowercase() != id {
         return Err(ApiError::bad(format!("the path is about machine {id}, the body about {:?}", asked.id)));
     }
+    order(&app, peer, &asked).await.map(Json)
+}
+
+/// Stores the order, when it can be carried out.
+pub async fn order(app: &App, peer: Peer, asked: &Reinstall) -> Result<Listed, ApiError> {
+    let Orderable { machine, allocation, words, .. } = orderable(app, asked).await?;
+    let id = &machine.id;
+    match app.state.order(id, &allocation, &asked.imageid, words).await? {
+        Ordered::Placed(order) => {
+            app.state.metrics.ordered(metrics::Ordered::Placed);
+            let text = format!("ordered: image {}{}", order.image, in_words(&order));
+            app.watch.reinstall(Who::new(id, app.directory().name(id), peer), text);
+            app.state_has_changed();
+            listed(app, &machine).await
+        }
+        Ordered::NotInstalled => Err(invalid(not_installed(id, &allocation))),
+        Ordered::Begun(order) => Err(begun(&order)),
+    }
+}
+
+/// A machine whose reinstall may be ordered.
+pub struct Orderable {
+    pub machine: Machine,
+    /// Id of its allocation.
+    pub allocation: String,
+    pub standing: Standing,
+    pub words: Words,
+}
+
+/// # Errors
+/// Why it may not be ordered.
+pub async fn orderable(app: &App, asked: &Reinstall) -> Result<Orderable, ApiError> {
     let directory = app.directory();
-    let (machine, allocation) = with_allocation(&app, &id)?;
+    let id = asked.id.to_lowercase();
+    let (machine, allocation) = with_allocation(app, &id)?;
     if let Some(reason) = &machine.locked {
         return Err(invalid(format!("machine {id} is locked: {reason}")));
     }
@@ -213,18 +251,8 @@ pub async fn reinstall(
     if words.give_up.iter().any(String::is_empty) {
         return Err(ApiError::bad("an empty serial number gives up no disk"));
     }
-    is_reinstallable(&machine, standing, &directory.known, &words)?;
-    match app.state.order(&id, &allocation, &asked.imageid, words).await? {
-        Ordered::Placed(order) => {
-            app.state.metrics.ordered(metrics::Ordered::Placed);
-            let text = format!("ordered: image {}{}", order.image, in_words(&order));
-            app.watch.reinstall(Who::new(&id, directory.name(&id), peer), text);
-            app.state_has_changed();
-            Ok(Json(listed(&app, &machine).await?))
-        }
-        Ordered::NotInstalled => Err(invalid(not_installed(&id, &allocation))),
-        Ordered::Begun(order) => Err(begun(&order)),
-    }
+    is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
+    Ok(Orderable { machine, allocation, standing, words })
 }
 
 /// `DELETE /v1/machine/{id}/reinstall`.
@@ -365,7 +393,7 @@ fn invalid(what: String) -> ApiError {
     ApiError::bad(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
 }
 
-fn begun(order: &Order) -> ApiError {
+pub fn begun(order: &Order) -> ApiError {
     let what = match order.given_up {
         true => "was given up halfway: order another reinstall, which takes its place",
         false => "has passed its point of no return: wait for its end",

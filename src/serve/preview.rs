@@ -84,7 +84,7 @@ pub async fn preview(
     Ok(Json(preview))
 }
 
-async fn registered(state: &Database, id: &str, is_installed: bool) -> Result<Option<Registered>, ApiError> {
+pub async fn registered(state: &Database, id: &str, is_installed: bool) -> Result<Option<Registered>, ApiError> {
     let Some(row) = state.registered(id).await? else { return Ok(None) };
     of_row(row, id, is_installed).map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
 }

@@ -292,7 +292,7 @@ impl Rack {
 }
 
 /// As the server would note it.
-fn ordered(image: String, words: Words, earlier: Option<Order>) -> Order {
+pub fn ordered(image: String, words: Words, earlier: Option<Order>) -> Order {
     let Words { without_marker, change_promise, give_up } = words;
     Order {
         id: "planned".to_owned(),

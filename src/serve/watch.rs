@@ -4,6 +4,7 @@
 
 mod shown;
 
+use super::page::live::Live;
 use super::peers::Peer;
 use crate::control::wire::Report;
 use crate::facts::Event;
@@ -55,6 +56,8 @@ impl std::fmt::Display for Who {
 #[derive(Clone)]
 pub struct Watch {
     said: SyncSender<Said>,
+    /// The same for those who watch a page.
+    pub live: Live,
 }
 
 /// The writing thread; [`Writer::finish`] waits for its last line.
@@ -98,7 +101,7 @@ impl Watch {
             show.end();
             let _ = finished.send(());
         })?;
-        Ok((Watch { said }, Writer { done }))
+        Ok((Watch { said, live: Live::default() }, Writer { done }))
     }
 
     fn say(&self, said: Said) {
@@ -121,16 +124,19 @@ impl Watch {
     }
 
     pub fn event(&self, who: Who, event: Event) {
+        self.live.event(&who.machine, &event);
         self.say(Said::Event(who, event));
     }
 
     /// What has become of an order to reinstall.
     pub fn reinstall(&self, who: Who, text: impl Into<String>) {
+        self.live.changed(&who.machine);
         self.say(Said::Reinstall(who, clean(&text.into())));
     }
 
     /// The end of an installation.
     pub fn report(&self, who: Who, report: &Report) {
+        self.live.changed(&who.machine);
         self.say(Said::Report(who, Box::new(report.clone())));
     }
 }

@@ -1,6 +1,7 @@
 //! The plan of the rack for people: what matters most stands last, before the sum.
 
-use super::{Outcome, Row, RowDisk, Summary};
+use super::{Outcome, Row, Summary};
+use crate::assigned::preview::PlannedDisk;
 use crate::plan::Verdict;
 use crate::text::{bytes, clean, columns, counted};
 
@@ -45,10 +46,10 @@ fn of_row(row: &Row) -> [String; 6] {
 }
 
 /// `wipes S1, S2; keeps S3`.
-fn disks(disks: &[RowDisk]) -> String {
+fn disks(disks: &[PlannedDisk]) -> String {
     let verdicts = [(Verdict::Wipe, "wipes"), (Verdict::Make, "makes anew"), (Verdict::Keep, "keeps")];
     let said = verdicts.into_iter().filter_map(|(verdict, word)| {
-        let of: Vec<&RowDisk> = disks.iter().filter(|disk| disk.verdict == verdict).collect();
+        let of: Vec<&PlannedDisk> = disks.iter().filter(|disk| disk.verdict == verdict).collect();
         let more = of.len().saturating_sub(NAMED);
         let names = of.iter().take(NAMED).map(|disk| name(disk)).chain((more > 0).then(|| format!("{more} more")));
         (!of.is_empty()).then(|| format!("{word} {}", names.collect::<Vec<_>>().join(", ")))
@@ -56,8 +57,8 @@ fn disks(disks: &[RowDisk]) -> String {
     said.collect::<Vec<_>>().join("; ")
 }
 
-fn name(disk: &RowDisk) -> String {
-    let RowDisk { serial, wwn, device, .. } = disk;
+fn name(disk: &PlannedDisk) -> String {
+    let PlannedDisk { serial, wwn, device, .. } = disk;
     let name = [serial, wwn, device].into_iter().find(|name| !name.trim().is_empty());
     clean(name.map(|name| name.trim()).unwrap_or_default())
 }

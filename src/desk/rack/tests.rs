@@ -6,6 +6,7 @@ use crate::allocation::{Allocation, Image, Machine, Order};
 use crate::desk::plan::read_inventory;
 use crate::docs::blocks;
 use crate::marker::Marker;
+use crate::plan::Verdict;
 use crate::serve::preview::Registered;
 use crate::serve::rack::{Outlook, Seen};
 

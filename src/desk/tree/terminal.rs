@@ -2,9 +2,9 @@
 //!
 //! What stands on several devices is drawn under the first of them; the others name it.
 
-use super::words;
 use crate::layout::tree::{Graph, Item};
 use crate::layout::{Filesystem, Format};
+use crate::picture::words;
 use crate::text::{counted, padded, width};
 use std::fmt::Write as _;
 

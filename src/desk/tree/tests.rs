@@ -45,7 +45,7 @@ fn trees_fit_into_100_columns() {
 #[test]
 fn the_picture_in_the_docs_is_up_to_date() {
     let (_, layout) = seeds().into_iter().find(|(name, _)| *name == "storage").unwrap();
-    golden("docs/storage.svg", &svg::draw(&Graph::of(&layout)));
+    golden("docs/storage.svg", &picture::draw(&Graph::of(&layout)));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn the_largest_layouts_are_drawn() {
     for layout in [deep, wide] {
         let graph = Graph::of(&layout);
         assert!(terminal::draw(&graph, false).lines().count() >= graph.nodes.len());
-        assert!(svg::draw(&graph).ends_with("</svg>\n"));
+        assert!(picture::draw(&graph).ends_with("</svg>\n"));
     }
 }
 
@@ -93,7 +93,7 @@ fn boxes_do_not_overlap() {
         let graph = Graph::of(&layout);
         let sizes: Vec<(f64, f64)> =
             (0..graph.nodes.len()).map(|node| (100.0, 20.0 + (node % 3) as f64 * 10.0)).collect();
-        let boxes = super::place::place(&graph, &sizes).boxes;
+        let boxes = picture::place::place(&graph, &sizes).boxes;
         for (index, one) in boxes.iter().enumerate() {
             for other in &boxes[index + 1..] {
                 let beside = one.x + one.width <= other.x || other.x + other.width <= one.x;
@@ -113,7 +113,7 @@ fn texts(document: &roxmltree::Document) -> String {
 fn a_picture_names_every_device() {
     for (name, layout) in all() {
         let graph = Graph::of(&layout);
-        let picture = svg::draw(&graph);
+        let picture = picture::draw(&graph);
         let document = roxmltree::Document::parse(&picture).unwrap();
         let texts = texts(&document);
         for node in &graph.nodes {
@@ -130,7 +130,7 @@ fn text_of_the_layout_is_never_markup() {
     let (_, mut layout) = seeds().remove(0);
     layout.id = "<script>\"&'\u{0}\u{ffff}".to_owned();
     layout.filesystems[0].label = Some("</text><a b='\"".to_owned());
-    let picture = svg::draw(&Graph::of(&layout));
+    let picture = picture::draw(&Graph::of(&layout));
     let document = roxmltree::Document::parse(&picture).unwrap();
     assert!(!document.descendants().any(|node| matches!(node.tag_name().name(), "script" | "a")));
     assert!(texts(&document).contains("</text><a b='\""));
@@ -159,8 +159,8 @@ proptest! {
         let graph = Graph::of(&layout);
         let tree = terminal::draw(&graph, false);
         prop_assert!(!tree.chars().any(|c| c.is_control() && c != '\n'));
-        let picture = svg::draw(&graph);
+        let picture = picture::draw(&graph);
         prop_assert!(roxmltree::Document::parse(&picture).is_ok(), "{picture}");
-        prop_assert_eq!(picture, svg::draw(&graph));
+        prop_assert_eq!(picture, picture::draw(&graph));
     }
 }

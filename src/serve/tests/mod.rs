@@ -24,6 +24,7 @@ mod machines;
 mod metrics;
 mod openapi;
 mod operator;
+mod page;
 mod power;
 mod preview;
 mod pxe;

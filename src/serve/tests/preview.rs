@@ -3,9 +3,10 @@
 use super::reinstall::with_images;
 use super::*;
 use crate::assigned;
+use crate::assigned::preview::placeholders;
 use crate::cli::{Cli, Command};
 use crate::control::wire::Register;
-use crate::desk::plan::{placeholders, said};
+use crate::desk::plan::said;
 use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan;

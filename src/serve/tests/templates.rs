@@ -231,6 +231,7 @@ async fn a_template_with_arrays_makes_the_layout_of_the_machine() {
     assert_eq!((root.devices.len(), root.level), (2, crate::layout::RaidLevel::Raid1));
     assert_eq!(allocation.steps.last().unwrap().step, "create_configuration");
     let request = crate::assigned::request(&allocation::Machine::default(), ONE, &allocation, &[]);
-    let plan = crate::plan::make(&layout, &inventory(2), request, &mut crate::desk::plan::placeholders()).unwrap();
+    let plan =
+        crate::plan::make(&layout, &inventory(2), request, &mut crate::assigned::preview::placeholders()).unwrap();
     assert!(plan.to_string().contains("md0 raid1 metadata 1.2 (sda2 sdb2)"), "{plan}");
 }

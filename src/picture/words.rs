@@ -5,12 +5,12 @@ use crate::layout::{Filesystem, Format, OnReinstall, PartitionKind, Raid, Size};
 use crate::text::counted;
 
 /// Without the `/dev/` that every device has.
-pub(super) fn short(device: &str) -> &str {
+pub fn short(device: &str) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 
 /// MiB as the layout means them; whole GiB as such.
-pub(super) fn size(size: Size) -> String {
+pub fn size(size: Size) -> String {
     match size.mib() {
         None => "the rest".to_owned(),
         Some(mib) if mib.is_multiple_of(1024) => format!("{} GiB", mib / 1024),
@@ -18,7 +18,7 @@ pub(super) fn size(size: Size) -> String {
     }
 }
 
-pub(super) fn node_size(item: Item) -> String {
+pub fn node_size(item: Item) -> String {
     match item {
         Item::Partition(partition) => size(partition.size),
         Item::Volume(volume) => size(volume.size),
@@ -27,7 +27,7 @@ pub(super) fn node_size(item: Item) -> String {
 }
 
 /// Level, type code or type of volume, with the name that stands in the partition table.
-pub(super) fn kind(item: Item) -> String {
+pub fn kind(item: Item) -> String {
     match item {
         Item::Disk(disk) => format!("disk  {}", if disk.wipeonreinstall { "WIPE" } else { "keep" }),
         Item::Partition(partition) => {
@@ -47,7 +47,7 @@ fn quoted(label: Option<&str>) -> String {
 }
 
 /// Format and label.
-pub(super) fn content(filesystem: &Filesystem) -> String {
+pub fn content(filesystem: &Filesystem) -> String {
     match filesystem.format {
         Format::None => "no filesystem".to_owned(),
         format => format!("{format}{}", quoted(filesystem.label.as_deref())),
@@ -55,7 +55,7 @@ pub(super) fn content(filesystem: &Filesystem) -> String {
 }
 
 /// Where it is mounted, or what it is instead.
-pub(super) fn mount_point(filesystem: &Filesystem) -> String {
+pub fn mount_point(filesystem: &Filesystem) -> String {
     match (&filesystem.path, filesystem.format) {
         (_, Format::Swap) => "swap".to_owned(),
         (Some(path), format) if format != Format::None => path.clone(),
@@ -65,7 +65,7 @@ pub(super) fn mount_point(filesystem: &Filesystem) -> String {
 }
 
 /// What else a person may want to know of a node, most important first.
-pub(super) fn details(graph: &Graph, node: usize) -> Vec<String> {
+pub fn details(graph: &Graph, node: usize) -> Vec<String> {
     match graph.nodes[node].item {
         Item::Disk(disk) => {
             let hints: Vec<String> =
@@ -85,7 +85,7 @@ pub(super) fn details(graph: &Graph, node: usize) -> Vec<String> {
     }
 }
 
-pub(super) fn on_reinstall(wipe: bool) -> &'static str {
+pub fn on_reinstall(wipe: bool) -> &'static str {
     if wipe { "WIPE on reinstall" } else { "keep on reinstall" }
 }
 
@@ -104,7 +104,7 @@ fn array(graph: &Graph, raid: &Raid) -> Vec<String> {
 }
 
 /// Arguments of mkfs and mount, and what a reinstall does.
-pub(super) fn options(filesystem: &Filesystem) -> Vec<String> {
+pub fn options(filesystem: &Filesystem) -> Vec<String> {
     let tool = if filesystem.format == Format::Swap { "mkswap" } else { "mkfs" };
     let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));
     let mounted = (!filesystem.mountoptions.is_empty()).then(|| filesystem.mountoptions.join(", "));
@@ -114,7 +114,7 @@ pub(super) fn options(filesystem: &Filesystem) -> Vec<String> {
 }
 
 /// Whom the layout is for.
-pub(super) fn purpose(graph: &Graph) -> String {
+pub fn purpose(graph: &Graph) -> String {
     let constraints = &graph.layout.constraints;
     // Chosen by size and image, both of them.
     if constraints.sizes.is_empty() || constraints.images.is_empty() {

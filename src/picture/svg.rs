@@ -49,7 +49,7 @@ fn look(item: Item) -> Look {
 }
 
 /// The whole picture, as a file has it.
-pub(super) fn draw(graph: &Graph) -> String {
+pub fn draw(graph: &Graph) -> String {
     let faces: Vec<Face> = (0..graph.nodes.len()).map(|node| face(graph, node)).collect();
     let sizes: Vec<(f64, f64)> = faces.iter().map(size).collect();
     let placed = place(graph, &sizes);

@@ -14,7 +14,7 @@ const BETWEEN: f64 = 72.0;
 const SWEEPS: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Rect {
+pub(crate) struct Rect {
     pub x: f64,
     pub y: f64,
     pub width: f64,
@@ -23,7 +23,7 @@ pub(super) struct Rect {
 
 /// A line from a node to what is made of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     pub from: usize,
     pub to: usize,
     /// Ends and bends, from left to right: between two columns a curve, through a column straight.
@@ -31,7 +31,7 @@ pub(super) struct Line {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Placed {
+pub(crate) struct Placed {
     /// By node.
     pub boxes: Vec<Rect>,
     pub lines: Vec<Line>,
@@ -52,7 +52,7 @@ struct Cell {
 }
 
 /// Gives every node of a size (width, height) its place.
-pub(super) fn place(graph: &Graph, sizes: &[(f64, f64)]) -> Placed {
+pub(crate) fn place(graph: &Graph, sizes: &[(f64, f64)]) -> Placed {
     let (columns_of, count) = columns(graph);
     let mut cells: Vec<Cell> = (0..graph.nodes.len())
         .map(|node| {

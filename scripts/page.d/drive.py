@@ -1,0 +1,311 @@
+"""Drives the page as a person does. Called by scripts/page: PROGRAM DIR; pictures go to DIR/pictures."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+from browser import Browser, until
+from rack import LAYOUT, Agent, Rack, inventory, machine_id
+
+HOSTILE = "\"'></pre><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+STAGES = [("image.reach", 0.4), ("storage.lock", 0.1), ("storage.release", 0.2), ("storage.wipe", 2.8), ("storage.partition", 1.1),
+          ("storage.format", 3.6), ("storage.mount", 0.3), ("image.burn", 14.2), ("target.files", 0.2), ("target.install", 8.9),
+          ("boot.kexec", 0.6)]
+program, here = sys.argv[1:]
+passed = 0
+
+
+def free():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def say(text):
+    print(f"\n== {text}", flush=True)
+
+
+def good(what, is_so):
+    global passed
+    assert is_so, what
+    passed += 1
+    print(f"   {what}", flush=True)
+
+
+def picture(name):
+    os.makedirs(f"{here}/pictures", exist_ok=True)
+    browser.picture(f"{here}/pictures/{name}.png")
+
+
+def log_in(rack):
+    browser.open(rack.url + "/")
+    browser.type("#token", rack.operator)
+    browser.click("button")
+    until("the list is there", lambda: "machines" in browser.text())
+
+
+def cell(number, selector):
+    return browser.run("const row = document.querySelector(`tr[data-id='${arguments[0]}']`);"
+                       "return row && row.querySelector(arguments[1]).textContent", machine_id(number), selector)
+
+
+def printed(number):
+    """The plan of an installation, as the agent prints it."""
+    for name, text in (("layout.yaml", LAYOUT), ("inventory.json", json.dumps(inventory(number)))):
+        with open(f"{here}/{name}", "w") as file:
+            file.write(text)
+    command = [program, "plan", "--layout", f"{here}/layout.yaml", "--inventory", f"{here}/inventory.json"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.rstrip()
+
+
+def install(number):
+    """A whole installation, and its report."""
+    agent = Agent(rack, number)
+    agent.begin()
+    for stage, seconds in STAGES:
+        agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds)
+    timings = [{"step": stage, "seconds": seconds} for stage, seconds in STAGES]
+    same = {"guid": "11111111-2222-4333-8444-555555555555", "partition 1": "2048-7812939775 varlib"}
+    agent.report(True, "debian-12.0.20261101 is installed", timings=timings, plan=printed(number),
+                 kept=[{"object": "disk /dev/sdb", "before": same, "after": same}],
+                 erased=[{"device": "/dev/sda", "serial": f"S45NNE0M{number:05d}", "method": "discard",
+                          "proof": "both ends read back as zero", "seconds": 2.8}],
+                 burn={"bytes": 1_212_000_000, "seconds": 14.2, "shares": [{"stage": "decode", "percent": 71},
+                                                                          {"stage": "network", "percent": 22}]})
+    return agent
+
+
+def logging_in():
+    say("log in")
+    browser.open(rack.url + "/machines/" + machine_id(1))
+    good("who is not logged in is asked for the token", browser.run("return location.pathname") == "/login")
+    browser.type("#token", "wrong")
+    browser.click("button")
+    until("refused", lambda: "this is not the operator's token" in browser.text())
+    good("a wrong token is refused", browser.run("return document.cookie") == "")
+    log_in(rack)
+    good("the right one opens the list", "12 machines" in browser.text())
+    good("no script reads the cookie", browser.run("return document.cookie") == "")
+
+
+def watching():
+    say("watch installations move")
+    for number in (6, 7, 8):
+        install(number)
+    agents = [Agent(rack, number) for number in (1, 2, 3)]
+    for agent in agents:
+        agent.begin()
+        agent.event("Installing", "both ends read back as zero", step="storage.wipe", seconds=2.8)
+    Agent(rack, 4).event("Preparing", "reading the disks")
+    failed = Agent(rack, 5)
+    failed.event("Crashed", "mkfs.ext4 /dev/sda2: Input/output error", step="storage.format")
+    until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
+    until("rows that have changed are fetched", lambda: cell(6, ".word") == "installed" and cell(5, ".word") == "failed")
+    browser.run("window.kept = 1")
+    seen = []
+    for percent in range(7, 100, 10):
+        for index, agent in enumerate(agents):
+            agent.burn(max(percent - 23 * index, 1))
+        until(f"{percent} %", lambda: cell(1, ".percent") == f"{percent} %")
+        seen.append(browser.run("return document.querySelector(`tr[data-id='${arguments[0]}'] progress`).value", machine_id(1)))
+        if percent == 77:
+            until("phases are counted", lambda: "3" in browser.run("return document.querySelector('#phases .busy').textContent"))
+            picture("machines")
+    good(f"the bar moves: {seen}", seen == list(range(7, 100, 10)))
+    good("without loading the page again", browser.run("return window.kept") == 1)
+    good("rate and time left are there", cell(1, ".rate") == "114 MB/s" and cell(2, ".left") != "")
+    agents[0].report(True, "installed")
+    until("its end is seen", lambda: cell(1, ".word") == "installed")
+    good("its end is seen without loading the page again", browser.run("return window.kept") == 1)
+    browser.open(f"{rack.url}/machines/{machine_id(2)}")
+    until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
+    agents[1].burn(88)
+    until("the machine's page moves too", lambda: "88 %" in browser.text())
+    good("the machine's page moves too", True)
+
+
+def machine():
+    say("a machine")
+    browser.open(f"{rack.url}/machines/{machine_id(6)}")
+    text = browser.text()
+    for words in ("PowerEdge R640", "SAMSUNG MZ7LH480", "Seconds by step", "What was kept, and its proof", "the same"):
+        good(f"it says: {words}", words in text)
+    shown = browser.run("return [...document.querySelectorAll('pre')].map((one) => one.textContent)")
+    good("the plan is there exactly as it was printed", printed(6) in shown)
+    good("its disks are drawn", browser.run("return document.querySelectorAll('svg.disk').length") == 3)
+    browser.size(1280, 1500)
+    picture("machine")
+    browser.size(1280, 800)
+    for path in ("/layouts", "/images", "/orders"):
+        browser.open(rack.url + path)
+    browser.open(rack.url + "/layouts")
+    loaded = "return [...document.images].length && [...document.images].every((one) => one.complete && one.naturalWidth > 100)"
+    until("the layout's picture is loaded", lambda: browser.run(loaded))
+    good("layouts are drawn", True)
+
+
+def reinstalling():
+    say("order a reinstall")
+    body = {"id": machine_id(7), "imageid": "debian-12.0.20261101"}
+    rack.ask("POST", f"/v1/machine/{machine_id(7)}/reinstall", body, rack.operator)
+    Agent(rack, 7, installed=True)
+    browser.open(f"{rack.url}/machines/{machine_id(7)}/reinstall")
+    browser.run("document.querySelector('#image').value = 'debian-13.1.20261101'")
+    browser.click("form.stack button")
+    until("the plan", lambda: "What dies" in browser.text())
+    text = browser.text()
+    good("it names what dies", "S45NNE0M00007" in text.split("What stays")[0].split("What dies")[1])
+    good("and what stays", "9150A000007" in text.split("What stays")[1] and "ZA1B00007" in text.split("What stays")[1])
+    good("with the whole plan", "point of no return" in text)
+    button = "return document.querySelector('button.danger').disabled"
+    good("its button is off", browser.run(button))
+    browser.type("#name", "storage-")
+    good("with half a name too", browser.run(button))
+    browser.type("#name", "7")
+    good("and on with the machine's name", not browser.run(button))
+    browser.size(1280, 1750)
+    browser.run("scrollTo(0, 0)")
+    picture("plan")
+    browser.size(1280, 800)
+    browser.click("button.danger")
+    until("ordered", lambda: "A reinstall is ordered" in browser.text())
+    good("the order is there", "image debian-13.1.20261101" in browser.text())
+    browser.open(f"{rack.url}/orders")
+    good("and in the list of orders", "1 open order" in browser.text())
+
+
+def refusals():
+    say("refusals")
+    rack.machine(8, 'locked: "a customer\'s disks are inside"\n')
+    path = f"{rack.url}/machines/{machine_id(8)}/reinstall?image=debian-13.1.20261101"
+
+    def refused():
+        browser.open(path)
+        return "is locked" in browser.text()
+    until("a locked machine", refused)
+    text = browser.text()
+    good("a locked machine is refused in words", "Refused: " in text and "a customer's disks are inside" in text)
+    good("and there is no button", not browser.run("return document.querySelector('button.danger')"))
+    browser.open(f"{rack.url}/machines/{machine_id(4)}/reinstall?image=debian-13.1.20261101")
+    good("one that is not installed too", "is not installed yet" in browser.text())
+
+
+def unreadable():
+    say("a file that cannot be read, a folder that is gone")
+    browser.open(rack.url + "/")
+    until("live", lambda: browser.run("return document.querySelector('#live').textContent") == "live")
+    os.rename(f"{rack.dir}/machines", f"{rack.dir}/away")
+    shown = "const red = document.querySelector('#problems'); return red.hidden ? '' : red.innerText"
+    until("the page says so", lambda: "what was read before stays in force" in browser.run(shown))
+    good("a folder that is gone is said in red, live", True)
+    good("and the last good picture stays", browser.run("return document.querySelectorAll('#machines tr').length") == 12)
+    os.rename(f"{rack.dir}/away", f"{rack.dir}/machines")
+    until("all is well again", lambda: browser.run(shown) == "")
+    rack.write("images/broken.yaml", "id: [\n")
+    until("the page says so", lambda: "broken.yaml" in browser.run(shown))
+    good("so is a file that cannot be read", True)
+    os.remove(f"{rack.dir}/images/broken.yaml")
+    until("all is well again", lambda: browser.run(shown) == "")
+
+
+def hostile():
+    say("a machine that says markup")
+
+    def change(has):
+        has["system"]["product"] = has["cpus"][0]["model"] = HOSTILE
+        for one in has["disks"]:
+            one["model"] = one["serial"] = HOSTILE
+    browser.open(f"{rack.url}/")
+    agent = Agent(rack, 9, change=change)
+    agent.event("Installing", HOSTILE, step=HOSTILE)
+    until("it is shown as text", lambda: "<script>window.hacked" in (cell(9, ".what") or ""))
+    for path in ("/", f"/machines/{machine_id(9)}"):
+        browser.open(rack.url + path)
+        time.sleep(0.5)
+        good(f"{path} runs none of it", browser.run("return window.hacked === undefined && !document.querySelector('img[src=x]')"))
+    good("and shows it as text", "onerror=" in browser.text())
+
+
+def by_keys_and_without_script():
+    say("keys, phone, no JavaScript")
+    browser.open(rack.url + "/")
+    browser.keys("jj")
+    good("j goes from machine to machine", browser.run("return document.activeElement.textContent").startswith("storage-"))
+    browser.keys("/")
+    good("/ goes to the filter", browser.run("return document.activeElement.id") == "filter")
+    browser.type("#filter", "storage-12")
+    rows = "return [...document.querySelectorAll('#machines tr')].filter((row) => !row.hidden).length"
+    good("which filters while one types", browser.run(rows) == 1)
+    browser.size(390, 844)
+    for path in ("/", f"/machines/{machine_id(6)}", f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101", "/orders", "/images", "/layouts"):
+        browser.open(rack.url + path)
+        width = browser.run("return document.documentElement.scrollWidth")
+        good(f"{path.split('?')[0]} fits a phone: {width} of 390", width <= 390)
+    browser.open(rack.url + "/")
+    browser.dark(True)
+    back = browser.run("return getComputedStyle(document.body).backgroundColor")
+    picture("phone")
+    browser.dark(False)
+    good("dark and light are two", back != browser.run("return getComputedStyle(document.body).backgroundColor"))
+    browser.size(1280, 800)
+    browser.script(False)
+    browser.open(f"{rack.url}/?q=storage-12")
+    good("without JavaScript the filter works", "storage-12" in browser.text() and "storage-11" not in browser.text())
+    browser.open(f"{rack.url}/machines/{machine_id(7)}")
+    browser.click("form[action$=cancel] button")
+    until("taken back", lambda: "Take the order back" not in browser.text())
+    good("and an order is taken back", "reinstall ordered" not in browser.text())
+    browser.click("form[action='/logout'] button")
+    until("out", lambda: "Operator's token" in browser.text())
+    good("and one logs out", True)
+    browser.script(True)
+
+
+def many():
+    say("2,000 machines")
+    many = Rack(program, f"{here}/many", 2000)
+    try:
+        log_in(many)
+        began = time.monotonic()
+        browser.open(many.url + "/")
+        took = time.monotonic() - began
+        good("all of them are there", browser.run("return document.querySelectorAll('#machines tr').length") == 2000)
+        print(f"   loaded in {took:.2f} s, {browser.run('return document.documentElement.outerHTML.length') >> 10} KiB")
+        scroll = """
+            const done = arguments[0], frames = [], end = document.documentElement.scrollHeight;
+            let at = 0, before = performance.now();
+            const step = (now) => {
+              frames.push(now - before); before = now; at += 600; scrollTo(0, at);
+              if (at < document.documentElement.scrollHeight) requestAnimationFrame(step); else done(frames);
+            };
+            requestAnimationFrame(step);"""
+        browser.ask("POST", "/timeouts", {"script": 120000})
+        frames = sorted(browser.ask("POST", "/execute/async", {"script": scroll, "args": []}))
+        middle, late = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
+        print(f"   scrolled in {len(frames)} frames: half of them within {middle:.0f} ms, 99 of 100 within {late:.0f} ms")
+        last = "const all = document.querySelectorAll('#machines tr'); const box = all[all.length - 1].getBoundingClientRect();" \
+               "return box.top < innerHeight && box.height > 10"
+        good("the last one is reached", browser.run(last))
+    finally:
+        many.end()
+
+
+browser = Browser(free())
+rack = Rack(program, f"{here}/rack", 12)
+try:
+    for part in (logging_in, watching, machine, reinstalling, refusals, unreadable, hostile, by_keys_and_without_script, many):
+        part()
+    # Refusals are answers with a status of their own, of which the browser makes a note.
+    complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]
+    good(f"the browser has nothing against the pages: {complaints}", not complaints)
+except Exception:
+    picture("failed")
+    print(f"{browser.text()}\n{browser.complaints()}")
+    raise
+finally:
+    browser.end()
+    rack.end()
+print(f"\nThe page: {passed} of {passed} good.")

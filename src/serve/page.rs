@@ -1,0 +1,72 @@
+//! The page that a person keeps open: HTML made here, readable without JavaScript, for whoever has the operator's token.
+//!
+//! `session` is who is logged in, `form` what is sent, `shell` what every page has around it. `machines` is the list, `machine` one of
+//! them, of which `disks` and `history` are parts, `outlook` its plan; `reinstall` orders one. `lists` has layouts, images and orders.
+//! `phase` is a machine in one word, `live` what moves, `assets` the style, the script and the sign.
+
+mod assets;
+mod disks;
+mod form;
+mod history;
+mod lists;
+pub mod live;
+mod machine;
+mod machines;
+mod outlook;
+mod phase;
+mod reinstall;
+mod session;
+mod shell;
+
+use super::App;
+use super::base::Base;
+use super::templates;
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use session::{Person, Sessions};
+use std::sync::Arc;
+
+/// What the pages remember.
+#[derive(Default)]
+pub struct Page {
+    pub sessions: Sessions,
+}
+
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/", get(root))
+        .route("/login", get(session::ask).post(session::login))
+        .route("/logout", post(session::logout))
+        .route("/events", get(live::events))
+        .route("/machines/{id}", get(machine::machine))
+        .route("/machines/{id}/row", get(machines::row))
+        .route("/machines/{id}/reinstall", get(reinstall::ask).post(reinstall::order))
+        .route("/machines/{id}/cancel", post(reinstall::cancel))
+        .route("/layouts", get(lists::layouts))
+        .route("/layouts/{id}/picture.svg", get(lists::picture))
+        .route("/images", get(lists::images))
+        .route("/orders", get(lists::orders))
+        .route("/page.css", get(assets::style))
+        .route("/page.js", get(assets::script))
+        .route("/page.svg", get(assets::sign))
+}
+
+/// `/` is the page for a browser; clients of OpenStack look there for versions of the API.
+async fn root(
+    app: State<Arc<App>>,
+    base: Base,
+    person: Result<Person, Response>,
+    query: RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    if !shell::is_for_browser(&headers) {
+        return templates::root(headers, base).await;
+    }
+    match person {
+        Ok(person) => machines::machines(app, person, query).await.into_response(),
+        Err(response) => response,
+    }
+}

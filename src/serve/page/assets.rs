@@ -1,0 +1,27 @@
+//! The style, the script and the sign of the pages. There is nothing secret in them.
+
+use super::shell;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const SIGN: &str = include_str!("page.svg");
+
+pub async fn style() -> Response {
+    asset("text/css; charset=utf-8", STYLE)
+}
+
+pub async fn script() -> Response {
+    asset("text/javascript; charset=utf-8", SCRIPT)
+}
+
+pub async fn sign() -> Response {
+    asset("image/svg+xml", SIGN)
+}
+
+/// A new version of the server may have another one under the same name.
+fn asset(kind: &'static str, text: &'static str) -> Response {
+    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "max-age=60")];
+    shell::with_headers((headers, text).into_response())
+}

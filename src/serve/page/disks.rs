@@ -1,0 +1,137 @@
+//! Disks, drawn: each as long as the page, its partitions as long as their part of it.
+
+use crate::inventory::{Disk, Inventory, Partition, Signature, Use};
+use crate::plan::Verdict;
+use crate::text::bytes;
+use maud::{Markup, html};
+
+/// Parts of a hundred; a partition that is smaller is drawn so wide, as it could not be seen.
+const LEAST: f64 = 2.5;
+/// Narrower ones have no words in them.
+const WITH_WORDS: f64 = 8.0;
+
+/// All disks of a machine. `verdict` is what a plan does to the one with that device path.
+pub fn disks(inventory: &Inventory, verdict: impl Fn(&str) -> Option<Verdict>) -> Markup {
+    html! { @for disk in &inventory.disks { (drawn(disk, verdict(disk.device.as_str()))) } }
+}
+
+fn drawn(disk: &Disk, verdict: Option<Verdict>) -> Markup {
+    let (class, word) = match verdict {
+        Some(Verdict::Wipe) => (" wiped", "WIPE"),
+        Some(Verdict::Keep) => (" kept", "keep"),
+        Some(Verdict::Make) => (" wiped", "make"),
+        Some(Verdict::NotOurs) => ("", "not ours"),
+        None => ("", ""),
+    };
+    let kind = if disk.rotational { "rotating" } else { "" };
+    let signatures = said(&disk.signatures, &disk.uses);
+    let nothing = if disk.blank { "blank" } else { "no partition table" };
+    let bare = if signatures.is_empty() { nothing } else { &signatures };
+    html! {
+        div {
+            code { (disk.name) } " " (bytes(disk.size_bytes)) " " (disk.model) " " span.faint { (disk.serial) " " (disk.transport) " " (kind) }
+            @if !word.is_empty() { " " span.tag.bad[verdict == Some(Verdict::Wipe)] { (word) } }
+            @if let Some(why) = &disk.unreadable { " " span.tag.bad { (why) } }
+        }
+        svg.disk role="img" aria-label=(in_words(disk)) {
+            rect class={ "whole" (class) } x="0" y="1" width="100%" height="49" rx="4" {}
+            @match &disk.table {
+                None => { text x="8" y="30" { (bare) } }
+                Some(table) => {
+                    @for (partition, left, width) in placed(&table.partitions, disk.size_bytes) {
+                        svg x=(percent(left)) y="1" width=(percent(width)) height="49" {
+                            title { (label(partition)) }
+                            rect class={ "part" (class) } x="1" y="1" width="100%" height="47" rx="3" {}
+                            @if width >= WITH_WORDS {
+                                text x="7" y="20" { (partition.number) " " (partition.label) }
+                                text x="7" y="38" { (bytes(partition.size_bytes)) " " (said(&partition.signatures, &partition.uses)) }
+                            } @else {
+                                text x="5" y="30" { (partition.number) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{part:.2}%")
+}
+
+/// Where each partition begins and how wide it is, in parts of a hundred. None is too narrow to be seen, and none lies on another.
+fn placed(partitions: &[Partition], disk_bytes: u64) -> Vec<(&Partition, f64, f64)> {
+    let mut sorted: Vec<&Partition> = partitions.iter().collect();
+    sorted.sort_by_key(|partition| partition.start_bytes);
+    let least = LEAST.min(100.0 / sorted.len().max(1) as f64);
+    let whole = disk_bytes.max(1) as f64;
+    let widths: Vec<f64> =
+        sorted.iter().map(|part| (part.size_bytes as f64 / whole * 100.0).clamp(least, 100.0)).collect();
+    // What the narrow ones were given the others lose.
+    let sum: f64 = widths.iter().sum();
+    let (over, spare) = (sum - 100.0, widths.iter().map(|width| width - least).sum::<f64>());
+    let shrink = if over > 0.0 && spare > 0.0 { over / spare } else { 0.0 };
+    let mut end: f64 = 0.0;
+    let mut rest: f64 = widths.iter().map(|width| width - (width - least) * shrink).sum();
+    let mut all = Vec::new();
+    for (part, width) in sorted.into_iter().zip(widths) {
+        let width = width - (width - least) * shrink;
+        let left = (part.start_bytes as f64 / whole * 100.0).max(end).min((100.0 - rest).max(end));
+        all.push((part, left, width));
+        end = left + width;
+        rest -= width;
+    }
+    all
+}
+
+/// `ext4 "root" mounted at /`.
+fn said(signatures: &[Signature], uses: &[Use]) -> String {
+    let signatures = signatures.iter().map(|signature| match signature.label.as_str() {
+        "" => signature.kind.clone(),
+        label => format!("{} {label:?}", signature.kind),
+    });
+    signatures.chain(uses.iter().map(ToString::to_string)).collect::<Vec<_>>().join(", ")
+}
+
+fn label(partition: &Partition) -> String {
+    let Partition { number, label, size_bytes, signatures, uses, .. } = partition;
+    format!("{number} {label} {} {}", bytes(*size_bytes), said(signatures, uses))
+}
+
+/// For who cannot see it.
+fn in_words(disk: &Disk) -> String {
+    let partitions = disk.table.iter().flat_map(|table| &table.partitions).map(label);
+    let all = partitions.collect::<Vec<_>>().join("; ");
+    format!("{}: {}", disk.name, if all.is_empty() { "no partitions" } else { &all })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_seen_in_their_order_and_stay_on_the_disk() {
+        let part = |start_bytes, size_bytes| Partition { start_bytes, size_bytes, ..Partition::default() };
+        for (partitions, disk) in [
+            (vec![part(1, 998), part(999, 1)], 1000),
+            (vec![part(0, 1), part(1, 1), part(2, 996), part(998, 2)], 1000),
+            ((0..128).map(|n| part(n, 1)).collect(), u64::MAX),
+            (vec![part(u64::MAX, u64::MAX), part(0, u64::MAX)], 1),
+            (vec![part(0, 0)], 0),
+            (vec![part(500, 100)], 1000),
+        ] {
+            let placed = placed(&partitions, disk);
+            assert_eq!(placed.len(), partitions.len());
+            let mut end = 0.0;
+            for (_, left, width) in placed {
+                assert!(left >= end - 0.001 && width > 0.5, "{left} {width} {end}");
+                end = left + width;
+            }
+            assert!(end <= 100.01, "{end}");
+        }
+        let one = [part(500, 100)];
+        let [(_, left, width)] = placed(&one, 1000)[..] else { panic!() };
+        assert!((left - 50.0).abs() < 0.01 && (width - 10.0).abs() < 0.01);
+    }
+}

@@ -1,0 +1,151 @@
+//! What a machine has done so far: its last installation, its events, its log.
+
+use super::shell::time;
+use crate::control::wire::Report;
+use crate::facts::{Event, KeptProof, StageTime};
+use crate::text::{bytes, seconds};
+use maud::{Markup, html};
+use std::collections::BTreeSet;
+
+/// What was reported last.
+pub fn report(report: &Report) -> Markup {
+    let failed = report.step.as_deref().map(|step| format!("Failed at {step}")).unwrap_or_else(|| "Failed".to_owned());
+    html! {
+        h2 { "The last installation" }
+        p.words.problem[!report.success] {
+            strong { (if report.success { "Installed" } else { &failed }) ": " } (report.message)
+            @if report.untouched { " Every disk is as it was before." }
+        }
+        @if !report.timings.is_empty() { (timings(&report.timings)) }
+        @if let Some(burn) = &report.burn { p { "The image: " (burn) } }
+        @if let Some(peak) = report.peak_rss_bytes { p.faint { "The agent's memory at most " (bytes(peak)) } }
+        @if !report.plan.is_empty() {
+            h3 { "The plan, as it was printed" }
+            pre tabindex="0" { (report.plan) }
+        }
+        @if !report.erased.is_empty() {
+            h3 { "What was erased" }
+            div.scroll { table {
+                tr { th { "Disk" } th { "Serial" } th { "Proof" } th.number { "Took" } }
+                @for disk in &report.erased {
+                    tr { td { code { (disk.device) } } td { (disk.serial) } td { (disk.proof) } td.number { (seconds(disk.seconds)) } }
+                }
+            } }
+        }
+        @if !report.kept.is_empty() { h3 { "What was kept, and its proof" } (kept(&report.kept)) }
+    }
+}
+
+/// A bar, and its parts in words.
+fn timings(timings: &[StageTime]) -> Markup {
+    let known = |time: &StageTime| if time.seconds.is_finite() { time.seconds.max(0.0) } else { 0.0 };
+    let sum: f64 = timings.iter().map(known).sum::<f64>().max(0.001);
+    let mut left = 0.0;
+    let parts = timings.iter().enumerate().map(|(index, time)| {
+        let width = known(time) / sum * 100.0;
+        let part = (format!("{left:.2}%"), format!("{width:.2}%"), format!("c{}", index % 8), time);
+        left += width;
+        part
+    });
+    let parts: Vec<_> = parts.collect();
+    html! {
+        h3 { "Seconds by step: " (seconds(sum)) }
+        svg.bar role="img" aria-label="Seconds by step, as in the table below" {
+            @for (left, width, colour, time) in &parts {
+                rect class=(colour) x=(left) y="0" width=(width) height="28" {
+                    title { (time.stage) " " (seconds(time.seconds)) }
+                }
+            }
+        }
+        table {
+            @for (_, _, colour, time) in &parts {
+                tr {
+                    td { svg.key { rect class=(colour) width="100%" height="100%" {} } (time.stage) }
+                    td.number { (seconds(time.seconds)) }
+                    td.number { (format!("{:.0} %", known(time) / sum * 100.0)) }
+                }
+            }
+        }
+    }
+}
+
+/// What identified each object, before the first step and after the last.
+fn kept(kept: &[KeptProof]) -> Markup {
+    html! {
+        div.scroll { table {
+            tr { th { "Kept" } th { "What identifies it" } th { "Before" } th { "After" } th {} }
+            @for proof in kept {
+                @let names: BTreeSet<&String> = proof.before.keys().chain(proof.after.keys()).collect();
+                @for (index, name) in names.into_iter().enumerate() {
+                    @let (before, after) = (proof.before.get(name), proof.after.get(name));
+                    tr {
+                        td { @if index == 0 { (proof.object) } }
+                        td { (name) }
+                        td.mono { (before.map(String::as_str).unwrap_or("-")) }
+                        td.mono { (after.map(String::as_str).unwrap_or("-")) }
+                        @if before == after { td.good { span.word { "the same" } } } @else { td.bad { span.word { "CHANGED" } } }
+                    }
+                }
+            }
+        } }
+    }
+}
+
+/// Events that were kept, each with its time; one of another version may not be understood.
+pub fn events(events: &[(String, String)]) -> Markup {
+    let parsed = events.iter().filter_map(|(time, text)| Some((time, serde_json::from_str::<Event>(text).ok()?)));
+    let parsed: Vec<(&String, Event)> = parsed.collect();
+    // What a table shows are the steps: where the name changes, and what a step took.
+    let mut before = None;
+    let steps: Vec<&(&String, Event)> = parsed
+        .iter()
+        .filter(|(_, event)| before.replace(event.event) != Some(event.event) || event.seconds.is_some())
+        .collect();
+    html! {
+        h2 { "Events" }
+        @if steps.is_empty() { p.faint { "none so far" } } @else {
+            div.scroll.log { table {
+                tr { th { "Time (UTC)" } th { "Event" } th { "Step" } th.number { "Took" } th { "Says" } }
+                @for (at, event) in steps.iter().rev() {
+                    tr {
+                        td { (time(at)) } td { (event.event) } td { (event.stage.as_deref().unwrap_or_default()) }
+                        td.number { @if let Some(took) = event.seconds { (seconds(took)) } }
+                        td { (event.message.lines().next().unwrap_or_default()) }
+                    }
+                }
+            } }
+            h2 { "Log" }
+            pre.log tabindex="0" {
+                @for (time, event) in &parsed {
+                    (time.get(..19).unwrap_or(time)) "  " (event.event)
+                    @if let Some(stage) = &event.stage { "  " (stage) }
+                    @if let Some(took) = event.seconds { "  " (seconds(took)) }
+                    @if !event.message.is_empty() { "  " (event.message) }
+                    "\n"
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_proof_is_said() {
+        let map = |value: &str| [("uuid".to_owned(), value.to_owned())].into();
+        let proof = KeptProof { object: "disk /dev/sdb".to_owned(), before: map("1"), after: map("2") };
+        let same = KeptProof { after: map("1"), ..proof.clone() };
+        assert!(kept(&[proof]).0.contains("CHANGED"));
+        let shown = kept(&[same]).0;
+        assert!(!shown.contains("CHANGED") && shown.contains("the same"));
+    }
+
+    #[test]
+    fn seconds_that_are_none_draw_no_bar() {
+        let time = |seconds| StageTime { stage: "s".to_owned(), seconds };
+        let text = timings(&[time(f64::NAN), time(f64::INFINITY), time(-1.0), time(3.0)]).0;
+        assert!(text.contains("width=\"100.00%\"") && !text.contains("width=\"NaN"), "{text}");
+    }
+}

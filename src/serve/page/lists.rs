@@ -1,0 +1,143 @@
+//! Layouts, drawn; images; orders.
+
+use super::session::Person;
+use super::shell;
+use crate::layout::tree::Graph;
+use crate::picture;
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::input::{Image, Location};
+use crate::serve::operator;
+use crate::text::{counted, without_secrets};
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use maud::html;
+use std::sync::Arc;
+
+/// A picture of its own: nothing in it is loaded or run.
+const PICTURE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
+
+/// `GET /layouts`.
+pub async fn layouts(State(app): State<Arc<App>>, person: Person) -> Response {
+    let directory = app.directory();
+    let layouts = &directory.known.layouts;
+    let main = html! {
+        h1 { (counted(layouts.len(), "layout", "layouts")) }
+        @for (id, layout) in layouts {
+            section id=(id) {
+                h2 { (id) }
+                p {
+                    @if let Some(description) = layout.description.as_ref().or(layout.name.as_ref()) { (description) " " }
+                    span.faint { (directory.layout_files.get(id).and_then(|file| file.file_name()).unwrap_or_default().display()) }
+                }
+                a href={ "/layouts/" (in_path(id)) "/picture.svg" } {
+                    img.layout src={ "/layouts/" (in_path(id)) "/picture.svg" } alt={ "The layout " (id) ", drawn" } loading="lazy";
+                }
+            }
+        }
+    };
+    shell::page(&app, &person, "Layouts", "/layouts", main)
+}
+
+/// `GET /layouts/{id}/picture.svg`, as `drophammer tree --svg` draws it.
+pub async fn picture(State(app): State<Arc<App>>, person: Person, Path(id): Path<String>) -> Response {
+    let directory = app.directory();
+    let Some(layout) = directory.known.layouts.get(&id) else {
+        return shell::refused(
+            &app,
+            Some(&person),
+            ApiError::not_found(format!("there is no layout {id:?} in layouts/")),
+        );
+    };
+    let drawn = picture::draw(&Graph::of(layout));
+    let mut response = ([(header::CONTENT_TYPE, "image/svg+xml")], drawn).into_response();
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PICTURE_POLICY));
+    shell::with_headers(response)
+}
+
+/// One step of a path.
+fn in_path(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// `GET /images`.
+pub async fn images(State(app): State<Arc<App>>, person: Person) -> Result<Response, Response> {
+    let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
+    let directory = app.directory();
+    let machines = operator::all(&app).await.map_err(refused)?;
+    let runs = |id: &str| machines.iter().filter(|machine| machine.image.as_deref() == Some(id)).count();
+    let place = |image: &Image| match &image.at {
+        Location::Url(url) => without_secrets(url),
+        Location::File(file) => format!("images/{file}"),
+    };
+    let main = html! {
+        h1 { (counted(directory.known.images.len(), "image", "images")) }
+        div.scroll { table {
+            tr { th { "Image" } th { "Name" } th { "Where" } th { "Digest" } th.number { "Runs on" } }
+            @for (id, image) in &directory.known.images {
+                tr {
+                    td { strong { (id) } }
+                    @if let Some(image) = image {
+                        td { (image.name) }
+                        td { (place(image)) }
+                        td.mono { (image.digest.as_deref().unwrap_or("none: a URL")) }
+                    } @else {
+                        td colspan="3" { span.tag.bad { "no digest yet, or its file cannot be read" } }
+                    }
+                    td.number { (counted(runs(id), "machine", "machines")) }
+                }
+            }
+        } }
+    };
+    Ok(shell::page(&app, &person, "Images", "/images", main))
+}
+
+/// `GET /orders`: those that are open, and how the last ones ended.
+pub async fn orders(State(app): State<Arc<App>>, person: Person) -> Result<Response, Response> {
+    let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
+    let machines = operator::all(&app).await.map_err(refused)?;
+    let mut open: Vec<_> = machines.iter().filter_map(|machine| Some((machine, machine.order.as_ref()?))).collect();
+    open.sort_by(|one, other| other.1.created.cmp(&one.1.created));
+    let mut ended: Vec<_> = machines.iter().filter_map(|machine| Some((machine, machine.outcome.as_ref()?))).collect();
+    ended.sort_by(|one, other| other.1.time.cmp(&one.1.time));
+    let main = html! {
+        h1 { (counted(open.len(), "open order", "open orders")) }
+        @if !open.is_empty() {
+            div.scroll { table {
+                tr { th { "Machine" } th { "Image" } th { "Ordered (UTC)" } th { "Attempts" } th { "State" } }
+                @for (machine, order) in &open {
+                    tr {
+                        td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
+                        td { (order.image) }
+                        td { (shell::time(&order.created)) }
+                        td { (order.attempts) " of " (machine.attempts) }
+                        td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.begun) {
+                            (true, _) => "given up: waits for a person",
+                            (false, true) => "past its point of no return",
+                            (false, false) => "waits for the machine's next boot",
+                        }) } }
+                    }
+                }
+            } }
+        }
+        h2 { "How the last ones ended" }
+        @if ended.is_empty() { p.faint { "none so far" } } @else {
+            div.scroll { table {
+                tr { th { "Machine" } th { "Image" } th { "Ended (UTC)" } th { "How" } }
+                @for (machine, outcome) in &ended {
+                    tr {
+                        td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
+                        td { (outcome.image) }
+                        td { (shell::time(&outcome.time)) }
+                        td class=(if outcome.success { "good" } else { "bad" }) {
+                            span.word { (if outcome.success { "done" } else { "failed" }) } " " span.words { (outcome.message) }
+                        }
+                    }
+                }
+            } }
+        }
+    };
+    Ok(shell::page(&app, &person, "Orders", "/orders", main))
+}

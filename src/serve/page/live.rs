@@ -1,0 +1,303 @@
+//! What moves, for those who watch: server-sent events. Nothing is queued for a watcher: of each machine the last state is kept, and
+//! twice a second a watcher is told what has changed since it was told last. So a slow one misses what is past, and costs nothing.
+
+use super::phase::Phase;
+use super::session::{Person, Sessions};
+use super::shell;
+use crate::facts::{Event, EventName};
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::directory::Directory;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use serde::Serialize;
+use serde_json::json;
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::convert::Infallible;
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::watch as published;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// So many watch at once.
+pub const WATCHERS: usize = 64;
+const EVERY: Duration = Duration::from_millis(500);
+/// Ticks without a word, after which something is sent all the same, so that a watcher that has gone is noticed.
+const QUIET: u32 = 30;
+/// Machines of which something is kept; when there are more, those are forgotten that were silent longest.
+const MACHINES: usize = 16 << 10;
+
+/// Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Live(Arc<Mutex<Picture>>);
+
+#[derive(Default)]
+struct Picture {
+    version: u64,
+    machines: HashMap<String, Now>,
+    watchers: usize,
+}
+
+struct Now {
+    version: u64,
+    /// The last event, unless something else has happened since then.
+    event: Option<Event>,
+    at: Instant,
+}
+
+impl Live {
+    fn picture(&self) -> MutexGuard<'_, Picture> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, machine: &str, event: Option<Event>) {
+        let mut picture = self.picture();
+        picture.version += 1;
+        let (version, at) = (picture.version, Instant::now());
+        picture.machines.insert(machine.to_owned(), Now { version, event, at });
+        if picture.machines.len() > MACHINES {
+            let mut times: Vec<Instant> = picture.machines.values().map(|now| now.at).collect();
+            times.sort_unstable();
+            let median = times[times.len() / 2];
+            picture.machines.retain(|_, now| now.at >= median);
+        }
+    }
+
+    pub fn event(&self, machine: &str, event: &Event) {
+        self.set(machine, Some(event.clone()));
+    }
+
+    /// More than an event says: a report, an order.
+    pub fn changed(&self, machine: &str) {
+        self.set(machine, None);
+    }
+
+    /// The machine's last event, and how long ago that was.
+    pub fn now(&self, machine: &str) -> Option<(Event, Duration)> {
+        let picture = self.picture();
+        let now = picture.machines.get(machine)?;
+        Some((now.event.clone()?, now.at.elapsed()))
+    }
+
+    /// A place for a watcher, when there is one.
+    pub fn watch(&self) -> Option<Place> {
+        let mut picture = self.picture();
+        (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
+        Some(Place { live: self.clone(), seen: picture.version })
+    }
+}
+
+/// A watcher; given back when it is dropped.
+pub struct Place {
+    live: Live,
+    seen: u64,
+}
+
+impl Place {
+    /// What has moved since the last call, by machine.
+    fn news(&mut self) -> Vec<Moved> {
+        let picture = self.live.picture();
+        if picture.version == self.seen {
+            return Vec::new();
+        }
+        let new = picture.machines.iter().filter(|(_, now)| now.version > self.seen);
+        let moved = new.map(|(id, now)| Moved::new(id, now.event.as_ref())).collect();
+        self.seen = picture.version;
+        moved
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.live.picture().watchers -= 1;
+    }
+}
+
+/// What a row shows of an event, and what a watcher is told of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    pub id: String,
+    /// More has changed than is said here: the row is to be fetched.
+    pub whole: bool,
+    pub phase: String,
+    /// The stage and what it says.
+    pub what: String,
+    pub percent: Option<u8>,
+    pub rate: String,
+    pub left: String,
+}
+
+impl Moved {
+    pub fn new(id: &str, event: Option<&Event>) -> Moved {
+        let id = id.to_owned();
+        let Some(event) = event else { return Moved { id, whole: true, ..Moved::default() } };
+        let progress = event.progress.unwrap_or_default();
+        let total = progress.total_bytes.filter(|total| *total > 0);
+        let percent = total.map(|total| (u128::from(progress.bytes.min(total)) * 100 / u128::from(total)) as u8);
+        let said = match event.progress {
+            Some(progress) => crate::text::bytes(progress.bytes),
+            None => event.message.lines().next().unwrap_or_default().to_owned(),
+        };
+        let stage = event.stage.clone().unwrap_or_default();
+        let rate = event.progress.map(|progress| format!("{}/s", crate::text::bytes(progress.bytes_per_second)));
+        let left = progress.seconds_left.map(|left| crate::text::seconds(left as f64));
+        Moved {
+            id,
+            whole: event.event != EventName::Installing,
+            phase: Phase::of_event(event.event).word.to_owned(),
+            what: [stage, said].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "),
+            percent,
+            rate: rate.unwrap_or_default(),
+            left: left.unwrap_or_default(),
+        }
+    }
+}
+
+/// `GET /events`.
+pub async fn events(State(app): State<Arc<App>>, person: Person) -> Response {
+    let Some(place) = app.watch.live.watch() else {
+        let why = format!("{WATCHERS} pages are watching already: this one shows what was true when it was loaded");
+        return shell::refused(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let mut tick = interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut closing = app.closing.clone();
+    let stream = Stream {
+        shape: shape(&app.directory()),
+        directory: app.directory.clone(),
+        place,
+        tick,
+        quiet: QUIET,
+        closing: Box::pin(async move { drop(closing.wait_for(|closing| *closing).await) }),
+        sessions: app.page.sessions.clone(),
+        person,
+    };
+    let types = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    shell::with_headers((types, Body::new(stream)).into_response())
+}
+
+/// The answer to a watcher, which ends with its session or the server.
+struct Stream {
+    place: Place,
+    directory: published::Receiver<Arc<Directory>>,
+    /// Of the directory, as the watcher knows it.
+    shape: u64,
+    tick: Interval,
+    /// Ticks since something was sent.
+    quiet: u32,
+    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
+    sessions: Sessions,
+    person: Person,
+}
+
+impl Stream {
+    fn news(&mut self) -> String {
+        let mut text = String::new();
+        let moved = self.place.news();
+        if !moved.is_empty() {
+            text += &format!("event: machines\ndata: {}\n\n", json!(moved));
+        }
+        if self.directory.has_changed().unwrap_or_default() {
+            let directory = self.directory.borrow_and_update().clone();
+            let shape = shape(&directory);
+            if std::mem::replace(&mut self.shape, shape) != shape {
+                text += &format!("event: directory\ndata: {}\n\n", json!({ "problems": directory.problems }));
+            }
+        }
+        text
+    }
+}
+
+/// Changes when what is shown of the directory does.
+fn shape(directory: &Directory) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    directory.problems.hash(&mut hasher);
+    let mut machines: Vec<_> = directory.machines().collect();
+    machines.sort_by_key(|machine| &machine.id);
+    for machine in machines {
+        let wanted = machine.allocation.as_ref().map(|wanted| (wanted.id.as_str(), wanted.image.as_str()));
+        (&machine.id, &machine.name, &machine.locked, wanted).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+impl hyper::body::Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if self.closing.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            std::task::ready!(self.tick.poll_tick(context));
+            if !self.sessions.lasts(&self.person.session) {
+                return Poll::Ready(None);
+            }
+            let mut text = self.news();
+            self.quiet += 1;
+            if text.is_empty() && self.quiet > QUIET {
+                ":\n\n".clone_into(&mut text);
+            }
+            if !text.is_empty() {
+                self.quiet = 0;
+                return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Progress;
+
+    fn event(bytes: u64) -> Event {
+        let progress = Progress { bytes, total_bytes: Some(200), bytes_per_second: 31_000_000, seconds_left: Some(3) };
+        let stage = Some("image.burn".to_owned());
+        let message = String::new();
+        Event { event: EventName::Installing, message, stage, seconds: None, progress: Some(progress) }
+    }
+
+    #[test]
+    fn a_watcher_is_told_the_last_state_once() {
+        let live = Live::default();
+        live.event("a", &event(1));
+        let mut place = live.watch().unwrap();
+        assert_eq!(place.news(), [], "what was before is on the page already");
+        (1..=150).for_each(|bytes| live.event("a", &event(bytes)));
+        let moved = Moved {
+            id: "a".to_owned(),
+            whole: false,
+            phase: "installing".to_owned(),
+            what: "image.burn: 150 B".to_owned(),
+            percent: Some(75),
+            rate: "31.0 MB/s".to_owned(),
+            left: "3.0 s".to_owned(),
+        };
+        assert_eq!(place.news(), [moved]);
+        assert_eq!(place.news(), []);
+        live.changed("b");
+        assert!(place.news().iter().all(|moved| moved.id == "b" && moved.whole));
+    }
+
+    #[test]
+    fn watchers_and_machines_are_bounded() {
+        let live = Live::default();
+        let places: Vec<_> = (0..WATCHERS + 5).map_while(|_| live.watch()).collect();
+        assert_eq!(places.len(), WATCHERS);
+        drop(places);
+        assert!(live.watch().is_some());
+        (0..MACHINES + 5).for_each(|machine| live.changed(&machine.to_string()));
+        assert!(live.picture().machines.len() <= MACHINES);
+        live.event("last", &event(1));
+        assert!(live.now("last").is_some());
+    }
+}

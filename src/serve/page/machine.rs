@@ -1,0 +1,232 @@
+//! `/machines/ID`: all that is known of a machine.
+
+use super::machines::Row;
+use super::outlook::{self, Outlook};
+use super::phase::Kind;
+use super::session::Person;
+use super::{disks, history, shell};
+use crate::control::wire::{Register, Report};
+use crate::inventory::Inventory;
+use crate::plan::Verdict;
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::base::Base;
+use crate::serve::input::Machine;
+use crate::serve::operator::{self, Order};
+use crate::serve::wanted;
+use crate::text::bytes;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use std::sync::Arc;
+
+/// Events that are shown; an installation makes a few hundred.
+const EVENTS: u32 = 500;
+
+/// `GET /machines/{id}`.
+pub async fn machine(
+    State(app): State<Arc<App>>,
+    base: Base,
+    person: Person,
+    Path(id): Path<String>,
+) -> Result<Response, Response> {
+    let id = id.to_lowercase();
+    let shown = shown(&app, &base, &person, &id).await;
+    let (title, main) = shown.map_err(|error| shell::refused(&app, Some(&person), error))?;
+    Ok(shell::page(&app, &person, &title, "", main))
+}
+
+async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(String, Markup), ApiError> {
+    let directory = app.directory();
+    let machine = directory.machine(id);
+    let registered = app.state.registered(id).await?;
+    let register =
+        registered.as_ref().and_then(|registered| serde_json::from_str::<Register>(&registered.document).ok());
+    if machine.is_none() && registered.is_none() {
+        return Err(ApiError::not_found(format!("there is no machine {id} in machines/, and none has registered")));
+    }
+    let history = history::events(&app.state.events(id, EVENTS).await?);
+    let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
+    let Some(machine) = machine else {
+        let main = html! {
+            h1 { (id) }
+            p { "No file in machines/ is about it. " code { "drophammer machine add " (id) " --name …" } " makes one." }
+            @if let Some(register) = &register { (hardware(register)) }
+            @if let Some(inventory) = inventory { h2 { "Disks" } (disks::disks(inventory, |_| None)) }
+            (history)
+        };
+        return Ok((id.to_owned(), main));
+    };
+    let row = Row::new(app, operator::listed(app, machine).await?);
+    let report = report(app, machine).await?;
+    let plan = plan(app, base, machine, &row, report.is_some()).await?;
+    let verdict = |device: &str| match &plan {
+        Some(Outlook::Planned(planned, _)) => {
+            let of_plan = planned.plan.iter().flat_map(|plan| &plan.disks);
+            of_plan.filter(|disk| disk.device == *device).map(|disk| disk.verdict).next()
+        }
+        _ => None,
+    };
+    let main = html! {
+        div data-machine=(id) { (head(person, machine, &row)) }
+        @if let Some(register) = &register { (hardware(register)) }
+        @if let Some(inventory) = inventory { (of_disks(inventory, registered.as_ref().is_some_and(|registered| registered.has_begun_since), verdict)) }
+        @match &plan {
+            None => {}
+            Some(Outlook::Unknown(why)) => { h2 { "The plan" } p.faint { (why) } }
+            Some(Outlook::Refused(why)) => { h2 { "The plan is refused" } pre.problem tabindex="0" { (why) } }
+            Some(Outlook::Planned(planned, registered)) => {
+                h2 { "What its agent does" }
+                (outlook::made_of(registered))
+                (outlook::markup(planned))
+            }
+        }
+        @if let Some(report) = &report { (history::report(report)) }
+        (history)
+    };
+    Ok((directory.name(id).to_owned(), main))
+}
+
+async fn report(app: &App, machine: &Machine) -> Result<Option<Report>, ApiError> {
+    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    let report = app.state.last_report(&machine.id, &allocation.id).await?;
+    // One of another version may have another shape.
+    Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
+}
+
+/// While something is to be done: afterwards the report has the plan as it was printed.
+async fn plan(
+    app: &App,
+    base: &Base,
+    machine: &Machine,
+    row: &Row,
+    is_reported: bool,
+) -> Result<Option<Outlook>, ApiError> {
+    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    let is_busy = row.phase.kind == Kind::Busy;
+    if !is_busy && row.listed.order.is_none() && (row.listed.installed || is_reported) {
+        return Ok(None);
+    }
+    let standing = wanted::standing(app, &machine.id, allocation, &app.directory().known).await?;
+    let installs = !standing.is_installed() || standing.order.is_some();
+    match installs {
+        true => outlook::of(app, base, machine, standing, is_busy).await.map(Some),
+        false => Ok(None),
+    }
+}
+
+fn head(person: &Person, machine: &Machine, row: &Row) -> Markup {
+    let listed = &row.listed;
+    let name = if machine.name.is_empty() { &machine.id } else { &machine.name };
+    let moved = row.moved.clone().unwrap_or_default();
+    let layout =
+        listed.layout.clone().or_else(|| Some(machine.allocation.as_ref()?.filesystemlayout.as_ref()?.to_string()));
+    html! {
+        div.head {
+            h1 { (name) }
+            @if listed.installed && machine.locked.is_none() {
+                a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" }
+            }
+        }
+        div data-progress class=(row.phase.kind.class()) {
+            p.phase {
+                span.word { (row.phase.word) }
+                " " progress max="100" value=[moved.percent] hidden[moved.percent.is_none()] aria-label="Progress" {}
+                span.percent { @if let Some(percent) = moved.percent { (percent) " %" } }
+                " " span.rate { (moved.rate) } " " span.left { (moved.left) }
+                span.what { (moved.what) }
+            }
+        }
+        @if let Some(why) = &machine.locked { p.problem { "Locked: " (why) } }
+        @if let Some(waits) = &listed.waits {
+            p.problem {
+                "It waits with a marker of its own allocation (image " (waits.image) ", " (shell::time(&waits.time))
+                "), which this server does not know to be installed. If you know that it is: "
+                code { "drophammer machine adopt " (machine.id) }
+            }
+        }
+        @if let Some(order) = &listed.order { (ordered(person, machine, order, listed.attempts)) }
+        @if let Some(outcome) = &listed.outcome {
+            p.words.problem[!outcome.success] {
+                "The last reinstall, with " (outcome.image) ", " (shell::time(&outcome.time)) ": "
+                @if !outcome.success { strong { "failed: " } } (outcome.message)
+            }
+        }
+        dl.facts {
+            dt { "Id" } dd { code { (machine.id) } }
+            @if !machine.macs.is_empty() { dt { "MACs" } dd { code { (machine.macs.join(" ")) } } }
+            @if let Some(size) = &machine.size { dt { "Size" } dd { (size) } }
+            @if let Some(allocation) = &listed.allocation { dt { "Allocation" } dd { code { (allocation) } } }
+            @if let Some(image) = &listed.image { dt { "Image" } dd { (image) } }
+            @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
+            @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
+            @if let Some(seen) = &listed.last_seen { dt { "Last seen (UTC)" } dd { (shell::time(seen)) } }
+        }
+    }
+}
+
+fn ordered(person: &Person, machine: &Machine, order: &Order, attempts: u32) -> Markup {
+    html! {
+        div.head {
+            p {
+                strong { "A reinstall is ordered" } ": image " (order.image) ", " (shell::time(&order.created))
+                ", attempt " (order.attempts) " of " (attempts)
+                @if order.without_marker { ", without the marker" }
+                @if order.change_promise { ", with the layout of its file" }
+                @for serial in &order.give_up { ", giving up " (serial) }
+                @if order.begun { ". It has passed its point of no return" }
+                @if order.given_up { ", and is given up: the machine waits for a person" }
+                "."
+            }
+            @if !order.begun {
+                form method="post" action={ "/machines/" (machine.id) "/cancel" } {
+                    (shell::form_token(person)) button { "Take the order back" }
+                }
+            }
+        }
+    }
+}
+
+fn hardware(register: &Register) -> Markup {
+    let none = Inventory::default();
+    let inventory = register.inventory.as_ref().unwrap_or(&none);
+    let system = &inventory.system;
+    let said = |parts: [&str; 3]| parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" ");
+    html! {
+        h2 { "Hardware" }
+        dl.facts {
+            dt { "Machine" } dd { (said([&system.vendor, &system.product, &system.serial])) }
+            dt { "Firmware" } dd { (said([&register.bios.vendor, &register.bios.version, &register.bios.date])) }
+            dt { "Processors" }
+            dd {
+                @for cpu in &inventory.cpus { (cpu.model) ", " (cpu.cores) " cores, " (cpu.threads) " threads. " }
+                @if inventory.cpus.is_empty() { (register.hardware.cpu_cores) " cores" }
+            }
+            dt { "Memory" } dd { (bytes(register.hardware.memory)) }
+            dt { "Cards" }
+            dd {
+                @for nic in &register.hardware.nics { code { (nic.mac) } " " (nic.name) " " }
+                @if register.hardware.nics.is_empty() { "none" }
+            }
+            @if !register.agent.is_empty() { dt { "Agent" } dd { (register.agent) } }
+        }
+    }
+}
+
+fn of_disks(inventory: &Inventory, has_begun_since: bool, verdict: impl Fn(&str) -> Option<Verdict>) -> Markup {
+    html! {
+        h2 { "Disks, as they were registered" }
+        @if has_begun_since { p.faint { "An installation has begun since then: they hold other things now." } }
+        (disks::disks(inventory, verdict))
+        @if inventory.disks.is_empty() { p.faint { "none" } }
+        @if !inventory.arrays.is_empty() || !inventory.groups.is_empty() {
+            dl.facts {
+                @for array in &inventory.arrays { dt { "Array" } dd { (array.level) " " (array.name) " " span.faint { (array.uuid) } } }
+                @for group in &inventory.groups {
+                    dt { "Volume group" }
+                    dd { (group.name) ": " @for volume in &group.volumes { (volume.name) " " span.faint { (bytes(volume.size_bytes)) } " " } }
+                }
+            }
+        }
+    }
+}

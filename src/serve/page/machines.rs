@@ -1,0 +1,168 @@
+//! `/`: all machines, a row each.
+
+use super::form::Form;
+use super::live::Moved;
+use super::phase::{Kind, Phase};
+use super::session::Person;
+use super::shell;
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::operator::{self, Listed};
+use crate::text::{by_numbers, counted};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use maud::{Markup, html};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Of an event that is older than this, rate and time left are not true any more. An agent speaks each second.
+const FRESH_SECONDS: u64 = 30;
+
+/// What a row says.
+pub struct Row {
+    pub listed: Listed,
+    /// The image that its file asks for.
+    pub wanted: Option<String>,
+    pub phase: Phase,
+    /// Of what runs.
+    pub moved: Option<Moved>,
+}
+
+impl Row {
+    pub fn new(app: &App, listed: Listed) -> Row {
+        let machine = app.directory();
+        let wanted = machine.machine(&listed.id).and_then(|machine| machine.allocation.as_ref());
+        let wanted = wanted.map(|allocation| allocation.image.as_str().to_owned());
+        let live = app.watch.live.now(&listed.id);
+        let phase = Phase::of(&listed, live.as_ref().map(|(event, _)| event).or(listed.last_event.as_ref()));
+        let moved = live.filter(|_| matches!(phase.kind, Kind::Busy | Kind::Bad)).map(|(event, ago)| {
+            let moved = Moved::new(&listed.id, Some(&event));
+            match ago.as_secs() {
+                ..FRESH_SECONDS => moved,
+                silent => {
+                    let left = format!("silent for {}", crate::text::seconds(silent as f64));
+                    Moved { rate: String::new(), left, ..moved }
+                }
+            }
+        });
+        Row { listed, wanted, phase, moved }
+    }
+
+    fn name(&self) -> &str {
+        if self.listed.name.is_empty() { &self.listed.id } else { &self.listed.name }
+    }
+
+    fn has(&self, text: &str, phase: &str) -> bool {
+        let text = text.to_lowercase();
+        let Listed { id, name, image, .. } = &self.listed;
+        let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
+        let has = all.into_iter().flatten().any(|field| field.to_lowercase().contains(&text));
+        has && (phase.is_empty() || phase == self.phase.word)
+    }
+
+    pub fn markup(&self) -> Markup {
+        let Listed { id, image, order, last_seen, locked, outcome, .. } = &self.listed;
+        let moved = self.moved.clone().unwrap_or_default();
+        let failed = outcome.as_ref().filter(|outcome| !outcome.success && order.is_none());
+        html! {
+            tr data-id=(id) data-find=(self.words()) class=(self.phase.kind.class()) {
+                td.name { a href={ "/machines/" (id) } { (self.name()) } }
+                td.phase {
+                    span.word { (self.phase.word) }
+                    @if locked.is_some() { " " span.tag { "locked" } }
+                    @if let Some(failed) = failed { " " span.tag.bad title=(failed.message) { "last reinstall failed" } }
+                }
+                td.image {
+                    @match (image, &self.wanted, order) {
+                        (Some(image), _, Some(order)) => { (image) " → " (order.image) }
+                        (Some(image), _, None) => { (image) }
+                        (None, Some(wanted), _) => { span.faint { "wanted: " } (wanted) }
+                        (None, None, _) => {}
+                    }
+                }
+                td.progress {
+                    progress max="100" value=[moved.percent] hidden[moved.percent.is_none()]
+                        aria-label={ "Progress of " (self.name()) } {}
+                    span.percent { @if let Some(percent) = moved.percent { (percent) " %" } }
+                    span.what { (moved.what) }
+                }
+                td.rate { (moved.rate) }
+                td.left { (moved.left) }
+                td.seen { @if let Some(seen) = last_seen { (shell::time(seen)) } }
+            }
+        }
+    }
+
+    /// What the filter looks through.
+    fn words(&self) -> String {
+        let Listed { id, name, image, .. } = &self.listed;
+        let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
+        all.into_iter().flatten().map(|text| text.to_lowercase()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// `GET /`.
+pub async fn machines(
+    State(app): State<Arc<App>>,
+    person: Person,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Response> {
+    let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
+    let query = Form::of_query(query.as_deref());
+    let (text, phase) = (query.get("q").trim(), query.get("phase"));
+    let rows = operator::all(&app).await.map_err(refused)?;
+    let mut rows: Vec<Row> = rows.into_iter().map(|listed| Row::new(&app, listed)).collect();
+    rows.sort_by(|one, other| by_numbers(one.name()).cmp(&by_numbers(other.name())));
+    let mut phases: BTreeMap<&str, (usize, Kind)> = BTreeMap::new();
+    for row in &rows {
+        phases.entry(row.phase.word).or_insert((0, row.phase.kind)).0 += 1;
+    }
+    let main = html! {
+        div.head {
+            h1 { (counted(rows.len(), "machine", "machines")) }
+            form.filter role="search" action="/" {
+                label.faint for="filter" { "Filter" }
+                input #filter type="search" name="q" value=(text) autocomplete="off" aria-keyshortcuts="/";
+                button.quiet { "Filter" }
+            }
+        }
+        p #phases {
+            @if !phase.is_empty() { a href="/" { "all" } " · " }
+            @for (word, (count, kind)) in &phases {
+                a.phase.(kind.class()) href={ "/?" (query_of(word)) } { span.word { (word) } " " (count) } " "
+            }
+        }
+        table.machines {
+            thead {
+                tr {
+                    @for name in ["Machine", "Phase", "Image", "Progress", "Rate", "Left", "Last seen (UTC)"] {
+                        th scope="col" { (name) }
+                    }
+                }
+            }
+            tbody #machines {
+                @for row in rows.iter().filter(|row| row.has(text, phase)) { (row.markup()) }
+            }
+        }
+        @if rows.is_empty() {
+            p { "No file in machines/ yet. A machine that boots over PXE registers and waits; "
+                code { "drophammer machine add" } " makes its file." }
+        }
+    };
+    Ok(shell::page(&app, &person, "Machines", "/", main))
+}
+
+fn query_of(phase: &str) -> String {
+    serde_urlencoded::to_string([("phase", phase)]).unwrap_or_default()
+}
+
+/// `GET /machines/{id}/row`: the row alone, when more than its progress has changed.
+pub async fn row(State(app): State<Arc<App>>, person: Person, Path(id): Path<String>) -> Result<Response, Response> {
+    let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
+    let directory = app.directory();
+    let unknown = || refused(ApiError::not_found(format!("there is no machine {id} in machines/")));
+    let machine = directory.machine(&id.to_lowercase()).ok_or_else(unknown)?;
+    let listed = operator::listed(&app, machine).await.map_err(refused)?;
+    Ok(shell::html(StatusCode::OK, &Row::new(&app, listed).markup()))
+}

@@ -1,0 +1,137 @@
+//! What would be done to a machine, by the inventory that it has registered: as its agent would plan it, or as far as anybody knows.
+
+use crate::allocation;
+use crate::assigned::preview::{NOBODY_LOOKED, Planned, PlannedDisk, planned};
+use crate::plan::verdicts::Kind;
+use crate::plan::{DiskPlan, Verdict};
+use crate::serve::App;
+use crate::serve::api::on_the_wire;
+use crate::serve::api_error::ApiError;
+use crate::serve::base::Base;
+use crate::serve::input::Machine;
+use crate::serve::preview::{Registered, WAITS, registered};
+use crate::serve::resolve::resolve;
+use crate::serve::state::{Order, Standing};
+use crate::text::bytes;
+use maud::{Markup, html};
+
+pub enum Outlook {
+    /// Nobody can say, for this reason.
+    Unknown(String),
+    /// The plan is refused. This is it, as `drophammer plan` prints it.
+    Refused(String),
+    Planned(Box<Planned>, Box<Registered>),
+}
+
+/// As the machine would be told, with that standing. When its agent runs `now`, what it has registered is what it plans with.
+pub async fn of(app: &App, base: &Base, machine: &Machine, standing: Standing, now: bool) -> Result<Outlook, ApiError> {
+    let directory = app.directory();
+    let is_installed = standing.is_installed();
+    let assigned = match resolve(machine, &standing, &directory.known) {
+        Ok(Some(assigned)) => assigned,
+        Ok(None) => return Ok(Outlook::Unknown(WAITS.to_owned())),
+        Err(why) => return Ok(Outlook::Refused(why)),
+    };
+    let Some(registered) = registered(&app.state, &machine.id, is_installed).await? else {
+        let why = "it has never registered, so that nobody knows its disks: boot it over PXE once";
+        return Ok(Outlook::Unknown(why.to_owned()));
+    };
+    if let Some(why) = registered.inventory.impossible() {
+        return Ok(Outlook::Unknown(format!("what it has registered is no inventory: {why}")));
+    }
+    let told = on_the_wire(&assigned, if now { unbegun(standing) } else { standing }, &base.calls, false);
+    let told = allocation::Machine {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        size: machine.size.clone().map(|id| allocation::Named { id }),
+        allocation: Some(told),
+    };
+    let inventory = registered.inventory.clone();
+    let allocation = told.allocation.clone().unwrap_or_default();
+    let is_outdated = registered.outdated && !now;
+    Ok(match planned(&told, allocation, inventory, is_outdated) {
+        Ok(planned) => Outlook::Planned(Box::new(planned), Box::new(registered)),
+        Err(refused) => Outlook::Refused(refused.printed),
+    })
+}
+
+/// As it was when the agent made its plan: the attempt that runs is the first one.
+fn unbegun(standing: Standing) -> Standing {
+    let first = standing.first.filter(|first| !first.only);
+    let order = standing.order.map(|order| match order.attempts {
+        ..2 => Order { begun: false, disks: Vec::new(), ..order },
+        _ => order,
+    });
+    Standing { first, order, ..standing }
+}
+
+/// Of which inventory that is.
+pub fn made_of(registered: &Registered) -> Markup {
+    let since = match registered.seconds_ago {
+        ..60 => "just now".to_owned(),
+        seconds => format!("{} ago", crate::text::seconds(seconds as f64)),
+    };
+    html! {
+        p.faint {
+            "Made here of what the machine has registered"
+            @if !registered.time.is_empty() { ", " (super::shell::time(&registered.time)) ", " (since) }
+            ". UUIDs in it are drawn when it is carried out."
+        }
+    }
+}
+
+/// What dies and what stays, disk by disk, and the plan.
+pub fn markup(planned: &Planned) -> Markup {
+    let of = |verdict: Verdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
+    let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
+    let details = |disk: &PlannedDisk| {
+        let plan = planned.plan.as_ref()?;
+        plan.disks.iter().find(|planned| planned.device.as_str() == disk.device)
+    };
+    let not_ours = planned.plan.iter().flat_map(|plan| &plan.disks).filter(|disk| disk.verdict == Verdict::NotOurs);
+    let not_ours: Vec<&DiskPlan> = not_ours.collect();
+    html! {
+        @if let Some(why) = planned.foreseen { p.problem { (why) ": " (NOBODY_LOOKED) } }
+        @if planned.plan.as_ref().is_some_and(|plan| plan.already.is_some()) {
+            p { "What is ordered is installed there already: it is booted, and nothing is written." }
+        }
+        div.sides {
+            section.dies {
+                h2 { "What dies: " (bytes(lost)) }
+                ul {
+                    @for disk in of(Verdict::Wipe) { li { (this(disk, details(disk))) } }
+                    @if of(Verdict::Wipe).next().is_none() { li { "nothing" } }
+                    @for torn in planned.plan.iter().flat_map(|plan| &plan.torn) {
+                        li { strong { "taken apart: " } (torn.whole) }
+                    }
+                }
+            }
+            section.stays {
+                h2 { "What stays" }
+                ul {
+                    @for disk in of(Verdict::Keep) { li { (this(disk, details(disk))) } }
+                    @for disk in of(Verdict::Make) {
+                        li { (this(disk, details(disk))) ": to be kept, but there is nothing on it: made anew" }
+                    }
+                    @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
+                        @if thing.fate == Kind::Kept { li { (thing.name) } }
+                    }
+                    @for disk in &not_ours {
+                        li { code { (disk.name) } " " (bytes(disk.size_bytes)) " " (disk.serial) ": not in the layout, untouched" }
+                    }
+                    @if planned.plan.is_none() { li { "every disk that the layout does not name" } }
+                }
+            }
+        }
+        @if let Some(plan) = &planned.plan { h2 { "The plan" } pre tabindex="0" { (plan) } }
+    }
+}
+
+fn this(disk: &PlannedDisk, details: Option<&DiskPlan>) -> Markup {
+    let name = disk.device.strip_prefix("/dev/").unwrap_or(&disk.device);
+    let printed = if disk.serial.is_empty() { &disk.wwn } else { &disk.serial };
+    html! {
+        code { (name) } " " (bytes(disk.size_bytes)) " " strong { (printed) }
+        @if let Some(details) = details { " " (details.model) ": " (details.now) }
+    }
+}

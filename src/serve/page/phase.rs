@@ -1,0 +1,123 @@
+//! Where a machine is, in one word: pure.
+
+use crate::facts::{Event, EventName};
+use crate::serve::operator::Listed;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Phase {
+    pub word: &'static str,
+    pub kind: Kind,
+}
+
+/// How it is shown. The word says it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Something runs.
+    Busy,
+    Good,
+    /// A person is needed.
+    Bad,
+    Idle,
+}
+
+impl Kind {
+    /// Its class in the style sheet.
+    pub fn class(self) -> &'static str {
+        match self {
+            Kind::Busy => "busy",
+            Kind::Good => "good",
+            Kind::Bad => "bad",
+            Kind::Idle => "idle",
+        }
+    }
+}
+
+fn phase(word: &'static str, kind: Kind) -> Phase {
+    Phase { word, kind }
+}
+
+impl Phase {
+    pub fn of_event(event: EventName) -> Phase {
+        match event {
+            EventName::PxeBooting => phase("PXE booting", Kind::Busy),
+            EventName::Preparing => phase("preparing", Kind::Busy),
+            EventName::Registering => phase("registering", Kind::Busy),
+            EventName::Waiting => phase("waiting", Kind::Idle),
+            EventName::Installing => phase("installing", Kind::Busy),
+            EventName::BootingNewKernel => phase("booting new kernel", Kind::Busy),
+            EventName::PhonedHome => phase("phoned home", Kind::Good),
+            EventName::Alive => phase("alive", Kind::Good),
+            EventName::Crashed => phase("failed", Kind::Bad),
+            EventName::PlannedReboot => phase("planned reboot", Kind::Busy),
+        }
+    }
+
+    /// By what the database knows, and the machine's last event.
+    pub fn of(listed: &Listed, event: Option<&Event>) -> Phase {
+        let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
+        if listed.order.as_ref().is_some_and(|order| order.given_up) {
+            return phase("given up", Kind::Bad);
+        }
+        if listed.waits.is_some() {
+            return phase("waits for your word", Kind::Bad);
+        }
+        let says = event.map(|event| event.event).filter(|event| {
+            matches!(
+                event,
+                EventName::PxeBooting
+                    | EventName::Preparing
+                    | EventName::Registering
+                    | EventName::Installing
+                    | EventName::Crashed
+            )
+        });
+        match (says.filter(|_| has_work), &listed.order) {
+            (Some(event), _) => Phase::of_event(event),
+            (None, Some(order)) if order.begun => phase("reinstall begun", Kind::Busy),
+            (None, Some(_)) => phase("reinstall ordered", Kind::Idle),
+            (None, None) if listed.installed => phase("installed", Kind::Good),
+            (None, None) if listed.adopted => phase("adopted", Kind::Good),
+            (None, None) if listed.allocation.is_some() => phase("to be installed", Kind::Idle),
+            (None, None) => phase("free", Kind::Idle),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::operator::{Order, Waits};
+
+    #[test]
+    fn the_word_is_that_of_what_matters_most() {
+        let free = Listed::default();
+        let new = Listed { allocation: Some("a".to_owned()), ..Listed::default() };
+        let installed = Listed { installed: true, ..new.clone() };
+        let ordered = |begun, given_up| {
+            let text = serde_json::json!({"id": "o", "image": "i", "created": "", "attempts": 1, "begun": begun,
+                "without_marker": false, "given_up": given_up});
+            Listed { order: Some(serde_json::from_value::<Order>(text).unwrap()), ..installed.clone() }
+        };
+        let waits = Listed { waits: Some(Waits::default()), ..new.clone() };
+        let adopted = Listed { adopted: true, ..new.clone() };
+        let event = |event| Some(Event { event, message: String::new(), stage: None, seconds: None, progress: None });
+        use EventName::{Crashed, Installing, Waiting};
+        for (listed, event, word) in [
+            (&free, None, "free"),
+            (&free, event(Installing), "free"),
+            (&new, None, "to be installed"),
+            (&new, event(Installing), "installing"),
+            (&new, event(Waiting), "to be installed"),
+            (&new, event(Crashed), "failed"),
+            (&installed, event(Installing), "installed"),
+            (&ordered(false, false), None, "reinstall ordered"),
+            (&ordered(true, false), None, "reinstall begun"),
+            (&ordered(true, false), event(Installing), "installing"),
+            (&ordered(true, true), event(Installing), "given up"),
+            (&waits, event(Installing), "waits for your word"),
+            (&adopted, None, "adopted"),
+        ] {
+            assert_eq!(Phase::of(listed, event.as_ref()).word, word);
+        }
+    }
+}

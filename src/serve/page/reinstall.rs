@@ -1,0 +1,214 @@
+//! A reinstall from the page: what to install, then the plan, what dies and what stays, and at last the machine's name typed in.
+
+use super::form::Form;
+use super::outlook::{self, Outlook};
+use super::session::Person;
+use super::shell;
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::base::Base;
+use crate::serve::input::Machine;
+use crate::serve::operator::{self, Operator, Orderable, Reinstall};
+use crate::serve::peers::Peer;
+use crate::serve::rack::ordered;
+use crate::serve::state::Standing;
+use crate::serve::wanted;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use std::sync::Arc;
+
+/// What is asked for, from the fields of a form.
+fn asked(id: &str, form: &Form) -> Reinstall {
+    let serials = form.get("give_up").split(',').map(str::trim).filter(|serial| !serial.is_empty());
+    Reinstall {
+        id: id.to_owned(),
+        imageid: form.get("image").to_owned(),
+        without_marker: !form.get("without_marker").is_empty(),
+        change_promise: !form.get("change_promise").is_empty(),
+        give_up: serials.map(str::to_owned).collect(),
+    }
+}
+
+/// The plan of such a reinstall, if it may be ordered.
+async fn foreseen(app: &App, base: &Base, asked: &Reinstall) -> Result<Outlook, ApiError> {
+    let Orderable { machine, standing, words, .. } = operator::orderable(app, asked).await?;
+    let Some(allocation) = &machine.allocation else { return Err(ApiError::bad("it has no allocation any more")) };
+    if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
+        return Err(operator::begun(begun));
+    }
+    let mut standing = wanted::standing(app, &machine.id, allocation, &app.directory().known).await?;
+    let earlier = standing.order.take().filter(|order| order.begun);
+    standing.order = Some(ordered(asked.imageid.clone(), words, earlier));
+    outlook::of(app, base, &machine, standing, false).await
+}
+
+/// What the plan does, in a few bytes: an order is for the plan that was shown.
+fn digest(outlook: &Outlook) -> Option<String> {
+    match outlook {
+        Outlook::Planned(planned, _) => {
+            Some(planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest()))
+        }
+        Outlook::Unknown(_) | Outlook::Refused(_) => None,
+    }
+}
+
+/// What is to be typed in.
+fn name(machine: &Machine) -> &str {
+    if machine.name.is_empty() { &machine.id } else { &machine.name }
+}
+
+fn machine(app: &App, id: &str) -> Result<Machine, ApiError> {
+    let unknown = || ApiError::not_found(format!("there is no machine {id} in machines/"));
+    app.directory().machine(id).cloned().ok_or_else(unknown)
+}
+
+/// `GET /machines/{id}/reinstall`: the questions and, when they are answered, the plan. It changes nothing.
+pub async fn ask(
+    State(app): State<Arc<App>>,
+    base: Base,
+    person: Person,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Response> {
+    let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
+    let machine = machine(&app, &id.to_lowercase()).map_err(refused)?;
+    let asked = asked(&machine.id, &Form::of_query(query.as_deref()));
+    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string()).unwrap_or_default();
+    let standing = app.state.standing(&machine.id, &allocation).await.map_err(|error| refused(error.into()))?;
+    let (status, plan) = match asked.imageid.is_empty() {
+        true => (StatusCode::OK, html! {}),
+        false => match foreseen(&app, &base, &asked).await {
+            Ok(outlook) => (StatusCode::OK, confirm(&person, &machine, &asked, &outlook)),
+            Err(error) => {
+                let (status, why) = error.parts();
+                (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
+            }
+        },
+    };
+    let main = html! {
+        p { a href={ "/machines/" (machine.id) } { (name(&machine)) } }
+        h1 { "Reinstall " (name(&machine)) }
+        (questions(&app, &machine, &asked, &standing))
+        (plan)
+    };
+    let mut response = shell::page(&app, &person, &format!("Reinstall {}", name(&machine)), "", main);
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+fn questions(app: &App, machine: &Machine, asked: &Reinstall, standing: &Standing) -> Markup {
+    let directory = app.directory();
+    let made = machine.allocation.as_ref().and_then(|allocation| allocation.definition.creates());
+    let images: Vec<String> = match made {
+        Some(os) => vec![os.to_string()],
+        None => directory.known.images.keys().cloned().collect(),
+    };
+    html! {
+        form.stack method="get" {
+            label for="image" { "Image" @if let Some(image) = &standing.image { span.faint { " (installed: " (image) ")" } } }
+            select #image name="image" required {
+                option value="" { "choose" }
+                @for image in &images { option value=(image) selected[*image == asked.imageid] { (image) } }
+            }
+            details open[asked.without_marker || asked.change_promise || !asked.give_up.is_empty()] {
+                summary { "More to say" }
+                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: do without the marker" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " The layout of its file counts, also where it wipes a disk that was to be kept" } }
+                p { label { "Disks whose data are given up, by serial, with commas " input name="give_up" value=(asked.give_up.join(", ")); } }
+            }
+            button { "Show the plan" }
+        }
+        p.faint { "Nothing is ordered yet." }
+    }
+}
+
+/// The plan, and the button below it.
+fn confirm(person: &Person, machine: &Machine, asked: &Reinstall, outlook: &Outlook) -> Markup {
+    let Some(digest) = digest(outlook) else {
+        return match outlook {
+            Outlook::Refused(why) => html! {
+                h2 { "The plan is refused" }
+                pre.problem tabindex="0" role="alert" { (why) }
+                p { "Nothing can be ordered so." }
+            },
+            Outlook::Unknown(why) => html! {
+                p.problem role="alert" { "There is no plan to show: " (why) "." }
+                p { "The page orders nothing of which it cannot show the plan. The command line does: "
+                    code { "drophammer machine reinstall " (name(machine)) " --image " (asked.imageid) } }
+            },
+            Outlook::Planned(..) => html! {},
+        };
+    };
+    let Outlook::Planned(planned, registered) = outlook else { return html! {} };
+    html! {
+        (outlook::made_of(registered))
+        (outlook::markup(planned))
+        form.stack method="post" {
+            (shell::form_token(person))
+            input type="hidden" name="image" value=(asked.imageid);
+            @if asked.without_marker { input type="hidden" name="without_marker" value="yes"; }
+            @if asked.change_promise { input type="hidden" name="change_promise" value="yes"; }
+            input type="hidden" name="give_up" value=(asked.give_up.join(", "));
+            input type="hidden" name="shown" value=(digest);
+            label for="name" { "Type " strong { (name(machine)) } " to order it" }
+            input #name name="name" data-name=(name(machine)) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+            button.danger { "Reinstall " (name(machine)) " with " (asked.imageid) }
+        }
+    }
+}
+
+/// `POST /machines/{id}/reinstall`: the order, with the API's checks, for the plan that was shown.
+pub async fn order(
+    State(app): State<Arc<App>>,
+    base: Base,
+    person: Person,
+    Path(id): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let done = async {
+        let form = Form::of(&app, &person, peer, &headers, body).await?;
+        let machine = machine(&app, &id.to_lowercase())?;
+        let asked = asked(&machine.id, &form);
+        if form.get("name").trim() != name(&machine) {
+            let typed = form.get("name");
+            return Err(ApiError::bad(format!(
+                "nothing is ordered: {typed:?} was typed in, and the machine is called {:?}",
+                name(&machine)
+            )));
+        }
+        let outlook = foreseen(&app, &base, &asked).await?;
+        if digest(&outlook).is_none_or(|digest| digest != form.get("shown")) {
+            let why = "nothing is ordered: the plan is another one now than the one that was shown. Go back, and look at it again";
+            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        }
+        operator::order(&app, peer, &asked).await.map(|listed| listed.id)
+    };
+    match done.await {
+        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
+        Err(error) => shell::refused(&app, Some(&person), error),
+    }
+}
+
+/// `POST /machines/{id}/cancel`.
+pub async fn cancel(
+    State(app): State<Arc<App>>,
+    person: Person,
+    Path(id): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let done = async {
+        Form::of(&app, &person, peer, &headers, body).await?;
+        operator::cancel(State(app.clone()), Path(id), Operator, peer).await.map(|listed| listed.0.id)
+    };
+    match done.await {
+        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
+        Err(error) => shell::refused(&app, Some(&person), error),
+    }
+}

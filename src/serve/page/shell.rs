@@ -1,0 +1,136 @@
+//! What every page has around it: head, navigation, what is wrong now, and the headers that keep foreign code out.
+
+use super::form::TOKEN;
+use super::session::Person;
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+
+/// Nothing but our own files: no script and no style stands in a page, and no page stands in a frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+const PLACES: [(&str, &str); 4] =
+    [("/", "Machines"), ("/orders", "Orders"), ("/layouts", "Layouts"), ("/images", "Images")];
+
+/// A whole page. `here` is its place in the navigation.
+pub fn page(app: &App, person: &Person, title: &str, here: &str, main: Markup) -> Response {
+    let body = html! {
+        header {
+            a.skip href="#main" { "To the content" }
+            nav aria-label="Pages" {
+                strong { "drophammer" }
+                @for (path, name) in PLACES {
+                    a href=(path) aria-current=[(path == here).then_some("page")] { (name) }
+                }
+            }
+            span #live role="status" {}
+            form method="post" action="/logout" { (form_token(person)) button.quiet { "Log out" } }
+        }
+        (problems(&app.directory().problems))
+        main #main tabindex="-1" { (main) }
+    };
+    html(StatusCode::OK, &whole(title, &body))
+}
+
+/// What is wrong with the directory now.
+pub fn problems(problems: &[String]) -> Markup {
+    html! {
+        section #problems.problem role="alert" hidden[problems.is_empty()] {
+            h2 { "Wrong in the directory; what was good before stays in force" }
+            ul { @for problem in problems { li { (problem) } } }
+        }
+    }
+}
+
+pub fn form_token(person: &Person) -> Markup {
+    html! { input type="hidden" name=(TOKEN) value=(person.form); }
+}
+
+pub fn login(status: StatusCode, why: Option<&str>) -> Response {
+    let body = html! {
+        main #main.narrow {
+            h1 { "drophammer" }
+            @if let Some(why) = why { p.problem role="alert" { (why) } }
+            form method="post" action="/login" {
+                label for="token" { "Operator's token" }
+                input #token type="password" name="token" autocomplete="current-password" required autofocus;
+                button { "Log in" }
+            }
+            p.faint { "It is in operator.token of the server's directory." }
+        }
+    };
+    html(status, &whole("Log in", &body))
+}
+
+/// An answer that is no page, in words.
+pub fn refused(app: &App, person: Option<&Person>, error: ApiError) -> Response {
+    let (status, message) = error.parts();
+    let main = html! {
+        h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }
+        p.problem.words role="alert" { (message) }
+        @if person.is_none() { p { a href="/login" { "Log in" } } }
+    };
+    let mut response = match person {
+        Some(person) => page(app, person, "Refused", "", main),
+        None => html(status, &whole("Refused", &html! { main #main.narrow { (main) } })),
+    };
+    *response.status_mut() = status;
+    response
+}
+
+fn whole(title: &str, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · drophammer" }
+                link rel="stylesheet" href="/page.css";
+                link rel="icon" href="/page.svg" type="image/svg+xml";
+                script src="/page.js" defer {}
+            }
+            body { (body) }
+        }
+    }
+}
+
+/// Does whoever asks take HTML?
+pub fn is_for_browser(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/html"))
+}
+
+/// A part of a page, too.
+pub fn html(status: StatusCode, markup: &Markup) -> Response {
+    with_headers((status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], markup.0.clone()).into_response())
+}
+
+pub fn with_headers(mut response: Response) -> Response {
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::VARY, "accept, cookie"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// A time as a person reads it: minutes, UTC.
+pub fn time(text: &str) -> Markup {
+    let minute = text.get(..19).map_or_else(|| text.to_owned(), |minute| minute.replace('T', " "));
+    html! { time datetime=(text) title="UTC" { (minute) } }
+}

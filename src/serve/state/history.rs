@@ -1,0 +1,38 @@
+//! What a machine has said so far, for people.
+
+use super::State;
+use crate::error::Result;
+use rusqlite::{OptionalExtension, params};
+
+impl State {
+    /// The last events of the machine, each with its time, the oldest first. An event is JSON.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn events(&self, machine: &str, most: u32) -> Result<Vec<(String, String)>> {
+        let machine = machine.to_owned();
+        self.run(move |connection| {
+            let select = "SELECT time, event FROM events WHERE machine = ?1 ORDER BY id DESC LIMIT ?2";
+            let mut select = connection.prepare_cached(select)?;
+            let rows = select.query_map(params![machine, most], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let mut events = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            events.reverse();
+            Ok(events)
+        })
+        .await
+    }
+
+    /// The last report of the allocation, as JSON.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn last_report(&self, machine: &str, allocation: &str) -> Result<Option<String>> {
+        let key = [machine.to_owned(), allocation.to_owned()];
+        self.run(move |connection| {
+            let select = "SELECT report FROM allocations WHERE machine = ?1 AND id = ?2";
+            let report = connection.query_row(select, key, |row| row.get::<_, Option<String>>(0)).optional()?;
+            Ok(report.flatten())
+        })
+        .await
+    }
+}

@@ -1,0 +1,203 @@
+//! The pages: who may see them, what is shown, and that nothing that a machine says becomes markup.
+
+mod live;
+mod machine;
+mod reinstall;
+
+use super::reinstall::with_images;
+use super::*;
+
+/// A browser with a cookie.
+struct Browser<'a> {
+    server: &'a Running,
+    cookie: String,
+}
+
+impl Running {
+    async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.ask("GET", path, &[&[("Accept", "text/html")], headers].concat(), "").await
+    }
+
+    async fn post(&self, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
+        let body = serde_urlencoded::to_string(fields).unwrap();
+        let kind = [("Content-Type", "application/x-www-form-urlencoded")];
+        self.ask("POST", path, &[&kind, headers].concat(), &body).await
+    }
+
+    async fn browser(&self) -> Browser<'_> {
+        let answer = self.post("/login", &[], &[("token", &self.operator())]).await;
+        assert_eq!((answer.status, answer.headers["location"].as_str()), (303, "/"), "{}", answer.text());
+        let cookie = answer.headers["set-cookie"].clone();
+        for word in ["; HttpOnly", "; SameSite=Strict", "; Path=/"] {
+            assert!(cookie.contains(word), "{cookie}");
+        }
+        assert!(!cookie.contains("Secure"), "over plain http it would never be sent back: {cookie}");
+        Browser { server: self, cookie: cookie.split(';').next().unwrap().to_owned() }
+    }
+}
+
+impl Browser<'_> {
+    async fn get(&self, path: &str) -> Answer {
+        self.server.get(path, &[("Cookie", &self.cookie)]).await
+    }
+
+    async fn text(&self, path: &str) -> String {
+        let answer = self.get(path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.text()
+    }
+
+    /// The token that the forms of its pages carry.
+    async fn token(&self) -> String {
+        let page = self.text("/").await;
+        let (_, rest) = page.split_once("name=\"form\" value=\"").unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    }
+
+    async fn post(&self, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
+        self.server.post(path, &[&[("Cookie", self.cookie.as_str())], headers].concat(), fields).await
+    }
+}
+
+/// Every page that shows something.
+const PAGES: [&str; 8] = [
+    "/",
+    "/orders",
+    "/layouts",
+    "/layouts/default/picture.svg",
+    "/images",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/row",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/reinstall",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_sees_a_page_without_the_operators_token() {
+    let server = Running::start_in(with_images()).await;
+    for path in PAGES {
+        for cookie in ["", "drophammer=", "drophammer=0000"] {
+            let answer = server.get(path, &[("Cookie", cookie)]).await;
+            assert_eq!((answer.status, answer.headers["location"].as_str()), (303, "/login"), "{path}");
+        }
+    }
+    assert_eq!(server.get("/events", &[]).await.status, 401);
+    // A machine's token opens no page either.
+    let token = server.token(ONE).await;
+    assert_eq!(server.post("/login", &[], &[("token", &token)]).await.status, 401);
+    let answer = server.post("/login", &[], &[("token", "wrong")]).await;
+    assert_eq!(answer.status, 401);
+    assert!(answer.text().contains("this is not the operator") && !answer.headers.contains_key("set-cookie"));
+    server.heard("has given a wrong token on the page").await;
+    let elsewhere = [("Sec-Fetch-Site", "cross-site")];
+    assert_eq!(server.post("/login", &elsewhere, &[("token", &server.operator())]).await.status, 403);
+
+    let browser = server.browser().await;
+    for path in PAGES {
+        browser.text(path).await;
+    }
+    // Out again, by a form of a page and by no other.
+    for (headers, token) in [(&[][..], "x".to_owned()), (&[("Origin", "http://evil")], browser.token().await)] {
+        assert_eq!(browser.post("/logout", headers, &[("form", &token)]).await.status, 403);
+    }
+    let token = browser.token().await;
+    assert_eq!(browser.post("/logout", &[], &[("form", &token)]).await.status, 303);
+    assert_eq!(browser.get("/").await.status, 303);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_tokens_are_not_taken_for_ever() {
+    let server = Running::start().await;
+    for _ in 0..10 {
+        assert_eq!(server.post("/login", &[], &[("token", "wrong")]).await.status, 401);
+    }
+    assert_eq!(server.post("/login", &[], &[("token", &server.operator())]).await.status, 429);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_keeps_foreign_code_out() {
+    let server = Running::start().await;
+    let browser = server.browser().await;
+    for path in ["/login", "/page.css", "/page.js", "/page.svg", "/machines/nobody/row"].into_iter().chain(PAGES) {
+        let answer = browser.get(path).await;
+        let policy = &answer.headers["content-security-policy"];
+        assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{path}: {policy}");
+        assert!(!policy.contains("script-src 'unsafe"), "{path}: {policy}");
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
+        let text = answer.text();
+        if answer.headers["content-type"].starts_with("text/html") {
+            assert_eq!(text.matches("<script").count(), text.matches("<script src=\"/page.js\" defer>").count());
+            for inline in ["<style", " style=", " onclick=", "javascript:"] {
+                assert!(!text.contains(inline), "{path}: {inline}");
+            }
+        }
+    }
+}
+
+/// Clients of OpenStack go on finding versions there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_root_is_a_page_for_browsers_alone() {
+    let server = Running::start().await;
+    let answer = server.ask("GET", "/", &[], "").await;
+    assert_eq!(answer.json()["versions"][0]["id"], "v1");
+    assert_eq!(server.ask("GET", "/", &[("Accept", "application/json")], "").await.status, 200);
+    assert_eq!(server.get("/", &[]).await.status, 303);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_list_has_phase_image_and_progress() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let page = browser.text("/").await;
+    assert!(page.contains("2 machines") && page.contains("to be installed") && page.contains("free"), "{page}");
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let progress = json!({ "bytes": 100, "total_bytes": 200, "bytes_per_second": 31_000_000, "seconds_left": 3 });
+    let event = json!({ "event": "Installing", "message": "", "step": "image.burn", "progress": progress });
+    assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/event"), &event).await.status, 200);
+    let row = browser.text(&format!("/machines/{ONE}/row")).await;
+    for words in ["value=\"50\"", "50 %", "image.burn: 100 B", "31.0 MB/s", "3.0 s", "installing", "debian-12"] {
+        assert!(row.contains(words), "{words}: {row}");
+    }
+    assert!(browser.text("/").await.contains(&row));
+    // The filter works without JavaScript.
+    let names = async |query: &str| {
+        let page = browser.text(&format!("/?{query}")).await;
+        ["one", "two"].map(|name| page.contains(&format!(">{name}</a>")))
+    };
+    assert_eq!(names("q=TWO").await, [false, true]);
+    assert_eq!(names("phase=installing").await, [true, false]);
+    assert_eq!(names("q=%22%3E%3Cscript%3E").await, [false, false]);
+    server.report(ONE, &token, "a1", true).await;
+    let row = browser.text(&format!("/machines/{ONE}/row")).await;
+    assert!(row.contains("installed") && row.contains("hidden"), "{row}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_the_directory_is_said_in_red_and_the_last_good_picture_stays() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let hidden = "<section class=\"problem\" id=\"problems\" role=\"alert\" hidden>";
+    assert!(browser.text("/").await.contains(hidden), "{}", browser.text("/").await);
+    let eventually = async |words: &[&str]| {
+        let began = std::time::Instant::now();
+        loop {
+            let page = browser.text("/").await;
+            if words.iter().all(|words| page.contains(words)) {
+                return page;
+            }
+            assert!(began.elapsed() < PATIENCE, "{words:?}: {page}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    server.write("machines/one.yaml", "id: [\n");
+    let page = eventually(&["one.yaml", "its last good version stays in force"]).await;
+    assert!(page.contains(">one</a>") && !page.contains(hidden));
+    // The whole folder is gone.
+    let machines = server.dir.path().join("machines");
+    std::fs::rename(&machines, server.dir.path().join("away")).unwrap();
+    let page = eventually(&["what was read before stays in force"]).await;
+    assert!(page.contains(">one</a>") && page.contains(">two</a>"), "{page}");
+    std::fs::rename(server.dir.path().join("away"), &machines).unwrap();
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a1", ""));
+    eventually(&[hidden]).await;
+}

@@ -1,0 +1,95 @@
+//! A reinstall from the page: the plan first, the machine's name, and who is refused.
+
+use super::*;
+
+fn value<'a>(page: &'a str, name: &str) -> &'a str {
+    let (_, rest) = page.split_once(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("{name}: {page}"));
+    rest.split('"').next().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plan_comes_first_and_the_name_is_typed_in() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let path = format!("/machines/{ONE}/reinstall");
+    let with_image = format!("{path}?image=debian-13");
+    let refused = async |path: &str, words: &str| {
+        let answer = browser.get(path).await;
+        let text = answer.text();
+        assert!(answer.status == 400 && text.contains(words) && !text.contains("button class=\"danger\""), "{text}");
+    };
+    refused(&with_image, "is not installed yet").await;
+    server.installed().await;
+    refused(&format!("{path}?image=debian-99"), "there is no image &quot;debian-99&quot;").await;
+    // Without an inventory there is no plan, and the page orders nothing.
+    let page = browser.text(&with_image).await;
+    assert!(page.contains("it has never registered") && !page.contains("button class=\"danger\""), "{page}");
+
+    assert_eq!(server.press(ONE, "debian-12", json!({ "without_marker": true })).await.status, 200);
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    let page = browser.text(&format!("{with_image}&without_marker=yes")).await;
+    for words in ["What dies", "What stays", "── point of no return", "Type <strong>one</strong>"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert_eq!(server.listed().await["order"]["image"], "debian-12", "looking at it orders nothing");
+    let (form, shown) = (value(&page, "form"), value(&page, "shown"));
+    let fields = |form, name, shown| {
+        [("form", form), ("image", "debian-13"), ("without_marker", "yes"), ("name", name), ("shown", shown)]
+    };
+    for (fields, headers, status, words) in [
+        (fields("", "one", shown), &[][..], 403, "is not from a page of your session"),
+        (fields(form, "one", shown), &[("Origin", "http://evil")], 403, "is not from a page of your session"),
+        (fields(form, "two", shown), &[], 400, "nothing is ordered: &quot;two&quot; was typed in"),
+        (fields(form, "", shown), &[], 400, "nothing is ordered"),
+        (fields(form, "one", "sha256:0"), &[], 409, "the plan is another one now"),
+    ] {
+        let answer = browser.post(&path, headers, &fields).await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+        assert!(answer.text().contains(words), "{words}: {}", answer.text());
+    }
+    assert_eq!(server.post(&path, &[], &fields(form, "one", shown)).await.status, 401, "without the cookie");
+    assert_eq!(server.listed().await["order"]["image"], "debian-12", "none of these has ordered anything");
+
+    let answer = browser.post(&path, &[], &fields(form, "one", shown)).await;
+    assert_eq!((answer.status, &answer.headers["location"]), (303, &format!("/machines/{ONE}")), "{}", answer.text());
+    assert_eq!(server.listed().await["order"]["image"], "debian-13");
+    let page = browser.text(&format!("/machines/{ONE}")).await;
+    assert!(page.contains("A reinstall is ordered") && page.contains("debian-13"), "{page}");
+    assert!(browser.text("/orders").await.contains("1 open order"));
+
+    let cancel = format!("/machines/{ONE}/cancel");
+    assert_eq!(browser.post(&cancel, &[], &[]).await.status, 403);
+    assert_eq!(browser.post(&cancel, &[], &[("form", form)]).await.status, 303);
+    assert_eq!(server.listed().await["order"], Value::Null);
+    assert_eq!(browser.post(&cancel, &[], &[("form", form)]).await.status, 404);
+}
+
+/// After an installation nobody has looked at the disks: what is known of them is said, and that it is not all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_foreseen_is_said_to_be_that() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin(&token, "").await, 200);
+    server.report(ONE, &token, "a1", true).await;
+    let path = format!("/machines/{ONE}/reinstall");
+    let page = browser.text(&format!("{path}?image=debian-13")).await;
+    for words in ["its disks have changed since it registered", "What dies", "every disk that the layout does not name"]
+    {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let fields = ["form", "shown"].map(|name| (name, value(&page, name)));
+    let fields = [&fields[..], &[("image", "debian-13"), ("name", "one")]].concat();
+    // The machine is locked meanwhile.
+    server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "locked: by me\n"));
+    let began = std::time::Instant::now();
+    while !browser.text(&format!("/machines/{ONE}")).await.contains("Locked: by me") {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let answer = browser.post(&path, &[], &fields).await;
+    assert!(answer.status == 400 && answer.text().contains("is locked: by me"), "{}", answer.text());
+    assert_eq!(server.listed().await["order"], Value::Null);
+}
