@@ -31,7 +31,7 @@ def shell(command, *arguments):
 
 
 class World:
-    """The conductor, and a web server for images: Python's own, so none of it is ours."""
+    """The conductor, and a web server for images."""
 
     def __init__(self, venv, directory, target):
         self.target, self.ramdisk = target, os.path.join(target, "ramdisk")
@@ -39,7 +39,7 @@ class World:
         self.served = os.path.join(directory, "served")
         os.makedirs(self.served)
         self.port = free_port()
-        server = [sys.executable, "-m", "http.server", "--bind", "0.0.0.0", "--directory", self.served, str(self.port)]
+        server = [sys.executable, os.path.join(os.path.dirname(__file__), "served.py"), self.served, str(self.port)]
         self.server = subprocess.Popen(server, **self.ironic.quiet("served.log"))
 
     def end(self):
