@@ -23,6 +23,7 @@ mod preview;
 mod pxe;
 mod reinstall;
 mod renamed;
+mod samples;
 mod templates;
 mod tls;
 mod unread;
