@@ -71,11 +71,7 @@ ipmi_sim_controller() {
 
 # A domain of a libvirtd that knows nothing else: what it keeps is in a file system of its own, which goes with it.
 libvirt_machine() {
-	local files one rom='' loader=''
-	if [ "$firmware" = uefi ]; then
-		rom="<rom enabled='no'/>"
-		loader="<loader readonly='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE_4M.fd</loader><nvram>$work/vars.fd</nvram>"
-	fi
+	local files one
 	mkdir -p "$work/libvirt"
 	cat >"$work/libvirt/libvirtd.conf" <<-END
 		unix_sock_dir = "$work/libvirt"
@@ -107,7 +103,7 @@ libvirt_machine() {
 	cat >"$work/domain.xml" <<-END
 		<domain type='$([ "$(accel)" = kvm ] && echo kvm || echo qemu)'>
 			<name>demo</name><uuid>$uuid</uuid><memory unit='MiB'>1024</memory><vcpu>2</vcpu>
-			<os><type arch='x86_64' machine='q35'>hvm</type>$loader</os>
+			<os><type arch='x86_64' machine='q35'>hvm</type></os>
 			<features><acpi/></features>
 			<cpu mode='maximum'/>
 			<devices>
@@ -117,7 +113,7 @@ libvirt_machine() {
 					<source file='$work/disk.raw'/><target dev='sda' bus='sata'/><serial>DEMO0001</serial><boot order='1'/>
 				</disk>
 				<interface type='ethernet'>
-					<mac address='$mac'/><target dev='machine' managed='no'/><model type='virtio'/>$rom<boot order='2'/>
+					<mac address='$mac'/><target dev='machine' managed='no'/><model type='virtio'/><boot order='2'/>
 				</interface>
 				<serial type='file'><source path='$work/console.log' append='on'/></serial>
 			</devices>

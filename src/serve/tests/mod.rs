@@ -31,6 +31,7 @@ mod pxe;
 mod reinstall;
 mod renamed;
 mod rest;
+mod samples;
 mod sizes;
 mod templates;
 mod tls;

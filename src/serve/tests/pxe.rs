@@ -21,7 +21,7 @@ fn ip(words: &str) {
 }
 
 /// Runs `server` with a card `eth1`, which `client` is at the other end of.
-fn on_a_network<T: Send>(server: impl FnOnce(&Client) -> T + Send) -> T {
+pub(super) fn on_a_network<T: Send>(server: impl FnOnce(&Client) -> T + Send) -> T {
     thread::scope(|scope| {
         let run = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -38,7 +38,7 @@ fn on_a_network<T: Send>(server: impl FnOnce(&Client) -> T + Send) -> T {
 type Work = Box<dyn FnOnce() + Send>;
 
 /// A thread in a network namespace of its own.
-struct Client {
+pub(super) struct Client {
     work: mpsc::Sender<Work>,
 }
 
@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// Takes the address that is offered.
-    fn lease(&self, firmware: Firmware) -> Answered {
+    pub(super) fn lease(&self, firmware: Firmware) -> Answered {
         let offered = self.discover(firmware).address;
         let given = self.run(move || firmware.ask(67, 3, Some(offered)));
         assert_eq!((given.kind, given.address), (5, offered), "{given:?}");
@@ -115,27 +115,27 @@ impl Client {
 
 /// What asks for an address: its kind (RFC 4578) and its class.
 #[derive(Clone, Copy)]
-struct Firmware {
+pub(super) struct Firmware {
     kind: u16,
     class: &'static str,
     is_ipxe: bool,
 }
 
-const BIOS: Firmware = Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false };
-const UEFI: Firmware = Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false };
+pub(super) const BIOS: Firmware = Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false };
+pub(super) const UEFI: Firmware = Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false };
 const UEFI_HTTP: Firmware = Firmware { kind: 16, class: "HTTPClient:Arch:00016:UNDI:003001", is_ipxe: false };
-const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
-const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
+pub(super) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
+pub(super) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
 const OTHER: Firmware = Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false };
 
 #[derive(Debug)]
-struct Answered {
+pub(super) struct Answered {
     /// 2 is an offer, 5 an acknowledgement.
     kind: u8,
     address: Ipv4Addr,
     next_server: Ipv4Addr,
     /// From the option, or from the header.
-    file: String,
+    pub(super) file: String,
     options: BTreeMap<u8, Vec<u8>>,
 }
 
