@@ -90,3 +90,54 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
     assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
     assert_eq!(failure.way(&Acknowledged::default()), Way::Back);
 }
+
+/// What a machine of a pool goes through, without a look at this host.
+#[test]
+fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
+    let control = Arc::new(FakeControl::default());
+    let settings = Settings {
+        control: InCharge::MetalStack { pixie: "http://127.0.0.1:9".into() },
+        machine: None,
+        keys: vec![],
+        minimum: vec![],
+        consoles: vec![],
+    };
+    let reporter = Reporter::new(control.clone()).into();
+    let agent = Agent { settings, machine: "m".into(), reporter, control, leaves: vec![] };
+    let marked = |allocation: &str, project: &str| {
+        let (machine, allocation, project) = ("m".to_owned(), allocation.to_owned(), project.to_owned());
+        inventory(Some(Marker { machine, allocation, project, ..Marker::default() }))
+    };
+    let mut unseen = inventory(None);
+    unseen.disks[0].signatures = vec![Signature { kind: "ext4".into(), ..Signature::default() }];
+    unseen.filesystems.clear();
+    let layout = || serde_json::json!(crate::layout::read_yaml(LAYOUT).unwrap().layout);
+    let is = |id: &str| Allocation {
+        id: id.into(),
+        project: "p".into(),
+        filesystemlayout: layout(),
+        ..Allocation::default()
+    };
+    for (name, there, allocation, erases) in [
+        ("nobody has it", marked("a", "p"), None, Ok(true)),
+        ("nobody has it, and nobody can look into it", unseen.clone(), None, Ok(true)),
+        ("it is installed", marked("a", "p"), Some(is("a")), Ok(false)),
+        ("another one was", marked("b", "p"), Some(is("a")), Ok(true)),
+        (
+            "another one was, and data are kept",
+            marked("b", "p"),
+            Some(Allocation { keeps: true, ..is("a") }),
+            Ok(false),
+        ),
+        ("somebody else's data", marked("b", "q"), Some(Allocation { keeps: true, ..is("a") }), Ok(true)),
+        ("a reinstall", inventory(None), Some(Allocation { reinstall: true, ..is("a") }), Ok(false)),
+        ("it may be installed", unseen.clone(), Some(is("a")), Err("nobody could look into /dev/sda")),
+    ] {
+        let found = agent.erasure(&there, allocation.as_ref()).map(|plan| plan.is_some());
+        match (found, erases) {
+            (Ok(found), Ok(erases)) => assert_eq!(found, erases, "{name}"),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{name}: {error}"),
+            (found, _) => panic!("{name}: {found:?}"),
+        }
+    }
+}

@@ -10,7 +10,7 @@
 //! | somebody, for an installation | anything else | every disk is erased, and then the installation is made |
 //! | nobody | anything else | every disk is erased |
 
-use super::{Plan, Refusal, Subject, erasing};
+use super::{OfRun, Operation, Plan, Refusal, Subject, erasing};
 use crate::inventory::Inventory;
 use crate::marker::Marker;
 use crate::problem::Problem;
@@ -38,7 +38,7 @@ pub fn empty(inventory: &Inventory, owner: Owner, subject: Subject) -> Result<Op
     }
     let foreign: Vec<Problem> = foreign(inventory, &subject.machine).collect();
     match erasing::erase(inventory, Erase::Secure, &[], subject) {
-        Ok(plan) if foreign.is_empty() => Ok(Some(plan)),
+        Ok(plan) if foreign.is_empty() => Ok(Some(announced(plan, owner))),
         Ok(Plan { mode, subject, layout, disks, .. }) => {
             Err(Box::new(Refusal { mode, subject, layout, disks, problems: foreign }))
         }
@@ -47,6 +47,17 @@ pub fn empty(inventory: &Inventory, owner: Owner, subject: Subject) -> Result<Op
             Err(refusal)
         }
     }
+}
+
+/// Right before the first write the control plane is asked whether that owner has the machine still.
+fn announced(mut plan: Plan, owner: Owner) -> Plan {
+    let Owner::Somebody { allocation: id, .. } = owner else { return plan };
+    for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
+        if let Operation::Run(OfRun::TellPointOfNoReturn { allocation, .. }) = operation {
+            id.clone_into(allocation);
+        }
+    }
+    plan
 }
 
 /// Does a disk of the machine say that this allocation was installed?
@@ -76,7 +87,7 @@ fn foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterator<Item
 mod tests {
     use super::*;
     use crate::inventory::{Disk, Filesystem};
-    use crate::plan::{OnDevice, Operation, StageName, Verdict};
+    use crate::plan::{OnDevice, StageName, Verdict};
     use proptest::prelude::*;
 
     const ME: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
@@ -154,6 +165,18 @@ mod tests {
             assert!(plan.disks.iter().all(|disk| disk.verdict == Verdict::Wipe), "{name}");
             assert_eq!(plan.stages.last().map(|stage| stage.name), Some(StageName::StorageWipe), "{name}");
             assert!(plan.to_string().contains("point of no return"), "{plan}");
+        }
+    }
+
+    #[test]
+    fn the_owner_is_asked_for_right_before_the_first_write() {
+        for (owner, asked) in [(Owner::Nobody, ""), (INSTALL, "a-1")] {
+            let plan = empty(&machine("five-sata"), owner, subject()).unwrap().unwrap();
+            let before = &plan.stages[plan.point_of_no_return - 1];
+            let [Operation::Run(OfRun::TellPointOfNoReturn { allocation, .. })] = &before.operations[..] else {
+                panic!("{plan}");
+            };
+            assert_eq!(allocation, asked);
         }
     }
 

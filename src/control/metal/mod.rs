@@ -144,7 +144,7 @@ impl Control for MetalControl {
         told.map_or(Ok(()), |(name, message)| self.api.event(name, &message))
     }
 
-    /// Before the disks of a machine that nobody has are erased, there is no allocation that could begin.
+    /// Without an allocation nobody has the machine, and that must still be so.
     fn point_of_no_return(
         &self,
         allocation: &str,
@@ -154,7 +154,13 @@ impl Control for MetalControl {
         _: Option<&str>,
     ) -> Result<()> {
         if allocation.is_empty() {
-            return Ok(());
+            return match self.api.allocated(false)? {
+                false => Ok(()),
+                true => {
+                    let message = "somebody has got this machine in the meantime: its disks are not erased for nobody";
+                    Err(Error::refusal(Phase::Control, message))
+                }
+            };
         }
         self.api.begin(allocation, order.is_some())?;
         self.begun.store(true, Ordering::Relaxed);

@@ -40,7 +40,7 @@ pub struct Pace {
     pub pause: Duration,
     /// An allocation comes at once, where there is one. A stream that is silent for so long has none.
     pub silence: Duration,
-    /// The same where a mistake would erase something.
+    /// The same where a mistake would erase something. What stands between may cut a stream after ten seconds.
     pub long_silence: Duration,
     /// From begin to end of asking whether an allocation is still there.
     pub confirm: Duration,
@@ -51,7 +51,7 @@ const PACE: Pace = Pace {
     stream: Duration::from_secs(50),
     pause: Duration::from_secs(3),
     silence: Duration::from_secs(3),
-    long_silence: Duration::from_secs(15),
+    long_silence: Duration::from_secs(8),
     confirm: Duration::from_secs(120),
 };
 
@@ -183,9 +183,9 @@ impl Api for V2 {
     }
 
     /// The API has no question for that, and [`Api::wait`] says nothing while there is none. So a "no" is a stream that stays open and
-    /// silent, of a server that answers another question afterwards; and twice so where something is at stake.
+    /// silent, of a server that answers another question afterwards; and three times so where something is at stake.
     fn allocated(&self, at_stake: bool) -> Result<bool> {
-        let (times, silence) = if at_stake { (2, self.pace.long_silence) } else { (1, self.pace.silence) };
+        let (times, silence) = if at_stake { (3, self.pace.long_silence) } else { (1, self.pace.silence) };
         for _ in 0..times {
             if !self.is_silent(silence)? {
                 return Ok(true);

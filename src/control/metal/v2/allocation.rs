@@ -120,6 +120,54 @@ fn vpn(from: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const NAMES: [&str; 14] = [
+        "uuid",
+        "meta",
+        "labels",
+        "drophammer.keep",
+        "filesystemLayout",
+        "disks",
+        "device",
+        "partitions",
+        "logicalVolumes",
+        "networks",
+        "firewallRules",
+        "egress",
+        "description",
+        "vpn",
+    ];
+
+    /// Names where they may stand, and values of every kind.
+    fn anything() -> impl Strategy<Value = Value> {
+        let text =
+            prop::sample::select(vec!["", "a", "/dev/sda", "drophammer.keep=/dev/sda,x", "18446744073709551616"]);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            text.prop_map(Value::from)
+        ];
+        leaf.prop_recursive(6, 64, 6, |inner| {
+            let fields = prop::collection::vec((prop::sample::select(NAMES.to_vec()), inner.clone()), 0..6);
+            let fields =
+                fields.prop_map(|fields| fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
+            prop_oneof![prop::collection::vec(inner, 0..6).prop_map(Value::Array), fields.prop_map(Value::Object)]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_is_too_strange(mut from in anything()) {
+            if let Some(fields) = from.as_object_mut() {
+                fields.insert("uuid".to_owned(), json!("a"));
+            }
+            if let Ok(allocation) = read(&from) {
+                let _ = allocation.layout();
+            }
+        }
+    }
 
     #[test]
     fn an_allocation_is_read_in_the_spelling_of_version_1() {

@@ -128,8 +128,8 @@ fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
     };
     let (wait, alive) = ("Wait".to_owned(), "SuperUserPassword".to_owned());
     assert_eq!(answers(QUICK, free, false), (Ok(false), vec![wait.clone(), alive.clone()]));
-    let twice = vec![wait.clone(), alive.clone(), wait.clone(), alive];
-    assert_eq!(answers(QUICK, free, true), (Ok(false), twice));
+    let thrice = vec![[wait.clone(), alive]; 3].concat();
+    assert_eq!(answers(QUICK, free, true), (Ok(false), thrice));
     assert_eq!(answers(SURE, |_, _| allocated("a-1"), true), (Ok(true), vec![wait]));
     // A proxy cuts the streams before.
     let cut: fn(&str, &Request) -> Act = |_, request| match request.nth {
@@ -162,6 +162,13 @@ fn an_installation_begins_only_while_its_allocation_is_there() {
     assert_eq!(begin(SURE, |_, _| allocated("a-1")), Ok(()));
     assert_eq!(begin(SURE, |_, request| if request.nth == 0 { Act::status(502) } else { allocated("a-1") }), Ok(()));
     assert!(begin(SURE, |_, _| allocated("a-2")).unwrap_err().contains("was given to somebody else"));
+    let nobody = |pace: Pace, act: fn(&str, &Request) -> Act| {
+        let (control, _server) = control(pace, act);
+        control.point_of_no_return("", None, &[], &[], None).map_err(|error| error.to_string())
+    };
+    let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::says(200, "{}") };
+    assert_eq!(nobody(QUICK, free), Ok(()));
+    assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("somebody has got this machine"));
     assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("it is not confirmed. Nothing was written"));
 }
 
