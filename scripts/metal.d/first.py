@@ -4,7 +4,7 @@ gRPC is that of PyPI's grpcio, over mutual TLS. The messages are made from the t
 of metal-stack's own files; protobuf's own library reads and judges them. A field that the table does not have is wrong. So is an event that
 does not come in its order, and a second phase of the same boot.
 
-    first.py FOLDER HTTP-PORT GRPC-PORT     prints "ready" when it listens
+    first.py FOLDER HTTP-PORT GRPC-PORT [NAME]     prints "ready" when it listens; machines call it NAME
 
 FOLDER has ca.pem, server.pem, server.key, client.pem, client.key, and stranger.pem with stranger.key of another CA. The judge steers it over
 HTTP, at /judge/: see STEER.
@@ -82,6 +82,8 @@ def messages():
 
 
 Messages = messages()
+# How the machines call this host.
+NAME = sys.argv[4] if len(sys.argv) > 4 else "localhost"
 # metal-api's limit for the clock of a signature is 30 s; its library has 15.
 LIMIT = 15
 
@@ -330,7 +332,7 @@ class Answers(BaseHTTPRequestHandler):
             client = state.client
         return {
             "debug": True,
-            "address": f"localhost:{listening.port}",
+            "address": f"{NAME}:{listening.port}",
             "metal_api_url": f"http://{self.headers['Host']}/metal",
             "pixie_api_url": f"http://{self.headers['Host']}",
             "ca_cert": read("ca.pem"),

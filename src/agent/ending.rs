@@ -244,6 +244,14 @@ mod tests {
     }
 
     #[test]
+    fn nobody_goes_back_to_what_no_disk_tells_of() {
+        let failure = Failure { unmarked: true, ..failure(false, false) };
+        assert_eq!(failure.way(&Acknowledged::default()), Way::Hold);
+        let Outcome::FailedUntouched(failed) = failure.outcome() else { panic!("{failure:?}") };
+        assert!(failed.unmarked);
+    }
+
+    #[test]
     fn the_report_of_a_failure_has_its_figures() {
         let control = Arc::new(FakeControl::default());
         let server = InCharge::Server { url: "http://127.0.0.1:9".into(), token: "t".into() };

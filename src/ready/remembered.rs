@@ -184,6 +184,31 @@ mod tests {
         }
     }
 
+    /// metal-api's flag says "reinstall", and no more.
+    #[test]
+    fn an_order_without_an_id_is_the_next_one_as_long_as_there_are_attempts() {
+        for (disks, attempt, id) in [
+            (marker("m", "a", ""), 1, Some("1")),
+            (marker("m", "a", "3"), 3, Some("4")),
+            (marker("m", "b", "3"), 3, Some("1")),
+            (marker("m", "a", "3"), 4, None),
+        ] {
+            let order = Order { attempt, attempts: 3, ..Order::default() };
+            let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+            let told = by_disks("m", &mut allocation, &disks);
+            assert!(allocation.reinstall && !allocation.succeeded);
+            match told {
+                Ok(said) => assert_eq!((said, allocation.order_id()), (None, id)),
+                Err(error) => assert!(id.is_none() && error.is_refusal(), "{error}"),
+            }
+        }
+        // It was carried out, and its report was lost.
+        let order = Order { id: "3".into(), attempt: 2, attempts: 3, begun: true, ..Order::default() };
+        let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+        assert!(by_disks("m", &mut allocation, &marker("m", "a", "3")).unwrap().is_some());
+        assert_eq!((allocation.reinstall, allocation.succeeded), (false, true));
+    }
+
     /// System on sda, data on sdb, which a reinstall keeps.
     const LAYOUT: &str = "
 id: data

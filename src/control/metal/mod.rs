@@ -72,10 +72,11 @@ pub trait Api: Send + Sync {
     fn begin(&self, begin: &Begin) -> Result<()>;
 
     /// Of a first installation that has failed there is no report: the event [`EventName::Crashed`] says it all.
+    /// There is no password where an earlier boot has made it.
     ///
     /// # Errors
     /// It was not acknowledged.
-    fn report(&self, ended: &Ended, console_password: &str) -> Result<Acknowledged>;
+    fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged>;
 }
 
 /// What is about to be written, and for whom.
@@ -202,8 +203,7 @@ impl Control for MetalControl {
             loki.say(&format!("{}\n{}", ended.plan, ended.message));
         }
         let is_new = self.begun.load(Ordering::Relaxed);
-        let password = if is_new { self.password.as_str() } else { MADE_BEFORE };
-        self.api.report(ended, password)
+        self.api.report(ended, is_new.then_some(self.password.as_str()))
     }
 
     /// An allocation does not say whether it is installed: the marker on the disks does.

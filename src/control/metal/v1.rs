@@ -12,7 +12,7 @@ mod tests;
 
 use super::config::{self, Config};
 use super::register::Registration;
-use super::{Acknowledged, Api, Begin};
+use super::{Acknowledged, Api, Begin, MADE_BEFORE};
 use crate::allocation::{Allocation, Machine, Order};
 use crate::boot::efi;
 use crate::control::retry::{Attempt, ONCE, PATIENT, Retries};
@@ -296,12 +296,16 @@ impl Api for V1 {
 
     /// A report says success alone: the server looks at nothing else of it. A reinstall that failed is called off where the old system
     /// is whole; where it is not, the flag stays, and the next boot is the next attempt.
-    fn report(&self, ended: &Ended, console_password: &str) -> Result<Acknowledged> {
+    fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
         let allocation = locked(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);
         let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
+        let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
         match &ended.outcome {
+            // It was booted by accident. The server has heard of it, and a second report would take the password's place.
+            Outcome::Succeeded { .. } if console_password.is_none() && is_known => {}
             Outcome::Succeeded { boot, .. } => {
+                let console_password = console_password.unwrap_or(MADE_BEFORE);
                 let image = allocation.map(|allocation| allocation.image.id).unwrap_or_default();
                 let report = messages::report(&self.machine, &image, boot, console_password, &ended.message);
                 self.ask(self.pace.retries, "Report", &report, ANSWER)?;

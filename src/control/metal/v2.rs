@@ -10,7 +10,7 @@ mod tests;
 
 use super::config::{self, Config};
 use super::register::Registration;
-use super::{Acknowledged, Api, Begin};
+use super::{Acknowledged, Api, Begin, MADE_BEFORE};
 use crate::allocation::Machine;
 use crate::control::retry::{Attempt, ONCE, PATIENT, Retries};
 use crate::error::{Context, Error, Phase, Result};
@@ -258,9 +258,9 @@ impl Api for V2 {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    fn report(&self, ended: &Ended, console_password: &str) -> Result<Acknowledged> {
+    fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
         if let Outcome::Succeeded { .. } = ended.outcome {
-            let question = json!({"uuid": self.machine, "consolePassword": console_password});
+            let question = json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(MADE_BEFORE)});
             self.ask(self.pace.retries, "InstallationSucceeded", &question, ANSWER)?;
         }
         Ok(Acknowledged::default())

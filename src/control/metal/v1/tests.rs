@@ -97,6 +97,24 @@ fn an_answer_about_another_machine_is_none() {
     }
 }
 
+/// A second report would put another password into the place of the first.
+#[test]
+fn an_accidental_boot_is_reported_where_it_is_news() {
+    let installed = r#""allocationuuid": "a", "succeeded": true"#;
+    for (of, password, calls) in [
+        (installed, None, false),
+        (installed, Some("new"), true),
+        (r#""allocationuuid": "a""#, None, true),
+        (REINSTALL, None, true),
+    ] {
+        let (server, memory) = (plane(&[of]), tempfile::tempdir().unwrap());
+        let v1 = v1(&server.url(""), &memory);
+        assert!(v1.allocated(true).unwrap());
+        let told = v1.report(&Ended { allocation: "a".into(), ..ended() }, password);
+        assert_eq!(told.is_err(), calls, "{of} {password:?}");
+    }
+}
+
 /// A failure of which the control plane must hear, and one of which it must not.
 #[test]
 fn only_a_reinstall_is_called_off() {
@@ -110,7 +128,7 @@ fn only_a_reinstall_is_called_off() {
         let (server, memory) = (plane(&[of]), tempfile::tempdir().unwrap());
         let v1 = v1(&server.url(""), &memory);
         assert!(v1.allocated(true).unwrap());
-        let told = v1.report(&Ended { outcome, allocation: "a".into(), ..ended() }, "");
+        let told = v1.report(&Ended { outcome, allocation: "a".into(), ..ended() }, None);
         match told {
             Err(error) => {
                 assert!(calls && error.to_string().starts_with("api.v1.BootService/AbortReinstall"), "{error}")
