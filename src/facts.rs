@@ -46,6 +46,8 @@ pub struct Failed {
     pub announced: bool,
     /// A marker of this very allocation that is on a disk and was not believed: the operator is to see it.
     pub unbelieved: Option<Marker>,
+    /// Of a reinstall: no disk says what was installed, and no control plane remembers it. Nothing may be there that boots.
+    pub unmarked: bool,
 }
 
 /// What a run has done to the disks.

@@ -3,6 +3,7 @@
 //! | failed | reinstall | install |
 //! |---|---|---|
 //! | before the point of no return | boots the installed system as it is; again over PXE if the control plane wants another attempt | waits for a person |
+//! | the same, and nothing says that a system is there (a pool, whose control plane remembers nothing) | waits for a person | waits |
 //! | after it | boots again at once while the control plane wants another attempt, else waits for a person | waits |
 //! | while it waits, because its token has ended after a day | boots again at once, for a new token | the same |
 //! | at kexec | boots again at once: the new system is complete, and the control plane knows it | the same |
@@ -16,8 +17,9 @@ use crate::boot::{back, kexec};
 use crate::control::Acknowledged;
 use crate::error::{Error, Result};
 use crate::facts::{Done, Ended, EventName, Failed, Outcome, StageTime};
+use crate::inventory::Inventory;
 use crate::marker::Marker;
-use crate::plan::Leaves;
+use crate::plan::{self, Leaves};
 use crate::ready;
 use crate::session::{self, LAST_WORDS};
 use std::convert::Infallible;
@@ -37,6 +39,8 @@ pub struct Failure {
     pub plan: String,
     /// A marker of this very allocation that was found on a disk and is not believed. The report shows it to the operator.
     pub marker: Option<Marker>,
+    /// No disk says what was installed, and no control plane remembers it.
+    pub unmarked: bool,
     /// What the run has done to the disks until then.
     pub done: Done,
 }
@@ -67,6 +71,7 @@ impl Failure {
             allocation: Allocation::default(),
             plan: String::new(),
             marker: None,
+            unmarked: false,
             done: Done::default(),
         }
     }
@@ -98,7 +103,7 @@ impl Failure {
 
     fn outcome(&self) -> Outcome {
         let (stage, announced) = (self.step.clone(), self.leaves == Leaves::Announced);
-        let failed = Failed { stage, announced, unbelieved: self.marker.clone() };
+        let failed = Failed { stage, announced, unbelieved: self.marker.clone(), unmarked: self.unmarked };
         if self.is_untouched() { Outcome::FailedUntouched(failed) } else { Outcome::FailedBegun(failed) }
     }
 
@@ -114,7 +119,7 @@ impl Failure {
             // Even when nothing was written, if the control plane wants another attempt.
             true if answer.retry => Way::Again,
             // Where an allocation has taken the place of another one, the installed system is that one's.
-            true if self.is_untouched() && !self.allocation.keeps => Way::Back,
+            true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => Way::Back,
             _ => Way::Hold,
         }
     }
@@ -130,6 +135,8 @@ impl Agent {
     /// # Errors
     /// The error of the installation, when the machine is to wait for a person.
     pub fn end(&self, failure: Failure) -> Result<BootAgain> {
+        let unmarked = self.is_unmarked(&failure);
+        let failure = Failure { unmarked, ..failure };
         let answer = self.tell(&failure);
         match failure.way(&answer) {
             Way::Hold => return Err(failure.error),
@@ -144,6 +151,13 @@ impl Agent {
             }
         }
         Ok(BootAgain)
+    }
+
+    /// Is there nothing to go back to? Where the control plane hands machines on, and remembers nothing, the disks alone tell.
+    fn is_unmarked(&self, failure: &Failure) -> bool {
+        let asks_the_disks = self.control.pool().is_some() && failure.allocation.reinstall && failure.is_untouched();
+        let is_there = |inventory: Inventory| plan::is_installed(&inventory, &self.machine, &failure.allocation.id);
+        asks_the_disks && !ready::assembled_inventory().is_ok_and(is_there)
     }
 
     fn say_reboot(&self, why: &str) {
@@ -227,6 +241,14 @@ mod tests {
             assert_eq!(failure.is_untouched(), !past && !begun, "{failure:?}");
             assert!(failure.error.to_string().contains(words), "{failure:?}");
         }
+    }
+
+    #[test]
+    fn nobody_goes_back_to_what_no_disk_tells_of() {
+        let failure = Failure { unmarked: true, ..failure(false, false) };
+        assert_eq!(failure.way(&Acknowledged::default()), Way::Hold);
+        let Outcome::FailedUntouched(failed) = failure.outcome() else { panic!("{failure:?}") };
+        assert!(failed.unmarked);
     }
 
     #[test]

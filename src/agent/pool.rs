@@ -52,15 +52,15 @@ impl Agent {
     pub(super) fn erasure(&self, inventory: &Inventory, allocation: Option<&Allocation>) -> Result<Option<Plan>> {
         let owner = match allocation {
             None => Owner::Nobody,
-            Some(of @ Allocation { id, reinstall, .. }) => {
+            Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
                 let reinstall = *reinstall || marked::keeps(&self.machine, of, inventory);
-                Owner::Somebody { allocation: id, reinstall }
+                Owner::Somebody { allocation: id, reinstall, installed: *succeeded }
             }
         };
         if let Some(allocation) = allocation {
             marked::nothing_is_lost(&self.machine, allocation, inventory)?;
         }
-        if let Owner::Somebody { allocation, reinstall: false } = owner
+        if let Owner::Somebody { allocation, reinstall: false, installed: false } = owner
             && !plan::is_installed(inventory, &self.machine, allocation)
         {
             remembered::all_was_looked_into(inventory)?;

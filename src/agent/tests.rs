@@ -130,6 +130,13 @@ fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
             Ok(false),
         ),
         ("somebody else's data", marked("b", "q"), Some(Allocation { keeps: true, ..is("a") }), Ok(true)),
+        (
+            "another agent has installed it",
+            inventory(None),
+            Some(Allocation { succeeded: true, ..is("a") }),
+            Err("another agent"),
+        ),
+        ("it is installed, and known", marked("a", "p"), Some(Allocation { succeeded: true, ..is("a") }), Ok(false)),
         ("a reinstall", inventory(None), Some(Allocation { reinstall: true, ..is("a") }), Ok(false)),
         ("it may be installed", unseen.clone(), Some(is("a")), Err("nobody could look into /dev/sda")),
     ] {

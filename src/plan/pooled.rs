@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | somebody, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
 //! | somebody, for an installation | the marker of this very allocation | nothing is erased: it is installed, and is booted |
+//! | somebody, who has it installed by the control plane's word | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is gone |
 //! | somebody or nobody | the marker of another machine | refused: the disk was put in here, or the machine's id has changed and somebody has it under the old one |
 //! | somebody, for an installation | anything else | every disk is erased, and then the installation is made |
 //! | nobody | anything else | every disk is erased |
@@ -20,7 +21,12 @@ use crate::steps::Erase;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner<'a> {
     Nobody,
-    Somebody { allocation: &'a str, reinstall: bool },
+    /// `installed`: the control plane has heard that the allocation was installed. One that cannot tell says no.
+    Somebody {
+        allocation: &'a str,
+        reinstall: bool,
+        installed: bool,
+    },
 }
 
 /// The plan that erases every disk with proof; none where nothing is to be erased. Removable disks are left as they are.
@@ -28,7 +34,7 @@ pub enum Owner<'a> {
 /// # Errors
 /// A disk must not or cannot be erased. All reasons at once; nothing was written.
 pub fn empty(inventory: &Inventory, owner: Owner, subject: Subject) -> Result<Option<Plan>, Box<Refusal>> {
-    if let Owner::Somebody { allocation, reinstall } = owner
+    if let Owner::Somebody { allocation, reinstall, .. } = owner
         && (reinstall || is_installed(inventory, &subject.machine, allocation))
     {
         return Ok(None);
@@ -36,14 +42,14 @@ pub fn empty(inventory: &Inventory, owner: Owner, subject: Subject) -> Result<Op
     if inventory.disks.iter().all(|disk| disk.removable) {
         return Ok(None);
     }
-    let foreign: Vec<Problem> = foreign(inventory, &subject.machine).collect();
+    let against: Vec<Problem> = foreign(inventory, &subject.machine).chain(installed(owner)).collect();
     match erasing::erase(inventory, Erase::Secure, &[], subject) {
-        Ok(plan) if foreign.is_empty() => Ok(Some(announced(plan, owner))),
+        Ok(plan) if against.is_empty() => Ok(Some(announced(plan, owner))),
         Ok(Plan { mode, subject, layout, disks, .. }) => {
-            Err(Box::new(Refusal { mode, subject, layout, disks, problems: foreign }))
+            Err(Box::new(Refusal { mode, subject, layout, disks, problems: against }))
         }
         Err(mut refusal) => {
-            refusal.problems.splice(0..0, foreign);
+            refusal.problems.splice(0..0, against);
             Err(refusal)
         }
     }
@@ -83,6 +89,14 @@ fn foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterator<Item
     })
 }
 
+/// That this machine has no marker of it is known by now.
+fn installed(owner: Owner) -> Option<Problem> {
+    let Owner::Somebody { allocation, installed: true, .. } = owner else { return None };
+    let message = "is installed, the control plane says, and no disk has the marker of it: another agent has installed it, or the disk with the \
+                   marker is gone. It is not erased for that. Boot it from its disk; or, where nobody needs what is there, free the machine";
+    Some(Problem::new(format!("allocation {allocation}"), message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,8 +105,9 @@ mod tests {
     use proptest::prelude::*;
 
     const ME: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
-    const INSTALL: Owner<'static> = Owner::Somebody { allocation: "a-1", reinstall: false };
-    const REINSTALL: Owner<'static> = Owner::Somebody { allocation: "a-1", reinstall: true };
+    const INSTALL: Owner<'static> = Owner::Somebody { allocation: "a-1", reinstall: false, installed: false };
+    const INSTALLED: Owner<'static> = Owner::Somebody { allocation: "a-1", reinstall: false, installed: true };
+    const REINSTALL: Owner<'static> = Owner::Somebody { allocation: "a-1", reinstall: true, installed: true };
 
     fn machine(name: &str) -> Inventory {
         let text = std::fs::read_to_string(format!("testdata/inventories/{name}.json")).unwrap();
@@ -137,7 +152,9 @@ mod tests {
             (INSTALL, vec![(ME, "a-0")], Some(true)),
             (INSTALL, vec![(ME, "a-0"), (ME, "a-1")], Some(false)),
             (INSTALL, vec![(upper.as_str(), "a-1")], Some(false)),
-            (Owner::Somebody { allocation: "", reinstall: false }, vec![(ME, "")], Some(true)),
+            (Owner::Somebody { allocation: "", reinstall: false, installed: false }, vec![(ME, "")], Some(true)),
+            (INSTALLED, vec![(ME, "a-1")], Some(false)),
+            (INSTALLED, vec![(ME, "a-0"), (ME, "a-1")], Some(false)),
             (REINSTALL, vec![], Some(false)),
             (REINSTALL, vec![("other", "a-1")], Some(false)),
             (Owner::Nobody, vec![("other", "a-1")], None),
@@ -153,6 +170,23 @@ mod tests {
                 Some(erases) => assert_eq!(found.unwrap().is_some(), erases, "{owner:?} {markers:?}"),
             }
         }
+    }
+
+    /// By metal-hammer, say, which leaves no marker.
+    #[test]
+    fn what_another_agent_has_installed_is_not_erased() {
+        for markers in [vec![], vec![(ME, "a-0")], vec![(ME, "")]] {
+            let refusal =
+                empty(&marked(&machine("five-sata"), &markers), INSTALLED, subject()).unwrap_err().to_string();
+            assert!(
+                refusal.contains("allocation a-1") && refusal.contains("another agent has installed it"),
+                "{refusal}"
+            );
+            assert!(refusal.contains("Nothing was written"), "{refusal}");
+        }
+        let both = marked(&machine("five-sata"), &[("other", "a-9")]);
+        let refusal = empty(&both, INSTALLED, subject()).unwrap_err().to_string();
+        assert!(refusal.contains("installation of machine other") && refusal.contains("another agent"), "{refusal}");
     }
 
     #[test]
@@ -209,6 +243,9 @@ mod tests {
             markers.insert(at.min(others.len()), (ME, "a-1"));
             let inventory = marked(&machine("five-sata"), &markers);
             prop_assert_eq!(empty(&inventory, INSTALL, subject()).unwrap(), None);
+            prop_assert_eq!(empty(&inventory, INSTALLED, subject()).unwrap(), None);
+            // Whatever the markers are: what the control plane says is installed is never erased.
+            prop_assert!(!matches!(empty(&marked(&machine("five-sata"), &others), INSTALLED, subject()), Ok(Some(_))));
         }
     }
 }

@@ -21,15 +21,20 @@ use crate::storage::look;
 use crate::topology;
 use uuid::Uuid;
 
-/// Adds to the allocation what the disks remember. Returns what a person should hear of it.
+/// Adds to the allocation what the disks remember. Returns what a person should hear of it. An order without an id is the next one: it
+/// comes from a control plane that knows that there is one, and no more.
 ///
 /// # Errors
-/// A marker may be where nobody could look: an installation could erase what it stands for.
+/// The attempts of the order are used up. Or a marker may be where nobody could look: an installation could erase what it stands for.
 pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<Option<String>> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(marker.order.as_deref())).max();
+    attempts_are_left(allocation)?;
+    if let Some(order) = allocation.order.as_mut().filter(|order| order.id.is_empty()) {
+        order.id = (done.unwrap_or(0) + 1).to_string();
+    }
     match (done, allocation.reinstall) {
         (None, true) => Ok(None),
         (None, false) => all_was_looked_into(inventory).map(|()| None),
@@ -45,6 +50,14 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
         }
         (Some(_), true) => Ok(None),
     }
+}
+
+/// A control plane that counts nothing hands out a reinstall at every boot.
+fn attempts_are_left(allocation: &Allocation) -> Result<()> {
+    let Some(order) = allocation.order.as_ref().filter(|order| order.attempt > order.attempts) else { return Ok(()) };
+    let message =
+        format!("{} attempts of this reinstall have ended without a word: there is no other one", order.attempts);
+    Err(Error::refusal(Phase::Plan, message))
 }
 
 /// The orders of files count up. A first installation has none, and those of a server are no numbers.
@@ -169,6 +182,31 @@ mod tests {
             assert_eq!((allocation.succeeded, allocation.reinstall), (is_installed, reinstalls), "{order:?} {disks:?}");
             assert_eq!(said.is_some(), order.is_some() && is_installed);
         }
+    }
+
+    /// metal-api's flag says "reinstall", and no more.
+    #[test]
+    fn an_order_without_an_id_is_the_next_one_as_long_as_there_are_attempts() {
+        for (disks, attempt, id) in [
+            (marker("m", "a", ""), 1, Some("1")),
+            (marker("m", "a", "3"), 3, Some("4")),
+            (marker("m", "b", "3"), 3, Some("1")),
+            (marker("m", "a", "3"), 4, None),
+        ] {
+            let order = Order { attempt, attempts: 3, ..Order::default() };
+            let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+            let told = by_disks("m", &mut allocation, &disks);
+            assert!(allocation.reinstall && !allocation.succeeded);
+            match told {
+                Ok(said) => assert_eq!((said, allocation.order_id()), (None, id)),
+                Err(error) => assert!(id.is_none() && error.is_refusal(), "{error}"),
+            }
+        }
+        // It was carried out, and its report was lost.
+        let order = Order { id: "3".into(), attempt: 2, attempts: 3, begun: true, ..Order::default() };
+        let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+        assert!(by_disks("m", &mut allocation, &marker("m", "a", "3")).unwrap().is_some());
+        assert_eq!((allocation.reinstall, allocation.succeeded), (false, true));
     }
 
     /// System on sda, data on sdb, which a reinstall keeps.

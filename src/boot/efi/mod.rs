@@ -4,6 +4,7 @@ mod apply;
 mod entries;
 mod network;
 mod option;
+pub mod own;
 mod print;
 mod variables;
 

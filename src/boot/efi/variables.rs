@@ -79,8 +79,13 @@ pub fn file(directory: &Path, name: &str) -> PathBuf {
 
 /// The value of a variable, without its attributes.
 pub fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
+    read_file(&file(directory, name))
+}
+
+/// The same, whoever its vendor is.
+pub(super) fn read_file(path: &Path) -> Option<Vec<u8>> {
     let mut content = Vec::new();
-    File::open(file(directory, name)).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
+    File::open(path).ok()?.take(MAXIMUM + 1).read_to_end(&mut content).ok()?;
     let is_whole = content.len() as u64 <= MAXIMUM;
     content.get(4..).filter(|_| is_whole).map(<[u8]>::to_vec)
 }
@@ -88,16 +93,20 @@ pub fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
 /// # Errors
 /// The firmware or the kernel refuses. A variable that was not there is not there then either.
 pub fn write(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
-    let path = file(directory, name);
-    let is_new = fs::symlink_metadata(&path).is_err();
-    make_mutable(&path)?;
+    write_file(&file(directory, name), value)
+}
+
+/// The same, whoever its vendor is.
+pub(super) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
+    let is_new = fs::symlink_metadata(path).is_err();
+    make_mutable(path)?;
     // efivarfs takes attributes and value in one write(2) or not at all.
     let content = [&ATTRIBUTES.to_le_bytes()[..], value].concat();
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let written = opened.and_then(|variable| write_whole(variable, &content));
     if written.is_err() && is_new {
         // Older kernels show an empty file until the next boot.
-        let _ = fs::remove_file(&path);
+        let _ = fs::remove_file(path);
     }
     written
 }
@@ -112,9 +121,13 @@ fn write_whole(mut variable: File, content: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The firmware or the kernel refuses.
 pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
-    let path = file(directory, name);
-    make_mutable(&path)?;
-    match fs::remove_file(&path) {
+    remove_file(&file(directory, name))
+}
+
+/// The same, whoever its vendor is.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    make_mutable(path)?;
+    match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }

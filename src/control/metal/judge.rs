@@ -3,6 +3,8 @@
 //! The machines are of paper: their disks are an inventory from `testdata`, and what would be written is a plan that nobody runs. Nothing
 //! here can open a device, so no disk of the host can be touched.
 
+mod first;
+
 use super::*;
 use crate::agent::with_leaves;
 use crate::allocation::Allocation;
@@ -33,10 +35,14 @@ struct Rack {
 
 impl Rack {
     fn start() -> Rack {
-        let venv = PathBuf::from(std::env::var_os("DROPHAMMER_METAL").expect("scripts/metal says where it is"));
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Rack::run("server.py", &[port.to_string()], port)
+    }
+
+    fn run(script: &str, arguments: &[String], port: u16) -> Rack {
+        let venv = PathBuf::from(std::env::var_os("DROPHAMMER_METAL").expect("scripts/metal says where it is"));
         let mut process = Process::new(venv.join("bin/python"));
-        process.arg("scripts/metal.d/server.py").arg(port.to_string()).stdout(Stdio::piped());
+        process.arg(format!("scripts/metal.d/{script}")).args(arguments).stdout(Stdio::piped());
         let mut process = process.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -76,10 +82,16 @@ impl Rack {
     }
 }
 
-impl Drop for Rack {
-    fn drop(&mut self) {
+impl Rack {
+    fn end(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -141,7 +153,7 @@ const ONE: &str = "00000000-0000-4000-8000-000000000001";
 
 fn erasure(inventory: &Inventory, allocation: Option<&Allocation>) -> Option<Plan> {
     let owner = match allocation {
-        Some(of) => Owner::Somebody { allocation: &of.id, reinstall: of.reinstall },
+        Some(of) => Owner::Somebody { allocation: &of.id, reinstall: of.reinstall, installed: of.succeeded },
         None => Owner::Nobody,
     };
     let subject = Subject { machine: MACHINE.into(), image: "nothing".into(), ..Subject::default() };

@@ -1,11 +1,14 @@
 //! metal-stack: pixie says where its control plane is, and which version of its API that speaks. What both versions have in common is
 //! here; what differs is behind [`Api`].
 
+mod clock;
 pub mod config;
 pub mod events;
 #[cfg(test)]
 mod judge;
+mod loki;
 pub mod register;
+mod v1;
 mod v2;
 
 use super::retry::PATIENT;
@@ -16,8 +19,8 @@ use crate::facts::{Ended, Event, EventName};
 use crate::inventory::Inventory;
 use crate::marker::MarkedDisk;
 use crate::plan::Extents;
-use config::Config;
 use events::Told;
+use loki::Loki;
 use register::Registration;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -26,6 +29,9 @@ use std::time::{Duration, Instant};
 /// Letters that are not taken for each other on a console.
 const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 const PASSWORD: usize = 16;
+
+/// For logs, before the machine is gone.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What stands in the place of a console password that was made in an earlier boot.
 const MADE_BEFORE: &str = "not known: this boot found the machine installed";
@@ -59,17 +65,27 @@ pub trait Api: Send + Sync {
     /// It did not arrive.
     fn event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Is this allocation, or this reinstall of it, still wanted?
+    /// Is this allocation, or this reinstall of it, still wanted? It is about to write.
     ///
     /// # Errors
     /// It is not, or nobody can tell.
-    fn begin(&self, allocation: &str, reinstall: bool) -> Result<()>;
+    fn begin(&self, begin: &Begin) -> Result<()>;
 
     /// Of a first installation that has failed there is no report: the event [`EventName::Crashed`] says it all.
+    /// There is no password where an earlier boot has made it.
     ///
     /// # Errors
     /// It was not acknowledged.
-    fn report(&self, ended: &Ended, console_password: &str) -> Result<Acknowledged>;
+    fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged>;
+}
+
+/// What is about to be written, and for whom.
+pub struct Begin<'a> {
+    pub allocation: &'a str,
+    /// Of a reinstall.
+    pub order: Option<&'a str>,
+    /// Which disks of the machine the layout means.
+    pub disks: &'a [MarkedDisk],
 }
 
 pub struct MetalControl {
@@ -81,6 +97,8 @@ pub struct MetalControl {
     /// This boot has begun to write: the password is that of the installed system.
     begun: AtomicBool,
     told: Mutex<Told>,
+    /// Where the configuration names one.
+    loki: Option<Loki>,
 }
 
 impl MetalControl {
@@ -90,12 +108,18 @@ impl MetalControl {
     /// Its configuration cannot be had, or not be used.
     pub fn new(pixie: &str, machine: &str) -> Result<MetalControl> {
         let config = config::fetch(pixie, machine, PATIENT)?;
+        clock::set(&config, &|line| println!("{line}"));
         let partition = config.partition.clone();
         let api: Box<dyn Api> = match &config.api {
             config::Api::V2(_) => Box::new(v2::V2::new(pixie, machine, &config)?),
-            config::Api::V1(_) => return Err(unspoken(&config)),
+            config::Api::V1(_) => Box::new(v1::V1::new(pixie, machine, &config)?),
         };
-        Ok(MetalControl::with(api, machine, &partition))
+        let mut control = MetalControl::with(api, machine, &partition);
+        control.loki = Loki::of(&config, machine).map(|mut loki| {
+            loki.conceal(&control.password);
+            loki
+        });
+        Ok(control)
     }
 
     fn with(api: Box<dyn Api>, machine: &str, partition: &str) -> MetalControl {
@@ -106,16 +130,22 @@ impl MetalControl {
             password: password(),
             begun: AtomicBool::default(),
             told: Mutex::default(),
+            loki: None,
         }
     }
 }
 
-fn unspoken(config: &Config) -> Error {
-    let message = format!(
-        "the control plane of partition {} speaks version 1 of metal-stack's API, and this drophammer version 2 alone",
-        config.partition
-    );
-    Error::new(Phase::Settings, message)
+impl MetalControl {
+    /// How far the image is says little a day later. What the machine says last is worth a moment.
+    fn log(&self, event: &Event) {
+        let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
+        let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();
+        let stage = event.stage.as_ref().map(|stage| format!("{stage}: ")).unwrap_or_default();
+        loki.say(&format!("{}: {stage}{}{seconds}", event.event, event.message));
+        if matches!(event.event, EventName::Crashed | EventName::BootingNewKernel | EventName::PlannedReboot) {
+            loki.flush(LAST_WORDS);
+        }
+    }
 }
 
 fn password() -> String {
@@ -140,6 +170,7 @@ impl Control for MetalControl {
     }
 
     fn event(&self, event: &Event) -> Result<()> {
+        self.log(event);
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).of(event, Instant::now());
         told.map_or(Ok(()), |(name, message)| self.api.event(name, &message))
     }
@@ -149,7 +180,7 @@ impl Control for MetalControl {
         &self,
         allocation: &str,
         order: Option<&str>,
-        _: &[MarkedDisk],
+        disks: &[MarkedDisk],
         _: &[Extents],
         _: Option<&str>,
     ) -> Result<()> {
@@ -162,15 +193,17 @@ impl Control for MetalControl {
                 }
             };
         }
-        self.api.begin(allocation, order.is_some())?;
+        self.api.begin(&Begin { allocation, order, disks })?;
         self.begun.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     fn report(&self, ended: &Ended) -> Result<Acknowledged> {
+        if let Some(loki) = &self.loki {
+            loki.say(&format!("{}\n{}", ended.plan, ended.message));
+        }
         let is_new = self.begun.load(Ordering::Relaxed);
-        let password = if is_new { self.password.as_str() } else { MADE_BEFORE };
-        self.api.report(ended, password)
+        self.api.report(ended, is_new.then_some(self.password.as_str()))
     }
 
     /// An allocation does not say whether it is installed: the marker on the disks does.

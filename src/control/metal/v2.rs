@@ -3,14 +3,14 @@
 mod allocation;
 mod connect;
 mod keep;
-mod layout;
+pub(super) mod layout;
 mod spelling;
 #[cfg(test)]
 mod tests;
 
 use super::config::{self, Config};
 use super::register::Registration;
-use super::{Acknowledged, Api};
+use super::{Acknowledged, Api, Begin, MADE_BEFORE};
 use crate::allocation::Machine;
 use crate::control::retry::{Attempt, ONCE, PATIENT, Retries};
 use crate::error::{Context, Error, Phase, Result};
@@ -235,11 +235,13 @@ impl Api for V2 {
     }
 
     /// An allocation that is still there comes at once.
-    fn begin(&self, allocation: &str, _: bool) -> Result<()> {
+    fn begin(&self, begin: &Begin) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
             let why = match self.look(self.pace.long_silence) {
-                Ok(Some(now)) if now.get("uuid").and_then(Value::as_str) == Some(allocation) => return Ok(()),
+                Ok(Some(now)) if now.get("uuid").and_then(Value::as_str) == Some(begin.allocation) => {
+                    return Ok(());
+                }
                 Ok(Some(_)) => break "the machine was given to somebody else".to_owned(),
                 Ok(None) => "it is not confirmed".to_owned(),
                 Err(error) => error.to_string(),
@@ -250,14 +252,15 @@ impl Api for V2 {
             thread::sleep(http::jittered(self.pace.pause));
         };
         let message = format!(
-            "allocation {allocation} is not in force any more, as far as can be told: {why}. Nothing was written"
+            "allocation {} is not in force any more, as far as can be told: {why}. Nothing was written",
+            begin.allocation
         );
         Err(Error::refusal(Phase::Control, message))
     }
 
-    fn report(&self, ended: &Ended, console_password: &str) -> Result<Acknowledged> {
+    fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
         if let Outcome::Succeeded { .. } = ended.outcome {
-            let question = json!({"uuid": self.machine, "consolePassword": console_password});
+            let question = json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(MADE_BEFORE)});
             self.ask(self.pace.retries, "InstallationSucceeded", &question, ANSWER)?;
         }
         Ok(Acknowledged::default())

@@ -77,7 +77,7 @@ const FAILED: &str = r#"{"success":false,"message":"m","allocationuuid":"a-1","s
 
 #[test]
 fn a_failure_that_touched_nothing() {
-    let outcome = Outcome::FailedUntouched(Failed { stage: "plan".into(), announced: false, unbelieved: marker() });
+    let outcome = Outcome::FailedUntouched(Failed { stage: "plan".into(), unbelieved: marker(), ..Failed::default() });
     let expected = FAILED.replace("STEP", "plan").replace("UNTOUCHED", "true");
     assert_json(&ended(outcome), &format!("{expected},\"marker\":{MARKER}}}"));
 }

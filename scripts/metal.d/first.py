@@ -1,0 +1,380 @@
+"""A control plane of metal-stack's API v1, and its pixie, for the judge of the agent (src/control/metal/judge/first.rs).
+
+gRPC is that of PyPI's grpcio, over mutual TLS. The messages are made from the table below, which has the numbers of the interface and nothing
+of metal-stack's own files; protobuf's own library reads and judges them. A field that the table does not have is wrong. So is an event that
+does not come in its order, and a second phase of the same boot.
+
+    first.py FOLDER HTTP-PORT GRPC-PORT [NAME]     prints "ready" when it listens; machines call it NAME
+
+FOLDER has ca.pem, server.pem, server.key, client.pem, client.key, and stranger.pem with stranger.key of another CA. The judge steers it over
+HTTP, at /judge/: see STEER.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import sys
+import threading
+import time
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+# message: "number name kind", where kind is s(tring), u(int64), w (uint32), i(nt64), b(ool) or a message; * is "repeated".
+TABLE = {
+    "Empty": "",
+    "SuperUserPasswordResponse": "1 feature_disabled b, 2 super_user_password s",
+    "RegisterRequest": "1 uuid s, 2 hardware Hardware, 3 bios Bios, 4 ipmi Ipmi, 5 tags s*, 6 metal_hammer_version s, 7 partition_id s",
+    "RegisterResponse": "1 uuid s, 2 size s, 3 partition_id s",
+    "Hardware": "1 memory u, 3 disks Disk*, 4 nics Nic*, 5 cpus Cpu*, 6 gpus Gpu*",
+    "Disk": "1 name s, 2 size u",
+    "Cpu": "1 vendor s, 2 model s, 3 cores w, 4 threads w",
+    "Gpu": "1 vendor s, 2 model s",
+    "Nic": "1 mac s, 2 name s, 3 neighbors Nic*, 4 hostname s, 5 identifier s",
+    "Bios": "1 version s, 2 vendor s, 3 date s",
+    "Ipmi": "1 address s, 2 mac s, 3 user s, 4 password s, 5 interface s, 6 fru Fru, 7 bmc_version s, 8 power_state s",
+    "Fru": "1 chassis_part_number s, 2 chassis_part_serial s, 3 board_mfg s, 4 board_mfg_serial s, 5 board_part_number s, "
+    "6 product_manufacturer s, 7 product_part_number s, 8 product_serial s",
+    "WaitRequest": "1 machine_id s",
+    "ReportRequest": "1 uuid s, 2 console_password s, 3 boot_info BootInfo, 4 success b, 5 message s",
+    "BootInfo": "1 image_id s, 2 primary_disk s, 3 os_partition s, 4 initrd s, 5 cmdline s, 6 kernel s, 8 bootloader_id s",
+    "AbortReinstallRequest": "1 uuid s, 2 primary_disk_wiped b",
+    "AbortReinstallResponse": "1 boot_info BootInfo",
+    # A map is a list of its entries.
+    "SendRequest": "1 events Entry*",
+    "Entry": "1 key s, 2 value Event",
+    "Event": "1 time Time, 2 event s, 3 message s",
+    "Time": "1 seconds i, 2 nanos n",
+    "SendResponse": "1 events u, 2 failed s*",
+}
+KINDS = {"s": 9, "u": 4, "w": 13, "i": 3, "n": 5, "b": 8}
+
+# An event, and those that may come before it. Alive may come at any time, and is not kept; so may Crashed and Planned Reboot, which are.
+BEFORE = {
+    "Preparing": {None, "PXE Booting", "Planned Reboot", "Machine Reclaim", "Crashed"},
+    "Registering": {"Preparing"},
+    "Waiting": {"Registering"},
+    "Installing": {"Registering", "Waiting"},
+    "Booting New Kernel": {"Installing"},
+}
+
+
+def messages():
+    file = descriptor_pb2.FileDescriptorProto(name="table.proto", package="table", syntax="proto3")
+    for name, fields in TABLE.items():
+        message = file.message_type.add(name=name)
+        for text in filter(None, fields.split(", ")):
+            number, field, kind = text.split(" ")
+            one = message.field.add(name=field, number=int(number), label=3 if kind.endswith("*") else 1)
+            kind = kind.rstrip("*")
+            if kind in KINDS:
+                one.type = KINDS[kind]
+            else:
+                one.type, one.type_name = 11, f".table.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"table.{name}")) for name in TABLE}
+
+
+Messages = messages()
+# How the machines call this host.
+NAME = sys.argv[4] if len(sys.argv) > 4 else "localhost"
+# metal-api's limit for the clock of a signature is 30 s; its library has 15.
+LIMIT = 15
+
+
+class State:
+    """What the control plane knows of its one machine."""
+
+    def __init__(self):
+        self.lock = threading.Condition()
+        self.allocation = None
+        self.machine = None
+        self.phase = None
+        self.calls = []
+        self.wrong = []
+        self.report = None
+        self.aborted = None
+        # How long a stream may last, and how often something is said on it.
+        self.stream = 3600.0
+        self.beat = 0.5
+        self.refuse = {}
+        # Which certificate and which key pixie hands out.
+        self.client = "client"
+        self.hmac = "view-key"
+        self.offered = 0
+
+
+state = State()
+
+
+def plain(message):
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def unknown(message, place):
+    """Fields of a message that the table does not have, also in those inside."""
+    found = [f"{place}.{field.field_number}" for field in UnknownFieldSet(message)]
+    for field, value in message.ListFields():
+        if field.message_type:
+            inner = value if isinstance(value, list) or hasattr(value, "__len__") else [value]
+            for one in inner:
+                found += unknown(one, f"{place}.{field.name}")
+    return found
+
+
+def judged(name, request, context):
+    with state.lock:
+        state.calls.append({"call": name, "message": plain(request)})
+        state.wrong += [f"{name}: {field} is not in the table" for field in unknown(request, name)]
+        refusal = state.refuse.get(name)
+        if refusal:
+            refusal["times"] -= 1
+            if refusal["times"] == 0:
+                del state.refuse[name]
+    if refusal and refusal.get("die"):
+        os._exit(9)
+    if refusal:
+        context.abort(grpc.StatusCode[refusal["code"].upper()], refusal["message"])
+
+
+def super_user_password(request, context):
+    judged("SuperUserPassword", request, context)
+    # Inverted in the real one, too.
+    return Messages["SuperUserPasswordResponse"](feature_disabled=False)
+
+
+def refused(context, why):
+    context.abort(grpc.StatusCode.UNKNOWN, why)
+
+
+def register(request, context):
+    judged("Register", request, context)
+    if not request.uuid:
+        refused(context, "uuid is empty")
+    if not request.HasField("hardware"):
+        refused(context, "hardware is nil")
+    if not request.HasField("bios"):
+        refused(context, "bios is nil")
+    if not request.partition_id:
+        refused(context, "partition id is empty")
+    with state.lock:
+        # It is stored before the switches are looked at.
+        state.machine = request.uuid
+    leaves = {leaf.hostname for nic in request.hardware.nics for leaf in nic.neighbors if leaf.identifier and leaf.mac}
+    if len(leaves) != 2:
+        refused(context, f"machine {request.uuid} is not connected to exactly two switches, found connections to {len(leaves)} switches")
+    if not any(nic.name == "lo" for nic in request.hardware.nics) or not request.hardware.memory or not request.hardware.cpus:
+        with state.lock:
+            state.wrong.append("Register: no lo, no memory or no cpus")
+    return Messages["RegisterResponse"](uuid=request.uuid, size="v1-small-x86", partition_id=request.partition_id)
+
+
+def wait(request, context):
+    judged("Wait", request, context)
+    end = time.monotonic() + state.stream
+    while True:
+        with state.lock:
+            state.lock.wait_for(lambda: state.allocation is not None, state.beat)
+            if state.allocation is not None:
+                return
+        if time.monotonic() >= end:
+            # As where something stands between.
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the stream was cut")
+        yield Messages["Empty"]()
+
+
+def report(request, context):
+    judged("Report", request, context)
+    if not request.HasField("boot_info"):
+        refused(context, "bootinfo is nil")
+    with state.lock:
+        if state.allocation is None:
+            why = "the machine is not allocated"
+        else:
+            why = None
+            state.report = plain(request)
+            state.allocation["reinstall"] = False
+            state.allocation["succeeded"] = True
+            state.allocation["boot_info"] = plain(request.boot_info)
+    if why:
+        refused(context, why)
+    return Messages["Empty"]()
+
+
+def abort_reinstall(request, context):
+    judged("AbortReinstall", request, context)
+    with state.lock:
+        state.aborted = request.primary_disk_wiped
+        if not request.primary_disk_wiped and state.allocation is not None:
+            state.allocation["reinstall"] = False
+    return Messages["AbortReinstallResponse"]()
+
+
+def send(request, context):
+    judged("Send", request, context)
+    for entry in request.events:
+        name = entry.value.event
+        with state.lock:
+            if state.phase not in BEFORE.get(name, {state.phase}):
+                state.wrong.append(f"{name} after {state.phase}")
+            if abs(entry.value.time.seconds - time.time()) > 60:
+                state.wrong.append(f"{name} at {entry.value.time.seconds}")
+            if name != "Alive":
+                state.phase = name
+    return Messages["SendResponse"](events=len(request.events))
+
+
+METHODS = {
+    "BootService": {
+        "SuperUserPassword": (super_user_password, "Empty", False),
+        "Register": (register, "RegisterRequest", False),
+        "Wait": (wait, "WaitRequest", True),
+        "Report": (report, "ReportRequest", False),
+        "AbortReinstall": (abort_reinstall, "AbortReinstallRequest", False),
+    },
+    "EventService": {"Send": (send, "SendRequest", False)},
+}
+
+
+def handlers(service, methods):
+    made = {}
+    for name, (what, request, stream) in methods.items():
+        make = grpc.unary_stream_rpc_method_handler if stream else grpc.unary_unary_rpc_method_handler
+        made[name] = make(what, request_deserializer=Messages[request].FromString, response_serializer=lambda message: message.SerializeToString())
+    return grpc.method_handlers_generic_handler(f"api.v1.{service}", made)
+
+
+class Listening:
+    """gRPC, with the certificates of a folder; started anew where another one is to be shown."""
+
+    def __init__(self, folder, port):
+        self.folder, self.port, self.server = folder, port, None
+
+    def start(self, certificate="server"):
+        if self.server:
+            self.server.stop(None).wait()
+        # As metal-api has it: an idle connection is asked every 5 s, and a client that asks more often is sent away.
+        options = [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 1000), ("grpc.so_reuseport", 0)]
+        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=16), options=options)
+        self.server.add_generic_rpc_handlers([handlers(service, methods) for service, methods in METHODS.items()])
+        read = lambda name: (self.folder / name).read_bytes()
+        pair = [(read(f"{certificate}.key"), read(f"{certificate}.pem"))]
+        credentials = grpc.ssl_server_credentials(pair, root_certificates=read("ca.pem"), require_client_auth=True)
+        if not self.server.add_secure_port(f"127.0.0.1:{self.port}", credentials):
+            sys.exit("the port is taken")
+        self.server.start()
+
+
+def allocate(message):
+    with state.lock:
+        state.allocation = message
+        state.lock.notify_all()
+
+
+def free(_):
+    with state.lock:
+        state.allocation, state.phase, state.report = None, None, None
+
+
+def refuse(message):
+    with state.lock:
+        state.refuse[message["call"]] = message
+
+
+def set_to(message):
+    with state.lock:
+        for name, value in message.items():
+            setattr(state, name, value)
+
+
+def show(message):
+    listening.start(message["certificate"])
+
+
+STEER = {"allocate": allocate, "free": free, "refuse": refuse, "set": set_to, "show": show}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """pixie, REST and the judge."""
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, document):
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/certs":
+            return self.answer(200, self.config())
+        if self.path == "/judge/log":
+            with state.lock:
+                names = ["calls", "wrong", "report", "phase", "aborted", "allocation", "offered"]
+                return self.answer(200, {name: getattr(state, name) for name in names})
+        if self.path.startswith("/metal/v1/machine/"):
+            return self.machine(self.path.rsplit("/", 1)[1])
+        return self.answer(404, {"message": "404 page not found"})
+
+    def config(self):
+        read = lambda name: (listening.folder / name).read_text()
+        with state.lock:
+            state.offered += 1
+            client = state.client
+        return {
+            "debug": True,
+            "address": f"{NAME}:{listening.port}",
+            "metal_api_url": f"http://{self.headers['Host']}/metal",
+            "pixie_api_url": f"http://{self.headers['Host']}",
+            "ca_cert": read("ca.pem"),
+            "cert": read(f"{client}.pem"),
+            "key": read(f"{client}.key"),
+            "hmac": "view-key",
+            "partition": "mini-lab",
+            "ntp_servers": None,
+            "logging": None,
+        }
+
+    def machine(self, uuid):
+        date, salt = self.headers.get("X-Date", ""), self.headers.get("X-Data-Salt", "")
+        with state.lock:
+            key = state.hmac
+        signed = hmac.new(key.encode(), f"{date}GET{salt}".encode(), hashlib.sha256).hexdigest()
+        with state.lock:
+            state.calls.append({"call": "GET machine", "message": {}})
+        try:
+            late = abs(time.time() - time.mktime(time.strptime(date, "%Y-%m-%dT%H:%M:%SZ")) + time.timezone)
+        except ValueError:
+            late = LIMIT + 1
+        if self.headers.get("Authorization") != f"Metal-View {signed}" or len(salt) != 24 or late > LIMIT:
+            return self.answer(401, {"statuscode": 401, "message": "wrong hmac"})
+        with state.lock:
+            refusal = state.refuse.pop("GET machine", None)
+            if refusal:
+                return self.answer(refusal["status"], {"message": refusal["message"]})
+            return self.answer(200, {"id": uuid, "name": None, "liveliness": "Alive", "allocation": state.allocation})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        STEER[self.path.removeprefix("/judge/")](json.loads(body or b"{}"))
+        self.answer(200, {})
+
+
+if __name__ == "__main__":
+    # Events are told in UTC; so is the date of a signature.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    listening = Listening(Path(sys.argv[1]), int(sys.argv[3]))
+    listening.start()
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Answers)
+    print("ready", flush=True)
+    server.serve_forever()

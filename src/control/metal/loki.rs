@@ -1,0 +1,325 @@
+//! What the agent says, for a Loki that pixie's configuration names. Nothing waits for it: lines go into a bounded buffer, from which a
+//! thread takes them, and what does not fit is dropped and counted. Its errors are told once, on the console.
+
+use super::config::{Api, Config, Logging};
+use crate::error::{Context, Error, Phase, Result};
+use crate::http;
+use crate::text::without_secrets;
+use reqwest::StatusCode;
+use reqwest::blocking::Client;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// For one push.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Lines come in groups.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Of lines that wait. An installation has some hundred.
+const LINES: usize = 2000;
+const BYTES: usize = 512 << 10;
+/// Of one line.
+const LINE: usize = 4 << 10;
+
+/// A secret is longer than this; what is shorter could be a part of any word.
+const SHORTEST_SECRET: usize = 6;
+
+pub struct Loki {
+    shared: Arc<Shared>,
+    /// None of them is in any line.
+    secrets: Vec<String>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to send, or it was sent.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    lines: VecDeque<(SystemTime, String)>,
+    bytes: usize,
+    dropped: usize,
+    /// Taken from the buffer, and under way.
+    under_way: bool,
+    /// Somebody waits for what is left to be sent.
+    hurry: bool,
+}
+
+/// Where lines go, and under which labels.
+struct Push {
+    client: Client,
+    logging: Logging,
+    machine: String,
+}
+
+impl Loki {
+    /// None where the configuration names none.
+    pub fn of(config: &Config, machine: &str) -> Option<Loki> {
+        let logging = config.logging.clone().filter(|logging| !logging.endpoint.trim().is_empty())?;
+        let started = match logging.kind.as_str() {
+            "loki" | "" => Push::new(logging, machine).map(|push| Loki::start(push, secrets(config))),
+            kind => Err(Error::new(
+                Phase::Control,
+                format!("pixie's configuration wants logs sent to {kind}, which is not known here"),
+            )),
+        };
+        started.inspect_err(|error| tracing::warn!("{error}: no logs are sent")).ok()
+    }
+
+    fn start(push: Push, secrets: Vec<String>) -> Loki {
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
+        let carried = shared.clone();
+        thread::spawn(move || carry(&push, &carried));
+        Loki { shared, secrets }
+    }
+
+    /// No line has this in it.
+    pub fn conceal(&mut self, secret: &str) {
+        self.secrets.extend(Some(secret.to_owned()).filter(|secret| secret.len() >= SHORTEST_SECRET));
+    }
+
+    /// Puts it into the buffer, line by line.
+    pub fn say(&self, text: &str) {
+        let text = self.secrets.iter().fold(without_secrets(text), |text, secret| text.replace(secret.as_str(), "…"));
+        let now = SystemTime::now();
+        let mut state = self.shared.state();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let line: String = line.chars().take(LINE).collect();
+            state.bytes += line.len();
+            state.lines.push_back((now, line));
+        }
+        while state.lines.len() > LINES || state.bytes > BYTES {
+            let Some((_, line)) = state.lines.pop_front() else { break };
+            state.bytes -= line.len();
+            state.dropped += 1;
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Gives what still waits a last chance.
+    pub fn flush(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        let mut state = self.shared.state();
+        state.hurry = true;
+        self.shared.changed.notify_all();
+        while !(state.lines.is_empty() && !state.under_way) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.hurry = false;
+    }
+}
+
+/// All that opens something.
+fn secrets(config: &Config) -> Vec<String> {
+    let api = match &config.api {
+        Api::V1(api) => vec![&api.hmac],
+        Api::V2(api) => vec![&api.token],
+    };
+    let own = config.logging.iter().filter_map(|logging| logging.basic_auth.as_ref()).map(|basic| &basic.password);
+    api.into_iter().chain(own).filter(|secret| secret.len() >= SHORTEST_SECRET).cloned().collect()
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something, and until it is worth a push.
+    fn next(&self, pause: Duration) -> Vec<(SystemTime, String)> {
+        let mut state = self.state();
+        let end = Instant::now() + pause;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if !state.lines.is_empty() && (left.is_zero() || state.hurry) {
+                break;
+            }
+            let left = if left.is_zero() { LONGEST_PAUSE } else { left };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.under_way = true;
+        let mut lines: Vec<_> = state.lines.drain(..).collect();
+        state.bytes = 0;
+        let dropped = std::mem::take(&mut state.dropped);
+        if dropped > 0 {
+            lines.insert(0, (lines[0].0, format!("{dropped} lines were dropped: Loki did not take them in time")));
+        }
+        lines
+    }
+
+    /// What was not taken goes before what has come since; where there is no room, it is dropped.
+    fn back(&self, lines: Vec<(SystemTime, String)>) {
+        let mut state = self.state();
+        for (time, line) in lines.into_iter().rev() {
+            if state.lines.len() >= LINES || state.bytes + line.len() > BYTES {
+                state.dropped += 1;
+            } else {
+                state.bytes += line.len();
+                state.lines.push_front((time, line));
+            }
+        }
+    }
+
+    fn arrived(&self) {
+        self.state().under_way = false;
+        self.changed.notify_all();
+    }
+}
+
+fn carry(push: &Push, shared: &Shared) {
+    let (mut pause, mut told) = (PAUSE, false);
+    loop {
+        let lines = shared.next(pause);
+        match push.push(&lines) {
+            Ok(()) => pause = PAUSE,
+            Err((again, error)) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!("{error}; installing goes on, and nothing more is said of it");
+                }
+                if again {
+                    shared.back(lines);
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        shared.arrived();
+    }
+}
+
+impl Push {
+    fn new(logging: Logging, machine: &str) -> Result<Push> {
+        let mut builder = http::builder(None).redirect(reqwest::redirect::Policy::none());
+        if let Some(auth) = logging.certificate_auth.as_ref().filter(|auth| !auth.cert.is_empty()) {
+            let both = format!("{}\n{}", auth.cert, auth.key);
+            let what = || "certificate_auth of pixie's configuration";
+            let identity = reqwest::Identity::from_pem(both.as_bytes()).context(Phase::Control, what)?;
+            builder = builder.identity(identity).tls_danger_accept_invalid_certs(auth.insecure_skip_verify);
+        }
+        let client = builder.build().context(Phase::Control, || format!("set up TLS for {}", logging.endpoint))?;
+        Ok(Push { client, logging, machine: machine.to_owned() })
+    }
+
+    /// An error says whether the same lines may be taken another time.
+    fn push(&self, lines: &[(SystemTime, String)]) -> Result<(), (bool, Error)> {
+        let request = self.client.post(&self.logging.endpoint).timeout(ANSWER).json(&self.document(lines));
+        let request = match &self.logging.basic_auth {
+            Some(basic) if !basic.user.is_empty() => request.basic_auth(&basic.user, Some(&basic.password)),
+            _ => request,
+        };
+        let failed = |why: String| Error::new(Phase::Control, format!("logs for {}: {why}", self.logging.endpoint));
+        match request.send() {
+            Ok(response) if response.status().is_success() => Ok(()),
+            Ok(response) => {
+                let status: StatusCode = response.status();
+                Err((http::is_passing(status), failed(format!("the answer is {status}"))))
+            }
+            Err(error) => {
+                let error = error.without_url();
+                let failure = failed("no answer".to_owned());
+                Err((true, Error::with_source(Phase::Control, failure.to_string(), error)))
+            }
+        }
+    }
+
+    /// Loki's push API: nanoseconds are text.
+    fn document(&self, lines: &[(SystemTime, String)]) -> Value {
+        let nanoseconds =
+            |time: &SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();
+        let values: Vec<[String; 2]> = lines.iter().map(|(time, line)| [nanoseconds(time), line.clone()]).collect();
+        json!({"streams": [{"stream": {"component": "drophammer", "machineID": self.machine}, "values": values}]})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::metal::config::{BasicAuth, V2};
+    use crate::testing::http::{Act, Server};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn config(endpoint: String, kind: &str) -> Config {
+        let basic_auth = Some(BasicAuth { user: "u".into(), password: "long-password".into() });
+        let logging = Some(Logging { endpoint, kind: kind.into(), basic_auth, certificate_auth: None });
+        let api =
+            Api::V2(V2 { url: "https://api".into(), token: "token-of-mine".into(), ca_cert: None, identity: None });
+        Config { partition: "fra".into(), ntp_servers: vec![], logging, api, date: None }
+    }
+
+    fn lines(server: &Server) -> Vec<String> {
+        let bodies: Vec<Value> =
+            server.requests().iter().map(|request| serde_json::from_str(&request.body).unwrap()).collect();
+        let values = bodies.iter().flat_map(|body| body["streams"][0]["values"].as_array().unwrap());
+        values.map(|value| value[1].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn lines_arrive_with_their_labels_and_without_secrets() {
+        let server = Server::start(vec![], |_| Act::status(204));
+        let mut loki = Loki::of(&config(server.url("loki/api/v1/push"), "loki"), "m").unwrap();
+        loki.conceal("console7");
+        loki.conceal("abc");
+        loki.say("one abc\n\n  two with token-of-mine and http://me:pass@h/i?sig=abc\nthree long-password console7");
+        loki.flush(PATIENCE);
+        let requests = server.requests();
+        let body: Value = serde_json::from_str(&requests[0].body).unwrap();
+        assert_eq!(body["streams"][0]["stream"], json!({"component": "drophammer", "machineID": "m"}));
+        assert_eq!(body["streams"][0]["values"][0][0].as_str().map(str::len), Some(19));
+        assert_eq!(lines(&server), ["one abc", "  two with … and http://…@h/i?sig=…", "three … …"]);
+        assert_eq!(requests[0].authorization.as_deref(), Some("Basic dTpsb25nLXBhc3N3b3Jk"));
+        assert_eq!(requests[0].line(), "POST /loki/api/v1/push");
+    }
+
+    #[test]
+    fn what_is_not_taken_now_is_sent_again_and_what_never_is_taken_is_not() {
+        for (status, sent) in [(503, 2), (400, 1)] {
+            let server = Server::start(vec![], move |request| Act::status(if request.nth == 0 { status } else { 204 }));
+            let loki = Loki::of(&config(server.url(""), ""), "m").unwrap();
+            loki.say("one");
+            let end = Instant::now() + PATIENCE;
+            while server.requests().len() < sent && Instant::now() < end {
+                loki.flush(Duration::from_millis(50));
+            }
+            loki.flush(PATIENCE);
+            assert_eq!(lines(&server), vec!["one"; sent], "{status}");
+        }
+    }
+
+    #[test]
+    fn a_loki_that_is_away_costs_no_time_and_little_memory() {
+        let server = Server::start(vec![], |_| Act::stall_before_the_answer());
+        let loki = Loki::of(&config(server.url(""), "loki"), "m").unwrap();
+        let began = Instant::now();
+        for number in 0..3 * LINES {
+            loki.say(&format!("line {number}"));
+        }
+        loki.say(&"x".repeat(10 * LINE));
+        loki.flush(Duration::from_millis(20));
+        assert!(began.elapsed() < Duration::from_secs(30));
+        let state = loki.shared.state();
+        assert!(
+            state.lines.len() <= LINES && state.bytes <= BYTES,
+            "{} lines, {} bytes",
+            state.lines.len(),
+            state.bytes
+        );
+        assert!(state.lines.iter().all(|(_, line)| line.len() <= LINE));
+    }
+
+    #[test]
+    fn where_no_loki_is_named_there_is_none() {
+        assert!(Loki::of(&config("  ".into(), "loki"), "m").is_none());
+        assert!(Loki::of(&config("http://127.0.0.1:9".into(), "syslog"), "m").is_none());
+        assert!(Loki::of(&Config { logging: None, ..config(String::new(), "") }, "m").is_none());
+    }
+}

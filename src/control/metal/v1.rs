@@ -1,0 +1,332 @@
+//! metal-stack's API v1: gRPC with a certificate that all machines share, and one question over REST, which is signed.
+//!
+//! It has a reinstall, and counts no attempts of it: the machine does ([`memory`]).
+
+mod grpc;
+mod memory;
+mod messages;
+mod protobuf;
+mod rest;
+#[cfg(test)]
+mod tests;
+
+use super::config::{self, Config};
+use super::register::Registration;
+use super::{Acknowledged, Api, Begin, MADE_BEFORE};
+use crate::allocation::{Allocation, Machine, Order};
+use crate::boot::efi;
+use crate::control::retry::{Attempt, ONCE, PATIENT, Retries};
+use crate::error::{Error, Phase, Result};
+use crate::facts::{Ended, EventName, Outcome};
+use crate::http;
+use crate::plan::StageName;
+use grpc::{Call, Failure, Grpc, Next};
+pub(super) use memory::Memory;
+use memory::{ATTEMPTS, Note};
+use rest::Rest;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// For one answer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// For an event, which is sent once.
+const EVENT: Duration = Duration::from_secs(5);
+
+/// How long it all takes. Tests take less.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    pub retries: Retries,
+    /// After a stream that ended with an error, or with nobody who has the machine.
+    pub pause: Duration,
+    /// The server says something every 5 seconds. A stream that is silent for longer leads nowhere.
+    pub silence: Duration,
+}
+
+const PACE: Pace = Pace { retries: PATIENT, pause: Duration::from_secs(3), silence: Duration::from_secs(30) };
+
+/// Both ways to the control plane, by one configuration of pixie's.
+struct Ways {
+    grpc: Grpc,
+    rest: Rest,
+}
+
+pub struct V1 {
+    pixie: String,
+    machine: String,
+    /// Made anew with what pixie tells then, when it is refused.
+    ways: Mutex<Arc<Ways>>,
+    /// A machine is only given to somebody while its stream is open: it stays so from one wait to the next.
+    stream: Mutex<Option<Call>>,
+    /// Who has the machine, as it was last told.
+    seen: Mutex<Option<Machine>>,
+    memory: Memory,
+    /// The reinstall that this boot has to do, and which is counted.
+    note: Mutex<Option<Note>>,
+    pace: Pace,
+}
+
+impl V1 {
+    /// # Errors
+    /// Certificates or key of the configuration are none.
+    pub fn new(pixie: &str, machine: &str, config: &Config) -> Result<V1> {
+        V1::with(pixie, machine, config, Memory::new(Path::new(efi::VARIABLES)), PACE)
+    }
+
+    pub(super) fn with(pixie: &str, machine: &str, config: &Config, memory: Memory, pace: Pace) -> Result<V1> {
+        Ok(V1 {
+            pixie: pixie.to_owned(),
+            machine: machine.to_owned(),
+            ways: Mutex::new(Arc::new(ways(config)?)),
+            stream: Mutex::default(),
+            seen: Mutex::default(),
+            memory,
+            note: Mutex::default(),
+            pace,
+        })
+    }
+
+    fn ways(&self) -> Arc<Ways> {
+        locked(&self.ways).clone()
+    }
+
+    /// What pixie cannot tell now it tells another time.
+    fn renew(&self) {
+        match config::fetch(&self.pixie, &self.machine, ONCE).and_then(|config| ways(&config)) {
+            Ok(ways) => *locked(&self.ways) = Arc::new(ways),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
+    /// Asks with retries. Where a certificate may have been refused, pixie is asked for new ones.
+    fn ask(&self, retries: Retries, method: &str, question: &[u8], patience: Duration) -> Result<Vec<u8>> {
+        retries.run(|| match self.ways().grpc.ask(&boot(method), question.to_vec(), patience) {
+            Ok(answer) => Attempt::Done(answer),
+            Err(failure @ Failure::Certificate(_)) => {
+                self.renew();
+                Attempt::Again(failure.error())
+            }
+            Err(Failure::Passing(error)) => Attempt::Again(error),
+            Err(Failure::Unknown(error)) => Attempt::Never(error),
+        })
+    }
+
+    /// Who has the machine, as the control plane says now.
+    fn look(&self, retries: Retries) -> Result<Machine> {
+        let machine = retries.run(|| match self.ways().rest.machine(&self.machine) {
+            Ok(machine) => Attempt::Done(machine),
+            Err(failure @ rest::Failure::Signature(_)) => {
+                self.renew();
+                Attempt::Again(failure.error())
+            }
+            Err(rest::Failure::Passing(error)) => Attempt::Again(error),
+            Err(rest::Failure::Lasting(error)) => Attempt::Never(error),
+        })?;
+        let about = |what: &str| Err(Error::refusal(Phase::Control, format!("the control plane's answer {what}")));
+        // Whatever answers with another machine's allocation would have this one erased.
+        if !machine.id.eq_ignore_ascii_case(&self.machine) {
+            return about(&format!("is about machine {}, and this is {}", machine.id, self.machine));
+        }
+        if machine.allocation.as_ref().is_some_and(|allocation| allocation.id.is_empty()) {
+            return about("has no allocationuuid: no marker could say that it is installed");
+        }
+        *locked(&self.seen) = Some(machine.clone());
+        Ok(machine)
+    }
+
+    /// Listens until `patience` is over; true when the server has ended the stream well, which means that somebody has the machine.
+    fn listen(&self, patience: Duration) -> Result<bool, Failure> {
+        let mut stream = locked(&self.stream);
+        let end = Instant::now() + patience;
+        let mut call = match stream.take() {
+            Some(call) => call,
+            None => self.ways().grpc.call(&boot("Wait"), messages::machine(&self.machine), ANSWER)?,
+        };
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match call.next(self.pace.silence.min(left))? {
+                Next::End => return Ok(true),
+                Next::Message(_) | Next::Silence if Instant::now() >= end => {
+                    *stream = Some(call);
+                    return Ok(false);
+                }
+                Next::Message(_) => {}
+                Next::Silence => {
+                    let message = format!("Wait: nothing was heard for {} s", self.pace.silence.as_secs());
+                    return Err(Failure::Passing(Error::new(Phase::Control, message)));
+                }
+            }
+        }
+    }
+
+    fn pause(&self, why: &str) {
+        let pause = http::jittered(self.pace.pause * 2);
+        tracing::info!("{why}; waiting again in {:.1} s", pause.as_secs_f64());
+        thread::sleep(pause);
+    }
+
+    /// The order that the flag means, with what the machine remembers of it. It is counted once in a boot, before anything is done.
+    fn order(&self, allocation: &Allocation) -> Order {
+        let mut note = locked(&self.note);
+        let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
+        let counted = counted.unwrap_or_else(|| {
+            let counted = Note::counted(self.memory.read(), &allocation.id, &allocation.image.id);
+            self.remember(&counted);
+            counted
+        });
+        let Note { attempt, order, disks, .. } = note.insert(counted).clone();
+        let begun = order.is_some();
+        Order { id: order.unwrap_or_default(), attempt, attempts: ATTEMPTS, begun, disks, ..Order::default() }
+    }
+
+    /// True when it is noted. Where it is not, there is no other attempt.
+    fn remember(&self, note: &Note) -> bool {
+        let noted = self.memory.write(note);
+        noted.inspect_err(|error| tracing::warn!("{error}: this reinstall has one attempt")).is_ok()
+    }
+
+    fn forget(&self) {
+        locked(&self.note).take();
+        if let Err(error) = self.memory.forget() {
+            tracing::warn!("{error}");
+        }
+    }
+
+    fn abort(&self, wiped: bool) -> Result<()> {
+        self.ask(self.pace.retries, "AbortReinstall", &messages::abort_reinstall(&self.machine, wiped), ANSWER)
+            .map(drop)
+    }
+}
+
+fn ways(config: &Config) -> Result<Ways> {
+    let config::Api::V1(api) = &config.api else {
+        return Err(Error::new(Phase::Control, "pixie speaks of another version of the API now"));
+    };
+    let grpc = Grpc::new(&api.address, &api.ca_cert, &api.cert, &api.key)?;
+    Ok(Ways { grpc, rest: Rest::new(api)? })
+}
+
+fn boot(method: &str) -> String {
+    format!("api.v1.BootService/{method}")
+}
+
+/// A panic while the lock was held leaves nothing half-done here.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Api for V1 {
+    /// The password is for a BMC that is set up here, which is not done; the control plane is asked all the same, as it expects.
+    fn register(&self, registration: &Registration) -> Result<()> {
+        if let Err(error) = self.ask(ONCE, "SuperUserPassword", &[], ANSWER) {
+            tracing::info!("{error}");
+        }
+        let answer = self.ask(self.pace.retries, "Register", &messages::register(registration), ANSWER)?;
+        match messages::size(&answer).as_deref() {
+            None | Some("" | "unknown") => {
+                tracing::warn!("the control plane knows no size for this machine: nobody will get it by its size");
+            }
+            Some(size) => tracing::info!("registered, with the size {size}"),
+        }
+        Ok(())
+    }
+
+    fn allocated(&self, _: bool) -> Result<bool> {
+        Ok(self.look(self.pace.retries)?.allocation.is_some())
+    }
+
+    /// A stream that ends with an error is normal, and so is a server that is away for a while: the machine goes on waiting.
+    fn wait(&self, patience: Duration) -> Result<bool> {
+        match self.listen(patience) {
+            Ok(true) => match self.look(ONCE) {
+                Ok(machine) if machine.allocation.is_some() => return Ok(true),
+                Ok(_) => self.pause("Wait has ended, and nobody has the machine"),
+                Err(error) if error.is_refusal() => return Err(error),
+                Err(error) => self.pause(&error.to_string()),
+            },
+            Ok(false) => {}
+            Err(failure) => {
+                if matches!(failure, Failure::Certificate(_)) {
+                    self.renew();
+                }
+                self.pause(&failure.error().to_string());
+            }
+        }
+        Ok(false)
+    }
+
+    fn machine(&self) -> Result<Machine> {
+        let seen = locked(&self.seen).clone();
+        let mut machine = match seen {
+            Some(machine) => machine,
+            None => self.look(self.pace.retries)?,
+        };
+        if let Some(allocation) = machine.allocation.as_mut().filter(|allocation| allocation.reinstall) {
+            allocation.order = Some(self.order(allocation));
+        }
+        Ok(machine)
+    }
+
+    fn event(&self, name: EventName, message: &str) -> Result<()> {
+        let event = messages::event(&self.machine, name, message, SystemTime::now());
+        let answer = self.ways().grpc.ask("api.v1.EventService/Send", event, EVENT).map_err(Failure::error)?;
+        match messages::not_taken(&answer)[..] {
+            [] => Ok(()),
+            _ => Err(Error::new(Phase::Control, format!("the control plane did not take the event {name}"))),
+        }
+    }
+
+    /// What is about to be written is noted first, with the disks: the next attempt finds no marker on them.
+    fn begin(&self, begin: &Begin) -> Result<()> {
+        let now = self.look(self.pace.retries)?.allocation;
+        let reinstall = begin.order.is_some();
+        let still = now.is_some_and(|now| now.id == begin.allocation && now.reinstall == reinstall);
+        if !still {
+            let what = if reinstall { "the reinstall of allocation" } else { "allocation" };
+            let message = format!("{what} {} is not in force any more. Nothing was written", begin.allocation);
+            return Err(Error::refusal(Phase::Control, message));
+        }
+        if let Some(note) = locked(&self.note).as_mut().filter(|_| reinstall) {
+            (note.order, note.disks) = (begin.order.map(str::to_owned), begin.disks.to_vec());
+            self.remember(note);
+        }
+        Ok(())
+    }
+
+    /// A report says success alone: the server looks at nothing else of it. A reinstall that failed is called off where the old system
+    /// is whole; where it is not, the flag stays, and the next boot is the next attempt.
+    fn report(&self, ended: &Ended, console_password: Option<&str>) -> Result<Acknowledged> {
+        let allocation = locked(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
+        let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);
+        let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
+        let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
+        match &ended.outcome {
+            // It was booted by accident. The server has heard of it, and a second report would take the password's place.
+            Outcome::Succeeded { .. } if console_password.is_none() && is_known => {}
+            Outcome::Succeeded { boot, .. } => {
+                let console_password = console_password.unwrap_or(MADE_BEFORE);
+                let image = allocation.map(|allocation| allocation.image.id).unwrap_or_default();
+                let report = messages::report(&self.machine, &image, boot, console_password, &ended.message);
+                self.ask(self.pace.retries, "Report", &report, ANSWER)?;
+                self.forget();
+            }
+            // It is whole, and its report was not taken. It stays where it is.
+            Outcome::FailedBegun(failed) if failed.stage == StageName::ReportFinal.as_str() => {}
+            // Without a marker only this machine's own note says that no earlier attempt has written.
+            Outcome::FailedUntouched(failed) if reinstall && !(failed.unmarked && self.memory.read().is_none()) => {
+                self.abort(false)?;
+                self.forget();
+            }
+            Outcome::FailedUntouched(_) | Outcome::FailedBegun(_) if reinstall => {
+                self.abort(true)?;
+                let again = |note: &Note| {
+                    note.attempt < ATTEMPTS && note.order.is_some() && self.memory.read().as_ref() == Some(note)
+                };
+                return Ok(Acknowledged { retry: locked(&self.note).as_ref().is_some_and(again) });
+            }
+            Outcome::FailedUntouched(_) | Outcome::FailedBegun(_) => {}
+        }
+        Ok(Acknowledged::default())
+    }
+}

@@ -1,0 +1,403 @@
+//! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), as far as a machine needs it: one question with
+//! one answer, and a stream that is listened to. The client shows a certificate.
+//!
+//! Each call has a connection of its own: there are few, and none has to be found dead.
+
+use crate::error::{Context, Error, Phase, Result};
+use crate::http::is_certificate;
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Request, StatusCode};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::error::Error as StdError;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Until there is a connection that is encrypted.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// The server's messages have some hundred bytes.
+const MESSAGE_BYTES: u32 = 1 << 20;
+const HEADER_BYTES: u32 = 64 << 10;
+
+/// Of what a server says in an error.
+const WORDS: usize = 500;
+
+/// Of a message: five bytes, of which the first says that the message is compressed.
+const PREFIX: usize = 5;
+
+/// Where a server is, and who it must be.
+pub struct Grpc {
+    tls: Arc<ClientConfig>,
+    /// Host and port.
+    address: String,
+    name: ServerName<'static>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// The server's certificate is not trusted here, or ours not there: new ones may be.
+    Certificate(Error),
+    /// The server does not have this method.
+    Unknown(Error),
+    /// Another try may go better. The server's errors do not say which of them do.
+    Passing(Error),
+}
+
+impl Failure {
+    pub fn error(self) -> Error {
+        match self {
+            Failure::Certificate(error) | Failure::Unknown(error) | Failure::Passing(error) => error,
+        }
+    }
+}
+
+/// What a stream has brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Message(Vec<u8>),
+    /// It has ended well.
+    End,
+    /// It is open, and nothing came in that time.
+    Silence,
+}
+
+/// A call that was made.
+pub struct Call {
+    runtime: Runtime,
+    method: String,
+    address: String,
+    /// Until its header has come.
+    response: Option<ResponseFuture>,
+    body: Option<RecvStream>,
+    /// What has come of a message that is not whole.
+    rest: Vec<u8>,
+    /// As long as it lives, so does the connection.
+    _connection: SendRequest<Bytes>,
+}
+
+impl Grpc {
+    /// `ca`, `cert` and `key` are PEM.
+    ///
+    /// # Errors
+    /// One of them is none, or does not go with the others.
+    pub fn new(address: &str, ca: &str, cert: &str, key: &str) -> Result<Grpc> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host)
+            .context(Phase::Control, || format!("address {address} of pixie's configuration"))?;
+        Ok(Grpc { tls: Arc::new(tls(ca, cert, key)?), address: address.to_owned(), name })
+    }
+
+    /// Asks, and returns the answer.
+    ///
+    /// # Errors
+    /// The server is away, or refuses.
+    pub fn ask(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<Vec<u8>, Failure> {
+        let mut call = self.call(method, question, patience)?;
+        let mut answer = Vec::new();
+        loop {
+            match call.next(patience)? {
+                Next::Message(message) => answer = message,
+                Next::End => return Ok(answer),
+                Next::Silence => {
+                    let message = format!("{method}: no answer from {} in {} s", self.address, patience.as_secs());
+                    return Err(Failure::Passing(Error::new(Phase::Control, message)));
+                }
+            }
+        }
+    }
+
+    /// Asks, and leaves it to the caller to listen to what comes.
+    ///
+    /// # Errors
+    /// The server is away.
+    pub fn call(&self, method: &str, question: Vec<u8>, patience: Duration) -> Result<Call, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| self.lost(method, &error))?;
+        let connected = runtime.block_on(async { timeout(patience.min(CONNECT), self.connect(method)).await });
+        let mut connection = match connected {
+            Ok(connection) => connection?,
+            Err(_) => {
+                let message = format!("{method}: no connection to {}", self.address);
+                return Err(Failure::Passing(Error::new(Phase::Control, message)));
+            }
+        };
+        let request = Request::post(format!("https://{}/{method}", self.address));
+        let request = request.header("content-type", "application/grpc").header("te", "trailers");
+        let request = request.header("user-agent", concat!("drophammer/", env!("CARGO_PKG_VERSION")));
+        let request = request.body(()).map_err(|error| self.lost(method, &error))?;
+        let sent = runtime.block_on(async {
+            let (response, mut body) = connection.send_request(request, false)?;
+            body.send_data(framed(&question), true)?;
+            Ok(response)
+        });
+        let response = sent.map_err(|error: h2::Error| self.cut(method, &error))?;
+        Ok(Call {
+            runtime,
+            method: method.to_owned(),
+            address: self.address.clone(),
+            response: Some(response),
+            body: None,
+            rest: Vec::new(),
+            _connection: connection,
+        })
+    }
+
+    async fn connect(&self, method: &str) -> Result<SendRequest<Bytes>, Failure> {
+        let stream = TcpStream::connect(&self.address).await.map_err(|error| self.lost(method, &error))?;
+        // Messages are small and whole.
+        let _ = stream.set_nodelay(true);
+        let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
+        let stream = connected.map_err(|error| match is_certificate(&error) {
+            true => {
+                let who =
+                    "has a certificate of an authority that pixie's configuration does not name, or for another host";
+                self.certificate(method, who, error)
+            }
+            false => self.cut(method, &error),
+        })?;
+        let mut builder = h2::client::Builder::new();
+        builder.max_header_list_size(HEADER_BYTES).enable_push(false);
+        let shaken = builder.handshake(stream).await.map_err(|error| self.cut(method, &error))?;
+        let (connection, driver) = shaken;
+        // It answers the server's pings too. How it ends the stream tells.
+        tokio::spawn(async move { drop(driver.await) });
+        connection.ready().await.map_err(|error| self.cut(method, &error))
+    }
+
+    fn lost(&self, method: &str, error: &(dyn StdError + 'static)) -> Failure {
+        let message = format!("{method}: no connection to {}: {error}", self.address);
+        Failure::Passing(Error::new(Phase::Control, message))
+    }
+
+    fn certificate(&self, method: &str, who: &str, error: std::io::Error) -> Failure {
+        Failure::Certificate(Error::with_source(Phase::Control, format!("{method}: {} {who}", self.address), error))
+    }
+
+    fn cut(&self, method: &str, error: &(dyn StdError + 'static)) -> Failure {
+        cut(method, &self.address, error)
+    }
+}
+
+/// With TLS 1.3 a server looks at the client's certificate when the client takes the connection for made: a connection that ends before
+/// its first answer may be one whose certificate was refused.
+fn cut(method: &str, address: &str, error: &(dyn StdError + 'static)) -> Failure {
+    let message = format!(
+        "{method}: {address} has ended the connection before it answered, perhaps for this machine's certificate: {error}"
+    );
+    Failure::Certificate(Error::new(Phase::Control, message))
+}
+
+fn tls(ca: &str, cert: &str, key: &str) -> Result<ClientConfig> {
+    let what = |name: &str| format!("{name} of pixie's configuration");
+    let certificates = |name: &str, pem: &str| -> Result<Vec<CertificateDer<'static>>> {
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+        let all = all.context(Phase::Control, || what(name))?;
+        let none = || Error::new(Phase::Control, what(name) + " has no certificate in it");
+        Some(all).filter(|all| !all.is_empty()).ok_or_else(none)
+    };
+    let mut roots = RootCertStore::empty();
+    for root in certificates("ca_cert", ca)? {
+        roots.add(root).context(Phase::Control, || what("ca_cert"))?;
+    }
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).context(Phase::Control, || what("key"))?;
+    let chain = certificates("cert", cert)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_root_certificates(roots).with_client_auth_cert(chain, key));
+    let mut config = config.context(Phase::Control, || what("cert and key"))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+fn framed(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0][..], &length.to_be_bytes(), message].concat().into()
+}
+
+impl Call {
+    /// What comes next.
+    ///
+    /// # Errors
+    /// The stream was cut, or ended with an error.
+    pub fn next(&mut self, patience: Duration) -> Result<Next, Failure> {
+        match run(&self.runtime, patience, Self::come(&mut self.response, &mut self.body, &mut self.rest)) {
+            None => Ok(Next::Silence),
+            Some(Ok(Came::Message(message))) => Ok(Next::Message(message)),
+            Some(Ok(Came::Status(headers))) => self.status(&headers).map(|()| Next::End),
+            Some(Ok(Came::Http(status))) => {
+                let passing = Error::new(Phase::Control, self.said(&format!("answered {status}, which is no gRPC")));
+                Err(Failure::Passing(passing))
+            }
+            Some(Ok(Came::Garbled(why))) => Err(Failure::Passing(Error::new(Phase::Control, self.said(why)))),
+            Some(Err(error)) if self.response.is_some() && error.reason().is_none_or(|why| why == Reason::NO_ERROR) => {
+                Err(cut(&self.method, &self.address, &error))
+            }
+            Some(Err(error)) => {
+                let message = self.said("has ended the stream");
+                Err(Failure::Passing(Error::with_source(Phase::Control, message, error)))
+            }
+        }
+    }
+
+    async fn come(
+        response: &mut Option<ResponseFuture>,
+        body: &mut Option<RecvStream>,
+        rest: &mut Vec<u8>,
+    ) -> Result<Came, h2::Error> {
+        if let Some(waiting) = response {
+            let (head, stream) = waiting.await?.into_parts();
+            *response = None;
+            if head.status != StatusCode::OK {
+                return Ok(Came::Http(head.status));
+            }
+            // An error without a body has its status there.
+            if head.headers.contains_key("grpc-status") {
+                return Ok(Came::Status(head.headers));
+            }
+            *body = Some(stream);
+        }
+        let Some(body) = body else { return Ok(Came::Garbled("has answered already")) };
+        loop {
+            match message(rest) {
+                Ok(Some(message)) => return Ok(Came::Message(message)),
+                Ok(None) => {}
+                Err(why) => return Ok(Came::Garbled(why)),
+            }
+            match body.data().await {
+                Some(bytes) => {
+                    let bytes = bytes?;
+                    body.flow_control().release_capacity(bytes.len())?;
+                    rest.extend_from_slice(&bytes);
+                }
+                None if !rest.is_empty() => {
+                    return Ok(Came::Garbled("has ended the stream in the middle of a message"));
+                }
+                None => return Ok(Came::Status(body.trailers().await?.unwrap_or_default())),
+            }
+        }
+    }
+
+    fn status(&self, headers: &HeaderMap) -> Result<(), Failure> {
+        let text = |name: &str| headers.get(name).map(|value| unescaped(value.as_bytes()));
+        let message = text("grpc-message").unwrap_or_default();
+        match text("grpc-status").as_deref() {
+            Some("0") => Ok(()),
+            // Of all numbers the server means these two.
+            Some("12") => Err(Failure::Unknown(Error::new(Phase::Control, self.said("does not have this method")))),
+            Some("14") => {
+                Err(Failure::Passing(Error::new(Phase::Control, self.said(&format!("is not available: {message}")))))
+            }
+            Some(status) => {
+                let said = self.said(&format!("answered: {message} (gRPC status {status})"));
+                Err(Failure::Passing(Error::new(Phase::Control, said)))
+            }
+            None => {
+                Err(Failure::Passing(Error::new(Phase::Control, self.said("has ended the stream without a status"))))
+            }
+        }
+    }
+
+    fn said(&self, what: &str) -> String {
+        format!("{}: {} {what}", self.method, self.address)
+    }
+}
+
+enum Came {
+    Message(Vec<u8>),
+    Status(HeaderMap),
+    /// Not of a gRPC server.
+    Http(StatusCode),
+    Garbled(&'static str),
+}
+
+/// None when the patience is over. What was under way goes on with the next call.
+fn run<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
+    runtime.block_on(async { timeout(patience, what).await.ok() })
+}
+
+/// Takes a message from what has come; none when it is not whole yet.
+fn message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'static str> {
+    let Some((prefix, after)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let [compressed, length @ ..] = *prefix;
+    let length = u32::from_be_bytes(length);
+    if compressed != 0 || length > MESSAGE_BYTES {
+        return Err("has sent a message that was not asked for");
+    }
+    let Some(message) = after.get(..length as usize).map(<[u8]>::to_vec) else { return Ok(None) };
+    rest.drain(..PREFIX + message.len());
+    Ok(Some(message))
+}
+
+/// Of a message for people: percent-encoded, and not long.
+fn unescaped(text: &[u8]) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text);
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).filter(|two| *first == b'%' && two.iter().all(u8::is_ascii_hexdigit));
+        let byte = hex.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
+        rest = if byte.is_some() { &after[2..] } else { after };
+        bytes.push(byte.unwrap_or(*first));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_in_pieces() {
+        let mut rest = Vec::new();
+        let mut found = Vec::new();
+        for byte in [&framed(b"abc")[..], &framed(b""), &framed(b"d")].concat() {
+            rest.push(byte);
+            found.extend(message(&mut rest).unwrap());
+        }
+        assert_eq!((found, rest), (vec![b"abc".to_vec(), vec![], b"d".to_vec()], vec![]));
+        for wrong in [&[1, 0, 0, 0, 1][..], &[0, 0xff, 0, 0, 0]] {
+            assert!(message(&mut wrong.to_vec()).is_err());
+        }
+    }
+
+    #[test]
+    fn words_are_read_as_they_were_meant() {
+        for (text, expected) in [
+            ("plain", "plain"),
+            ("a%20b%C3%A4%", "a bä%"),
+            ("%zz %4", "%zz %4"),
+            ("%0aline", " line"),
+            ("%+1x", "%+1x"),
+        ] {
+            assert_eq!(unescaped(text.as_bytes()), expected);
+        }
+        assert_eq!(unescaped("x".repeat(9000).as_bytes()).len(), WORDS);
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_named() {
+        let pem = |name: &str| std::fs::read_to_string(crate::testing::http::tls_file(name)).unwrap();
+        let (ca, cert, key) = (pem("ca.pem"), pem("server.pem"), pem("server.key"));
+        assert!(Grpc::new("[::1]:50051", &ca, &cert, &key).is_ok());
+        for (ca, cert, key, words) in [
+            ("x", cert.as_str(), key.as_str(), "ca_cert of pixie's configuration has no certificate"),
+            (&ca, "x", &key, "cert of pixie's configuration has no certificate"),
+            (&ca, &cert, "x", "key of pixie's configuration"),
+            (&ca, &cert, &pem("stranger.key"), "cert and key of pixie's configuration"),
+        ] {
+            let error = Grpc::new("api:50051", ca, cert, key).err().unwrap().to_string();
+            assert!(error.starts_with(words), "{error}");
+        }
+        assert!(Grpc::new("a b:1", &ca, &cert, &key).is_err());
+    }
+}

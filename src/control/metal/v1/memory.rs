@@ -1,0 +1,107 @@
+//! What the machine itself remembers of a reinstall, where the control plane counts nothing: metal-api's flag says "reinstall", at every
+//! boot, until a report or an abort takes it away.
+//!
+//! The disks cannot tell: those that are wiped first carry the marker, those that are kept are never written. So it is a variable of the
+//! EFI firmware, which outlives all that is done to disks, and is written whole or not at all. metal-stack's machines boot by EFI. On
+//! one that does not there is one attempt.
+
+use crate::boot::efi::own;
+use crate::error::{Context, Phase, Result};
+use crate::marker::MarkedDisk;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "DrophammerReinstall";
+
+/// The attempts of a reinstall, as everywhere (docs/reinstall.md).
+pub const ATTEMPTS: u32 = 3;
+
+/// A reinstall that is neither finished nor called off.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub allocation: String,
+    /// The image that it puts there.
+    pub image: String,
+    /// Boots that had it to do.
+    pub attempt: u32,
+    /// An attempt was about to write, with this number as its order and to these disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<MarkedDisk>,
+}
+
+/// Where it is noted.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    directory: PathBuf,
+}
+
+impl Memory {
+    pub fn new(directory: &Path) -> Memory {
+        Memory { directory: directory.to_owned() }
+    }
+
+    /// None where nothing was noted, or nobody can read it.
+    pub fn read(&self) -> Option<Note> {
+        serde_json::from_slice(&own::read(&self.directory, NAME)?).ok()
+    }
+
+    /// # Errors
+    /// There is no such firmware, or it has no room.
+    pub fn write(&self, note: &Note) -> Result<()> {
+        let what = || "note the reinstall in a variable of the EFI firmware";
+        let text = serde_json::to_vec(note).context(Phase::Control, what)?;
+        own::write(&self.directory, NAME, &text).context(Phase::Control, what)
+    }
+
+    /// # Errors
+    /// The firmware keeps it.
+    pub fn forget(&self) -> Result<()> {
+        let what = || "remove the note of the reinstall from the EFI firmware";
+        own::remove(&self.directory, NAME).context(Phase::Control, what)
+    }
+}
+
+impl Note {
+    /// This boot counts, where it is of the same reinstall as that of the last ones.
+    pub fn counted(before: Option<Note>, allocation: &str, image: &str) -> Note {
+        let same = before.filter(|note| note.allocation == allocation && note.image == image);
+        let note =
+            same.unwrap_or_else(|| Note { allocation: allocation.into(), image: image.into(), ..Note::default() });
+        Note { attempt: note.attempt.saturating_add(1), ..note }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_of_the_same_reinstall_are_counted() {
+        let first = Note::counted(None, "a", "i");
+        assert_eq!((first.attempt, &first.order), (1, &None));
+        let begun = Note { order: Some("2".into()), disks: vec![MarkedDisk::default()], ..first };
+        assert_eq!(Note::counted(Some(begun.clone()), "a", "i"), Note { attempt: 2, ..begun.clone() });
+        for (allocation, image) in [("b", "i"), ("a", "j")] {
+            let other = Note::counted(Some(begun.clone()), allocation, image);
+            assert_eq!((other.attempt, other.order, other.disks.len()), (1, None, 0));
+        }
+    }
+
+    #[test]
+    fn what_is_noted_is_there_until_it_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = Memory::new(directory.path());
+        assert_eq!(memory.read(), None);
+        for attempt in [1, 300_000_000, 2] {
+            let note = Note { attempt, order: (attempt > 1).then(|| "7".into()), ..Note::counted(None, "a", "i") };
+            memory.write(&note).unwrap();
+            assert_eq!(memory.read(), Some(note));
+        }
+        memory.forget().unwrap();
+        memory.forget().unwrap();
+        assert_eq!(memory.read(), None);
+        assert!(Memory::new(&directory.path().join("no")).write(&Note::default()).is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! What the agent says in API v1's messages. Their numbers are facts of the interface; nothing of metal-stack's own files is here.
+
+use super::protobuf::{self, Message};
+use crate::control::metal::register::{Card, Registration};
+use crate::facts::{BootInfo, EventName};
+use crate::inventory::Cpu;
+use std::time::{Duration, SystemTime};
+
+pub fn register(registration: &Registration) -> Vec<u8> {
+    let Registration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product } = registration;
+    let disk = |(name, bytes): &(String, u64)| Message::default().text(1, name).number(2, *bytes);
+    let hardware = Message::default()
+        .number(1, *memory_bytes)
+        .each(3, disks.iter().map(disk))
+        .each(4, nics.iter().map(card))
+        .each(5, cpus.iter().map(cpu));
+    let bios = Message::default().text(1, &bios.version).text(2, &bios.vendor).text(3, &bios.date);
+    let fru = Message::default().text(6, &product.manufacturer).text(7, &product.name).text(8, &product.serial);
+    let message = Message::default().text(1, machine).message(2, hardware).message(3, bios);
+    // No address, user and password: the machine's BMC is not set up. What is told is what kind of machine it is.
+    message.message(4, Message::default().message(6, fru)).text(6, version).text(7, partition).into_bytes()
+}
+
+fn cpu(cpu: &Cpu) -> Message {
+    let Cpu { vendor, model, cores, threads } = cpu;
+    Message::default().text(1, vendor).text(2, model).number(3, u64::from(*cores)).number(4, u64::from(*threads))
+}
+
+fn card(card: &Card) -> Message {
+    let Card { name, mac, identifier, hostname, neighbours } = card;
+    let own = Message::default().text(1, mac).text(2, name);
+    // Two levels, and no deeper.
+    own.each(3, neighbours.iter().map(self::card)).text(4, hostname).text(5, identifier)
+}
+
+/// `machine_id`, or `uuid`, which is all that a question has.
+pub fn machine(machine: &str) -> Vec<u8> {
+    Message::default().text(1, machine).into_bytes()
+}
+
+/// One event of one machine: a map of protobuf is a list of keys and values.
+pub fn event(machine: &str, name: EventName, message: &str, now: SystemTime) -> Vec<u8> {
+    let since: Duration = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let time = Message::default().number(1, since.as_secs()).number(2, u64::from(since.subsec_nanos()));
+    let event = Message::default().message(1, time).text(2, name.as_str()).text(3, message);
+    Message::default().message(1, Message::default().text(1, machine).message(2, event)).into_bytes()
+}
+
+/// What the server did not take of the events it was sent; none where it took them, or says nothing that can be read.
+pub fn not_taken(answer: &[u8]) -> Vec<String> {
+    protobuf::texts(answer, 2).unwrap_or_default()
+}
+
+/// Of a success: the server looks at nothing that says otherwise. The paths are those of the installed system.
+pub fn report(machine: &str, image: &str, boot: &BootInfo, console_password: &str, message: &str) -> Vec<u8> {
+    let BootInfo { kernel, initrd, cmdline, bootloader_id } = boot;
+    let boot =
+        Message::default().text(1, image).text(4, initrd).text(5, cmdline).text(6, kernel).text(8, bootloader_id);
+    let report = Message::default().text(1, machine).text(2, console_password).message(3, boot);
+    report.flag(4, true).text(5, message).into_bytes()
+}
+
+pub fn abort_reinstall(machine: &str, wiped: bool) -> Vec<u8> {
+    Message::default().text(1, machine).flag(2, wiped).into_bytes()
+}
+
+/// The size that the server has found for the machine, of its answer to a registration.
+pub fn size(answer: &[u8]) -> Option<String> {
+    protobuf::texts(answer, 2)?.pop()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_says_when_what_and_of_whom() {
+        let now = SystemTime::UNIX_EPOCH + Duration::new(7, 9);
+        let field = |tag: u8, value: &[u8]| [&[tag, u8::try_from(value.len()).unwrap()][..], value].concat();
+        let time = field(0x0a, &[0x08, 7, 0x10, 9]);
+        let of = [time, field(0x12, b"Booting New Kernel"), field(0x1a, b"x")].concat();
+        let expected = field(0x0a, &[field(0x0a, b"m"), field(0x12, &of)].concat());
+        let bytes = event("m", EventName::BootingNewKernel, "x", now);
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn what_the_server_did_not_take_is_read() {
+        assert_eq!(not_taken(b"\x08\x01"), Vec::<String>::new());
+        assert_eq!(not_taken(b"\x08\x01\x12\x01a\x12\x01b"), ["a", "b"]);
+        assert_eq!(not_taken(b"\x12\x09a"), Vec::<String>::new());
+        assert_eq!(size(b"\x0a\x01m\x12\x09c1-xlarge").as_deref(), Some("c1-xlarge"));
+        assert_eq!(size(b""), None);
+    }
+}

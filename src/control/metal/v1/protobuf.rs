@@ -1,0 +1,195 @@
+//! Protocol Buffers as far as API v1 needs them (<https://protobuf.dev/programming-guides/encoding/>): messages of texts, numbers and
+//! messages. What is zero or empty is left out, as proto3 has it.
+
+/// Of a field's tag.
+const VARINT: u64 = 0;
+const FIXED64: u64 = 1;
+const BYTES: u64 = 2;
+const FIXED32: u64 = 5;
+
+/// A message that is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Message(Vec<u8>);
+
+impl Message {
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub fn text(self, number: u32, text: &str) -> Message {
+        if text.is_empty() { self } else { self.bytes(number, text.as_bytes()) }
+    }
+
+    pub fn number(mut self, number: u32, value: u64) -> Message {
+        if value != 0 {
+            varint(&mut self.0, u64::from(number) << 3 | VARINT);
+            varint(&mut self.0, value);
+        }
+        self
+    }
+
+    pub fn flag(self, number: u32, is: bool) -> Message {
+        self.number(number, u64::from(is))
+    }
+
+    /// One that is empty is there all the same.
+    #[allow(clippy::needless_pass_by_value, reason = "it becomes a part of this one")]
+    pub fn message(self, number: u32, message: Message) -> Message {
+        self.bytes(number, &message.0)
+    }
+
+    pub fn each(self, number: u32, messages: impl IntoIterator<Item = Message>) -> Message {
+        messages.into_iter().fold(self, |all, message| all.message(number, message))
+    }
+
+    fn bytes(mut self, number: u32, bytes: &[u8]) -> Message {
+        varint(&mut self.0, u64::from(number) << 3 | BYTES);
+        varint(&mut self.0, bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+}
+
+fn varint(to: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        to.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    to.push(value as u8);
+}
+
+/// A field that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    Number(u64),
+    /// A text, or a message.
+    Bytes(&'a [u8]),
+    /// Of a kind that API v1 does not have.
+    Other,
+}
+
+/// The fields of a message with their numbers, in their order. After one that is broken, which is None, there are no more.
+pub fn fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, Value<'_>)>> {
+    let mut rest = Some(message);
+    std::iter::from_fn(move || {
+        let from = rest.filter(|rest| !rest.is_empty())?;
+        let read = field(from);
+        rest = read.map(|(_, _, after)| after);
+        Some(read.map(|(number, value, _)| (number, value)))
+    })
+}
+
+/// The texts of that number; none where the message is broken.
+pub fn texts(message: &[u8], number: u64) -> Option<Vec<String>> {
+    let fields: Option<Vec<_>> = fields(message).collect();
+    let texts = fields?.into_iter().filter_map(|(of, value)| match value {
+        Value::Bytes(bytes) if of == number => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    });
+    Some(texts.collect())
+}
+
+fn field(from: &[u8]) -> Option<(u64, Value<'_>, &[u8])> {
+    let (tag, rest) = read_varint(from)?;
+    let number = Some(tag >> 3).filter(|number| *number > 0)?;
+    let (value, rest) = match tag & 7 {
+        VARINT => read_varint(rest).map(|(value, rest)| (Value::Number(value), rest))?,
+        FIXED64 => (Value::Other, rest.get(8..)?),
+        FIXED32 => (Value::Other, rest.get(4..)?),
+        BYTES => {
+            let (length, rest) = read_varint(rest)?;
+            let (bytes, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+            (Value::Bytes(bytes), rest)
+        }
+        _ => return None,
+    };
+    Some((number, value, rest))
+}
+
+/// Ten bytes at most, and no more than 64 bits.
+fn read_varint(from: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0_u64;
+    for (index, byte) in from.iter().take(10).enumerate() {
+        if index == 9 && *byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Some((value, &from[index + 1..]));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The examples of the format's own description.
+    #[test]
+    fn it_is_written_as_others_write_it() {
+        assert_eq!(Message::default().number(1, 150).into_bytes(), [0x08, 0x96, 0x01]);
+        assert_eq!(Message::default().text(2, "testing").into_bytes(), b"\x12\x07testing");
+        let inner = Message::default().number(1, 150);
+        assert_eq!(Message::default().message(3, inner).into_bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
+        let nothing = Message::default().text(1, "").number(2, 0).flag(3, false);
+        assert_eq!(nothing.clone().into_bytes(), b"");
+        assert_eq!(Message::default().each(4, [nothing.clone(), nothing]).into_bytes(), [0x22, 0, 0x22, 0]);
+    }
+
+    #[test]
+    fn what_is_broken_ends_the_message() {
+        for broken in [
+            &[0x08][..],
+            &[0x08, 0x80],
+            &[0x0a, 2, b'a'],
+            &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+            &[0x00, 0x01],
+            &[0x0b],
+            &[0x0c],
+            &[0x0d, 1, 2, 3],
+            &[0x09, 1, 2, 3, 4, 5, 6, 7],
+            &[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02],
+        ] {
+            assert_eq!(fields(broken).collect::<Vec<_>>(), [None], "{broken:?}");
+            assert_eq!(texts(broken, 1), None);
+        }
+        let others = [0x0d, 1, 2, 3, 4, 0x09, 1, 2, 3, 4, 5, 6, 7, 8, 0x12, 1, b'a'];
+        assert_eq!(
+            fields(&others).collect::<Vec<_>>(),
+            [Some((1, Value::Other)), Some((1, Value::Other)), Some((2, Value::Bytes(b"a")))]
+        );
+        assert_eq!(texts(&others, 2), Some(vec!["a".to_owned()]));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(written in prop::collection::vec((1_u32..1 << 29, any::<Option<u64>>(), "\\PC{0,40}"), 0..20)) {
+            let mut message = Message::default();
+            let mut expected = Vec::new();
+            for (number, value, text) in &written {
+                match value {
+                    Some(value) => message = message.number(*number, *value),
+                    None => message = message.text(*number, text),
+                }
+                match value {
+                    Some(0) => {}
+                    Some(value) => expected.push(Some((u64::from(*number), Value::Number(*value)))),
+                    None if text.is_empty() => {}
+                    None => expected.push(Some((u64::from(*number), Value::Bytes(text.as_bytes())))),
+                }
+            }
+            let bytes = message.into_bytes();
+            prop_assert_eq!(fields(&bytes).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let fields: Vec<_> = fields(&bytes).collect();
+            // It ends, with one broken field at most, which is the last.
+            prop_assert!(fields.len() <= bytes.len());
+            prop_assert!(fields.iter().rev().skip(1).all(Option::is_some));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The one question of API v1 that goes over REST: who has this machine, and what is it to become? It is signed with pixie's `hmac`.
+
+use crate::allocation::Machine;
+use crate::control::metal::config;
+use crate::error::{Context, Error, Phase, Result};
+use crate::http;
+use reqwest::StatusCode;
+use reqwest::blocking::{Client, Response};
+use ring::hmac;
+use serde_json::Value;
+use std::io::Read;
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// The largest layouts have some ten thousand bytes, and user data has 32 KiB.
+const DOCUMENT_BYTES: u64 = 4 << 20;
+
+/// Of a salt.
+const LETTERS: usize = 24;
+
+/// Of what a server says in an error.
+const WORDS: usize = 500;
+
+pub struct Rest {
+    client: Client,
+    /// Without a trailing slash.
+    url: String,
+    key: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// The signature is not taken.
+    Signature(Error),
+    /// Another try may go better.
+    Passing(Error),
+    Lasting(Error),
+}
+
+impl Failure {
+    pub fn error(self) -> Error {
+        match self {
+            Failure::Signature(error) | Failure::Passing(error) | Failure::Lasting(error) => error,
+        }
+    }
+}
+
+impl Rest {
+    /// REST has a certificate that everybody knows, or one of pixie's configuration.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub fn new(api: &config::V1) -> Result<Rest> {
+        let what = || "ca_cert of pixie's configuration";
+        let roots = || reqwest::Certificate::from_pem_bundle(api.ca_cert.as_bytes()).context(Phase::Control, what);
+        // A client that stays: the signature is for this server.
+        let builder = || http::builder(None).redirect(reqwest::redirect::Policy::none());
+        let client = match builder().tls_certs_merge(roots()?).build() {
+            Ok(client) => client,
+            // A ramdisk without certificates has only that one.
+            Err(_) => builder().tls_certs_only(roots()?).build().context(Phase::Control, what)?,
+        };
+        Ok(Rest { client, url: api.metal_api_url.clone(), key: api.hmac.clone() })
+    }
+
+    /// # Errors
+    /// The server is away, or refuses, or what it says is not understood.
+    pub fn machine(&self, machine: &str) -> Result<Machine, Failure> {
+        let url = format!("{}/v1/machine/{machine}", self.url);
+        let (now, salt) = (OffsetDateTime::now_utc(), salt());
+        let date = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
+        let request = self.client.get(&url).timeout(ANSWER).header("x-date", &date).header("x-data-salt", &salt);
+        let request =
+            request.header("authorization", format!("Metal-View {}", signature(&self.key, &date, "GET", &salt)));
+        let response = request.send().map_err(|error| lost(&url, error))?;
+        let status = response.status();
+        let text = bounded(response);
+        if status != StatusCode::OK {
+            return Err(refused(&url, status, &text.unwrap_or_default()));
+        }
+        let passing = |why: String| Failure::Passing(Error::new(Phase::Control, format!("{url}: {why}")));
+        let text = text.map_err(|error| passing(format!("the answer was cut off: {error}")))?;
+        read(&text).map_err(|why| passing(format!("the answer is not understood: {why}")))
+    }
+}
+
+/// The fields that metal-api has. It spells what is not there as null, or not at all. What drophammer's own server adds is no word of
+/// metal-api's, and means nothing here.
+pub fn read(text: &[u8]) -> Result<Machine, serde_json::Error> {
+    const OWN: [&str; 11] = [
+        "order",
+        "installed",
+        "erase",
+        "steps",
+        "begun_on",
+        "former_machines",
+        "definition",
+        "finish",
+        "network",
+        "kernel_arguments",
+        "approved",
+    ];
+    let mut document: Value = serde_json::from_slice(text)?;
+    without_nulls(&mut document);
+    if let Some(allocation) = document.get_mut("allocation").and_then(Value::as_object_mut) {
+        OWN.iter().for_each(|name| drop(allocation.remove(*name)));
+        // Known to the server after the report alone; the agent makes a new one.
+        allocation.remove("console_password");
+    }
+    serde_json::from_value(document)
+}
+
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(values) => values.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
+}
+
+/// As metal-stack's `security` has it: HMAC-SHA256 of date, method and salt, in hexadecimal.
+fn signature(key: &str, date: &str, method: &str, salt: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+    let signed = hmac::sign(&key, format!("{date}{method}{salt}").as_bytes());
+    signed.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn salt() -> String {
+    (0..LETTERS).map(|_| fastrand::alphabetic()).collect()
+}
+
+fn bounded(response: Response) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    response.take(DOCUMENT_BYTES + 1).read_to_end(&mut text)?;
+    match text.len() as u64 > DOCUMENT_BYTES {
+        true => Err(std::io::Error::other("it is too long")),
+        false => Ok(text),
+    }
+}
+
+fn refused(url: &str, status: StatusCode, text: &[u8]) -> Failure {
+    let document: Value = serde_json::from_slice(text).unwrap_or_default();
+    let message = document.get("message").and_then(Value::as_str).unwrap_or_default();
+    let message: String = message.chars().take(WORDS).collect();
+    let said = format!("{url}: the control plane answered {status} {message}").trim_end().to_owned();
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            let why = "it does not take the hmac of pixie's configuration, or the clock of this machine is wrong";
+            Failure::Signature(Error::new(Phase::Control, format!("{said}: {why}")))
+        }
+        status if http::is_passing(status) => Failure::Passing(Error::new(Phase::Control, said)),
+        _ => Failure::Lasting(Error::new(Phase::Control, said)),
+    }
+}
+
+fn lost(url: &str, error: reqwest::Error) -> Failure {
+    let what = match http::is_certificate(&error) {
+        true => "its certificate is of an authority that neither pixie's configuration nor the ramdisk knows",
+        false => "no answer",
+    };
+    Failure::Passing(Error::with_source(Phase::Control, format!("{url}: {what}"), error.without_url()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::http::Server;
+    use serde_json::json;
+
+    fn rest(url: &str) -> Rest {
+        Rest { client: http::client().unwrap(), url: url.to_owned(), key: "secret".to_owned() }
+    }
+
+    /// By `printf 2026-11-24T09:00:00ZGETaaaaaaaaaaaaaaaaaaaaaaaa | openssl dgst -sha256 -hmac secret`.
+    #[test]
+    fn the_signature_is_that_of_others() {
+        let is = signature("secret", "2026-11-24T09:00:00Z", "GET", &"a".repeat(24));
+        assert_eq!(is, "c0a881bc964995dd989628411386964186d69fb9de68bd9c211203d210163fdc");
+    }
+
+    #[test]
+    fn a_question_has_its_three_headers() {
+        let server = Server::script(&[(200, r#"{"id": "m", "allocation": null}"#)]);
+        assert_eq!(rest(&server.url("metal")).machine("m").unwrap().allocation, None);
+        let request = &server.requests()[0];
+        let header = |name: &str| request.header(name).unwrap().to_owned();
+        let (date, salt) = (header("x-date"), header("x-data-salt"));
+        assert_eq!((request.path.as_str(), salt.len(), date.len()), ("/metal/v1/machine/m", 24, 20));
+        assert!(date.ends_with('Z') && OffsetDateTime::parse(&date, &Rfc3339).is_ok(), "{date}");
+        assert_eq!(header("authorization"), format!("Metal-View {}", signature("secret", &date, "GET", &salt)));
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_refused() {
+        for (status, body, words) in [
+            (401, r#"{"message": "no"}"#, "401 Unauthorized no: it does not take the hmac of pixie's configuration"),
+            (403, "", "the clock of this machine is wrong"),
+            (500, "<html>", "answered 500 Internal Server Error"),
+            (404, r#"{"message": "no machine"}"#, "404 Not Found no machine"),
+            (200, "{", "is not understood"),
+            (200, "[]", "is not understood"),
+        ] {
+            let server = Server::script(&[(status, body)]);
+            let failure = rest(&server.url("metal")).machine("m").unwrap_err();
+            let kind = match failure {
+                Failure::Signature(_) => [401, 403].contains(&status),
+                Failure::Passing(_) => [500, 200].contains(&status),
+                Failure::Lasting(_) => status == 404,
+            };
+            let error = failure.error().to_string();
+            assert!(kind && error.contains(words), "{status}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_null_is_not_there_and_words_of_our_own_server_mean_nothing() {
+        let document = json!({
+            "id": "m", "name": null, "size": {"id": "c1", "name": null}, "liveliness": "Alive", "events": {"log": null},
+            "allocation": {
+                "allocationuuid": "a", "hostname": "h", "project": "p", "role": "machine", "reinstall": true, "succeeded": true,
+                "image": {"id": "debian-12.0.20261101", "url": "http://i/img.tar.lz4", "features": ["machine"]},
+                "filesystemlayout": {"id": "l", "disks": [{"device": "/dev/sda", "partitions": null, "wipeonreinstall": true}]},
+                "networks": null, "ssh_pub_keys": null, "user_data": null, "vpn": null, "boot_info": null, "creator": "c",
+                "order": {"id": "7"}, "installed": {"machine": "m"}, "begun_on": [{"device": "/dev/sda"}], "steps": [1],
+                "console_password": "old", "erase": "none", "approved": 1,
+            },
+        });
+        let machine = read(document.to_string().as_bytes()).unwrap();
+        let allocation = machine.allocation.unwrap();
+        assert_eq!((allocation.id.as_str(), allocation.reinstall, allocation.succeeded), ("a", true, true));
+        assert_eq!((allocation.order, allocation.installed, allocation.begun_on.len()), (None, None, 0));
+        assert_eq!((allocation.ssh_pub_keys.len(), allocation.console_password.as_str()), (0, ""));
+        assert_eq!(allocation.filesystemlayout["disks"][0].get("partitions"), None);
+        assert_eq!(read(br#"{"id": "m"}"#).unwrap().allocation, None);
+    }
+}
