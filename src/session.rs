@@ -236,6 +236,7 @@ impl Session {
             OfRun::AdaptImage(finishing) => self.adapt_image(finishing),
             OfRun::ExtendFstab(entries) => fstab::extend(&self.root()?, entries),
             OfRun::WriteFstab(entries) => fstab::write(&self.root()?, entries),
+            OfRun::FindLoader => self.find_loader(),
             OfRun::WriteBootEntries(entries) => {
                 self.write_boot_entries(entries);
                 Ok(())

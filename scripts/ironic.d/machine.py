@@ -34,14 +34,15 @@ def accelerator():
 class Machine:
     """A node with these empty disks, by name and GiB. It is off, and `manageable`."""
 
-    def __init__(self, ironic, ramdisk, name, disks):
-        self.ironic, self.name, self.disks = ironic, name, list(disks)
+    def __init__(self, ironic, ramdisk, name, disks, clock="", words=""):
+        self.ironic, self.name, self.disks, self.clock, self.words = ironic, name, list(disks), clock, words
         self.folder = os.path.join(ironic.directory, name)
         os.makedirs(self.folder)
         for disk, gib in disks.items():
             with open(self.disk(disk), "wb") as file:
                 file.truncate(gib << 30)
         shutil.copy(OVMF % "VARS", os.path.join(self.folder, "efivars.fd"))
+        self.ssh_port = free_port()
         self.port, self.mac = free_port(), "52:54:00:" + ":".join(f"{byte:02x}" for byte in os.urandom(3))
         self.enroll(ramdisk)
         self.lock, self.qemu, self.boots, self.from_disk, self.heard, self.over = threading.Lock(), None, 0, False, 0, False
@@ -50,7 +51,7 @@ class Machine:
 
     def enroll(self, ramdisk):
         kernel, initrd = (f"file://{ramdisk}/{file}" for file in ["vmlinuz", "quick"])
-        words = f"console=ttyS0,115200n8 panic=-1 {SPARED} ipa-advertise-host=127.0.0.1 ipa-advertise-port={self.port}"
+        words = f"console=ttyS0,115200n8 panic=-1 {SPARED} ipa-advertise-host=127.0.0.1 ipa-advertise-port={self.port} {self.words}"
         node = self.ironic.ask("POST", "nodes", {
             "name": self.name, "driver": "fake-hardware", "power_interface": "fake", "management_interface": "noop",
             "network_interface": "noop", "boot_interface": "ipxe", "deploy_interface": "custom-agent", "raid_interface": "agent",
@@ -97,7 +98,8 @@ class Machine:
                    "-smp", "1,maxcpus=2", *accelerator(), "-device", "virtio-scsi-pci,id=scsi",
                    "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={OVMF % 'CODE'}",
                    "-drive", f"if=pflash,format=raw,unit=1,file={folder}/efivars.fd",
-                   "-netdev", f"user,id=net,net={TOLD.rsplit('.', 1)[0]}.0/24,host={TOLD},hostfwd=tcp:127.0.0.1:{self.port}-:9999",
+                   "-netdev", f"user,id=net,net={TOLD.rsplit('.', 1)[0]}.0/24,host={TOLD},hostfwd=tcp:127.0.0.1:{self.port}-:9999,"
+                   f"hostfwd=tcp:127.0.0.1:{self.ssh_port}-:22",
                    "-device", f"virtio-net-pci,netdev=net,romfile=,mac={self.mac}",
                    "-chardev", f"socket,id=console,path={folder}/console,server=on,wait=off,logfile={log('console')}",
                    "-serial", "chardev:console", "-serial", f"file:{log('facts')}"]
@@ -106,6 +108,7 @@ class Machine:
             model = "virtio-blk-pci" if disk.startswith("vd") else f"scsi-hd,bus=scsi.0,scsi-id={index}"
             command += ["-drive", f"if=none,id={disk},format=raw,cache=unsafe,discard=unmap,file={self.disk(disk)}",
                         "-device", f"{model},serial=DH-{disk},drive={disk}"]
+        command += ["-rtc", f"base={self.clock}"] if self.clock else []
         network = self.network_boot()
         self.from_disk = not network
         command += network

@@ -3,8 +3,10 @@
 Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. VENV has Ironic, TARGET what scripts/build-ramdisk and scripts/build-tiny have built.
 """
 
+import base64
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import time
 
 import yaml
 from conductor import TOLD, Failed, Ironic, free_port
-from machine import Machine
+from machine import UP, Machine
 
 
 def step(name, args, priority=90):
@@ -58,8 +60,8 @@ class World:
         url, digest = self.image("tiny-12.0.1.tar.zst", 'cp "$1/tiny.tar.zst" "$2"')
         return {"url": url, "digest": "sha256:" + digest}
 
-    def machine(self, name, **disks):
-        return Machine(self.ironic, self.ramdisk, name, disks)
+    def machine(self, name, clock="", words="", **disks):
+        return Machine(self.ironic, self.ramdisk, name, disks, clock, words)
 
     def available(self, name):
         """Without cleaning."""
@@ -86,11 +88,11 @@ def one_disk():
 
 
 def whole(world):
-    """cleaning, then a deploy by a template with the layout `default`"""
+    """cleaning, then a deploy by a template with the layout `default`, with a clock that is years off"""
     ironic = world.ironic
     with open("testdata/layouts/default.yaml") as file:
         layout = yaml.safe_load(file)
-    with world.machine("whole", sda=8) as machine:
+    with world.machine("whole", clock="2045-06-01", sda=8) as machine:
         ironic.wish("whole", target="provide")
         cleaned = ironic.until("whole", "available")
         ironic.choose("whole", [step("install", {"layout": layout, "image": world.tiny()})])
@@ -147,6 +149,38 @@ def rebuild(world):
     return f"{first}; up; {second}; up. Of the data, before and after: {', '.join(before.splitlines())}"
 
 
+def erased(world):
+    """cleaning by hand: nothing of a disk is left, with a proof"""
+    with world.machine("erased", vda=1) as machine:
+        put = 'for at in 0 300 1020; do head -c 4M /dev/urandom | dd of="$1" bs=1M seek=$at conv=notrunc status=none; done'
+        shell(put, machine.disk("vda"))
+        world.ironic.wish("erased", target="clean", clean_steps=[{"interface": "deploy", "step": "erase_devices"}])
+        history = world.ironic.until("erased", "manageable")
+        shell('cmp -n "$(stat -c %s "$1")" "$1" /dev/zero', machine.disk("vda"))
+        with open(os.path.join(world.ironic.directory, "ironic.log")) as log:
+            proof = re.search(r"'device': '/dev/vda', 'method': '(\w+)', 'proof': '([^']+)'", log.read())
+        check(proof, "the conductor has no proof")
+    return f"{history}; {proof[1]}: {proof[2]}"
+
+
+def half(world):
+    """apply_layout alone, and then the power: nothing boots"""
+    ironic, image = world.ironic, world.tiny()
+    with world.machine("half", vda=4) as machine:
+        world.available("half")
+        ironic.choose("half", [step("install", {"layout": one_disk(), "image": image})])
+        ironic.set("half", {"/instance_info/image_source": image["url"]})
+        first, _ = world.deploy(machine)
+        ironic.set("half", {"/instance_info/traits": []})
+        ironic.wish("half", target="rebuild", deploy_steps=[step("apply_layout", {"layout": one_disk(), "mode": "install"})])
+        second = ironic.until("half", "active")
+        # The firmware has tried its entries for the disk, and looks on the network.
+        machine.says("failed to load", from_disk=True)
+        machine.says("Start PXE", from_disk=True)
+        check(UP not in machine.read("console"), "something boots")
+    return f"{first}; up; {second}; nothing boots from its disk"
+
+
 def switched_off(ironic, machine):
     ironic.power(machine.name, "power off")
     while machine.qemu:
@@ -167,14 +201,22 @@ def mirror(world):
         root = [line for line in facts.splitlines() if line.startswith("/dev/md") and " / " in line]
         check(root and "raid1" in facts and "raid0" in facts, facts)
         check(world.ironic.node("mirrored")["raid_config"]["logical_disks"] == arrays["logical_disks"], "raid_config")
-    return f"{history}; up, with {root[0]}"
+        # Into the filesystem on the mirror, which is found by what drophammer has left there.
+        told = base64.b64encode(b"told by a service").decode()
+        files = {"files": [{"path": "/srv/data-proof/told", "content": told, "mode": "0600"}]}
+        world.ironic.wish("mirrored", target="service", service_steps=[
+            {"interface": "deploy", "step": "inject_files", "args": files}])
+        serviced = world.ironic.until("mirrored", "active")
+        facts = machine.is_up()
+        check(f"/srv/data-proof/told {hashlib.sha256(b'told by a service').hexdigest()}" in facts, facts)
+    return f"{history}; up, with {root[0]}; {serviced}; up, with the file"
 
 
 # gzip of "drive".
 DRIVE = "H4sIAAAAAAACA0spyixLBQCP9R1oBQAAAA=="
 
 
-def whole_disk(world, name, file, command):
+def whole_disk(world, name, file, command, loader):
     with world.machine(name, vda=4) as machine:
         world.available(name)
         url, digest = world.image(file, command)
@@ -189,24 +231,41 @@ def whole_disk(world, name, file, command):
         with open(machine.disk("vda"), "rb") as disk:
             disk.seek(start)
             check(disk.read(5) == b"drive", table)
-    return f"{history}; up, with the config drive behind it"
+        # The firmware says what it starts.
+        started = re.search(f'BdsDxe: starting (Boot....) "drophammer: {name}" from [^\n]*', machine.read("console"))
+        check(started and started[0].lower().endswith(loader.lower()), machine.read("console"))
+    return f"{history}; up by {started[1]}, {loader}, with the config drive behind it"
 
 
 def raw(world):
     """direct, raw, with a config drive"""
-    return whole_disk(world, "direct-raw", "disk.raw", 'zstd -dqf "$1/tiny.raw.zst" -o "$2"')
+    make = 'zstd -dqf "$1/tiny.raw.zst" -o "$2"'
+    return whole_disk(world, "direct-raw", "disk.raw", make, r"\EFI\BOOT\BOOTX64.EFI")
+
+
+# The loader lies where no firmware looks, and the image says where.
+ELSEWHERE = """zstd -dqf "$1/tiny.raw.zst" -o "$2.raw"
+dd if="$2.raw" of="$2.esp" bs=1M skip=1 count=4 status=none
+mmd -i "$2.esp" ::/EFI/own
+mmove -i "$2.esp" ::/EFI/BOOT/BOOTX64.EFI ::/EFI/own/loader.efi
+printf 'loader.efi,own,,a system of its own\n' | iconv -t UTF-16LE | mcopy -i "$2.esp" - ::/EFI/own/BOOTX64.CSV
+dd if="$2.esp" of="$2.raw" bs=1M seek=1 conv=notrunc status=none
+qemu-img convert -q -O qcow2 "$2.raw" "$2" """
 
 
 def qcow2(world):
-    """direct, qcow2, with a config drive"""
-    make = 'zstd -dqf "$1/tiny.raw.zst" -o "$2.raw" && qemu-img convert -q -O qcow2 "$2.raw" "$2"'
-    return whole_disk(world, "direct-qcow2", "disk.qcow2", make)
+    """direct, qcow2, with a config drive, and a loader that only an entry finds"""
+    return whole_disk(world, "direct-qcow2", "disk.qcow2", ELSEWHERE, r"\EFI\own\loader.efi")
 
 
 def rescue(world):
-    """rescue, with a login on the console, and back"""
+    """rescue, with a login on the console and over SSH, and back"""
     ironic, image = world.ironic, world.tiny()
-    with world.machine("saved", vda=4) as machine:
+    key = os.path.join(ironic.directory, "key")
+    shell('ssh-keygen -q -t ed25519 -N "" -C operator -f "$1"', key)
+    with open(key + ".pub") as file:
+        words = f'sshkey="{file.read().strip()}"'
+    with world.machine("saved", words=words, vda=4) as machine:
         world.available("saved")
         ironic.choose("saved", [step("install", {"layout": one_disk(), "image": image})])
         # The conductor asks for one before a rescue.
@@ -220,10 +279,26 @@ def rescue(world):
             machine.says(answer)
         machine.types("echo in as $(id -u) with $((6 * 7))")
         machine.says("in as 0 with 42")
+        over_ssh = [ssh(machine, key, command) for command in ["id -u", "hostname"]]
+        check(over_ssh == ["0", "drophammer"], over_ssh)
+        shell('ssh-keygen -q -t ed25519 -N "" -f "$1"', key + ".other")
+        check(ssh(machine, key + ".other", "id -u") == "refused", "a stranger is let in")
         ironic.wish("saved", target="unrescue")
         third = ironic.until("saved", "active")
         machine.is_up()
-    return f"{first}; up; {second}; a wrong password is refused, the right one is root; {third}; up"
+    return f"{first}; up; {second}; a wrong password is refused, the right one is root, and so is the key over SSH; {third}; up"
+
+
+def ssh(machine, key, command):
+    """What it prints; a server that does not take the key lets its client wait."""
+    options = ["-F", "/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes",
+               "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR", "-i", key, "-p", str(machine.ssh_port)]
+    told = ["ssh", *options, "rescue@127.0.0.1", command]
+    try:
+        done = subprocess.run(told, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return "refused"
+    return done.stdout.strip() if done.returncode == 0 else "refused"
 
 
 def main(venv, directory, target, wanted=""):
@@ -232,7 +307,7 @@ def main(venv, directory, target, wanted=""):
     world = World(venv, directory, target)
     failed, passed = [], 0
     try:
-        for scenario in [whole, rebuild, mirror, raw, qcow2, rescue]:
+        for scenario in [whole, erased, half, rebuild, mirror, raw, qcow2, rescue]:
             if wanted not in scenario.__doc__:
                 continue
             began = time.monotonic()

@@ -21,14 +21,14 @@ const DRIVE_BYTES: u64 = 64 << 20;
 const LEAST_BYTES: u64 = 4 << 30;
 
 /// Words of `image_info` that ask for what is not there. An image that they are about must not be installed in another way.
-const REFUSED: [(&str, &str); 6] = [
-    ("root_gb", PARTITION_IMAGE),
-    ("root_mb", PARTITION_IMAGE),
+const REFUSED: [(&str, &str); 4] = [
     ("image_server_user", SECRETS),
     ("image_request_authorization", SECRETS),
     ("proxies", "drophammer asks no proxy"),
     ("oci_pull_secret", SECRETS),
 ];
+/// Words that a conductor sends with the image of a partition and no other one, with a value or without.
+const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole disk images, and this is one of a partition: use an image of a disk, or custom-agent with a layout";
 const SECRETS: &str = "drophammer sends no credentials with write_image";
 
@@ -46,6 +46,9 @@ pub fn image(args: &Map<String, Value>) -> Result<Image> {
     let Some(info) = args.get("image_info").and_then(Value::as_object) else {
         return Err(bad("write_image has no image_info"));
     };
+    if let Some(word) = OF_PARTITIONS.iter().find(|word| info.contains_key(**word)) {
+        return Err(bad(&format!("image_info.{word}: {PARTITION_IMAGE}")));
+    }
     let given = |word: &str| info.get(word).filter(|value| !value.is_null());
     if let Some((word, why)) = REFUSED.iter().find(|(word, _)| given(word).is_some()) {
         return Err(bad(&format!("image_info.{word}: {why}")));
@@ -177,6 +180,8 @@ mod tests {
                 (|info| info["root_mb"] = json!(100)) as fn(&mut Value),
                 "image_info.root_mb: drophammer writes whole disk",
             ),
+            (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole disk"),
+            (|info| info["image_type"] = json!("partition"), "this is one of a partition"),
             (|info| info["image_request_authorization"] = json!("YQ=="), "no credentials"),
             (|info| info["disk_format"] = json!("vmdk"), "raw and qcow2 are known, found vmdk"),
             (|info| info["urls"] = json!(["file:///etc/passwd"]), "image_info.urls"),

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 type Scenario = fn(&mut Ironic) -> String;
 
-const SCENARIOS: [(&str, Scenario); 18] = [
+const SCENARIOS: [(&str, Scenario); 19] = [
     ("cleaning, and a deploy without a boot between", cleaning),
     ("cleaning by hand, with a disk that is kept", manual_cleaning),
     ("deploy by a template of two steps", deploy),
@@ -23,11 +23,12 @@ const SCENARIOS: [(&str, Scenario); 18] = [
     ("a layout that does not fit", refused_layout),
     ("an unknown step", unknown_step),
     ("an argument that was not declared", undeclared_argument),
-    ("strangers with wrong tokens", wrong_token),
+    ("strangers with wrong tokens, and one that speaks TLS 1.2 only", wrong_token),
     ("a deploy on arrays, raid.apply_configuration", deploy_on_arrays),
     ("a deploy on arrays, in the words of the proposal", deploy_on_arrays_of_the_proposal),
     ("arrays by a cleaning by hand", arrays_by_cleaning),
     ("direct, with a raw image and a config drive", direct),
+    ("direct, with the image of a partition", direct_partition),
     ("rescue, and back", rescue),
     ("service: a file for a machine that is in use", service),
     ("inspection", inspection),

@@ -13,14 +13,13 @@ use crate::error::{Error, Phase, Result};
 use crate::facts::Done;
 use crate::inventory::Inventory;
 use crate::layout::Layout;
-use crate::plan::{self, DiskPlan, Plan, Verdict};
+use crate::plan::{self, DiskPlan, Plan, Subject, Verdict};
 use crate::problem;
 use crate::raid::Config;
 use crate::steps::{self, Erase, Kind, Offer};
 use crate::text::{CONSOLE_COLUMNS, folded};
 use decide::decide;
 use serde_json::{Map, Value, json};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
@@ -35,7 +34,7 @@ pub struct Steps {
     journal: Arc<Journal>,
     consoles: Vec<String>,
     begun: Mutex<Option<Begun>>,
-    has_written: AtomicBool,
+    written: Mutex<Option<Written>>,
 }
 
 /// All that the plan of a deploy is made of.
@@ -51,6 +50,13 @@ struct Deploy {
     ids: Vec<Uuid>,
 }
 
+/// An image that is on its disk, whole, as it was made.
+#[derive(Clone)]
+struct Written {
+    disk: KernelName,
+    subject: Subject,
+}
+
 /// A deploy of which some steps were done.
 struct Begun {
     deploy: Deploy,
@@ -61,13 +67,7 @@ struct Begun {
 
 impl Steps {
     pub fn new(hands: Arc<dyn Hands>, journal: Arc<Journal>, consoles: &[String]) -> Steps {
-        Steps {
-            hands,
-            journal,
-            consoles: consoles.to_vec(),
-            begun: Mutex::default(),
-            has_written: AtomicBool::default(),
-        }
+        Steps { hands, journal, consoles: consoles.to_vec(), begun: Mutex::default(), written: Mutex::default() }
     }
 
     /// Does the step, and returns its own result.
@@ -126,15 +126,10 @@ impl Steps {
         }
     }
 
-    /// An image is on its disk, whole, and boots as it was made.
-    pub fn has_written(&self) -> bool {
-        self.has_written.load(Ordering::Relaxed)
-    }
-
     /// Whatever was there before is no deploy any more.
     fn forget(&self) {
         *self.begun() = None;
-        self.has_written.store(false, Ordering::Relaxed);
+        *self.written() = None;
     }
 
     /// UUIDs of the filesystems with `/` and `/boot/efi` that the deploy has made.
@@ -311,6 +306,10 @@ impl Steps {
 
     fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn written(&self) -> MutexGuard<'_, Option<Written>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

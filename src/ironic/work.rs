@@ -89,11 +89,11 @@ impl Work for Worker {
                 let (root, esp) = self.steps.made().unwrap_or_default();
                 Ok(Some(json!({ "root uuid": root, "efi system partition uuid": esp })))
             }
-            Command::InstallBootloader if self.steps.has_written() => Ok(None),
-            Command::InstallBootloader if self.steps.made().is_some() && self.steps.is_whole() => Ok(None),
-            Command::InstallBootloader => Err(Fault::of_command(
-                "drophammer makes the boot loader with the image, and no image was installed in this boot",
-            )),
+            Command::InstallBootloader => {
+                let mode = params.get("target_boot_mode").and_then(Value::as_str);
+                let installed = self.steps.install_bootloader(mode == Some("bios"));
+                installed.map(|()| None).map_err(|error| Fault::of_command(error.to_string()))
+            }
             Command::CollectSystemLogs => self.logs().map(Some),
             Command::FinalizeRescue => {
                 let hash = rescue::hash(params)?;

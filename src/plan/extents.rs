@@ -140,6 +140,7 @@ impl Ground<'_> {
                 | OfRun::AdaptImage(_)
                 | OfRun::WriteFstab(_)
                 | OfRun::ExtendFstab(_)
+                | OfRun::FindLoader
                 | OfRun::WriteBootEntries(_)
                 | OfRun::LoadKernel
                 | OfRun::ProveKept(_)

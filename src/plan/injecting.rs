@@ -1,98 +1,126 @@
-//! The plan that puts files into a filesystem which is there already. Every disk but that one is locked.
+//! The plan that puts files into a filesystem which is there already. Every disk that it does not lie on is locked.
 
+use super::lifting::{self, Lift};
 use super::{
     DiskIdentity, DiskPlan, InjectedFile, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Stage, StageName,
     Subject, Verdict, display, harmless::Harmless,
 };
-use crate::device::DevicePath;
-use crate::inventory::{Disk, Inventory, Partition, Signature};
+use crate::device::{DevicePath, KernelName};
+use crate::inventory::{Disk, Inventory, Signature};
 use crate::layout::Format;
 use crate::problem::Problem;
+use crate::topology::{Stack, Unit, units};
+use std::collections::BTreeSet;
 
 /// What such a plan is called in the place of a layout.
 const NAME: &str = "files into what is there";
 
-/// These files into the filesystem on this disk or partition.
+/// The filesystem that is meant.
+struct Found {
+    /// Where it is when it is started.
+    device: DevicePath,
+    format: Format,
+    lift: Lift,
+    below: BTreeSet<KernelName>,
+}
+
+/// These files into the filesystem on this disk, partition, array or logical volume. Disks of `skipped` are left alone.
 ///
 /// # Errors
 /// There is no filesystem that can be mounted there, or somebody uses it. Nothing was written.
 pub fn inject(
     inventory: &Inventory,
     device: &DevicePath,
+    skipped: &[KernelName],
     files: Vec<InjectedFile>,
     subject: Subject,
 ) -> Result<Plan, Box<Refusal>> {
-    let found = find(inventory, device);
-    let written = found.as_ref().ok().map(|(disk, _)| *disk);
-    let disks: Vec<DiskPlan> = inventory.disks.iter().map(|disk| plan_of(disk, written)).collect();
+    let found = find(inventory, device).and_then(|found| may_be_written(inventory, skipped, found));
+    let is_below = |disk: &Disk| found.as_ref().is_ok_and(|found| found.below.contains(&disk.name));
+    let verdict = |disk: &Disk| if is_below(disk) { Verdict::Keep } else { Verdict::NotOurs };
+    let disks: Vec<DiskPlan> = inventory.disks.iter().map(|disk| DiskPlan::of(disk, verdict(disk))).collect();
     let layout = NAME.to_owned();
-    let (disk, format) = match found {
+    let Found { device, format, lift, below } = match found {
         Ok(found) => found,
         Err(why) => {
             let problems = vec![Problem::new("partition", why)];
             return Err(Box::new(Refusal { mode: Mode::Install, subject, layout, disks, problems }));
         }
     };
-    let others = inventory.disks.iter().filter(|other| other.name != disk.name && !other.read_only);
-    let lock = |other: &Disk| OfRun::LockDisk { device: other.device.clone(), untouched: Vec::new() };
-    let (device, path) = (device.clone(), "/".to_owned());
-    let mount = MountFilesystem { device, path, format, options: Vec::new(), others: Vec::new() };
+    let (written, others): (Vec<&Disk>, Vec<&Disk>) =
+        inventory.disks.iter().partition(|disk| below.contains(&disk.name));
+    let lock = |disk: &&Disk| OfRun::LockDisk { device: disk.device.clone(), untouched: Vec::new() };
+    let mount = MountFilesystem { device, path: "/".to_owned(), format, options: Vec::new(), others: Vec::new() };
+    let flush = OfRun::FlushDisks { disks: written.iter().map(|disk| disk.device.clone()).collect() };
+    let of_run = |operations: Vec<OfRun>| operations.into_iter().map(Operation::Run).collect::<Vec<_>>();
+    let identities = written.iter().map(|disk| OfRun::IdentifyDisk(DiskIdentity::of(disk)));
     let stages = [
-        (StageName::StorageIdentify, vec![OfRun::IdentifyDisk(DiskIdentity::of(disk))]),
-        (StageName::StorageLock, others.map(lock).collect()),
-        (StageName::StorageMount, vec![OfRun::Mount(mount)]),
-        (StageName::TargetFiles, vec![OfRun::InjectFiles(files)]),
-        (StageName::StorageUnmount, vec![OfRun::Unmount, OfRun::FlushDisks { disks: vec![disk.device.clone()] }]),
+        (StageName::StorageIdentify, of_run(identities.collect())),
+        (StageName::StorageLock, of_run(others.iter().filter(|disk| !disk.read_only).map(lock).collect())),
+        (StageName::StorageMount, [lift.up(), of_run(vec![OfRun::Mount(mount)])].concat()),
+        (StageName::TargetFiles, of_run(vec![OfRun::InjectFiles(files)])),
+        (StageName::StorageUnmount, [of_run(vec![OfRun::Unmount]), lift.down(), of_run(vec![flush])].concat()),
     ];
-    let stage = |(name, operations): (StageName, Vec<OfRun>)| Stage {
-        name,
-        operations: operations.into_iter().map(Operation::Run).collect(),
-    };
-    let stages: Vec<Stage> = stages.into_iter().map(stage).filter(|stage| !stage.operations.is_empty()).collect();
+    let stages = stages.into_iter().filter(|(_, operations)| !operations.is_empty());
+    let stages: Vec<Stage> = stages.map(|(name, operations)| Stage { name, operations }).collect();
     let root_uuid = String::new();
     let harmless = Harmless { mode: Mode::Install, subject, layout, disks, stages, root_uuid, already: None };
     Ok(harmless.plan(inventory))
 }
 
-/// The disk beneath, and how it is mounted.
-fn find<'a>(inventory: &'a Inventory, device: &DevicePath) -> Result<(&'a Disk, Format), String> {
-    let whole = inventory.disks.iter().find(|disk| disk.device == *device);
-    let whole = whole.map(|disk| (disk, &disk.signatures[..], disk.uses.is_empty()));
-    let mut parts = inventory.disks.iter().flat_map(|disk| {
-        let partitions = disk.table.iter().flat_map(|table| &table.partitions);
-        partitions.map(move |partition: &Partition| (disk, partition))
-    });
-    let part = parts.find(|(_, partition)| partition.device == *device);
-    let part = part.map(|(disk, partition)| (disk, &partition.signatures[..], partition.uses.is_empty()));
-    let Some((disk, signatures, is_free)) = whole.or(part) else {
+fn find(inventory: &Inventory, wanted: &DevicePath) -> Result<Found, String> {
+    let stack = Stack::new(inventory);
+    let (there, device) = lifting::meant(inventory, wanted).unwrap_or_else(|| (wanted.clone(), wanted.clone()));
+    let unit = units(inventory).find(|(path, _)| **path == there).map(|(_, unit)| unit);
+    // A partition within an array or a volume has no device that could be started.
+    let unit = unit.filter(|unit| !matches!(unit, Unit::Partition(_)) || of_a_disk(inventory, &there));
+    let Some(unit) = unit else {
         return Err(format!(
-            "{device} is no disk and no partition of this machine; files go onto neither arrays nor volumes"
+            "{wanted} is no disk, no partition of one, no array and no logical volume of this machine"
         ));
     };
+    if !unit.uses().is_empty() {
+        return Err(format!("{wanted} is in use"));
+    }
+    let format = format(wanted, unit.signatures())?;
+    let lift = Lift::of(&stack, inventory, &there)?;
+    Ok(Found { device, format, lift, below: stack.disks(&stack.name(&there)) })
+}
+
+fn of_a_disk(inventory: &Inventory, device: &DevicePath) -> bool {
+    let mut parts = inventory.disks.iter().flat_map(|disk| disk.table.iter().flat_map(|table| &table.partitions));
+    parts.any(|part| part.device == *device)
+}
+
+fn may_be_written(inventory: &Inventory, skipped: &[KernelName], found: Found) -> Result<Found, String> {
+    if let Some(disk) = skipped.iter().find(|disk| found.below.contains(*disk)) {
+        return Err(format!("{} lies on {disk}, which is to be left alone", found.device));
+    }
+    let below = |disk: &&Disk| found.below.contains(&disk.name);
+    match inventory.disks.iter().filter(below).find(|disk| disk.read_only) {
+        Some(disk) => Err(format!("{} is write-protected", disk.device)),
+        None => Ok(found),
+    }
+}
+
+fn format(device: &DevicePath, signatures: &[Signature]) -> Result<Format, String> {
     let mounts = |signature: &Signature| {
         let is_it = |format: &Format| format.name() == signature.kind && !matches!(format, Format::Swap | Format::None);
         Format::ALL.into_iter().find(is_it)
     };
     match signatures {
-        _ if !is_free => Err(format!("{device} is in use")),
-        _ if disk.read_only => Err(format!("{} is write-protected", disk.device)),
-        [one] => match mounts(one) {
-            Some(format) => Ok((disk, format)),
-            None => Err(format!("{device} holds {}, which cannot be mounted", display::signature(one))),
-        },
+        [one] => {
+            mounts(one).ok_or_else(|| format!("{device} holds {}, which cannot be mounted", display::signature(one)))
+        }
         [] => Err(format!("{device} has no filesystem")),
         _ => Err(format!("{device} has several signatures at once")),
     }
 }
 
-fn plan_of(disk: &Disk, written: Option<&Disk>) -> DiskPlan {
-    let is_written = written.is_some_and(|written| written.name == disk.name);
-    DiskPlan::of(disk, if is_written { Verdict::Keep } else { Verdict::NotOurs })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::OnDevice;
 
     fn machine(name: &str) -> Inventory {
         let text = std::fs::read_to_string(format!("testdata/inventories/{name}.json")).unwrap();
@@ -113,7 +141,7 @@ mod tests {
     fn files_go_into_one_filesystem_and_every_other_disk_is_locked() {
         let inventory = machine("installed-default");
         let device = DevicePath::from("/dev/sda2");
-        let plan = inject(&inventory, &device, vec![file()], Subject::default()).unwrap();
+        let plan = inject(&inventory, &device, &[], vec![file()], Subject::default()).unwrap();
         let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
         assert!(
             names.ends_with(&[StageName::StorageMount, StageName::TargetFiles, StageName::StorageUnmount]),
@@ -127,14 +155,46 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_on_an_array_is_started_for_it_and_taken_down_again() {
+        let mut inventory = machine("raid-lvm");
+        let third = Disk { name: "sdc".into(), device: "/dev/sdc".into(), ..Disk::default() };
+        inventory.disks.push(third);
+        for (wanted, mounted) in [("/dev/vg00/root", "/dev/vg00/root"), ("/dev/md/efi", "/dev/md126")] {
+            let plan = inject(&inventory, &wanted.into(), &[], vec![file()], Subject::default()).unwrap();
+            let operations = || plan.stages.iter().flat_map(|stage| &stage.operations);
+            let mounts = operations().filter_map(|operation| match operation {
+                Operation::Run(OfRun::Mount(mount)) => Some(mount.device.as_str()),
+                _ => None,
+            });
+            assert_eq!(mounts.collect::<Vec<_>>(), [mounted]);
+            let locked = operations().filter_map(|operation| match operation {
+                Operation::Run(OfRun::LockDisk { device, .. }) => Some(device.as_str()),
+                _ => None,
+            });
+            assert_eq!(locked.collect::<Vec<_>>(), ["/dev/sdc"]);
+            let identified = operations().filter(|one| matches!(one, Operation::Run(OfRun::IdentifyDisk(_))));
+            assert_eq!(identified.count(), 2);
+            let last = plan.stages.last().unwrap();
+            let stops = |one: &Operation| matches!(one, Operation::Device(OnDevice::StopArray { .. }));
+            assert!(last.operations.iter().any(stops), "{last:?}");
+        }
+        let skipped = [inventory.disks[1].name.clone()];
+        let refusal = inject(&inventory, &"/dev/vg00/root".into(), &skipped, vec![file()], Subject::default());
+        assert!(refusal.unwrap_err().to_string().contains("lies on sdb, which is to be left alone"));
+    }
+
+    #[test]
     fn what_cannot_be_mounted_is_refused() {
         let mut inventory = machine("installed-default");
         let refused = |inventory: &Inventory, device: &str| {
-            inject(inventory, &device.into(), vec![file()], Subject::default()).unwrap_err().to_string()
+            inject(inventory, &device.into(), &[], vec![file()], Subject::default()).unwrap_err().to_string()
         };
-        assert!(refused(&inventory, "/dev/md1").contains("neither arrays nor volumes"));
+        assert!(refused(&inventory, "/dev/md1").contains("no array and no logical volume of this machine"));
         assert!(refused(&inventory, "/dev/sda").contains("/dev/sda has no filesystem"));
         inventory.disks[0].read_only = true;
         assert!(refused(&inventory, "/dev/sda2").contains("write-protected"));
+        let inventory = machine("raid-lvm");
+        assert!(refused(&inventory, "/dev/md127").contains("/dev/md127 is in use"));
+        assert!(refused(&inventory, "/dev/sda2").contains("/dev/sda2 is in use"));
     }
 }

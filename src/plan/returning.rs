@@ -175,7 +175,7 @@ impl<'a> Returning<'a> {
 }
 
 /// Devices that these operations use and that none of them creates.
-fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
+pub fn bottom(operations: &[Restore]) -> BTreeSet<DevicePath> {
     let (mut together, mut taken) = (Together::default(), BTreeSet::<DevicePath>::new());
     for operation in operations {
         let devices = match operation {

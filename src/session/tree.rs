@@ -5,7 +5,7 @@ use crate::allocation;
 use crate::boot::{efi, found, kexec};
 use crate::definition::Chosen;
 use crate::error::{Error, Phase, Result};
-use crate::facts::{BootInfo, Hidden};
+use crate::facts::{BootInfo, EntryWanted, Hidden};
 use crate::image::{self, Beneath, Conflicts};
 use crate::marker::Marker;
 use crate::plan::{BootEntries, BurnDisk, Finishing, MachineFiles, Needs};
@@ -139,6 +139,14 @@ impl Session {
     /// A raw image brings its own.
     pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
         self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
+    }
+
+    /// What the image was made with is taken as it is.
+    pub(super) fn find_loader(&mut self) -> Result<()> {
+        let loader = efi::loader::find(&self.root()?)?;
+        self.say(&format!("what is booted is {loader} of the image"));
+        self.entries_wanted = vec![EntryWanted { esp: 0, loader, arguments: String::new() }];
+        Ok(())
     }
 
     /// The image's installer writes its own entries, if any.

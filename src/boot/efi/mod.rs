@@ -2,6 +2,7 @@
 
 mod apply;
 mod entries;
+pub mod loader;
 mod network;
 mod option;
 pub mod own;

@@ -4,6 +4,7 @@ use super::super::steps::tests::{Paper, machine};
 use super::super::*;
 use super::conductor::{Ironic, step};
 use super::paper::{API, boot, ran, two_steps};
+use crate::inventory::Firmware;
 use crate::plan::StageName;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -89,10 +90,39 @@ pub fn direct(ironic: &mut Ironic) -> String {
     ]);
     ironic.ask(Method::PATCH, "nodes/direct", &patch);
     ironic.target("direct", "active");
-    let booted = boot(ironic, &mac, API, |_| ());
+    let booted = boot(ironic, &mac, API, |paper| {
+        paper.inventory.system.firmware = Firmware::Uefi;
+        paper.brings = machine("installed-default").disks[0].table.clone();
+    });
     let history = ironic.until("direct", &["active"]);
     assert!(ran(&booted, StageName::ImageBurn) && !ran(&booted, StageName::TargetInstaller));
+    // The conductor asks for a boot loader behind the image.
+    assert!(ran(&booted, StageName::BootEntries));
     assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
+    history
+}
+
+/// The conductor lets it pass, and the agent says what to do.
+pub fn direct_partition(ironic: &mut Ironic) -> String {
+    let server = crate::testing::http::Server::start(vec![7; 1 << 20], |_| crate::testing::http::Act::default());
+    let mac = ironic.with_template("partition", &json!([step("erase_devices_metadata", 95, &json!({}))]));
+    let patch = json!([
+        {"op": "add", "path": "/deploy_interface", "value": "direct"},
+        {"op": "add", "path": "/instance_info/image_source", "value": server.url("root.raw")},
+        {"op": "add", "path": "/instance_info/image_os_hash_algo", "value": "sha256"},
+        {"op": "add", "path": "/instance_info/image_os_hash_value", "value": "0".repeat(64)},
+        {"op": "add", "path": "/instance_info/image_type", "value": "partition"},
+        {"op": "add", "path": "/instance_info/image_disk_format", "value": "raw"},
+        {"op": "add", "path": "/instance_info/root_gb", "value": 10},
+        {"op": "remove", "path": "/instance_info/configdrive"},
+    ]);
+    ironic.ask(Method::PATCH, "nodes/partition", &patch);
+    ironic.target("partition", "active");
+    let booted = boot(ironic, &mac, API, |_| ());
+    let history = ironic.until("partition", &["deploy failed"]);
+    let error = ironic.node("partition")["last_error"].to_string();
+    assert!(error.contains("this is one of a partition: use an image of a disk"), "{error}");
+    assert!(!ran(&booted, StageName::ImageBurn));
     history
 }
 

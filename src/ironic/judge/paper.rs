@@ -180,7 +180,8 @@ pub fn undeclared_argument(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Somebody without the token tries while a step runs: nothing of it enters the list, and the deploy goes on.
+/// Somebody without the token tries while a step runs, and somebody with an old library: nothing of it enters the list, and the
+/// deploy goes on.
 pub fn wrong_token(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("stranger", &two_steps());
     ironic.target("stranger", "active");
@@ -200,6 +201,9 @@ pub fn wrong_token(ironic: &mut Ironic) -> String {
         let answer = stranger.post(format!("{url}/v1/commands/?agent_token={token}")).json(&order).send().unwrap();
         assert_eq!(answer.status(), 401);
     }
+    let old = crate::http::builder(Some(PATIENCE)).danger_accept_invalid_certs(true);
+    let old = old.tls_version_max(reqwest::tls::Version::TLS_1_2).build().unwrap();
+    assert!(old.get(&url).send().is_err(), "TLS 1.2 is answered");
     let history = ironic.until("stranger", &["active"]);
     assert_eq!(booted.run.join().unwrap().unwrap(), Ending::PowerOff);
     history

@@ -3,18 +3,19 @@
 use super::super::files::{self, Place};
 use super::super::order::Node;
 use super::super::{direct, disks};
-use super::{Steps, refused};
+use super::{Steps, Written, refused};
 use crate::allocation::Machine;
 use crate::assigned;
 use crate::device::{DevicePath, KernelName};
 use crate::error::Result;
-use crate::inventory::{Disk, Inventory};
+use crate::inventory::{Disk, Firmware, Inventory};
 use crate::plan::{self, AddedPartition, InjectedFile, Subject};
 use crate::steps::Erase;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 use uuid::Uuid;
+
+const NO_LOADER: &str = "drophammer makes the boot loader with the image, and no image was installed in this boot";
 
 /// How a config drive is found.
 const CONFIG_DRIVE: &str = "config-2";
@@ -59,8 +60,37 @@ impl Steps {
         self.say(&plan.to_string());
         let done = self.hands.run(&plan).inspect_err(|error| self.say(&error.to_string()))?;
         self.hands.leave(true);
-        self.has_written.store(true, Ordering::Relaxed);
+        *self.written() = Some(Written { disk: disk.name.clone(), subject: plan.subject.clone() });
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
+    }
+
+    /// What makes the machine start from its disks: all of it was done with the image of a layout. Of an image as it is, the firmware
+    /// is told now, for nobody knew before what it has.
+    ///
+    /// # Errors
+    /// Nothing was installed in this boot, or what was written has nothing that this machine could start.
+    pub fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
+        let written = self.written().clone();
+        let Some(Written { disk, subject }) = written else {
+            return if self.made().is_some() && self.is_whole() { Ok(()) } else { Err(refused(NO_LOADER)) };
+        };
+        let inventory = self.hands.begin(None)?;
+        if boots_by_bios || inventory.system.firmware != Firmware::Uefi {
+            return Ok(());
+        }
+        let found = inventory.disks.iter().find(|found| found.name == disk);
+        let found = found.ok_or_else(|| refused(&format!("{disk}, which has the image, is not there any more")))?;
+        let plan = plan::enter(&inventory, found, subject).map_err(|refusal| self.told(&refusal.to_string()))?;
+        let Some(plan) = plan else {
+            self.say(&format!(
+                "{disk} has no GPT, of which an entry could name a partition: the firmware finds it by itself"
+            ));
+            return Ok(());
+        };
+        self.say(&plan.to_string());
+        self.hands.run(&plan).inspect_err(|error| self.say(&error.to_string()))?;
+        self.hands.leave(true);
+        Ok(())
     }
 
     /// Files into what is whole: an installed system, or one that this deploy has finished.
@@ -75,7 +105,7 @@ impl Steps {
         for (device, files) in by_device(node, &inventory, &skipped, files)? {
             let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
             let subject = Subject { machine, name, image: "nothing".to_owned(), url: String::new() };
-            let plan = plan::inject(&inventory, &device, files, subject);
+            let plan = plan::inject(&inventory, &device, &skipped, files, subject);
             plans.push(plan.map_err(|refusal| self.told(&refusal.to_string()))?);
         }
         for plan in &plans {

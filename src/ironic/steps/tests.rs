@@ -3,10 +3,11 @@
 mod more;
 
 use super::*;
+use crate::device::DevicePath;
 use crate::facts::Erased;
-use crate::inventory::{EraseMethod, Filesystem};
+use crate::inventory::{EraseMethod, Filesystem, Table};
 use crate::marker::Marker;
-use crate::plan::{OnDevice, Operation, StageName};
+use crate::plan::{OfRun, OnDevice, Operation, StageName};
 use crate::settings::Settings;
 use proptest::prelude::*;
 use proptest::{collection, sample};
@@ -22,6 +23,9 @@ pub struct Paper {
     /// Paths of disks, in the order in which they were to be wiped.
     pub wiped: Mutex<Vec<String>>,
     pub pause: std::time::Duration,
+    pub burned: Mutex<Vec<DevicePath>>,
+    /// What a disk has when an image was burned onto it.
+    pub brings: Option<Table>,
     /// By this hash.
     pub let_in: Mutex<Option<String>>,
 }
@@ -35,6 +39,8 @@ impl Paper {
             left: Mutex::default(),
             wiped: Mutex::default(),
             pause: std::time::Duration::ZERO,
+            burned: Mutex::default(),
+            brings: None,
             let_in: Mutex::default(),
         }
     }
@@ -42,7 +48,12 @@ impl Paper {
 
 impl Hands for Paper {
     fn begin(&self, _: Option<&Layout>) -> Result<Inventory> {
-        Ok(self.inventory.clone())
+        let mut inventory = self.inventory.clone();
+        let burned = self.burned.lock().unwrap();
+        for disk in inventory.disks.iter_mut().filter(|disk| burned.contains(&disk.device)) {
+            disk.table.clone_from(&self.brings);
+        }
+        Ok(inventory)
     }
 
     fn run(&self, part: &Plan) -> Result<Done> {
@@ -54,6 +65,9 @@ impl Hands for Paper {
             }
             self.ran.lock().unwrap().push(stage.name);
             for operation in &stage.operations {
+                if let Operation::Run(OfRun::BurnDisk(burn)) = operation {
+                    self.burned.lock().unwrap().push(burn.device.clone());
+                }
                 if let Operation::Device(OnDevice::WipeDisk(wipe)) = operation {
                     let (device, serial) = (wipe.device.to_string(), String::new());
                     self.wiped.lock().unwrap().push(device.clone());

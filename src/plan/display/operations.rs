@@ -124,6 +124,7 @@ fn of_run<'a>(operation: &'a OfRun, sizes: &Sizes) -> (Option<&'a str>, Said) {
         OfRun::AdaptImage(finishing) => (None, finish::raw(finishing)),
         OfRun::ExtendFstab(_) => alone("/etc/fstab of the image and lines for what lies on other disks".to_owned()),
         OfRun::WriteFstab(_) => alone("/etc/fstab, by filesystem UUID".to_owned()),
+        OfRun::FindLoader => alone("what the image boots by".to_owned()),
         OfRun::WriteBootEntries(entries) => alone(boot_entries(entries)),
         OfRun::LoadKernel => alone("kernel and initrd of /etc/metal/boot-info.yaml".to_owned()),
         OfRun::Rehearse(rehearsal) => (None, rehearse(rehearsal, sizes)),

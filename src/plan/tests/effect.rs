@@ -110,6 +110,7 @@ fn of_run(operation: &OfRun) -> Effect<'_> {
         | OfRun::LockDisk { .. }
         | OfRun::UnlockDisk { .. }
         | OfRun::TellPointOfNoReturn { .. }
+        | OfRun::FindLoader
         | OfRun::WriteBootEntries(_)
         | OfRun::LoadKernel
         | OfRun::ProveKept(_)

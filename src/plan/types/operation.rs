@@ -198,6 +198,8 @@ pub enum OfRun {
     WriteFstab(Vec<FstabEntry>),
     /// Add lines to the image's own.
     ExtendFstab(Vec<FstabEntry>),
+    /// Look on the mounted EFI system partition for what a firmware starts.
+    FindLoader,
     /// Tell the firmware what it can boot, through efivarfs.
     WriteBootEntries(BootEntries),
     /// Read `/etc/metal/boot-info.yaml` and hand kernel and initrd to `kexec_file_load`.

@@ -1,0 +1,128 @@
+//! What a firmware is to start of an EFI system partition that has come with an image: what the image says of itself, then where a
+//! firmware looks, then what boot loaders are called.
+
+use crate::error::{Context, Error, Phase, Result};
+use crate::target::Root;
+use std::io::Read;
+
+/// Where a firmware looks that knows of no entry (UEFI specification, 3.5.1.1).
+const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
+
+/// What a distribution lays beside its loader for shim's fallback program: `shimx64.efi,debian,,a comment`, in UTF-16.
+const LIST: &str = "BOOTX64.CSV";
+
+/// Such a list has one line.
+const LIST_BYTES: u64 = 4096;
+
+/// The one that checks signatures first.
+const LOADERS: [&str; 3] = ["shimx64.efi", "grubx64.efi", "systemd-bootx64.efi"];
+
+/// Its path as a firmware writes it.
+///
+/// # Errors
+/// There is none, or the partition cannot be read.
+pub fn find(esp: &Root) -> Result<String> {
+    let why = || "look for a boot loader on the EFI system partition".to_owned();
+    let Some(efi) = called(esp, "/", "EFI").context(Phase::Boot, why)? else { return Err(none()) };
+    let folders = esp.names(&format!("/{efi}")).context(Phase::Boot, why)?;
+    let folder = |name: &str| folders.iter().find(|folder| folder.eq_ignore_ascii_case(name));
+    let vendors: Vec<&String> = folders.iter().filter(|name| !name.eq_ignore_ascii_case(FALLBACK[0])).collect();
+    // What is no directory has nothing in it.
+    let within = |folder: &str, file: &str| called(esp, &format!("/{efi}/{folder}"), file).ok().flatten();
+    let path = |folder: &str, file: &str| format!("\\{efi}\\{folder}\\{file}");
+    let listed = vendors.iter().find_map(|vendor| {
+        let list = within(vendor, LIST)?;
+        let wanted = named_in(esp, &format!("/{efi}/{vendor}/{list}"))?;
+        within(vendor, &wanted).map(|file| path(vendor, &file))
+    });
+    let fallback = || folder(FALLBACK[0]).and_then(|boot| within(boot, FALLBACK[1]).map(|file| path(boot, &file)));
+    let known = || {
+        let all = LOADERS.iter().flat_map(|loader| vendors.iter().map(move |vendor| (vendor, loader)));
+        all.into_iter().find_map(|(vendor, loader)| within(vendor, loader).map(|file| path(vendor, &file)))
+    };
+    listed.or_else(fallback).or_else(known).ok_or_else(none)
+}
+
+fn none() -> Error {
+    let looked = LOADERS.map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
+    let what = format!(
+        "the EFI system partition of the image has no boot loader that this machine could start: neither \\EFI\\{} nor one of {looked}",
+        FALLBACK.join("\\")
+    );
+    Error::new(Phase::Boot, what)
+}
+
+/// The name as it is written there: a firmware makes no difference between large and small letters, and some filesystems do.
+fn called(esp: &Root, directory: &str, name: &str) -> std::io::Result<Option<String>> {
+    let there = esp.names(directory)?;
+    Ok(there
+        .iter()
+        .find(|one| *one == name)
+        .or_else(|| there.iter().find(|one| one.eq_ignore_ascii_case(name)))
+        .cloned())
+}
+
+/// The first program of such a list.
+fn named_in(esp: &Root, list: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    esp.open_file(list).ok()?.take(LIST_BYTES).read_to_end(&mut bytes).ok()?;
+    let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+    let text = String::from_utf16_lossy(&units);
+    let name = text.trim_start_matches('\u{feff}').split(',').next()?.trim();
+    // It is a name in this folder, and leads nowhere else.
+    (!name.is_empty() && !name.contains(['/', '\\', '\n'])).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn utf16(text: &str) -> Vec<u8> {
+        text.encode_utf16().flat_map(u16::to_le_bytes).collect()
+    }
+
+    fn found(files: &[(&str, Vec<u8>)]) -> Result<String, String> {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        find(&Root::open(dir.path()).unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_the_image_says_goes_before_where_a_firmware_looks_and_that_before_names() {
+        let list = |text: &str| ("EFI/debian/BOOTX64.CSV", utf16(text));
+        let file = |path: &'static str| (path, b"MZ".to_vec());
+        let (shim, grub) = (file("EFI/debian/shimx64.efi"), file("EFI/debian/grubx64.efi"));
+        let fallback = file("EFI/BOOT/BOOTX64.EFI");
+        let says = "\u{feff}shimx64.efi,debian,,This is the boot entry for debian\n";
+        for (files, expected) in [
+            (vec![list(says), shim.clone(), grub.clone(), fallback.clone()], r"\EFI\debian\shimx64.efi"),
+            // As some write it.
+            (vec![list("SHIMX64.EFI,x"), shim.clone()], r"\EFI\debian\shimx64.efi"),
+            // What the list names is not there, or it is no list.
+            (vec![list(says), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),
+            (vec![list(""), shim.clone(), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),
+            (vec![list("..\\..\\x.efi,x"), file("x.efi"), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),
+            (vec![("EFI/debian/BOOTX64.CSV", vec![0xff; 9]), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),
+            (vec![shim.clone(), fallback.clone()], r"\EFI\BOOT\BOOTX64.EFI"),
+            (vec![file("efi/boot/bootx64.efi")], r"\efi\boot\bootx64.efi"),
+            (vec![grub.clone(), shim.clone()], r"\EFI\debian\shimx64.efi"),
+            (vec![grub.clone(), file("EFI/readme")], r"\EFI\debian\grubx64.efi"),
+        ] {
+            assert_eq!(found(&files).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_partition_without_a_loader_is_told() {
+        for files in [vec![], vec![("EFI/debian/fonts", vec![])], vec![("EFI", vec![])], vec![("vmlinuz", vec![])]] {
+            let error = found(&files).unwrap_err();
+            assert!(error.contains("boot loader"), "{error}");
+        }
+    }
+}

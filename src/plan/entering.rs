@@ -1,0 +1,142 @@
+//! The plan that tells the firmware of an image which was written as it is. It is made when the image is on its disk: only then can
+//! anybody know which partition has the boot loader. Nothing is written to a disk, and each of them is locked.
+
+use super::{
+    BootEntries, BootOrder, DiskIdentity, DiskPlan, Esp, Mode, MountFilesystem, OfRun, Operation, Plan, Refusal, Stage,
+    StageName, Subject, Verdict, harmless::Harmless,
+};
+use crate::inventory::{Disk, Inventory, Partition};
+use crate::layout::{Format, PartitionKind};
+use crate::problem::Problem;
+use uuid::Uuid;
+
+/// What such a plan is called in the place of a layout.
+const NAME: &str = "the firmware's entry for the image as it is";
+
+/// An entry for what the first EFI system partition of this disk has. None where the table of the disk is no GPT: an entry could not
+/// name a partition of it, and the firmware looks into it by itself.
+///
+/// # Errors
+/// There is no EFI system partition: this firmware starts nothing of it.
+pub fn enter(inventory: &Inventory, disk: &Disk, subject: Subject) -> Result<Option<Plan>, Box<Refusal>> {
+    let Some(table) = disk.table.as_ref().filter(|table| table.kind == "gpt") else { return Ok(None) };
+    let disks: Vec<DiskPlan> = inventory.disks.iter().map(|one| DiskPlan::of(one, verdict(one, disk))).collect();
+    let layout = NAME.to_owned();
+    let Some(esp) = table.partitions.iter().find_map(|partition| esp(disk, partition)) else {
+        let why = format!(
+            "this machine boots by UEFI, and the image has no EFI system partition: none of the partitions of {} has that type and a vfat filesystem",
+            disk.device
+        );
+        let problems = vec![Problem::new("image", why)];
+        return Err(Box::new(Refusal { mode: Mode::Install, subject, layout, disks, problems }));
+    };
+    let lock = |disk: &Disk| OfRun::LockDisk { device: disk.device.clone(), untouched: Vec::new() };
+    let locked = inventory.disks.iter().filter(|disk| !disk.read_only);
+    let (device, path) = (esp.device.clone(), "/".to_owned());
+    let mount = MountFilesystem { device, path, format: Format::Vfat, options: Vec::new(), others: Vec::new() };
+    // A node need not have a name.
+    let name = if subject.name.is_empty() { &subject.machine } else { &subject.name };
+    let entries = BootEntries {
+        label: format!("drophammer: {name}"),
+        esps: vec![esp],
+        order: BootOrder::Disk,
+        unless_installer: false,
+    };
+    let stages = [
+        (StageName::StorageIdentify, vec![OfRun::IdentifyDisk(DiskIdentity::of(disk))]),
+        (StageName::StorageLock, locked.map(lock).collect()),
+        (StageName::StorageMount, vec![OfRun::MountReadOnly(mount)]),
+        (StageName::BootEntries, vec![OfRun::FindLoader, OfRun::WriteBootEntries(entries)]),
+        (StageName::StorageUnmount, vec![OfRun::Unmount, OfRun::FlushDisks { disks: vec![disk.device.clone()] }]),
+    ];
+    let stage = |(name, operations): (StageName, Vec<OfRun>)| Stage {
+        name,
+        operations: operations.into_iter().map(Operation::Run).collect(),
+    };
+    let stages: Vec<Stage> = stages.into_iter().map(stage).filter(|stage| !stage.operations.is_empty()).collect();
+    let root_uuid = String::new();
+    let harmless = Harmless { mode: Mode::Install, subject, layout, disks, stages, root_uuid, already: None };
+    Ok(Some(harmless.plan(inventory)))
+}
+
+fn verdict(one: &Disk, written: &Disk) -> Verdict {
+    if one.name == written.name { Verdict::Keep } else { Verdict::NotOurs }
+}
+
+/// The partition as an entry names it, if it is one.
+fn esp(disk: &Disk, partition: &Partition) -> Option<Esp> {
+    let is_esp = Uuid::parse_str(&partition.kind).ok() == Some(PartitionKind::Boot.guid());
+    let [signature] = partition.signatures.as_slice() else { return None };
+    let sector_bytes = u64::from(disk.sector_bytes.max(1));
+    (is_esp && signature.kind == Format::Vfat.name()).then_some(Esp {
+        device: partition.device.clone(),
+        disk: disk.device.clone(),
+        number: partition.number,
+        guid: partition.guid?,
+        first_lba: partition.start_bytes / sector_bytes,
+        sectors: partition.size_bytes / sector_bytes,
+        sector_bytes: disk.sector_bytes,
+        path: None,
+        array: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Inventory {
+        serde_json::from_str(include_str!("../../testdata/inventories/installed-default.json")).unwrap()
+    }
+
+    #[test]
+    fn the_partition_that_is_there_is_named_and_every_disk_is_locked() {
+        let inventory = machine();
+        let subject = Subject { machine: "n-1".into(), ..Subject::default() };
+        let plan = enter(&inventory, &inventory.disks[0], subject).unwrap().unwrap();
+        let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();
+        let last = [StageName::StorageMount, StageName::BootEntries, StageName::StorageUnmount];
+        assert!(names.ends_with(&last), "{names:?}");
+        assert!(plan.stages.iter().all(|stage| !stage.name.is_destructive()));
+        assert!(plan.extents.iter().all(|extents| extents.disks.is_empty()));
+        let operations = || plan.stages.iter().flat_map(|stage| &stage.operations);
+        let locked = operations().filter(|operation| matches!(operation, Operation::Run(OfRun::LockDisk { .. })));
+        assert_eq!(locked.count(), inventory.disks.len());
+        let partition = &inventory.disks[0].table.as_ref().unwrap().partitions[0];
+        let entries = operations().find_map(|operation| match operation {
+            Operation::Run(OfRun::WriteBootEntries(entries)) => Some(entries),
+            _ => None,
+        });
+        let entries = entries.unwrap();
+        let [esp] = &entries.esps[..] else { panic!("{entries:?}") };
+        assert_eq!((&esp.device, Some(esp.guid), esp.number), (&partition.device, partition.guid, 1));
+        assert_eq!((esp.first_lba * 512, esp.sectors * 512), (partition.start_bytes, partition.size_bytes));
+        assert_eq!((entries.label.as_str(), entries.order), ("drophammer: n-1", BootOrder::Disk));
+        assert!(plan.to_string().contains("EFI entries \"drophammer: n-1\" for sda1"), "{plan}");
+    }
+
+    #[test]
+    fn an_image_that_this_firmware_cannot_start_is_refused() {
+        let mut inventory = machine();
+        let refused =
+            |inventory: &Inventory| enter(inventory, &inventory.disks[0], Subject::default()).unwrap_err().to_string();
+        let part = |inventory: &mut Inventory, change: fn(&mut Partition)| {
+            change(&mut inventory.disks[0].table.as_mut().unwrap().partitions[0]);
+        };
+        part(&mut inventory, |part| part.signatures[0].kind = "ext4".into());
+        assert!(refused(&inventory).contains("the image has no EFI system partition"));
+        inventory = machine();
+        part(&mut inventory, |part| part.kind = PartitionKind::Linux.guid().to_string());
+        assert!(refused(&inventory).contains("none of the partitions of /dev/sda"));
+        for change in [
+            |disk: &mut Disk| disk.table = None,
+            |disk: &mut Disk| {
+                disk.table.as_mut().unwrap().kind = "dos".into();
+            },
+        ] {
+            inventory = machine();
+            change(&mut inventory.disks[0]);
+            assert_eq!(enter(&inventory, &inventory.disks[0], Subject::default()).unwrap(), None);
+        }
+    }
+}

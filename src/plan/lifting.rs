@@ -1,0 +1,194 @@
+//! How an array or a logical volume that is there becomes writable: what was only started to look at it is taken down, and started
+//! again under the name that it has now, and nothing else of it.
+
+use super::returning::bottom;
+use super::{ActivateGroup, AssembleArray, OnDevice, Operation, Restore};
+use crate::device::{DevicePath, KernelName};
+use crate::inventory::{Array, Inventory, LogicalVolume, MemberRole, StackedKind, VolumeGroup};
+use crate::topology::{Stack, Unit};
+
+/// What starts a device, from the bottom up. Empty for a disk and a partition of one, which need nothing.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Lift(Vec<Restore>);
+
+impl Lift {
+    /// # Errors
+    /// It lies on something that is not started here, or has not all that it needs.
+    pub fn of(stack: &Stack, inventory: &Inventory, device: &DevicePath) -> Result<Lift, String> {
+        let mut lift = Lift::default();
+        lift.start(stack, inventory, device)?;
+        Ok(lift)
+    }
+
+    fn start(&mut self, stack: &Stack, inventory: &Inventory, device: &DevicePath) -> Result<(), String> {
+        let name = stack.name(device);
+        let Unit::Stacked(stacked) = stack.unit(&name) else { return Ok(()) };
+        match stacked.kind {
+            StackedKind::Array => {
+                let array = inventory.arrays.iter().find(|array| array.running.as_ref() == Some(&name));
+                let array = array.filter(|array| array.metadata.starts_with(|first: char| first.is_ascii_digit()));
+                let array =
+                    array.ok_or_else(|| format!("{device} is an array of a firmware, which is not started here"))?;
+                let members = members(array);
+                members.iter().try_for_each(|member| self.start(stack, inventory, member))?;
+                self.push(Restore::AssembleArray(AssembleArray { device: device.clone(), uuid: array.uuid, members }));
+                Ok(())
+            }
+            StackedKind::Volume => {
+                let (group, volume) =
+                    volume(inventory, &name).ok_or_else(|| format!("{device} is in no volume group"))?;
+                let devices: Vec<DevicePath> = group.devices().cloned().collect();
+                if group.closed.is_some() || devices.len() < group.physical.len() {
+                    return Err(format!("the volume group {} of {device} is not whole", group.name));
+                }
+                devices.iter().try_for_each(|below| self.start(stack, inventory, below))?;
+                let (name, volumes) = (group.name.clone(), vec![volume.name.clone()]);
+                self.push(Restore::ActivateGroup(ActivateGroup { name, devices, volumes }));
+                Ok(())
+            }
+            StackedKind::Crypt | StackedKind::Bcache | StackedKind::Other => {
+                Err(format!("{device} is neither an array nor a logical volume"))
+            }
+        }
+    }
+
+    /// Two devices may lie on one.
+    fn push(&mut self, restore: Restore) {
+        if !self.0.contains(&restore) {
+            self.0.push(restore);
+        }
+    }
+
+    pub fn up(&self) -> Vec<Operation> {
+        let devices: Vec<DevicePath> = bottom(&self.0).into_iter().collect();
+        let down = (!devices.is_empty()).then_some(Operation::Device(OnDevice::TakeDown { devices }));
+        down.into_iter().chain(self.0.iter().cloned().map(Operation::from)).collect()
+    }
+
+    pub fn down(&self) -> Vec<Operation> {
+        let down = self.0.iter().rev().filter_map(|restore| match restore {
+            Restore::AssembleArray(array) => Some(OnDevice::StopArray { device: array.device.clone() }),
+            Restore::ActivateGroup(ActivateGroup { name, devices, .. }) => {
+                Some(OnDevice::DeactivateGroup { name: name.clone(), devices: devices.clone() })
+            }
+            Restore::Mount(_) => None,
+        });
+        down.map(Operation::Device).collect()
+    }
+}
+
+/// The device of this inventory that a person means: by its path, or by the name of an array or of a volume, which stay the same
+/// when kernel names change. With it the path that it has when it is started.
+pub fn meant(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
+    let path = |name: &KernelName| {
+        let running = inventory.stacked.iter().find(|stacked| stacked.name == *name);
+        running.map(|stacked| stacked.device.clone())
+    };
+    let arrays = inventory.arrays.iter().filter_map(|array| Some((array, path(array.running.as_ref()?)?)));
+    let named = |array: &Array| !array.name.is_empty() && *wanted == *format!("/dev/md/{}", array.name);
+    for (array, device) in arrays {
+        if device == *wanted || named(array) {
+            return Some((device.clone(), device));
+        }
+    }
+    for group in &inventory.groups {
+        for volume in &group.volumes {
+            let Some(device) = volume.running.as_ref().and_then(path) else { continue };
+            let started = DevicePath::from(format!("/dev/{}/{}", group.name, volume.name));
+            if device == *wanted || started == *wanted {
+                return Some((device, started));
+            }
+        }
+    }
+    None
+}
+
+fn members(array: &Array) -> Vec<DevicePath> {
+    let there = array.members.iter().filter(|member| member.role != MemberRole::Faulty);
+    there.map(|member| member.device.clone()).collect()
+}
+
+fn volume<'a>(inventory: &'a Inventory, name: &KernelName) -> Option<(&'a VolumeGroup, &'a LogicalVolume)> {
+    let volumes = inventory.groups.iter().flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
+    let mut volumes = volumes;
+    volumes.find(|(_, volume)| volume.running.as_ref() == Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Inventory {
+        serde_json::from_str(include_str!("../../testdata/inventories/raid-lvm.json")).unwrap()
+    }
+
+    fn lift(inventory: &Inventory, device: &str) -> Result<Lift, String> {
+        Lift::of(&Stack::new(inventory), inventory, &device.into())
+    }
+
+    #[test]
+    fn a_volume_on_an_array_is_started_from_the_bottom_up_and_taken_down_again() {
+        let inventory = machine();
+        let lift = lift(&inventory, "/dev/mapper/vg00-root").unwrap();
+        let [
+            Operation::Device(OnDevice::TakeDown { devices }),
+            Operation::Device(OnDevice::AssembleArray(array)),
+            Operation::Device(OnDevice::ActivateGroup(group)),
+        ] = &lift.up()[..]
+        else {
+            panic!("{:?}", lift.up())
+        };
+        assert_eq!(*devices, ["/dev/sda2", "/dev/sdb2"]);
+        assert_eq!((array.device.as_str(), array.uuid), ("/dev/md127", inventory.arrays[1].uuid));
+        assert_eq!(array.members, ["/dev/sda2", "/dev/sdb2"]);
+        assert_eq!((group.name.as_str(), &group.volumes[..]), ("vg00", &["root".to_owned()][..]));
+        let [
+            Operation::Device(OnDevice::DeactivateGroup { name, .. }),
+            Operation::Device(OnDevice::StopArray { device }),
+        ] = &lift.down()[..]
+        else {
+            panic!("{:?}", lift.down())
+        };
+        assert_eq!((name.as_str(), device.as_str()), ("vg00", "/dev/md127"));
+    }
+
+    #[test]
+    fn a_partition_needs_nothing_and_what_is_not_started_here_is_told() {
+        let mut inventory = machine();
+        assert_eq!(lift(&inventory, "/dev/sda1").unwrap(), Lift::default());
+        assert_eq!((lift(&inventory, "/dev/sda1").unwrap().up(), Lift::default().down()), (vec![], vec![]));
+        inventory.arrays[1].members[1].role = MemberRole::Faulty;
+        let Some(Operation::Device(OnDevice::AssembleArray(array))) =
+            lift(&inventory, "/dev/md127").unwrap().up().pop()
+        else {
+            panic!("no array")
+        };
+        assert_eq!(array.members, ["/dev/sda2"]);
+        inventory.groups[0].physical[0].device = None;
+        assert!(
+            lift(&inventory, "/dev/mapper/vg00-root")
+                .unwrap_err()
+                .contains("vg00 of /dev/mapper/vg00-root is not whole")
+        );
+        inventory.arrays[1].metadata = "imsm".into();
+        assert!(lift(&inventory, "/dev/md127").unwrap_err().contains("array of a firmware"));
+        inventory.stacked[0].kind = StackedKind::Crypt;
+        assert!(lift(&inventory, "/dev/mapper/vg00-root").unwrap_err().contains("neither an array nor"));
+    }
+
+    #[test]
+    fn an_array_and_a_volume_are_meant_by_the_names_that_stay() {
+        let inventory = machine();
+        for (wanted, there, started) in [
+            ("/dev/md/efi", "/dev/md126", "/dev/md126"),
+            ("/dev/md126", "/dev/md126", "/dev/md126"),
+            ("/dev/vg00/root", "/dev/mapper/vg00-root", "/dev/vg00/root"),
+            ("/dev/mapper/vg00-root", "/dev/mapper/vg00-root", "/dev/vg00/root"),
+        ] {
+            assert_eq!(meant(&inventory, &wanted.into()), Some((there.into(), started.into())), "{wanted}");
+        }
+        for wanted in ["/dev/md/", "/dev/md9", "/dev/vg00/other", "/dev/sda1"] {
+            assert_eq!(meant(&inventory, &wanted.into()), None, "{wanted}");
+        }
+    }
+}
