@@ -338,6 +338,7 @@ fn targets(operation: &Operation) -> Vec<&DevicePath> {
             | OfRun::Unmount
             | OfRun::FlushDisks { .. }
             | OfRun::Report(_)
+            | OfRun::FindLoader
             | OfRun::Kexec => Vec::new(),
         },
     }
