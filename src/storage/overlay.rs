@@ -77,7 +77,7 @@ fn parse(status: &str) -> Option<Filled> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::vmdisks::Disks;
+    use crate::storage::vmdisks::{Disks, fingerprints};
     use nix::errno::Errno;
     use std::os::unix::fs::FileExt;
 
@@ -95,8 +95,7 @@ mod tests {
     fn vm_what_is_written_to_an_overlay_stays_in_memory_and_has_a_bound() {
         let disks = Disks::take("vda");
         let disk = &disks.all()[0];
-        let digest = || Command::new("md5sum").arg(disk).run().unwrap().stdout;
-        let before = digest();
+        let before = fingerprints(disks.all());
         kernel::set_read_only(&File::open(disk).unwrap(), true).unwrap();
         let overlay = put(disk, 4 << 20).unwrap();
         let file = fs::OpenOptions::new().read(true).write(true).open(&overlay).unwrap();
@@ -115,7 +114,7 @@ mod tests {
         drop(file);
         remove(&overlay).unwrap();
         kernel::set_read_only(&File::open(disk).unwrap(), false).unwrap();
-        assert_eq!(digest(), before);
+        assert_eq!(fingerprints(disks.all()), before);
         let loops =
             || fs::read_dir("/sys/block").unwrap().flatten().any(|it| it.path().join("loop/backing_file").exists());
         kernel::patiently(Errno::EBUSY, || if loops() { Err(Errno::EBUSY) } else { Ok(()) }).unwrap();

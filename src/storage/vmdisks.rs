@@ -1,13 +1,24 @@
-//! The scratch disks of the machine in which `vm_` tests run: blank and free when taken, free again when dropped.
+//! The scratch disks of the machine in which `vm_` tests run: blank and free when taken, free again when dropped. And what is on
+//! them, to be compared.
 
 use super::{gpt, kernel, wipe};
 use crate::command::Command;
 use crate::device::DevicePath;
 use crate::error::{Context, Phase, Result};
 use crate::plan::{NewPartition, PartitionTable};
-use std::fs;
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use uuid::Uuid;
+
+/// So much is read at once, and so much of it is looked at at once.
+const BLOCK: usize = 1 << 20;
+const PIECE: usize = 64 << 10;
+static ZEROS: [u8; PIECE] = [0; PIECE];
+/// What O_DIRECT wants buffers to be aligned to, for sectors of any size.
+const ALIGNMENT: usize = 4096;
 
 pub struct Disks(Vec<DevicePath>);
 
@@ -52,6 +63,62 @@ impl Drop for Disks {
             let _ = blank(disk);
         }
     }
+}
+
+/// A digest of all that is on each of these devices, once it is there. A digest of every byte would take most of the time of
+/// these tests under emulation: zeros are only compared, and no page of the kernel's cache is filled.
+pub fn fingerprints<P: AsRef<Path>>(devices: &[P]) -> Vec<String> {
+    let one = |device: &P| {
+        kernel::flush_buffers(&File::open(device).unwrap()).unwrap();
+        fingerprint(fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device).unwrap())
+    };
+    devices.iter().map(one).collect()
+}
+
+fn fingerprint(mut content: impl Read) -> String {
+    let mut room = vec![0_u8; BLOCK + ALIGNMENT];
+    let first = room.as_ptr().align_offset(ALIGNMENT);
+    let block = &mut room[first..first + BLOCK];
+    let (mut digest, mut offset) = (Sha256::new(), 0_u64);
+    loop {
+        let count = content.read(block).unwrap();
+        for piece in block[..count].chunks(PIECE) {
+            if *piece != ZEROS[..piece.len()] {
+                digest.update(offset.to_le_bytes());
+                digest.update(piece);
+            }
+            offset += piece.len() as u64;
+        }
+        if count == 0 {
+            digest.update(offset.to_le_bytes());
+            return digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        }
+    }
+}
+
+#[test]
+fn a_fingerprint_tells_every_byte_its_place_and_the_length() {
+    let zeros = || vec![0; 2 * BLOCK];
+    let with = |offset: usize, byte: u8| {
+        let mut content = zeros();
+        content[offset] = byte;
+        content
+    };
+    let contents = [
+        zeros(),
+        zeros()[1..].to_vec(),
+        vec![],
+        with(0, 1),
+        with(0, 2),
+        with(PIECE - 1, 1),
+        with(PIECE, 1),
+        with(BLOCK - 1, 1),
+        with(BLOCK, 1),
+        with(2 * BLOCK - 1, 1),
+    ];
+    let all: std::collections::BTreeSet<String> = contents.iter().map(|content| fingerprint(&content[..])).collect();
+    assert_eq!(all.len(), contents.len());
+    assert_eq!(fingerprint(&zeros()[..]), fingerprint(&zeros()[..]));
 }
 
 fn blank(disk: &DevicePath) -> Result<()> {

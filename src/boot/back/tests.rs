@@ -5,7 +5,7 @@ use crate::inventory::{Disk, Partition, Signature, Table};
 use crate::layout::Format;
 use crate::plan::{MakeFilesystem, MountFilesystem};
 use crate::storage::loopdev::LoopDevice;
-use crate::storage::vmdisks::Disks;
+use crate::storage::vmdisks::{Disks, fingerprints};
 use crate::storage::{assemble, busy, filesystem, gpt, mount as storage_mount};
 use crate::survey::{self, Depth};
 use std::fs::{self, File};
@@ -221,12 +221,7 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     ran("lvm vgchange -y -a n vg00");
     ran("mdadm --stop /dev/md/data");
     ran("mdadm --stop /dev/md/boot");
-    let digests = || {
-        let members = parts.iter().flatten();
-        members.clone().for_each(|member| storage_mount::flush_disk(member).unwrap());
-        crate::command::Command::new("md5sum").args(members).run().unwrap().stdout
-    };
-    let before = digests();
+    let before = fingerprints(&parts.concat());
 
     let mut assembled = assemble::assemble(disks.all()).unwrap();
     let mut inventory = survey::read(Depth::Deep).unwrap();
@@ -235,5 +230,5 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     let error = load(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
     assert!(error.starts_with("load /boot/vmlinuz for kexec: "), "{error}");
     assert!(busy::mounts_below(Path::new(OLD)).is_empty());
-    assert_eq!(digests(), before);
+    assert_eq!(fingerprints(&parts.concat()), before);
 }

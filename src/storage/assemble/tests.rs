@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::inventory::{Health, Stacked, StackedKind, Use};
+use crate::storage::vmdisks::fingerprints;
 
 mod volumes;
 
@@ -64,14 +65,7 @@ fn blank(disks: &[&str]) {
     }
 }
 
-fn hash(disks: &[&str]) -> String {
-    for disk in disks {
-        kernel::flush_buffers(&fs::File::open(disk).unwrap()).unwrap();
-    }
-    Command::new("md5sum").args(disks).run().unwrap().stdout
-}
-
-/// Cuts a disk to partitions of that size, so that hashing takes seconds and not minutes.
+/// Cuts a disk to partitions of that size.
 fn cut(disk: &str, size_mib: u64, count: u64) {
     let path = DevicePath::from(disk);
     let partition = |number: u64| crate::plan::NewPartition {
@@ -98,7 +92,7 @@ fn cut(disk: &str, size_mib: u64, count: u64) {
 /// Assembles, reads, stops again; the disks' parts must be what they were. Gives what was seen.
 fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     stop_all();
-    let before = hash(parts);
+    let before = fingerprints(parts);
     let names: Vec<DevicePath> = disks.iter().map(|disk| (*disk).into()).collect();
     let mut assembled = assemble(&names).unwrap();
     let mut inventory = survey::read(Depth::Deep).unwrap();
@@ -113,7 +107,7 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     std::thread::sleep(Duration::from_millis(1500));
     assert!(writable());
     stop_all();
-    assert_eq!(hash(parts), before, "{notes:?}");
+    assert_eq!(fingerprints(parts), before, "{notes:?}");
     (inventory, notes)
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::plan::MakeFilesystem;
 use crate::storage::release::{assert_free, release_above};
-use crate::storage::vmdisks::Disks;
+use crate::storage::vmdisks::{Disks, fingerprints};
 use crate::storage::{filesystem, kernel, raid};
 use crate::survey::{self, Depth};
 use std::fs::File;

@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::layout::RaidLevel;
 use crate::plan::{CreateArray, Member};
 use crate::storage::lock::Locks;
-use crate::storage::vmdisks::Disks;
+use crate::storage::vmdisks::{Disks, fingerprints};
 use crate::storage::{kernel, wipe};
 use std::fs::{self, File};
 use std::io;
@@ -18,14 +18,6 @@ fn ran(line: &str) -> String {
     let mut words = line.split(' ');
     let command = Command::new(words.next().unwrap()).args(words).env("DM_DISABLE_UDEV", "1").env("MDADM_NO_UDEV", "1");
     command.run().unwrap_or_else(|error| panic!("{error}")).stdout
-}
-
-/// As far as the partitions of these tests reach, and the end: all of it takes long under emulation.
-fn digest(devices: &[DevicePath]) -> String {
-    devices.iter().for_each(|device| kernel::flush_buffers(&File::open(device).unwrap()).unwrap());
-    let one = |device: &DevicePath| format!("head -c 560M {device} | md5sum; tail -c 1M {device} | md5sum");
-    let all = devices.iter().map(one).collect::<Vec<_>>().join("; ");
-    Command::new("sh").args(["-c", &all]).run().unwrap().stdout
 }
 
 fn mounting(device: &DevicePath, format: Format, options: &[&str]) -> MountFilesystem {
@@ -43,14 +35,14 @@ fn only(device: &DevicePath, format: Format, options: &[&str]) -> Rehearsal {
 
 /// Rehearses while the disks are locked, and proves that they did not change and that nothing stays behind.
 fn unchanged(disks: &Disks, rehearse: impl FnOnce() -> Result<Rehearsed>) -> Result<Rehearsed> {
-    let before = digest(disks.all());
+    let before = fingerprints(disks.all());
     let mut locks = Locks::default();
     disks.all().iter().for_each(|disk| locks.lock(disk).unwrap());
     let rehearsed = rehearse();
     // Time for whatever the kernel would like to write by itself.
     std::thread::sleep(std::time::Duration::from_millis(500));
     locks.unlock().unwrap();
-    assert_eq!(digest(disks.all()), before, "{rehearsed:?}");
+    assert_eq!(fingerprints(disks.all()), before, "{rehearsed:?}");
     let left: Vec<_> = fs::read_dir("/dev/mapper").unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["control"], "{rehearsed:?}");
     // Whoever opens the node of a stopped array at once makes an empty one: its state says "clear" (md.rst).
