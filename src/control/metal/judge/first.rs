@@ -306,7 +306,10 @@ fn judge_first_server_that_dies() {
     }
     first.come_back(Duration::from_millis(500), &allocation(ONE, "default"));
     reports.join().unwrap().unwrap();
-    assert_eq!(first.calls(), ["Report"]);
+    // One more where it came before what the server knew.
+    let calls = first.calls();
+    assert!(calls.len() <= 2 && calls.iter().all(|call| call == "Report"), "{calls:?}");
+    assert!(!first.rack.log()["report"].is_null());
 }
 
 /// The flag, the attempts that the machine counts, what calls it off, and what ends it.
