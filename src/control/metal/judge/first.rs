@@ -355,6 +355,14 @@ fn judge_first_reinstalls() {
     assert_eq!(first.rack.log()["allocation"]["reinstall"], json!(false));
     first.rack.steer("allocate", &reinstall());
     assert_eq!(boots().2.attempt, 1, "what is over is forgotten");
+    // What was to be kept has changed: there is no other attempt.
+    let (control, ..) = boots();
+    begin(&control).unwrap();
+    let changed = Failed { stage: "storage.prove_kept".into(), ..Failed::default() };
+    let answer =
+        control.report(&Ended { outcome: Outcome::FailedBegun(changed), allocation: ONE.into(), ..ended() }).unwrap();
+    assert!(!answer.retry);
+    assert_eq!(boots().2.attempt, 4);
     // The flag was taken back while the plan was made.
     let (control, ..) = boots();
     first.rack.steer("allocate", &allocation(ONE, "default"));
