@@ -17,23 +17,18 @@ import threading
 import time
 import urllib.request
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ironic.d"))
+from conductor import Failed, free_port  # noqa: E402
+from machine import OVMF, SPARED, UP, accelerator  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-OVMF = "/usr/share/OVMF/OVMF_%s_4M.fd"
-# What an emulated kernel need not do (qemu-tests/machine.rs).
-SPARED = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1"
 # How a machine of QEMU's own network calls the loopback interface of this host.
 TOLD = "10.0.2.2"
 # Switches speak every 10 to 30 seconds.
 SPEAKS = 10
-# How the tiny OS says that it is up.
-UP = "drophammer-facts: tiny"
 MACHINE = "4c4c4544-0051-3010-8052-b4c04f4e4232"
 PROJECT = "0d95cd70-0000-4000-8000-000000000001"
 PATIENCE = 300 * int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
-
-
-class Failed(Exception):
-    pass
 
 
 def check(holds, what):
@@ -45,12 +40,6 @@ def shell(command, *arguments):
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", command, "bash", *arguments], capture_output=True, text=True)
     check(done.returncode == 0, f"{command}: {done.stderr}")
     return done.stdout
-
-
-def free_port():
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
 
 
 def lldp(number):
@@ -250,15 +239,6 @@ class Machine:
             os.unlink(self.disk(disk))
 
 
-def accelerator():
-    # That /dev/kvm exists proves nothing: the processor must have it.
-    with open("/proc/cpuinfo") as file:
-        flags = set(file.read().split())
-    if flags & {"vmx", "svm"} and os.access("/dev/kvm", os.W_OK):
-        return ["-accel", "kvm", "-cpu", "max"]
-    return ["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"]
-
-
 def layout():
     """System on vda; data on vdb, which a reinstall keeps."""
     part = lambda number, label, size, kind: {"number": number, "label": label, "size": size, "gpttype": kind}
@@ -310,10 +290,11 @@ def leave_secrets(machine):
             for at in [0, 64 << 20, size // 2, size - len(SECRET)]:
                 file.seek(at)
                 file.write(SECRET)
+        check(secrets(machine, disk) > 0, f"no secret on {disk} to be erased")
 
 
 def secrets(machine, disk):
-    return int(shell('LC_ALL=C grep -aFo "last owner" "$1" | wc -l', machine.disk(disk)))
+    return int(shell('{ LC_ALL=C grep -aFo "last owner" "$1" || true; } | wc -l', machine.disk(disk)))
 
 
 # A file of 16 MiB, and its like, on the only filesystem of the disk, which begins at 1 MiB.

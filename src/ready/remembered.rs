@@ -31,12 +31,11 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
     let claim = Claim { machine, former_machines, allocation: allocation.id.clone(), ..Claim::default() };
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let done = markers.filter(|marker| claim.is_ours(marker)).map(|marker| number(marker.order.as_deref())).max();
-    attempts_are_left(allocation)?;
     if let Some(order) = allocation.order.as_mut().filter(|order| order.id.is_empty()) {
         order.id = (done.unwrap_or(0) + 1).to_string();
     }
     match (done, allocation.reinstall) {
-        (None, true) => Ok(None),
+        (None, true) => attempts_are_left(allocation).map(|()| None),
         (None, false) => all_was_looked_into(inventory).map(|()| None),
         (Some(_), false) => {
             allocation.succeeded = true;
@@ -48,15 +47,17 @@ pub fn by_disks(machine: &str, allocation: &mut Allocation, inventory: &Inventor
             (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
             Ok(Some(message))
         }
-        (Some(_), true) => Ok(None),
+        (Some(_), true) => attempts_are_left(allocation).map(|()| None),
     }
 }
 
 /// A control plane that counts nothing hands out a reinstall at every boot.
 fn attempts_are_left(allocation: &Allocation) -> Result<()> {
     let Some(order) = allocation.order.as_ref().filter(|order| order.attempt > order.attempts) else { return Ok(()) };
-    let message =
-        format!("{} attempts of this reinstall have ended without a word: there is no other one", order.attempts);
+    let message = format!(
+        "the {} attempts of this reinstall are used up: a person has to look, and to order it anew",
+        order.attempts
+    );
     Err(Error::refusal(Phase::Plan, message))
 }
 
@@ -202,11 +203,13 @@ mod tests {
                 Err(error) => assert!(id.is_none() && error.is_refusal(), "{error}"),
             }
         }
-        // It was carried out, and its report was lost.
-        let order = Order { id: "3".into(), attempt: 2, attempts: 3, begun: true, ..Order::default() };
-        let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
-        assert!(by_disks("m", &mut allocation, &marker("m", "a", "3")).unwrap().is_some());
-        assert_eq!((allocation.reinstall, allocation.succeeded), (false, true));
+        // It was carried out, and its report was lost, however many times.
+        for attempt in [2, 4] {
+            let order = Order { id: "3".into(), attempt, attempts: 3, begun: true, ..Order::default() };
+            let mut allocation = Allocation { order: Some(order), ..asked(Some("")) };
+            assert!(by_disks("m", &mut allocation, &marker("m", "a", "3")).unwrap().is_some());
+            assert_eq!((allocation.reinstall, allocation.succeeded), (false, true));
+        }
     }
 
     /// System on sda, data on sdb, which a reinstall keeps.

@@ -186,6 +186,14 @@ impl V1 {
         noted.inspect_err(|error| tracing::warn!("{error}: this reinstall has one attempt")).is_ok()
     }
 
+    /// Another attempt would take what it finds for what was to be kept.
+    fn give_up(&self) {
+        if let Some(note) = locked(&self.note).as_mut() {
+            note.attempt = note.attempt.max(ATTEMPTS);
+            self.remember(note);
+        }
+    }
+
     fn forget(&self) {
         locked(&self.note).take();
         if let Err(error) = self.memory.forget() {
@@ -318,7 +326,10 @@ impl Api for V1 {
                 self.abort(false)?;
                 self.forget();
             }
-            Outcome::FailedUntouched(_) | Outcome::FailedBegun(_) if reinstall => {
+            Outcome::FailedUntouched(failed) | Outcome::FailedBegun(failed) if reinstall => {
+                if failed.stage == StageName::StorageProveKept.as_str() {
+                    self.give_up();
+                }
                 self.abort(true)?;
                 let again = |note: &Note| {
                     note.attempt < ATTEMPTS && note.order.is_some() && self.memory.read().as_ref() == Some(note)

@@ -7,7 +7,7 @@ use crate::inventory::Cpu;
 use std::time::{Duration, SystemTime};
 
 pub fn register(registration: &Registration) -> Vec<u8> {
-    let Registration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product } = registration;
+    let Registration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product: _ } = registration;
     let disk = |(name, bytes): &(String, u64)| Message::default().text(1, name).number(2, *bytes);
     let hardware = Message::default()
         .number(1, *memory_bytes)
@@ -15,10 +15,14 @@ pub fn register(registration: &Registration) -> Vec<u8> {
         .each(4, nics.iter().map(card))
         .each(5, cpus.iter().map(cpu));
     let bios = Message::default().text(1, &bios.version).text(2, &bios.vendor).text(3, &bios.date);
-    let fru = Message::default().text(6, &product.manufacturer).text(7, &product.name).text(8, &product.serial);
-    let message = Message::default().text(1, machine).message(2, hardware).message(3, bios);
-    // No address, user and password: the machine's BMC is not set up. What is told is what kind of machine it is.
-    message.message(4, Message::default().message(6, fru)).text(6, version).text(7, partition).into_bytes()
+    // No `ipmi`: one without user and password could take the place of what the control plane knows of this machine's BMC.
+    Message::default()
+        .text(1, machine)
+        .message(2, hardware)
+        .message(3, bios)
+        .text(6, version)
+        .text(7, partition)
+        .into_bytes()
 }
 
 fn cpu(cpu: &Cpu) -> Message {
