@@ -35,6 +35,7 @@ mod keeper;
 mod metrics;
 mod neighbours;
 pub mod openapi;
+mod one_file;
 pub mod operator;
 mod options;
 mod page;
