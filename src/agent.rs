@@ -8,6 +8,7 @@ mod pool;
 
 use crate::allocation::{Allocation, Machine, Order};
 use crate::assigned::{correct_begun, request, unbelieved};
+use crate::console::{self, say};
 use crate::control::{Control, FileControl, HttpControl, MetalControl};
 use crate::error::{Context, Error, Phase, Result};
 use crate::facts::EventName;
@@ -46,6 +47,7 @@ pub struct BootAgain;
 /// # Errors
 /// The installation failed, and the machine waits for a person. The failure was reported if the control plane could be reached.
 pub fn run() -> Result<Next> {
+    console::begin();
     let settings = Settings::from_cmdline(
         &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,
     )?;
@@ -126,7 +128,7 @@ impl Agent {
         match self.look(&machine, &mut allocation) {
             Ok((trust, plan)) => {
                 let text = plan.to_string();
-                println!("\n{}", folded(&text, CONSOLE_COLUMNS));
+                say(&format!("\n{}", folded(&text, CONSOLE_COLUMNS)));
                 Ok(Ready { allocation, plan, text, trust })
             }
             Err(failure) => Err(Box::new(Failure { allocation, ..*failure })),
@@ -168,13 +170,13 @@ impl Agent {
         ready::late_disks(&parsed.layout).map_err(failure)?;
         let mut inventory = with_leaves(ready::assembled_inventory().map_err(failure)?, &self.leaves);
         let adopted = marked::adopt(&self.machine, allocation, &mut inventory);
-        adopted.iter().for_each(|said| println!("{said}"));
+        adopted.iter().for_each(|said| say(said));
         if !self.control.remembers() {
             let said = remembered::by_disks(&self.machine, allocation, &inventory).map_err(failure)?;
-            said.iter().for_each(|said| println!("{said}"));
+            said.iter().for_each(|said| say(said));
         }
         if correct_begun(&self.machine, allocation, &parsed.layout, &inventory) {
-            println!("an earlier attempt was to begin, and has written nothing: the installed system is whole");
+            say("an earlier attempt was to begin, and has written nothing: the installed system is whole");
         }
         let request = request(machine, &self.machine, allocation, &self.settings.consoles);
         if !self.control.remembers() {

@@ -17,6 +17,7 @@ pub mod burn;
 pub mod cli;
 #[cfg(any(feature = "survey", feature = "serve"))]
 pub mod command;
+pub mod console;
 pub mod contents;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod control;

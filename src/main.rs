@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .with_ansi(false)
-        .with_writer(|| drophammer::text::Discreet)
+        .with_writer(|| drophammer::console::Discreet)
         .init();
     match run(cli.command) {
         Ok(Exit::Good) => ExitCode::SUCCESS,

@@ -43,7 +43,11 @@ pub fn man(folder: &Path) -> Result<Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::ValueEnum;
+    use crate::command::Command;
+    use std::time::Duration;
+
+    /// Much longer than any shell takes.
+    const DEADLINE: Duration = Duration::from_secs(60);
 
     /// Commands that people give, below this one.
     fn commands(command: &clap::Command, above: &str, all: &mut Vec<String>) {
@@ -67,21 +71,43 @@ mod tests {
         }
     }
 
-    /// Where a shell is installed, it has the last word.
+    /// A terminal of its own, in which somebody types `rei` and a tab.
+    const ZSH: &str = r#"
+        zmodload zsh/zpty
+        zpty shell "zsh -f -i"
+        zpty -w shell "PS1=; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; echo rea''dy"
+        zpty -r -m shell line '*ready*'
+        zpty -w -n shell $'drophammer machine rei\t'
+        zpty -r -m shell line '*reinstall*' && echo machine reinstall
+        zpty -d shell
+    "#;
+    const BASH: &str = r#"
+        . "$1/drophammer"
+        COMP_WORDS=(drophammer machine rei) COMP_CWORD=2
+        _drophammer drophammer rei machine
+        echo machine "${COMPREPLY[@]}"
+    "#;
+    const FISH: &str = r#"
+        source $argv[1]/drophammer.fish
+        echo machine (complete -C "drophammer machine rei" | string split -f 1 \t)
+    "#;
+
     #[test]
-    fn shells_take_what_completes_it() {
-        for shell in Shell::value_variants() {
-            let (name, script) = (format!("{shell:?}").to_lowercase(), script(*shell));
-            for words in ["completion", "machine", "reinstall", "server"] {
-                assert!(script.contains(words), "{name}: {words}");
-            }
-            let file = tempfile::NamedTempFile::new().unwrap();
-            std::fs::write(file.path(), &script).unwrap();
-            // `-n` reads, and runs nothing.
-            match std::process::Command::new(&name).arg("-n").arg(file.path()).output() {
-                Ok(output) => assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr)),
-                Err(error) => eprintln!("{name} is not here: {error}"),
-            }
+    fn real_shells_complete_it() {
+        for (shell, name, options, asks) in [
+            (Shell::Bash, "drophammer", ["--norc", "--noprofile"].as_slice(), BASH),
+            (Shell::Zsh, "_drophammer", &["-f"], ZSH),
+            (Shell::Fish, "drophammer.fish", &["--no-config"], FISH),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join(name), script(shell)).unwrap();
+            std::fs::write(folder.path().join("asks"), asks).unwrap();
+            let program = format!("{shell:?}").to_lowercase();
+            // It writes below its home, also where it is asked for nothing.
+            let command = Command::new(&program).args(options).arg(folder.path().join("asks")).arg(folder.path());
+            let command = command.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path()).deadline(DEADLINE);
+            let output = command.run().unwrap_or_else(|error| panic!("{program}: {error}"));
+            assert_eq!(output.stdout.trim(), "machine reinstall", "{program}");
         }
     }
 }

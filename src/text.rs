@@ -1,7 +1,5 @@
 //! Words and numbers for people: aligned columns, sizes, durations, and nothing that is for nobody's eyes.
 
-use std::io;
-
 /// What is said of a tab that indents a line of YAML.
 pub const TAB: &str = "a tab indents this line, where YAML takes only blanks";
 
@@ -87,6 +85,12 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if steers(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
 
+/// At most so many bytes of it.
+pub fn cut(text: &str, bytes: usize) -> &str {
+    let ends = (0..=bytes.min(text.len())).rev();
+    &text[..ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or_default()]
+}
+
 /// With the passwords and signatures of its URLs left out: `http://…@host/image?X-Amz-Signature=…`.
 pub fn without_secrets(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -100,20 +104,6 @@ pub fn without_secrets(text: &str) -> String {
         rest = beyond;
     }
     shown + rest
-}
-
-/// Standard error for log lines: [`without_secrets`].
-pub struct Discreet;
-
-impl io::Write for Discreet {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = without_secrets(&String::from_utf8_lossy(line));
-        io::stderr().write_all(text.as_bytes()).map(|()| line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
-    }
 }
 
 /// What follows the scheme.

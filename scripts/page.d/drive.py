@@ -65,8 +65,12 @@ def install(number):
     """A whole installation, and its report."""
     agent = Agent(rack, number)
     agent.begin()
+    agent.log("drophammer: hardware is up after 9.31 s: 61 modules; disks: sda sdb sdc; network cards: eth0\n"
+              "drophammer: eth0: 10.0.0.117/24, router 10.0.0.1\nPreparing           drophammer 0.1.0\n"
+              "Waiting             for an allocation\nInstalling          debian-12.0.20261101 as storage-6\n\n" + printed(number) + "\n")
     for stage, seconds in STAGES:
         agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds)
+        agent.log(f"Installing          {stage}\nInstalling          {stage} took {seconds} s\n")
     timings = [{"step": stage, "seconds": seconds} for stage, seconds in STAGES]
     same = {"guid": "11111111-2222-4333-8444-555555555555", "partition 1": "2048-7812939775 varlib"}
     agent.report(True, "debian-12.0.20261101 is installed", timings=timings, plan=printed(number),
@@ -125,6 +129,9 @@ def watching():
     agents[1].burn(88)
     until("the machine's page moves too", lambda: "88 %" in browser.text())
     good("the machine's page moves too", True)
+    agents[1].log("Installing          image.burn: <b>one of two mirrors</b> is away\n")
+    until("its log grows", lambda: "image.burn: <b>one of two mirrors</b> is away" in browser.text())
+    good("its log grows, without loading the page again", True)
 
 
 def machine():
@@ -135,6 +142,10 @@ def machine():
         good(f"it says: {words}", words in text)
     shown = browser.run("return [...document.querySelectorAll('pre')].map((one) => one.textContent)")
     good("the plan is there exactly as it was printed", printed(6) in shown)
+    good("the log is what the console has shown", any(one.startswith("── ") and "hardware is up after 9.31 s" in one and
+         one.rstrip().endswith("boot.kexec took 0.6 s") for one in shown))
+    good("and shows its end", browser.run("const log = document.querySelector('pre.log');"
+                                          "return log.scrollHeight > log.clientHeight && log.scrollTop + log.clientHeight >= log.scrollHeight - 2"))
     good("its disks are drawn", browser.run("return document.querySelectorAll('svg.disk').length") == 3)
     browser.size(1280, 1500)
     picture("machine")

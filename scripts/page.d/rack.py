@@ -135,6 +135,7 @@ class Agent:
         bios = {"vendor": "Dell Inc.", "version": "2.21.2", "date": "02/19/2026"}
         register = {"uuid": self.id, "hardware": hardware, "bios": bios, "inventory": has, "agent": "drophammer 0.1.0"}
         self.call("POST", "register", register, "/v1/machine/")
+        self.logged = 0
         self.call("GET", "wait?seconds=60")
         self.told = json.loads(rack.ask("GET", f"/v1/machine/{self.id}", token=self.token))["allocation"]
 
@@ -143,6 +144,10 @@ class Agent:
 
     def event(self, event, message="", **more):
         self.call("POST", "event", {"event": event, "message": message, **more})
+
+    def log(self, text):
+        self.call("POST", "log", {"start": self.logged, "log": text})
+        self.logged += len(text.encode())
 
     def burn(self, percent, rate=114_000_000):
         total = 1_212_000_000

@@ -14,6 +14,7 @@
 use super::{Agent, BootAgain};
 use crate::allocation::Allocation;
 use crate::boot::{back, kexec};
+use crate::console::say;
 use crate::control::Acknowledged;
 use crate::error::{Error, Result};
 use crate::facts::{Done, Ended, EventName, Failed, Outcome, StageTime};
@@ -169,7 +170,7 @@ impl Agent {
     fn tell(&self, failure: &Failure) -> Acknowledged {
         let message = format!("{}: {}", failure.step, failure.error);
         let timings = self.reporter.timings();
-        println!("\n{}", StageTime::table(&timings));
+        say(&format!("\n{}", StageTime::table(&timings)));
         self.reporter.phase(EventName::Crashed, &message);
         let ended = Ended {
             outcome: failure.outcome(),
@@ -182,21 +183,21 @@ impl Agent {
             done: failure.done.clone(),
         };
         self.control.report(&ended).unwrap_or_else(|error| {
-            println!("the failure could not be reported: {error}");
+            say(&format!("the failure could not be reported: {error}"));
             Acknowledged::default()
         })
     }
 
     /// Boots the installed system by kexec, as it is on the disks.
     fn go_back(&self, allocation: &Allocation) -> Result<Infallible> {
-        println!(
-            "\nThe reinstall ended before its first write: every disk is as it was, and the installed system is booted."
+        say(
+            "\nThe reinstall ended before its first write: every disk is as it was, and the installed system is booted.",
         );
         let mut machines = vec![self.machine.clone()];
         machines.extend(allocation.former_machines.iter().cloned());
         let installed = back::load(&ready::assembled_inventory()?, &machines, &allocation.id)?;
         let back::Installed { device, marker, boot } = installed;
-        println!("{} of {} on {device}: {} {}", marker.image, marker.time, boot.kernel, boot.cmdline);
+        say(&format!("{} of {} on {device}: {} {}", marker.image, marker.time, boot.kernel, boot.cmdline));
         self.say_reboot(&format!("back into the installed system, {}", marker.image));
         kexec::start()
     }

@@ -1,7 +1,7 @@
 //! The control plane over HTTP: `drophammer serve`, or whoever speaks the same calls.
 
 use super::retry::{Attempt, BRIEF, ONCE, PATIENT, Retries};
-use super::wire::{ErrorBody, PointOfNoReturn, Register, Report};
+use super::wire::{ErrorBody, LogPart, PointOfNoReturn, REQUEST_ID, Register, Report};
 use super::{Acknowledged, Control};
 use crate::allocation::Machine;
 use crate::error::{Error, Phase, Result};
@@ -12,6 +12,7 @@ use crate::marker::MarkedDisk;
 use crate::plan::Extents;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,11 +25,17 @@ const EVENT: Duration = Duration::from_secs(5);
 /// an inventory is long.
 const AGAIN: Duration = Duration::from_secs(30);
 
+/// There is no call for the log.
+const NOT_KEPT: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
+
 pub struct HttpControl {
     client: Client,
     url: String,
     token: String,
     machine: String,
+    /// What the ids of this boot's requests begin with, and how many there were.
+    boot: String,
+    requests: AtomicU64,
     /// What was told last: a machine whose address has changed tells it again.
     registered: Mutex<Option<Register>>,
     /// When an event has last had it told again.
@@ -39,11 +46,15 @@ impl HttpControl {
     /// # Errors
     /// TLS could not be set up.
     pub fn new(url: &str, token: &str, machine: &str) -> Result<HttpControl> {
+        let boot = format!("{:08x}", fastrand::u32(..));
+        tracing::info!("asking {url}; the ids of requests are {boot}-1 and so on, in its log too");
         Ok(HttpControl {
             client: http::client()?,
             url: url.to_owned(),
             token: token.to_owned(),
             machine: machine.to_owned(),
+            boot,
+            requests: AtomicU64::new(0),
             registered: Mutex::default(),
             by_event: Mutex::default(),
         })
@@ -51,6 +62,12 @@ impl HttpControl {
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
+    }
+
+    /// With an id, and for what, in words that name it.
+    fn identified(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
+        let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
+        (format!("{what} (request {id})"), request.header(REQUEST_ID, id))
     }
 
     fn of_machine(&self, call: &str) -> String {
@@ -105,12 +122,15 @@ impl HttpControl {
         patience: Duration,
         request: impl Fn() -> RequestBuilder,
     ) -> Result<Response> {
-        retries.run(|| match request().timeout(patience).send() {
-            Ok(response) if response.status().is_success() => Attempt::Done(response),
-            Ok(response) if http::is_passing(response.status()) => Attempt::Again(self.refused(what, response)),
-            Ok(response) => Attempt::Never(self.refused(what, response)),
-            Err(error) if http::is_certificate(&error) => Attempt::Never(self.unreachable(what, error)),
-            Err(error) => Attempt::Again(self.unreachable(what, error)),
+        retries.run(|| {
+            let (what, request) = self.identified(what, request());
+            match request.timeout(patience).send() {
+                Ok(response) if response.status().is_success() => Attempt::Done(response),
+                Ok(response) if http::is_passing(response.status()) => Attempt::Again(self.refused(&what, response)),
+                Ok(response) => Attempt::Never(self.refused(&what, response)),
+                Err(error) if http::is_certificate(&error) => Attempt::Never(self.unreachable(&what, error)),
+                Err(error) => Attempt::Again(self.unreachable(&what, error)),
+            }
         })
     }
 
@@ -168,6 +188,18 @@ impl Control for HttpControl {
                 send().map(drop)
             }
             sent => sent.map(drop),
+        }
+    }
+
+    fn log(&self, start: u64, text: &str) -> Result<bool> {
+        let part = LogPart { start, log: text.to_owned() };
+        let (what, request) = self.identified("log", self.request(Method::POST, &self.of_machine("/log")).json(&part));
+        match request.timeout(EVENT).send() {
+            Ok(response) if response.status().is_success() => Ok(true),
+            // A control plane of another kind, or of an earlier version.
+            Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
+            Ok(response) => Err(self.refused(&what, response)),
+            Err(error) => Err(self.unreachable(&what, error)),
         }
     }
 
@@ -232,7 +264,7 @@ mod tests {
         begin().unwrap();
         begin().unwrap();
         let error = begin().unwrap_err().to_string();
-        assert!(error.starts_with("begin the reinstall: http://127.0.0.1:"), "{error}");
+        assert!(error.starts_with("begin the reinstall (request "), "{error}");
         assert!(error.contains("409") && error.ends_with(": order o-1 was cancelled"), "{error}");
         let asked = server.requests();
         assert_eq!(asked.len(), 4, "a refusal is not asked again");
@@ -240,6 +272,30 @@ mod tests {
             assert_eq!(request.line(), "POST /v1/machine/m-1/point-of-no-return");
             assert_eq!(request.body, r#"{"allocationuuid":"a-1","order":"o-1"}"#);
         }
+    }
+
+    /// What a person reads on the console is what the server's log has.
+    #[test]
+    fn each_request_has_an_id_and_an_error_names_it() {
+        let (control, server) = control(&[(200, "{}"), (503, ""), (409, ""), (404, "")]);
+        control.register(&Inventory::default()).unwrap();
+        let error = control.point_of_no_return("a-1", None, &[], &[], None).unwrap_err().to_string();
+        assert!(!control.log(0, "x").unwrap());
+        let ids: Vec<String> =
+            server.requests().iter().map(|request| request.header(REQUEST_ID).unwrap().to_owned()).collect();
+        let wanted: Vec<String> = (1..=4).map(|number| format!("{}-{number}", control.boot)).collect();
+        assert_eq!(ids, wanted);
+        assert!(error.starts_with(&format!("begin the reinstall (request {}): http://127.0.0.1:", ids[2])), "{error}");
+    }
+
+    #[test]
+    fn a_part_of_the_log_is_sent_once_and_not_to_whom_keeps_none() {
+        let (control, server) = control(&[(200, "{}"), (503, ""), (401, ""), (404, ""), (405, "")]);
+        assert!(control.log(7, "one\n").unwrap());
+        assert!(control.log(11, "two\n").is_err() && control.log(11, "two\n").is_err());
+        assert!(!control.log(11, "two\n").unwrap() && !control.log(11, "two\n").unwrap());
+        assert_eq!(server.requests()[0].body, r#"{"start":7,"log":"one\n"}"#);
+        assert_eq!(lines(&server), ["POST /v1/machine/m-1/log"; 5]);
     }
 
     #[test]
@@ -277,7 +333,7 @@ mod tests {
         control.register(&Inventory::default()).unwrap();
         *control.by_event.lock().unwrap() = None;
         let error = control.event(&said("three")).unwrap_err().to_string();
-        assert!(error.starts_with("register: ") && error.contains("503"), "{error}");
+        assert!(error.starts_with("register (request ") && error.contains("503"), "{error}");
         assert_eq!(server.requests().len(), 5, "each is asked once");
     }
 

@@ -54,6 +54,15 @@ pub trait Control: Send + Sync {
         Ok(())
     }
 
+    /// Sends a part of what was said on the console, once, with a short deadline: what came after the first `start` bytes of this boot's.
+    /// False where nobody keeps it.
+    ///
+    /// # Errors
+    /// It did not arrive. The caller may send it again.
+    fn log(&self, _start: u64, _text: &str) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Announces that this allocation or order is about to destroy data. Returns if the control plane still wants that.
     /// `disks` are those that the layout means now, so that the next attempt takes no other disk for one of them.
     /// `extents` say what each stage may write, for a control plane that keeps a record. `approved` is the hash of the approval that

@@ -7,10 +7,12 @@
 //! | `GET /v1/machine/{id}/wait?seconds=N` | | 200 when allocated, 204 when not yet |
 //! | `GET /v1/machine/{id}` | | [`crate::allocation::Machine`] |
 //! | `POST /v1/machine/{id}/event` | [`crate::facts::Event`] | 200 |
+//! | `POST /v1/machine/{id}/log` | [`LogPart`] | 200 |
 //! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
 //! | `POST /v1/machine/{id}/report` | [`Report`] | 200 [`super::Acknowledged`] |
 //!
 //! Every call carries `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`.
+//! A call may carry an id of the caller's in [`REQUEST_ID`]; the answer has it too.
 //! Names are metal-api's; what drophammer adds is optional for the reader.
 
 use crate::facts::{BootInfo, BurnFigures, Done, Ended, Erased, Failed, Hidden, KeptProof, Outcome, StageTime};
@@ -18,6 +20,9 @@ use crate::inventory::Inventory;
 use crate::marker::{MarkedDisk, Marker};
 use crate::plan::Extents;
 use serde::{Deserialize, Serialize};
+
+/// Names a request in the logs of both ends.
+pub const REQUEST_ID: &str = "x-request-id";
 
 /// metal-api's `v1.MachineRegisterRequest`, and the whole inventory beside it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -172,6 +177,15 @@ impl Report {
     fn failed(self, failed: Failed) -> Report {
         Report { step: Some(failed.stage), marker: failed.unbelieved, ..self }
     }
+}
+
+/// A part of what was said on the console since the machine has booted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LogPart {
+    /// Bytes that were said before.
+    pub start: u64,
+    pub log: String,
 }
 
 /// A reinstall is about to destroy: acknowledged before it does.

@@ -1,8 +1,9 @@
-//! Events, progress and timings: to the console at once, to the control plane when it can take them. Never blocks,
+//! Events, progress, timings and the console's log: to the console at once, to the control plane when it can take them. Never blocks,
 //! never fails an install.
 
 mod sender;
 
+use crate::console::{SAID, say};
 use crate::control::Control;
 use crate::error::Result;
 use crate::facts::{Event, EventName, Progress, StageTime};
@@ -40,12 +41,12 @@ impl Reporter {
             progress_shown: None,
             progress_sent: None,
         };
-        Reporter { sender: Sender::new(control), state: Mutex::new(state) }
+        Reporter { sender: Sender::new(control, &SAID), state: Mutex::new(state) }
     }
 
     /// A new phase of the machine's life.
     pub fn phase(&self, event: EventName, message: &str) {
-        println!("{}", text::folded(&format!("{event:<18}  {message}"), text::CONSOLE_COLUMNS));
+        say(&text::folded(&format!("{event:<18}  {message}"), text::CONSOLE_COLUMNS));
         self.state().event = event;
         self.send(None, None, None, message);
     }
@@ -61,7 +62,7 @@ impl Reporter {
             (state.progress_shown, state.progress_sent) = (None, None);
             state.event
         };
-        println!("{event:<18}  {name}");
+        say(&format!("{event:<18}  {name}"));
         self.send(Some(name), None, None, "begins");
         let began = Instant::now();
         let result = work();
@@ -70,7 +71,7 @@ impl Reporter {
             Ok(_) => format!("took {}", text::seconds(seconds)),
             Err(_) => format!("failed after {}", text::seconds(seconds)),
         };
-        println!("{event:<18}  {name} {message}");
+        say(&format!("{event:<18}  {name} {message}"));
         {
             let mut state = self.state();
             state.stage = None;
@@ -82,7 +83,7 @@ impl Reporter {
 
     /// A line for the console that belongs to the running stage.
     pub fn say(&self, line: &str) {
-        println!("{}", text::folded(&format!("{:20}{line}", ""), text::CONSOLE_COLUMNS));
+        say(&text::folded(&format!("{:20}{line}", ""), text::CONSOLE_COLUMNS));
     }
 
     /// How far the image is; called often, shown and sent now and then.
@@ -113,7 +114,7 @@ impl Reporter {
         self.state().timings.clone()
     }
 
-    /// Gives the events that still wait a last chance.
+    /// Gives the events that still wait, and the end of the log, a last chance.
     pub fn flush(&self, patience: Duration) {
         self.sender.flush(patience);
     }

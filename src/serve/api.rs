@@ -225,7 +225,7 @@ pub async fn event(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let event: Event = read(&app, peer, body, EVENT_BYTES).await?;
-    let event = Event { message: tidy::cut(&event.message, MESSAGE_BYTES).to_owned(), ..event };
+    let event = Event { message: crate::text::cut(&event.message, MESSAGE_BYTES).to_owned(), ..event };
     // Progress comes every second and is only of interest now.
     if event.progress.is_none() {
         app.state.event(&id, &event).await?;

@@ -8,10 +8,10 @@ use super::preview::Preview;
 use super::sizes::{Constraint, Size};
 use super::states::States;
 use super::v1::{images, layouts, machines, sizes, states};
-use super::{App, adding, api, boot, metrics, operator, power, preview, templates};
+use super::{App, adding, api, boot, log, metrics, operator, power, preview, templates};
 use crate::allocation::Machine;
 use crate::control::Acknowledged;
-use crate::control::wire::{NextBoot, PointOfNoReturn, Register, Report};
+use crate::control::wire::{LogPart, NextBoot, PointOfNoReturn, Register, Report};
 use crate::facts::Event;
 use crate::layout::Layout;
 use axum::Router;
@@ -88,6 +88,7 @@ pub fn of_machines() -> Vec<Call> {
             .gives(nothing)
             .or(204, Content::Nothing),
         post("/v1/machine/{id}/event", api::event, "Something has happened").asks(asked::<Event>).gives(nothing),
+        post("/v1/machine/{id}/log", log::take, "What was said on the console").asks(asked::<LogPart>).gives(nothing),
         post("/v1/machine/{id}/point-of-no-return", api::point_of_no_return, "An installation is about to destroy")
             .asks(asked::<PointOfNoReturn>)
             .gives(nothing),

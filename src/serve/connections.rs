@@ -4,9 +4,10 @@ use super::alarm::Alarms;
 use super::api_error::ApiError;
 use super::patient::{Patient, STALLED};
 use super::peers::{Connected, Peers, Share};
+use super::requests;
 use super::survive::{Panicked, Survive};
 use super::tls::{self, Tls};
-use super::watch::Watch;
+use super::watch::{Answered, Watch};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -22,7 +23,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -142,20 +143,28 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, cli
     let Client { address, router, watch, running } = client;
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        let what = format!("{} {}", request.method(), request.uri().path());
+        let (id, began) = (requests::id(request.headers()), Instant::now());
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         request.extensions_mut().insert(Connected { address, over_tls });
         let (router, watch) = (router.clone(), watch.clone());
         let answer = Survive::new(async move { router.call(request).await });
-        async move {
-            Ok::<Response, Infallible>(match answer.await {
+        let answer = async move {
+            let response = match answer.await {
                 Ok(Ok(response)) => response,
                 Err(Panicked) => {
                     watch.problem(format!(
-                        "{what} from {address} has panicked: it is answered with 500, and nothing else ends"
+                        "{method} {path} from {address} has panicked: it is answered with 500, and nothing else ends"
                     ));
                     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this request has panicked").into_response()
                 }
-            })
+            };
+            watch.answered(Answered { from: address, method, path, status: response.status(), took: began.elapsed() });
+            response
+        };
+        async move {
+            let mut response: Response = requests::within(id.clone(), answer).await;
+            requests::name(response.headers_mut(), &id);
+            Ok::<Response, Infallible>(response)
         }
     });
     let connection = http1::Builder::new()

@@ -8,11 +8,12 @@ use super::definitions::{self, Choice, Definitions};
 use super::digest::{self, Digests};
 use super::folder::{Folder, say};
 use super::input::{self, Image, Location, Machine};
+use super::one_file::OneFile;
 use super::registries::Registries;
 use super::resolve::{Known, broken_promise, notes, resolve};
 use super::sizes::{self, Size};
 use super::state::{FileStamp, Standing, State};
-use super::states::StatesFile;
+use super::states::{self, States};
 use super::templates::Templates;
 use super::wanted;
 use crate::contents::{self, Contents};
@@ -106,7 +107,7 @@ pub struct Loader {
     approved_only: bool,
     sizes: Folder<Size>,
     registries: Registries,
-    states: StatesFile,
+    states: OneFile<States>,
     /// Of the image files and their manifests, at the last look.
     stamps: Vec<Option<FileStamp>>,
     digests: Digests,
@@ -137,7 +138,7 @@ impl Loader {
             approved_only: false,
             sizes: Folder::optional(dir.join(sizes::FOLDER), Size::read),
             registries: Registries::new(dir),
-            states: StatesFile::new(dir),
+            states: states::file(dir),
             stamps: Vec::new(),
             digests,
             definitions,

@@ -49,11 +49,11 @@ pub fn ramdisk(boot: &Ramdisk) -> String {
     format!("#!ipxe\nkernel {kernel} initrd=initrd {arguments}\ninitrd --name initrd {initrd}\nboot\n")
 }
 
-/// Boots what is installed. UEFI firmware goes to its next boot entry by itself; a BIOS may not, so its first disk is
-/// started by name.
+/// Boots what is installed. UEFI firmware goes to its next boot entry when this one has failed; after one that ends well it stops, and
+/// shows its menu (UEFI 2.10, 3.1.1). A BIOS may not go on at all, so its first disk is started by name.
 pub fn local_disk(machine: &str) -> String {
     format!(
-        "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit\n\
+        "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
          sanboot --no-describe --drive 0x80 || exit\n"
     )
 }
@@ -180,7 +180,7 @@ mod tests {
         );
         assert_eq!(
             local_disk("m"),
-            "#!ipxe\necho drophammer: m is installed, starting its disk\niseq ${platform} pcbios || exit\n\
+            "#!ipxe\necho drophammer: m is installed, starting its disk\niseq ${platform} pcbios || exit 1\n\
              sanboot --no-describe --drive 0x80 || exit\n"
         );
     }

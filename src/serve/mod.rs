@@ -2,11 +2,11 @@
 //!
 //! `folder`, `directory` and `definitions` are what the operator wants, `keeper` looks at them, `resolve` what an allocation refers to,
 //! `approved` which plans the operator has approved, `wanted` its steps, `templates` those that change them, and the calls for these,
-//! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted,
+//! `v1` metal-api's calls for the directory, `promise` what a machine was promised, `states` which images are hidden or blacklisted, `one_file` how such a file is looked at,
 //! `state` what has happened, `backup` its copies, `boot`, `api` and `ipxe` what machines ask, `caller` who may, `neighbours` whose
-//! card that is, `tidy` how their words come in, `files` what they load, `operator` what the operator asks, `adding` how a machine
+//! card that is, `tidy` how their words come in, `log` what they say on their consoles, `files` what they load, `operator` what the operator asks, `adding` how a machine
 //! becomes a file, `sizes` what it is called, `power` how it is switched, `preview` what a plan on a desk needs, `metrics` what is
-//! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `alarm`
+//! counted, `calls` all that are answered in JSON, `openapi` what is written of them, `fronts` where all this is answered, `base` under which URLs, `tls` over what, `connections` how they come and go, `requests` what each is called, `alarm`
 //! what anybody can make the server say, `watch` what people see, `page` what a browser shows, `inspect` all that is wrong with the directory, `pxe` how firmware
 //! finds this server, `descriptors` how many may ask at once, `peers` how much each of them may take.
 
@@ -32,8 +32,10 @@ pub(crate) mod input;
 mod inspect;
 pub(crate) mod ipxe;
 mod keeper;
+mod log;
 mod metrics;
 mod neighbours;
+mod one_file;
 pub mod openapi;
 pub mod operator;
 mod options;
@@ -46,6 +48,7 @@ mod promise;
 mod pxe;
 pub mod rack;
 mod registries;
+mod requests;
 mod resolve;
 mod sizes;
 mod state;
@@ -87,6 +90,9 @@ use watch::Watch;
 const DATABASE: &str = "drophammer.sqlite";
 /// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// It is for a desk. A rack has the unit, under which it is a user of its own.
+const AS_ROOT: &str = "this server runs as root, which it needs for --pxe alone and keeps all the time: a unit gives it a user of its own, \
+     docs/serve.md";
 /// Answers that are still on their way when the server is ended may take so long.
 const END_PATIENCE: Duration = Duration::from_millis(1500);
 
@@ -164,7 +170,12 @@ pub fn run(options: Options) -> Result<()> {
     let runtime = runtime.context(Phase::Serve, || "start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let ended = ended().context(Phase::Serve, || "listen for signals")?;
-        let server = Server::bind(&options, watch, &Surroundings::default(), connections).await?;
+        let server = Server::bind(&options, watch.clone(), &Surroundings::default(), connections).await?;
+        // Who has started it reads the first line for the address.
+        if nix::unistd::geteuid().is_root() {
+            watch.note(AS_ROOT.to_owned());
+        }
+        drop(watch);
         server.serve(ended).await
     });
     runtime.shutdown_timeout(Duration::from_millis(200));

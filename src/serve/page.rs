@@ -15,11 +15,12 @@ mod machines;
 mod outlook;
 mod phase;
 mod reinstall;
-mod session;
-mod shell;
+pub mod session;
+pub mod shell;
 
 use super::App;
 use super::base::Base;
+use super::log;
 use super::templates;
 use axum::Router;
 use axum::extract::{RawQuery, State};
@@ -42,6 +43,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/logout", post(session::logout))
         .route("/events", get(live::events))
         .route("/machines/{id}", get(machine::machine))
+        .route("/machines/{id}/log", get(log::show))
         .route("/machines/{id}/row", get(machines::row))
         .route("/machines/{id}/reinstall", get(reinstall::ask).post(reinstall::order))
         .route("/machines/{id}/cancel", post(reinstall::cancel))

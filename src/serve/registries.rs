@@ -1,47 +1,25 @@
 //! `DIR/registries.json`: what opens the registries of images whose files have no pull secret of their own. It is Docker's `config.json`.
 
-use super::digest;
 use super::input::{Image, Location};
-use super::state::FileStamp;
+use super::one_file::OneFile;
 use crate::pull::{DockerConfig, for_url};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The file as it is on the disk, with what was good before.
-pub struct Registries {
-    path: PathBuf,
-    /// At the last look.
-    stamp: Option<FileStamp>,
-    newest: Result<(), String>,
-    in_force: DockerConfig,
-}
+pub struct Registries(OneFile<DockerConfig>);
 
 impl Registries {
     pub fn new(dir: &Path) -> Registries {
-        let in_force = DockerConfig::default();
-        Registries { path: dir.join("registries.json"), stamp: None, newest: Ok(()), in_force }
+        Registries(OneFile::new(dir.join("registries.json"), DockerConfig::parse))
     }
 
-    /// Whether it has changed since the last look.
+    /// As [`OneFile::look`].
     pub fn look(&mut self) -> bool {
-        let stamp = digest::stamp(&self.path).ok();
-        if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {
-            return false;
-        }
-        self.stamp = stamp;
-        let before = (self.newest.clone(), self.in_force.clone());
-        let read = match fs::read_to_string(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(DockerConfig::default()),
-            read => read.map_err(|error| error.to_string()).and_then(|text| DockerConfig::parse(&text)),
-        };
-        self.newest = read.map(|config| self.in_force = config);
-        before != (self.newest.clone(), self.in_force.clone())
+        self.0.look()
     }
 
+    /// As [`OneFile::problem`].
     pub fn problem(&self) -> Option<String> {
-        let why = self.newest.as_ref().err()?;
-        Some(format!("{}: {why}; what it said before counts", self.path.display()))
+        self.0.problem()
     }
 
     /// Gives an image what opens its registries; says why there is something, and it is of no use.
@@ -49,7 +27,7 @@ impl Registries {
         let Location::Url(url) = &image.at else { return None };
         let mut problem = None;
         for url in std::iter::once(url).chain(&image.mirrors) {
-            match self.in_force.secret(url) {
+            match self.0.in_force.secret(url) {
                 _ if for_url(&image.pull_secrets, url).is_some() => {}
                 Ok(found) => image.pull_secrets.extend(found),
                 Err(why) => problem = Some(format!("registries.json: {why}")),
@@ -63,6 +41,7 @@ impl Registries {
 mod tests {
     use super::*;
     use crate::serve::input;
+    use std::fs;
 
     #[test]
     fn images_get_what_opens_their_registries_and_no_other() {
@@ -89,7 +68,7 @@ mod tests {
         fs::write(directory.path().join("registries.json"), "{\"auths\": hunter2}").unwrap();
         assert!(registries.look());
         let problem = registries.problem().unwrap();
-        assert!(problem.contains("registries.json: 1:11: ") && !problem.contains("hunter2"), "{problem}");
+        assert!(problem.contains("registries.json:1:11: ") && !problem.contains("hunter2"), "{problem}");
         assert_eq!(opened(&registries, "").0, ["u@r.example"]);
         fs::remove_file(directory.path().join("registries.json")).unwrap();
         assert!(registries.look() && registries.problem().is_none());

@@ -1,7 +1,7 @@
 //! What the server remembers, in SQLite. One thread owns the connection; everybody else sends it work.
 //!
 //! This file has what the others need, and machines and digests. `store` is the database file, `identity` tells it from another
-//! one, `schema` has the tables, `history` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
+//! one, `schema` has the tables, `history` and `log` what machines have said. `standing` says how far an allocation has come, `boots` who may speak for a machine,
 //! `registered` what a machine has reported about itself, `next` what it boots. `strangers` are machines without a file,
 //! `renamed` those with a new id. `first` is the beginning of a first installation, `orders` what becomes of an order, `adopted`
 //! what the operator reports as installed.
@@ -11,6 +11,7 @@ pub mod boots;
 mod first;
 mod history;
 pub mod identity;
+mod log;
 mod next;
 mod orders;
 mod registered;
@@ -25,6 +26,7 @@ mod tests;
 pub use adopted::Adopted;
 pub use boots::{Boot, Enrolled, Heard};
 pub use first::BegunFirst;
+pub use log::LogKept;
 pub use next::{Asked, Files, Handed, NextBoot};
 pub use orders::{ATTEMPTS, Begun, Cancelled, Ordered, Reported};
 pub use registered::Registered;

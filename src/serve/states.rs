@@ -2,14 +2,12 @@
 //! and installs. A blacklisted one is in no list and does not install; what runs it may be installed with it again. A name of an OS
 //! definition is meant with all its variants. Names may stand there before there is anything of that name.
 
-use super::digest;
 use super::input::{Allocation, at, node};
-use super::state::{FileStamp, Standing};
+use super::one_file::OneFile;
+use super::state::Standing;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub const FILE: &str = "image-states.yaml";
 
@@ -66,40 +64,9 @@ impl States {
     }
 }
 
-/// The file as it is on the disk, with what was good before.
-pub struct StatesFile {
-    path: PathBuf,
-    /// At the last look.
-    stamp: Option<FileStamp>,
-    newest: Result<(), String>,
-    pub in_force: States,
-}
-
-impl StatesFile {
-    pub fn new(dir: &Path) -> StatesFile {
-        StatesFile { path: dir.join(FILE), stamp: None, newest: Ok(()), in_force: States::default() }
-    }
-
-    /// Whether it has changed since the last look.
-    pub fn look(&mut self) -> bool {
-        let stamp = digest::stamp(&self.path).ok();
-        if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {
-            return false;
-        }
-        self.stamp = stamp;
-        let before = (self.newest.clone(), self.in_force.clone());
-        let read = match fs::read_to_string(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(States::default()),
-            read => read.map_err(|error| error.to_string()).and_then(|text| States::read(&text)),
-        };
-        self.newest = read.map(|states| self.in_force = states);
-        before != (self.newest.clone(), self.in_force.clone())
-    }
-
-    pub fn problem(&self) -> Option<String> {
-        let why = self.newest.as_ref().err()?;
-        Some(super::folder::say(&self.path, why, true))
-    }
+/// The file of a server's directory.
+pub fn file(dir: &Path) -> OneFile<States> {
+    OneFile::new(dir.join(FILE), States::read)
 }
 
 #[cfg(test)]
@@ -120,18 +87,5 @@ mod tests {
             States::read("hiden: [a]\n").unwrap_err().contains("there is no field \"hiden\"; did you mean \"hidden\"?")
         );
         assert!(States::read("hidden: a\n").unwrap_err().starts_with("1:9: "));
-    }
-
-    #[test]
-    fn what_cannot_be_used_keeps_what_it_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut file = StatesFile::new(dir.path());
-        assert!(!file.look());
-        fs::write(dir.path().join(FILE), "hidden: [a]\n").unwrap();
-        assert!(file.look() && !file.look() && file.in_force.is_hidden("a"));
-        fs::write(dir.path().join(FILE), "hidden: [a\n").unwrap();
-        assert!(file.look() && file.in_force.is_hidden("a") && file.problem().unwrap().contains("image-states.yaml:"));
-        fs::remove_file(dir.path().join(FILE)).unwrap();
-        assert!(file.look() && file.in_force == States::default() && file.problem().is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! What machines say of themselves, made harmless where it comes in: no text steers a terminal, and none is longer than anybody
 //! reads.
 
-use crate::text::clean;
+use crate::text::{clean, cut};
 use serde_json::Value;
 
 /// A serial number, a name, a message.
@@ -27,10 +27,10 @@ fn lines(text: &str) -> String {
     text.lines().map(clean).collect::<Vec<_>>().join("\n")
 }
 
-/// At most so many bytes of it.
-pub fn cut(text: &str, bytes: usize) -> &str {
-    let ends = (0..=bytes.min(text.len())).rev();
-    &text[..ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or_default()]
+/// A part of what was said on a console. Its last line may go on in the next one.
+pub fn said(text: &str) -> String {
+    let line = |line: &str| clean(line.trim_end_matches('\n')) + if line.ends_with('\n') { "\n" } else { "" };
+    text.split_inclusive('\n').map(line).collect()
 }
 
 #[cfg(test)]
@@ -45,6 +45,7 @@ mod tests {
         tidy(&mut value);
         assert_eq!(value["message"], "a [2J\nb");
         assert_eq!(value["plan"], "x\n y");
+        assert_eq!(said("a \u{1b}b \n\nc"), "a  b\n\nc");
         assert_eq!(value["disks"], json!([{"serial": "s t", "size": 1}]));
         assert_eq!(value["name"].as_str().map(str::len), Some(TEXT_BYTES));
     }

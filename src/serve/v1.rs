@@ -4,6 +4,7 @@
 //! What the calls change are the files of the directory, and what they show is what is in force of them.
 
 mod answer;
+mod change;
 pub mod images;
 mod kept;
 pub mod layouts;

@@ -6,13 +6,16 @@ mod shown;
 
 use super::page::live::Live;
 use super::peers::Peer;
+use super::requests;
 use crate::control::wire::Report;
 use crate::facts::Event;
 use crate::text::clean;
+use axum::http::{Method, StatusCode};
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use shown::{Json, Plain, Show, Terminal};
 use std::collections::HashMap;
 use std::io::IsTerminal;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
@@ -29,6 +32,24 @@ enum Said {
     Event(Who, Event),
     Report(Who, Box<Report>),
     Reinstall(Who, String),
+    Answered(Answered),
+}
+
+/// A line, and the request that it was said for.
+#[derive(Debug)]
+struct Line {
+    request: Option<String>,
+    said: Said,
+}
+
+/// A request and its answer, for logs that programs read.
+#[derive(Debug)]
+pub struct Answered {
+    pub from: IpAddr,
+    pub method: Method,
+    pub path: String,
+    pub status: StatusCode,
+    pub took: Duration,
 }
 
 /// What a line is about, and where it came from.
@@ -55,7 +76,7 @@ impl std::fmt::Display for Who {
 /// The end that everybody talks to; cheap to clone.
 #[derive(Clone)]
 pub struct Watch {
-    said: SyncSender<Said>,
+    said: SyncSender<Line>,
     /// The same for those who watch a page.
     pub live: Live,
 }
@@ -105,12 +126,17 @@ impl Watch {
     }
 
     fn say(&self, said: Said) {
-        let _ = self.said.try_send(said);
+        let _ = self.said.try_send(Line { request: requests::current(), said });
     }
 
     /// The first line: where the server is.
     pub fn listening(&self, url: String) {
         self.say(Said::Listening(url));
+    }
+
+    /// Where lines are for programs; for people, what comes of it is enough.
+    pub fn answered(&self, answered: Answered) {
+        self.say(Said::Answered(answered));
     }
 
     /// Something that is good to know.
@@ -177,6 +203,10 @@ mod tests {
         Said::Event(who("storage-7"), event)
     }
 
+    fn line(said: Said) -> Line {
+        Line { request: None, said }
+    }
+
     fn failed() -> Report {
         Report {
             success: false,
@@ -205,14 +235,14 @@ mod tests {
     #[test]
     fn plain_lines() {
         let mut plain = Plain { out: Vec::new(), offset: UtcOffset::UTC, last_progress: HashMap::new() };
-        plain.show(Said::Listening("http://127.0.0.1:1".to_owned())).unwrap();
-        plain.show(said(event())).unwrap();
-        plain.show(said(event())).unwrap();
+        plain.show(line(Said::Listening("http://127.0.0.1:1".to_owned()))).unwrap();
+        plain.show(line(said(event()))).unwrap();
+        plain.show(line(said(event()))).unwrap();
         let message = "a\u{1b}[2Jb".to_owned();
-        plain.show(said(Event { message, progress: None, seconds: Some(0.25), ..event() })).unwrap();
+        plain.show(line(said(Event { message, progress: None, seconds: Some(0.25), ..event() }))).unwrap();
         let report = Box::new(failed());
-        plain.show(Said::Report(who("storage-7"), report)).unwrap();
-        plain.show(Said::Reinstall(who("storage-7"), "ordered: image i".to_owned())).unwrap();
+        plain.show(line(Said::Report(who("storage-7"), report))).unwrap();
+        plain.show(line(Said::Reinstall(who("storage-7"), "ordered: image i".to_owned()))).unwrap();
         let text = String::from_utf8(plain.out).unwrap();
         let lines: Vec<&str> = text.lines().map(|line| line.get(9..).unwrap()).collect();
         assert_eq!(
@@ -237,10 +267,14 @@ mod tests {
     #[test]
     fn json_lines() {
         let mut out = Json { out: Vec::new() };
-        out.show(Said::Listening("http://127.0.0.1:1".to_owned())).unwrap();
-        out.show(said(event())).unwrap();
+        out.show(line(Said::Listening("http://127.0.0.1:1".to_owned()))).unwrap();
+        out.show(line(said(event()))).unwrap();
         let report = Box::new(failed());
-        out.show(Said::Report(who("n"), report)).unwrap();
+        out.show(line(Said::Report(who("n"), report))).unwrap();
+        let (method, path, status) = (Method::PUT, "/v1/size".to_owned(), StatusCode::CONFLICT);
+        let from = "10.0.0.7".parse().unwrap();
+        let answered = Answered { from, method, path, status, took: Duration::from_millis(1500) };
+        out.show(Line { request: Some("5f0c-1".to_owned()), said: Said::Answered(answered) }).unwrap();
         let text = String::from_utf8(out.out).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(text.lines().next(), Some("{\"listening\":\"http://127.0.0.1:1\"}"));
@@ -250,6 +284,10 @@ mod tests {
         assert_eq!(lines[1]["progress"]["bytes"], 120_400_000);
         assert!(lines[1]["time"].as_str().unwrap().ends_with('Z'));
         assert_eq!(lines[2]["report"]["step"], "storage.format");
+        let mut answered = lines[3].clone();
+        answered.as_object_mut().unwrap().remove("time");
+        let expected = json!({"request": "5f0c-1", "from": "10.0.0.7", "method": "PUT", "path": "/v1/size", "status": 409, "seconds": 1.5});
+        assert_eq!(answered, expected);
     }
 
     /// A reader that has gone, or never reads, costs the machines nothing.
@@ -257,7 +295,7 @@ mod tests {
     fn nobody_has_to_read() {
         struct Stuck(Receiver<()>);
         impl Show for Stuck {
-            fn show(&mut self, _: Said) -> std::io::Result<()> {
+            fn show(&mut self, _: Line) -> std::io::Result<()> {
                 let _ = self.0.recv();
                 Err(std::io::ErrorKind::BrokenPipe.into())
             }

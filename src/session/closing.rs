@@ -3,6 +3,7 @@
 use super::undo::Undo;
 use super::{Facts, LAST_WORDS, Session, peak_rss_bytes};
 use crate::boot::kexec;
+use crate::console::say;
 use crate::device::DevicePath;
 use crate::error::{Error, Phase, Result};
 use crate::facts::{Ended, EventName, Outcome, StageTime};
@@ -65,7 +66,7 @@ impl Session {
     }
 
     pub(super) fn kexec(&mut self) -> Result<()> {
-        println!("\n{}", StageTime::table(&self.reporter.timings()));
+        say(&format!("\n{}", StageTime::table(&self.reporter.timings())));
         self.reporter.phase(EventName::BootingNewKernel, "leaving the ramdisk");
         self.reporter.flush(LAST_WORDS);
         // The kernel that was loaded stays loaded.

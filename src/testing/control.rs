@@ -25,6 +25,9 @@ pub struct FakeControl {
     /// It takes so long to hear an event.
     pub delay: Duration,
     pub heard: Mutex<Vec<Event>>,
+    /// It takes the log; else it says so.
+    pub keeps_log: bool,
+    pub log: Mutex<Vec<(u64, String)>>,
     pub begun: Mutex<Vec<Begun>>,
     pub ended: Mutex<Vec<Ended>>,
 }
@@ -55,6 +58,12 @@ impl Control for FakeControl {
         thread::sleep(self.delay);
         self.heard.lock().unwrap().push(event.clone());
         Ok(())
+    }
+
+    fn log(&self, start: u64, text: &str) -> Result<bool> {
+        self.answer()?;
+        self.log.lock().unwrap().push((start, text.to_owned()));
+        Ok(self.keeps_log)
     }
 
     fn point_of_no_return(

@@ -3,9 +3,15 @@
 use super::shell::time;
 use crate::control::wire::Report;
 use crate::facts::{Event, KeptProof, StageTime};
+use crate::serve::App;
+use crate::serve::api_error::ApiError;
+use crate::serve::log;
 use crate::text::{bytes, seconds};
 use maud::{Markup, html};
 use std::collections::BTreeSet;
+
+/// What a page shows of a log.
+const LOG_BYTES: usize = 64 << 10;
 
 /// What was reported last.
 pub fn report(report: &Report) -> Markup {
@@ -91,8 +97,32 @@ fn kept(kept: &[KeptProof]) -> Markup {
     }
 }
 
-/// Events that were kept, each with its time; one of another version may not be understood.
-pub fn events(events: &[(String, String)]) -> Markup {
+/// What was said on the console, as it is shown.
+pub struct Log {
+    id: String,
+    /// The end of it.
+    text: String,
+    /// There is more than that.
+    is_cut: bool,
+}
+
+impl Log {
+    /// # Errors
+    /// The database's.
+    pub async fn of(app: &App, id: &str) -> Result<Log, ApiError> {
+        let whole = log::text(&app.state.log(id).await?);
+        let from = whole.len().saturating_sub(LOG_BYTES);
+        let from = if from == 0 {
+            0
+        } else {
+            whole.as_bytes()[from..].iter().position(|byte| *byte == b'\n').map_or(from, |at| from + at + 1)
+        };
+        Ok(Log { id: id.to_owned(), text: whole.get(from..).unwrap_or_default().to_owned(), is_cut: from > 0 })
+    }
+}
+
+/// Events that were kept, each with its time, and what was said on the console; an event of another version may not be understood.
+pub fn events(events: &[(String, String)], log: &Log) -> Markup {
     let parsed = events.iter().filter_map(|(time, text)| Some((time, serde_json::from_str::<Event>(text).ok()?)));
     let parsed: Vec<(&String, Event)> = parsed.collect();
     // What a table shows are the steps: where the name changes, and what a step took.
@@ -114,9 +144,27 @@ pub fn events(events: &[(String, String)]) -> Markup {
                     }
                 }
             } }
+        }
+        (said(&parsed, log))
+    }
+}
+
+/// What was said on the console, or in its place all that is in the events.
+fn said(events: &[(&String, Event)], log: &Log) -> Markup {
+    html! {
+        @if !log.text.is_empty() {
             h2 { "Log" }
+            p.faint {
+                "What its ramdisk and its agent have said on the console"
+                @if log.is_cut { ", the end of it" }
+                ". " a href={ "/machines/" (log.id) "/log" } { "As text" }
+            }
+            pre.log tabindex="0" { (log.text) }
+        } @else if !events.is_empty() {
+            h2 { "Log" }
+            p.faint { "Its agent has sent no console. These are its events." }
             pre.log tabindex="0" {
-                @for (time, event) in &parsed {
+                @for (time, event) in events {
                     (time.get(..19).unwrap_or(time)) "  " (event.event)
                     @if let Some(stage) = &event.stage { "  " (stage) }
                     @if let Some(took) = event.seconds { "  " (seconds(took)) }

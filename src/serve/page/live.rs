@@ -79,6 +79,16 @@ impl Live {
         self.set(machine, None);
     }
 
+    /// There is more of its log. What it does has not changed by that.
+    pub fn said_more(&self, machine: &str) {
+        let mut picture = self.picture();
+        picture.version += 1;
+        let version = picture.version;
+        if let Some(now) = picture.machines.get_mut(machine) {
+            now.version = version;
+        }
+    }
+
     /// The machine's last event, and how long ago that was.
     pub fn now(&self, machine: &str) -> Option<(Event, Duration)> {
         let picture = self.picture();

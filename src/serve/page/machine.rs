@@ -45,7 +45,7 @@ async fn shown(app: &App, base: &Base, person: &Person, id: &str) -> Result<(Str
     if machine.is_none() && registered.is_none() {
         return Err(ApiError::not_found(format!("there is no machine {id} in machines/, and none has registered")));
     }
-    let history = history::events(&app.state.events(id, EVENTS).await?);
+    let history = history::events(&app.state.events(id, EVENTS).await?, &history::Log::of(app, id).await?);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
     let Some(machine) = machine else {
         let main = html! {

@@ -40,6 +40,14 @@
   };
   guard();
 
+  // --- the end of a log, unless somebody reads further up
+  const follow = (tops = []) => main && main.querySelectorAll("pre.log").forEach((log, index) => {
+    log.scrollTop = tops[index] === undefined ? log.scrollHeight : tops[index];
+  });
+  const tops = () => [...main.querySelectorAll("pre.log")].map((log) =>
+    log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : undefined);
+  follow();
+
   // --- the page as it is now
   const again = async () => {
     const within = document.activeElement && document.activeElement.closest("#main form");
@@ -49,7 +57,9 @@
     const fresh = page && find("#main", page);
     if (!fresh) return;
     const open = [...main.querySelectorAll("details")].map((one) => one.open);
+    const scrolled = tops();
     main.replaceChildren(...fresh.childNodes);
+    follow(scrolled);
     main.querySelectorAll("details").forEach((one, index) => { if (open[index] !== undefined) one.open = open[index]; });
     guard();
     filterAll();

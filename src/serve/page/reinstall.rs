@@ -4,6 +4,7 @@ use super::form::Form;
 use super::outlook::{self, Outlook};
 use super::session::Person;
 use super::shell;
+use crate::assigned::preview::Planned;
 use crate::serve::App;
 use crate::serve::api_error::ApiError;
 use crate::serve::base::Base;
@@ -46,13 +47,8 @@ async fn foreseen(app: &App, base: &Base, asked: &Reinstall) -> Result<Outlook, 
 }
 
 /// What the plan does, in a few bytes: an order is for the plan that was shown.
-fn digest(outlook: &Outlook) -> Option<String> {
-    match outlook {
-        Outlook::Planned(planned, _) => {
-            Some(planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest()))
-        }
-        Outlook::Unknown(_) | Outlook::Refused(_) => None,
-    }
+fn digest(planned: &Planned) -> String {
+    planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest())
 }
 
 /// What is to be typed in.
@@ -125,34 +121,41 @@ fn questions(app: &App, machine: &Machine, asked: &Reinstall, standing: &Standin
     }
 }
 
-/// The plan, and the button below it.
+/// The plan with the button below it, or why there is none.
 fn confirm(person: &Person, machine: &Machine, asked: &Reinstall, outlook: &Outlook) -> Markup {
-    let Some(digest) = digest(outlook) else {
-        return match outlook {
-            Outlook::Refused(why) => html! {
-                h2 { "The plan is refused" }
-                pre.problem tabindex="0" role="alert" { (why) }
-                p { "Nothing can be ordered so." }
-            },
-            Outlook::Unknown(why) => html! {
-                p.problem role="alert" { "There is no plan to show: " (why) "." }
-                p { "The page orders nothing of which it cannot show the plan. The command line does: "
-                    code { "drophammer machine reinstall " (name(machine)) " --image " (asked.imageid) } }
-            },
-            Outlook::Planned(..) => html! {},
-        };
-    };
-    let Outlook::Planned(planned, registered) = outlook else { return html! {} };
+    match outlook {
+        Outlook::Refused(why) => html! {
+            h2 { "The plan is refused" }
+            pre.problem tabindex="0" role="alert" { (why) }
+            p { "Nothing can be ordered so." }
+        },
+        Outlook::Unknown(why) => html! {
+            p.problem role="alert" { "There is no plan to show: " (why) "." }
+            p { "The page orders nothing of which it cannot show the plan. The command line does: "
+                code { "drophammer machine reinstall " (name(machine)) " --image " (asked.imageid) } }
+        },
+        Outlook::Planned(planned, registered) => html! {
+            (outlook::made_of(registered))
+            (outlook::markup(planned))
+            (button(person, machine, asked, planned))
+        },
+    }
+}
+
+/// The answers of the first form go on, with the plan that was shown for them.
+fn button(person: &Person, machine: &Machine, asked: &Reinstall, planned: &Planned) -> Markup {
+    let said = |is_so: bool| if is_so { "yes" } else { "" }.to_owned();
+    let fields = [
+        ("image", asked.imageid.clone()),
+        ("without_marker", said(asked.without_marker)),
+        ("change_promise", said(asked.change_promise)),
+        ("give_up", asked.give_up.join(", ")),
+        ("shown", digest(planned)),
+    ];
     html! {
-        (outlook::made_of(registered))
-        (outlook::markup(planned))
         form.stack method="post" {
             (shell::form_token(person))
-            input type="hidden" name="image" value=(asked.imageid);
-            @if asked.without_marker { input type="hidden" name="without_marker" value="yes"; }
-            @if asked.change_promise { input type="hidden" name="change_promise" value="yes"; }
-            input type="hidden" name="give_up" value=(asked.give_up.join(", "));
-            input type="hidden" name="shown" value=(digest);
+            @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
             label for="name" { "Type " strong { (name(machine)) } " to order it" }
             input #name name="name" data-name=(name(machine)) autocomplete="off" autocapitalize="off" spellcheck="false" required;
             button.danger { "Reinstall " (name(machine)) " with " (asked.imageid) }
@@ -182,7 +185,8 @@ pub async fn order(
             )));
         }
         let outlook = foreseen(&app, &base, &asked).await?;
-        if digest(&outlook).is_none_or(|digest| digest != form.get("shown")) {
+        let is_shown = matches!(&outlook, Outlook::Planned(planned, _) if digest(planned) == form.get("shown"));
+        if !is_shown {
             let why = "nothing is ordered: the plan is another one now than the one that was shown. Go back, and look at it again";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }

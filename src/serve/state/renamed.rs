@@ -44,6 +44,7 @@ fn rename(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<(
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
     // What the machine has reported under its new id is newer, and stays. So does a boot of the new id.
     transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
     transaction.execute("DELETE FROM machines WHERE id = ?1", [old])?;

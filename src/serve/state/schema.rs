@@ -23,6 +23,9 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS events (
         id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS events_of_machine ON events (machine, id);
+    CREATE TABLE IF NOT EXISTS log (
+        id INTEGER PRIMARY KEY, machine TEXT NOT NULL, boot BLOB NOT NULL, start INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        time TEXT NOT NULL, text TEXT NOT NULL, UNIQUE (machine, boot, start)) STRICT;
     CREATE TABLE IF NOT EXISTS digests (
         path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS identity (

@@ -6,8 +6,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Names of files have 255 bytes at most.
 const LONGEST_NAME: usize = 200;
@@ -15,17 +16,17 @@ const LONGEST_NAME: usize = 200;
 /// Who has it changes files.
 pub struct Writing {
     folder: PathBuf,
-    turn: Mutex<()>,
+    turn: Arc<Mutex<()>>,
 }
 
 impl Writing {
     pub fn new(dir: &Path) -> Writing {
-        Writing { folder: dir.join(FOLDER), turn: Mutex::new(()) }
+        Writing { folder: dir.join(FOLDER), turn: Arc::default() }
     }
 
     /// Until it is dropped nobody else changes anything.
-    pub async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+    pub async fn turn(&self) -> OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
     }
 
     /// Where a template of this name is kept.

@@ -75,7 +75,7 @@ impl Running {
     }
 
     async fn waits(&self, token: &str) -> bool {
-        let answer = self.call(token, "GET", &format!("/v1/machine/{ONE}/wait?seconds=0"), &Value::Null).await;
+        let answer = self.call(token, "GET", &format!("/v1/machine/{ONE}/wait?seconds=1"), &Value::Null).await;
         answer.status == 204
     }
 }

@@ -25,6 +25,23 @@ fn a_good_directory_is_good_and_nothing_is_written_there() {
     assert_eq!(all(), before);
 }
 
+/// It comes with the package.
+#[test]
+fn the_example_directory_is_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/site");
+    for folder in ["boot", "images", "layouts", "machines", "sizes"] {
+        std::fs::create_dir(dir.path().join(folder)).unwrap();
+        for file in std::fs::read_dir(example.join(folder)).into_iter().flatten().map(|file| file.unwrap()) {
+            std::fs::copy(file.path(), dir.path().join(folder).join(file.file_name())).unwrap();
+        }
+    }
+    ["vmlinuz", "initrd"].iter().for_each(|name| std::fs::write(dir.path().join("boot").join(name), "").unwrap());
+    let found = found(&dir);
+    assert!(found.good, "{:?}", found.problems);
+    assert_eq!((found.machines, found.layouts, found.images), (1, 2, 1));
+}
+
 #[test]
 fn all_that_is_wrong_is_found_at_once() {
     let dir = directory();

@@ -18,6 +18,7 @@ mod killed;
 mod layout_commands;
 mod layout_texts;
 mod layouts;
+mod log;
 mod lost;
 mod machine_calls;
 mod machines;

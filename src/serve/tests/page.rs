@@ -8,7 +8,7 @@ use super::reinstall::with_images;
 use super::*;
 
 /// A browser with a cookie.
-struct Browser<'a> {
+pub(super) struct Browser<'a> {
     server: &'a Running,
     cookie: String,
 }
@@ -24,7 +24,7 @@ impl Running {
         self.ask("POST", path, &[&kind, headers].concat(), &body).await
     }
 
-    async fn browser(&self) -> Browser<'_> {
+    pub(super) async fn browser(&self) -> Browser<'_> {
         let answer = self.post("/login", &[], &[("token", &self.operator())]).await;
         assert_eq!((answer.status, answer.headers["location"].as_str()), (303, "/"), "{}", answer.text());
         let cookie = answer.headers["set-cookie"].clone();
@@ -37,11 +37,11 @@ impl Running {
 }
 
 impl Browser<'_> {
-    async fn get(&self, path: &str) -> Answer {
+    pub(super) async fn get(&self, path: &str) -> Answer {
         self.server.get(path, &[("Cookie", &self.cookie)]).await
     }
 
-    async fn text(&self, path: &str) -> String {
+    pub(super) async fn text(&self, path: &str) -> String {
         let answer = self.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         answer.text()
@@ -60,13 +60,14 @@ impl Browser<'_> {
 }
 
 /// Every page that shows something.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "/",
     "/orders",
     "/layouts",
     "/layouts/default/picture.svg",
     "/images",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/log",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/row",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/reinstall",
 ];

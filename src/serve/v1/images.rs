@@ -1,21 +1,20 @@
 //! `/v1/image`.
 
 use super::answer::{Answered, Refused};
+use super::change::{Change, Turn};
 use super::kept::{self, What, changed_text, hex, knows, published, tagged, tell_gone};
 use super::users;
 use crate::allocation::Finish;
 use crate::layout::ImageId;
 use crate::serve::App;
-use crate::serve::api::{percent_encoded, read};
+use crate::serve::api::percent_encoded;
 use crate::serve::base::Base;
 use crate::serve::directory::Directory;
 use crate::serve::input::{self, Image, Location};
 use crate::serve::openapi::{Schemas, fields};
 use crate::serve::operator::Operator;
-use crate::serve::peers::Peer;
 use crate::yaml::edit;
 use axum::Json;
-use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -106,49 +105,38 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, base: Base
 }
 
 /// `PUT /v1/image`.
-pub async fn create(State(app): State<Arc<App>>, base: Base, _: Operator, peer: Peer, body: Body) -> Answered {
-    let asked: Map<String, Value> = read(&app, peer, body, IMAGE_BYTES).await?;
-    let id = id(&asked)?.to_owned();
+pub async fn create(base: Base, change: Change<Map<String, Value>, IMAGE_BYTES>) -> Answered {
+    let Change { asked, turn: Turn { app, peer, directory, .. } } = &change;
+    let id = id(asked)?.to_owned();
     ImageId::parse(&id).map_err(Refused::bad)?;
-    let mut asked = given(asked, &base)?;
+    let mut asked = given(asked.clone(), &base)?;
     if !asked.contains_key("url") && !asked.contains_key("file") {
         return Err(Refused::bad("url should not be empty"));
     }
     asked.retain(|_, value| !is_nothing(value));
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
     if directory.images.contains_key(&id) {
         return Err(Refused::taken(format!("cannot create image in database, entity already exists: {id}")));
     }
     let document = Value::Object(asked);
     let text = text_of(&document);
     let new = input::image(&text).map_err(Refused::bad)?;
-    must_be_there(&app, &new).await?;
+    must_be_there(app, &new).await?;
     if self::document(&new) != document {
         return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
     }
     let path = kept::path(&app.images, &id);
     kept::make(&path, &text).await?;
-    published(&app, &path, Some(&text), |directory| in_force(directory, &id, &document)).await?;
+    published(app, &path, Some(&text), |directory| in_force(directory, &id, &document)).await?;
     app.watch.note(format!("{peer} has made image {id}: {}", path.display()));
     Ok(answer(StatusCode::CREATED, &app.directory(), &base, &new))
 }
 
 /// `POST /v1/image`: what is given is changed.
-pub async fn update(
-    State(app): State<Arc<App>>,
-    base: Base,
-    _: Operator,
-    peer: Peer,
-    headers: HeaderMap,
-    body: Body,
-) -> Answered {
-    let asked: Map<String, Value> = read(&app, peer, body, IMAGE_BYTES).await?;
-    let id = id(&asked)?.to_owned();
-    let mut asked = given(asked, &base)?;
+pub async fn update(base: Base, change: Change<Map<String, Value>, IMAGE_BYTES>) -> Answered {
+    let Change { asked, turn: Turn { app, peer, headers, directory, .. } } = &change;
+    let id = id(asked)?.to_owned();
+    let mut asked = given(asked.clone(), &base)?;
     let what = What { kind: KIND, id: &id };
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.unknown())?;
     let old = document(before);
     // One that was computed is answered, and may come back so: written down it would no longer be computed.
@@ -158,10 +146,10 @@ pub async fn update(
     }
     let new = with(&old, asked);
     let wanted = input::image(&text_of(&new)).map_err(Refused::bad)?;
-    must_be_there(&app, &wanted).await?;
-    let text = unchanged(what, path, before, &headers, &new).await?;
+    must_be_there(app, &wanted).await?;
+    let text = unchanged(what, path, before, headers, &new).await?;
     if new == old {
-        return Ok(answer(StatusCode::OK, &directory, &base, before));
+        return Ok(answer(StatusCode::OK, directory, &base, before));
     }
     // What opens its registry stays as the file has it.
     let is_right = |text: &str| {
@@ -173,38 +161,30 @@ pub async fn update(
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &new));
     }
     let new = document(&wanted);
-    published(&app, path, Some(&edited.text), |directory| in_force(directory, &id, &new)).await?;
+    published(app, path, Some(&edited.text), |directory| in_force(directory, &id, &new)).await?;
     app.watch.note(format!("{peer} has changed image {id}: {}", path.display()));
     let mut response = answer(StatusCode::OK, &app.directory(), &base, &wanted);
-    tell_gone(&app, path, &edited.gone, &mut response);
+    tell_gone(app, path, &edited.gone, &mut response);
     Ok(response)
 }
 
 /// `DELETE /v1/image/{id}`. Its file among the images stays.
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    base: Base,
-    _: Operator,
-    peer: Peer,
-    headers: HeaderMap,
-) -> Answered {
+pub async fn delete(Path(id): Path<String>, base: Base, turn: Turn) -> Answered {
+    let Turn { app, peer, headers, directory, .. } = &turn;
     let what = What { kind: KIND, id: &id };
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.unknown())?;
-    let users = users::of_image(&app, &directory, &id).await?;
+    let users = users::of_image(app, directory, &id).await?;
     if !users.is_empty() {
         return Err(Refused::unprocessable(format!("image {id} is in use by machines:[{}]", users.join(" "))));
     }
-    let text = unchanged(what, path, before, &headers, &Value::Null).await?;
+    let text = unchanged(what, path, before, headers, &Value::Null).await?;
     if !kept::remove(path, &text).await? {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &Directory| directory.images.values().all(|(file, _)| file != path);
-    published(&app, path, None, is_gone).await?;
+    published(app, path, None, is_gone).await?;
     app.watch.note(format!("{peer} has deleted image {id}: {}", path.display()));
-    Ok(answer(StatusCode::OK, &directory, &base, before))
+    Ok(answer(StatusCode::OK, directory, &base, before))
 }
 
 fn id(asked: &Map<String, Value>) -> Answered<&str> {

@@ -1,6 +1,7 @@
 //! `/v1/filesystemlayout`.
 
 use super::answer::{Answered, Refused};
+use super::change::{Change, Turn};
 use super::kept::{self, What, changed_text, knows, published, tagged, tell_gone};
 use super::users;
 use crate::layout::set::Set;
@@ -49,35 +50,31 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, _: Operato
 }
 
 /// `PUT /v1/filesystemlayout`.
-pub async fn create(State(app): State<Arc<App>>, _: Operator, peer: Peer, body: Body) -> Answered {
-    let document: Value = read(&app, peer, body, LAYOUT_BYTES).await?;
-    let id = id(&document)?;
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
+pub async fn create(change: Change<Value, LAYOUT_BYTES>) -> Answered {
+    let Change { asked: document, turn: Turn { app, peer, directory, .. } } = &change;
+    let id = id(document)?;
     if directory.known.layouts.contains_key(id) {
         return Err(Refused::taken(format!("{KIND}:{id} already exists")));
     }
-    let new = good(&app, &document)?;
+    let new = good(app, document)?;
     let (path, text) = (kept::path(&app.layouts, id), layout::canonical_yaml(&new));
     if !says(&text, &new) {
         return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
     }
     kept::make(&path, &text).await?;
-    published(&app, &path, Some(&text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
+    published(app, &path, Some(&text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
     app.watch.note(format!("{peer} has made layout {id}: {}", path.display()));
     Ok(answer(StatusCode::CREATED, &new))
 }
 
 /// `POST /v1/filesystemlayout`.
-pub async fn update(State(app): State<Arc<App>>, _: Operator, peer: Peer, headers: HeaderMap, body: Body) -> Answered {
-    let document: Value = read(&app, peer, body, LAYOUT_BYTES).await?;
-    let id = id(&document)?;
+pub async fn update(change: Change<Value, LAYOUT_BYTES>) -> Answered {
+    let Change { asked: document, turn: Turn { app, peer, headers, directory, .. } } = &change;
+    let id = id(document)?;
     let what = What { kind: KIND, id };
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
     let before = directory.known.layouts.get(id).ok_or_else(|| what.unknown())?;
-    let new = good(&app, &document)?;
-    let (path, text, parsed) = unchanged(&directory, what, before, &headers, &shown(&new)).await?;
+    let new = good(app, document)?;
+    let (path, text, parsed) = unchanged(directory, what, before, headers, &shown(&new)).await?;
     if new == *before {
         return Ok(answer(StatusCode::OK, &new));
     }
@@ -91,35 +88,28 @@ pub async fn update(State(app): State<Arc<App>>, _: Operator, peer: Peer, header
     if !kept::put(path, &text, &edited.text).await? {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &shown(&new)));
     }
-    published(&app, path, Some(&edited.text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
+    published(app, path, Some(&edited.text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
     app.watch.note(format!("{peer} has changed layout {id}: {}", path.display()));
     let mut response = answer(StatusCode::OK, &new);
-    tell_gone(&app, path, &edited.gone, &mut response);
+    tell_gone(app, path, &edited.gone, &mut response);
     Ok(response)
 }
 
 /// `DELETE /v1/filesystemlayout/{id}`.
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    _: Operator,
-    peer: Peer,
-    headers: HeaderMap,
-) -> Answered {
+pub async fn delete(Path(id): Path<String>, turn: Turn) -> Answered {
+    let Turn { app, peer, headers, directory, .. } = &turn;
     let what = What { kind: KIND, id: &id };
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
     let before = directory.known.layouts.get(&id).ok_or_else(|| what.unknown())?;
-    let users = users::of_layout(&app, &directory, &id).await?;
+    let users = users::of_layout(app, directory, &id).await?;
     if !users.is_empty() {
         return Err(Refused::unprocessable(format!("{KIND} {id} is in use by machines:[{}]", users.join(" "))));
     }
-    let (path, text, _) = unchanged(&directory, what, before, &headers, &Value::Null).await?;
+    let (path, text, _) = unchanged(directory, what, before, headers, &Value::Null).await?;
     if !kept::remove(path, &text).await? {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &Directory| directory.layout_files.values().all(|file| file != path);
-    published(&app, path, None, is_gone).await?;
+    published(app, path, None, is_gone).await?;
     app.watch.note(format!("{peer} has deleted layout {id}: {}", path.display()));
     Ok(answer(StatusCode::OK, before))
 }

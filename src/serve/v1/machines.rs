@@ -1,6 +1,7 @@
 //! `/v1/machine`: machines as metal-api shows them, and the two calls that write an allocation into a machine's file or take it out.
 
 use super::answer::{Answered, Refused};
+use super::change::{Change, Turn};
 use super::kept::{self, What, changed_text, note_gone, published};
 use crate::allocation::{Allocation, Named};
 use crate::control::wire::{Bios, Hardware, Register};
@@ -177,13 +178,10 @@ fn is_so(machine: &Value, name: &str, wanted: &Value) -> bool {
 
 /// `POST /v1/machine/allocate`: a machine gets an allocation, in its file.
 pub async fn allocate(
-    State(app): State<Arc<App>>,
     base: Base,
-    _: Operator,
-    peer: Peer,
-    body: Body,
+    Change { mut asked, turn }: Change<Map<String, Value>, ALLOCATION_BYTES>,
 ) -> Answered<Json<MachineShown>> {
-    let mut asked: Map<String, Value> = read(&app, peer, body, ALLOCATION_BYTES).await?;
+    let Turn { app, peer, .. } = &turn;
     asked.retain(|_, value| {
         !value.is_null() && value.as_str() != Some("") && value.as_array().is_none_or(|all| !all.is_empty())
     });
@@ -193,8 +191,7 @@ pub async fn allocate(
             "{other:?} cannot be asked of this server: write it into the machine's file"
         )));
     }
-    let _turn = app.templates.turn().await;
-    let id = choose(&app, &asked).await?;
+    let id = choose(app, &asked).await?;
     let uuid = Uuid::new_v4().to_string();
     let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
     for (name, ours) in ASKED {
@@ -205,28 +202,20 @@ pub async fn allocate(
     };
     let is_free = |machine: &Machine| machine.allocation.is_none();
     let has_it = |machine: &Machine| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
-    rewrite(&app, &id, is_free, change, has_it).await?;
+    rewrite(app, &id, is_free, change, has_it).await?;
     app.watch.note(format!("{}: {peer} has given it allocation {uuid}", app.directory().name(&id)));
-    Ok(Json(one(&app, &id, &base).await?))
+    Ok(Json(one(app, &id, &base).await?))
 }
 
 /// `DELETE /v1/machine/{id}/free`: the allocation goes out of the file. The machine gets the ramdisk at its next boot over PXE, and
 /// waits there; its disks stay as they are.
-pub async fn free(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    base: Base,
-    _: Operator,
-    peer: Peer,
-) -> Answered<Json<MachineShown>> {
-    let id = id.to_lowercase();
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
+pub async fn free(Path(id): Path<String>, base: Base, turn: Turn) -> Answered<Json<MachineShown>> {
+    let (id, Turn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
     let machine = directory.machine(&id).ok_or_else(|| Refused::unknown(KIND, &id))?;
     if let Some(reason) = &machine.locked {
         return Err(Refused::unprocessable(format!("machine is locked: {reason}")));
     }
-    let Some(allocation) = &machine.allocation else { return Ok(Json(one(&app, &id, &base).await?)) };
+    let Some(allocation) = &machine.allocation else { return Ok(Json(one(app, &id, &base).await?)) };
     let standing = app.state.standing(&id, &allocation.id).await?;
     let is_begun = standing.order.as_ref().is_some_and(|order| order.begun && !order.given_up)
         || (!standing.is_installed() && standing.first.as_ref().is_some_and(|first| !first.heard));
@@ -238,12 +227,12 @@ pub async fn free(
     let own = allocation.id.to_string();
     let has_it = |machine: &Machine| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
-    rewrite(&app, &id, has_it, change, |machine| machine.allocation.is_none()).await?;
+    rewrite(app, &id, has_it, change, |machine| machine.allocation.is_none()).await?;
     app.watch.note(format!(
         "{}: {peer} has taken allocation {own} from it; its disks stay as they are",
         directory.name(&id)
     ));
-    Ok(Json(one(&app, &id, &base).await?))
+    Ok(Json(one(app, &id, &base).await?))
 }
 
 /// The machine that is named, or one of that size that has registered and has no allocation.

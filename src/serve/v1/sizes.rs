@@ -1,6 +1,7 @@
 //! `/v1/size`: what machines are called by what they have. Its store is the folder that `machine add` chooses from.
 
 use super::answer::{Answered, Refused};
+use super::change::{Change, Turn};
 use super::kept::{self, What, changed_text, hex, knows, published, tagged, tell_gone};
 use crate::control::wire::Register;
 use crate::serve::App;
@@ -60,10 +61,8 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, _: Operato
 }
 
 /// `PUT /v1/size`.
-pub async fn create(State(app): State<Arc<App>>, _: Operator, peer: Peer, body: Body) -> Answered {
-    let asked = given(read(&app, peer, body, SIZE_BYTES).await?)?;
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
+pub async fn create(Change { asked, turn }: Change<Map<String, Value>, SIZE_BYTES>) -> Answered {
+    let (asked, Turn { app, peer, directory, .. }) = (given(asked)?, &turn);
     let size = good(Value::Object(asked), &directory.known.sizes)?;
     let id = &size.id;
     if directory.known.sizes.contains_key(id) {
@@ -74,23 +73,21 @@ pub async fn create(State(app): State<Arc<App>>, _: Operator, peer: Peer, body: 
         return Err(Refused::bad("YAML has no way to write this so that the same is read again"));
     }
     kept::make(&path, &text).await?;
-    published(&app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
+    published(app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
     app.watch.note(format!("{peer} has made size {id}: {}", path.display()));
     Ok(answer(StatusCode::CREATED, &size))
 }
 
 /// `POST /v1/size`: what is given is changed.
-pub async fn update(State(app): State<Arc<App>>, _: Operator, peer: Peer, headers: HeaderMap, body: Body) -> Answered {
-    let asked = given(read(&app, peer, body, SIZE_BYTES).await?)?;
+pub async fn update(Change { asked, turn }: Change<Map<String, Value>, SIZE_BYTES>) -> Answered {
+    let (asked, Turn { app, peer, headers, directory, .. }) = (given(asked)?, &turn);
     let id = asked.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let what = What { kind: KIND, id: &id };
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
     let old = directory.known.sizes.get(&id).ok_or_else(|| what.unknown())?;
     let mut new = json!(old);
     new.as_object_mut().into_iter().for_each(|fields| fields.extend(asked.clone()));
     let new = good(new, &directory.known.sizes)?;
-    let (path, text) = unchanged(&directory, what, old, &headers, &json!(new)).await?;
+    let (path, text) = unchanged(directory, what, old, headers, &json!(new)).await?;
     if new == *old {
         return Ok(answer(StatusCode::OK, old));
     }
@@ -104,31 +101,24 @@ pub async fn update(State(app): State<Arc<App>>, _: Operator, peer: Peer, header
     if !kept::put(path, &text, &edited.text).await? {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &json!(new)));
     }
-    published(&app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new)).await?;
+    published(app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new)).await?;
     app.watch.note(format!("{peer} has changed size {id}: {}", path.display()));
     let mut response = answer(StatusCode::OK, &new);
-    tell_gone(&app, path, &edited.gone, &mut response);
+    tell_gone(app, path, &edited.gone, &mut response);
     Ok(response)
 }
 
 /// `DELETE /v1/size/{id}`. A machine whose file names it keeps that word.
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    _: Operator,
-    peer: Peer,
-    headers: HeaderMap,
-) -> Answered {
+pub async fn delete(Path(id): Path<String>, turn: Turn) -> Answered {
+    let Turn { app, peer, headers, directory, .. } = &turn;
     let what = What { kind: KIND, id: &id };
-    let _turn = app.templates.turn().await;
-    let directory = app.directory();
     let size = directory.known.sizes.get(&id).ok_or_else(|| what.unknown())?;
-    let (path, text) = unchanged(&directory, what, size, &headers, &Value::Null).await?;
+    let (path, text) = unchanged(directory, what, size, headers, &Value::Null).await?;
     if !kept::remove(path, &text).await? {
         return Err(what.changed(path, kept::read(path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &Directory| directory.size_files.values().all(|file| file != path);
-    published(&app, path, None, is_gone).await?;
+    published(app, path, None, is_gone).await?;
     app.watch.note(format!("{peer} has deleted size {id}: {}", path.display()));
     Ok(answer(StatusCode::OK, size))
 }

@@ -1,11 +1,11 @@
 //! Which images are hidden or blacklisted: `/v1/image-states`, and the calls that change it.
 
 use super::answer::{Answered, Refused};
+use super::change::Turn;
 use super::kept::{self, What, changed_text, published};
 use crate::serve::App;
 use crate::serve::input;
 use crate::serve::operator::Operator;
-use crate::serve::peers::Peer;
 use crate::serve::states::{FILE, States};
 use crate::text::clean;
 use crate::yaml::edit;
@@ -25,18 +25,12 @@ pub async fn states(State(app): State<Arc<App>>, _: Operator) -> Json<States> {
 }
 
 /// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`. There need not be such an image yet.
-pub async fn set_state(
-    State(app): State<Arc<App>>,
-    method: Method,
-    Path((id, state)): Path<(String, String)>,
-    _: Operator,
-    peer: Peer,
-) -> Answered {
+pub async fn set_state(method: Method, Path((id, state)): Path<(String, String)>, turn: Turn) -> Answered {
+    let Turn { app, peer, directory, .. } = &turn;
     if id.is_empty() || id.len() > LONGEST_NAME || clean(&id) != id {
         return Err(Refused::bad(format!("{:?} is no name of an image", clean(&id))));
     }
-    let _turn = app.templates.turn().await;
-    let before = app.directory().known.states.clone();
+    let before = directory.known.states.clone();
     let mut new = before.clone();
     let names = match state.as_str() {
         "hidden" => &mut new.hidden,

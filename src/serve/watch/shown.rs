@@ -1,6 +1,6 @@
 //! How what was said is shown: as JSON, as plain lines, or on a terminal one line a machine, redrawn.
 
-use super::{Said, Who};
+use super::{Answered, Line, Said, Who};
 use crate::control::wire::Report;
 use crate::facts::{Erased, Event, StageTime};
 use crate::serve::state::now;
@@ -17,7 +17,7 @@ use time::{OffsetDateTime, UtcOffset};
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 pub trait Show: Send {
-    fn show(&mut self, said: Said) -> std::io::Result<()>;
+    fn show(&mut self, line: Line) -> std::io::Result<()>;
     fn end(&mut self) {}
 }
 
@@ -26,8 +26,8 @@ pub struct Json<W> {
 }
 
 impl<W: Write + Send> Show for Json<W> {
-    fn show(&mut self, said: Said) -> std::io::Result<()> {
-        let value = match said {
+    fn show(&mut self, Line { request, said }: Line) -> std::io::Result<()> {
+        let mut value = match said {
             Said::Listening(url) => json!({ "listening": url }),
             Said::Note(text) => json!({ "time": now(), "note": text }),
             Said::Problem(text) => json!({ "time": now(), "problem": text }),
@@ -40,7 +40,14 @@ impl<W: Write + Send> Show for Json<W> {
             Said::Reinstall(Who { machine, name, from }, text) => {
                 json!({ "time": now(), "machine": machine, "name": name, "from": from, "reinstall": text })
             }
+            Said::Answered(Answered { from, method, path, status, took }) => {
+                let (method, path, seconds) = (method.as_str(), clean(&path), took.as_secs_f64());
+                json!({ "time": now(), "from": from, "method": method, "path": path, "status": status.as_u16(), "seconds": seconds })
+            }
         };
+        if let Some(request) = request {
+            value["request"] = json!(request);
+        }
         writeln!(self.out, "{value}")?;
         self.out.flush()
     }
@@ -60,7 +67,7 @@ pub struct Plain<W> {
 }
 
 impl<W: Write + Send> Show for Plain<W> {
-    fn show(&mut self, said: Said) -> std::io::Result<()> {
+    fn show(&mut self, Line { said, .. }: Line) -> std::io::Result<()> {
         let time = clock(self.offset);
         match said {
             Said::Listening(url) => writeln!(self.out, "listening on {url}")?,
@@ -87,6 +94,7 @@ impl<W: Write + Send> Show for Plain<W> {
                 }
             }
             Said::Reinstall(who, text) => writeln!(self.out, "{time} {who}  reinstall {text}")?,
+            Said::Answered(_) => {}
         }
         self.out.flush()
     }
@@ -109,7 +117,7 @@ impl Terminal {
 }
 
 impl Show for Terminal {
-    fn show(&mut self, said: Said) -> std::io::Result<()> {
+    fn show(&mut self, Line { said, .. }: Line) -> std::io::Result<()> {
         let time = clock(self.offset);
         match said {
             Said::Listening(url) => self.lines.println(format!("listening on {url}")),
@@ -136,6 +144,7 @@ impl Show for Terminal {
                 lines.iter().try_for_each(|line| self.lines.println(format!("{time} {who}  {line}")))
             }
             Said::Reinstall(who, text) => self.lines.println(format!("{time} {who}  reinstall {text}")),
+            Said::Answered(_) => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 # Brings the network up: as drophammer.network= describes it, or by DHCP. Sourced by /init; /usr/lib/dhcp-event is what udhcpc calls.
 
-say() { echo "drophammer: $*"; }
+# What was said before the agent begins is kept for it: a control plane shows it with what the agent says.
+say() { echo "drophammer: $*" | tee -a /run/ramdisk.log; }
 
 # Network cards: real ones (they have a device), Ethernet (type 1), with a cable.
 cards() {

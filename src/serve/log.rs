@@ -1,0 +1,87 @@
+//! What machines have said on their consoles: taken from agents, and given to people as text.
+
+use super::api::bytes;
+use super::api_error::ApiError;
+use super::caller::{Caller, Teller};
+use super::page::session::Person;
+use super::page::shell;
+use super::state::{LogKept, now};
+use super::{App, tidy};
+use crate::control::wire::LogPart;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const PART_BYTES: usize = 64 << 10;
+
+/// `POST /v1/machine/{id}/log`.
+pub async fn take(
+    State(app): State<Arc<App>>,
+    Teller(Caller { id, boot, peer }): Teller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    // Whoever asks for a boot gets a token. What he says is not to take the place of what the machine has said.
+    if boot.address.is_none() {
+        return Err(ApiError::new(StatusCode::UNAUTHORIZED, "the boot with this token has not registered"));
+    }
+    let sent = bytes(&app, peer, body, PART_BYTES).await?;
+    let LogPart { start, log } =
+        serde_json::from_slice(&sent).map_err(|error| ApiError::bad(format!("the body: {error}")))?;
+    let part = LogKept { boot: boot.hash, start, bytes: log.len() as u64, time: now(), text: tidy::said(&log) };
+    app.state.keep_log(&id, part).await?;
+    app.watch.live.said_more(&id);
+    Ok(Json(json!({})))
+}
+
+/// `GET /machines/{id}/log`: all that is kept.
+pub async fn show(State(app): State<Arc<App>>, person: Person, Path(id): Path<String>) -> Result<Response, Response> {
+    let refused = |error: ApiError| shell::refused(&app, Some(&person), error);
+    let log = app.state.log(&id.to_lowercase()).await.map_err(|error| refused(error.into()))?;
+    let types = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    Ok(shell::with_headers((types, text(&log)).into_response()))
+}
+
+/// With a line where another boot begins, and where something is missing.
+pub fn text(log: &[LogKept]) -> String {
+    let mut text = String::new();
+    let mut before: Option<&LogKept> = None;
+    for part in log {
+        let same = before.filter(|before| before.boot == part.boot);
+        let said = same.map_or(0, LogKept::end);
+        if same.is_none() {
+            let time = part.time.get(..19).unwrap_or(&part.time).replace('T', " ");
+            text += &format!("{}── {time} ──\n", if text.is_empty() { "" } else { "\n" });
+        }
+        if part.start > said {
+            text += &format!("[{} bytes are not kept]\n", part.start - said);
+        }
+        text += &part.text;
+        before = Some(part);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_boot_and_a_gap_are_seen() {
+        let part = |boot: u8, start, text: &str, bytes| LogKept {
+            boot: [boot; 32],
+            start,
+            bytes,
+            time: "2026-11-24T10:00:00.5Z".to_owned(),
+            text: text.to_owned(),
+        };
+        let log = [part(1, 0, "one\ntwo\n", 8), part(1, 100, "many\n", 5), part(2, 7, "again\n", 6)];
+        let expected = "── 2026-11-24 10:00:00 ──\none\ntwo\n[92 bytes are not kept]\nmany\n\n\
+                        ── 2026-11-24 10:00:00 ──\n[7 bytes are not kept]\nagain\n";
+        assert_eq!(text(&log), expected);
+        assert_eq!(text(&[]), "");
+    }
+}

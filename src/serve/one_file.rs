@@ -1,0 +1,64 @@
+//! A file of the directory that is looked at again and again: what it said before counts while it cannot be used.
+
+use super::state::FileStamp;
+use super::{digest, folder};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+pub struct OneFile<T> {
+    path: PathBuf,
+    read: fn(&str) -> Result<T, String>,
+    /// At the last look.
+    stamp: Option<FileStamp>,
+    newest: Result<(), String>,
+    /// A file that is not there says nothing.
+    pub in_force: T,
+}
+
+impl<T: Default + Clone + PartialEq> OneFile<T> {
+    pub fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> OneFile<T> {
+        OneFile { path, read, stamp: None, newest: Ok(()), in_force: T::default() }
+    }
+
+    /// Whether it has changed since the last look.
+    pub fn look(&mut self) -> bool {
+        let stamp = digest::stamp(&self.path).ok();
+        if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {
+            return false;
+        }
+        self.stamp = stamp;
+        let before = (self.newest.clone(), self.in_force.clone());
+        let read = match fs::read_to_string(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+            read => read.map_err(|error| error.to_string()).and_then(|text| (self.read)(&text)),
+        };
+        self.newest = read.map(|read| self.in_force = read);
+        before != (self.newest.clone(), self.in_force.clone())
+    }
+
+    pub fn problem(&self) -> Option<String> {
+        Some(folder::say(&self.path, self.newest.as_ref().err()?, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_used_keeps_what_it_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("number");
+        let mut file =
+            OneFile::new(path.clone(), |text| text.trim().parse::<u8>().map_err(|why| format!("1:1: {why}")));
+        assert!(!file.look());
+        fs::write(&path, "7\n").unwrap();
+        assert!(file.look() && !file.look() && file.in_force == 7 && file.problem().is_none());
+        fs::write(&path, "seven\n").unwrap();
+        assert!(file.look() && !file.look() && file.in_force == 7);
+        assert!(file.problem().unwrap().contains("number:1:1: invalid digit"), "{:?}", file.problem());
+        fs::remove_file(&path).unwrap();
+        assert!(file.look() && file.in_force == 0 && file.problem().is_none());
+    }
+}
