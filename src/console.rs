@@ -39,7 +39,7 @@ struct Tail {
 }
 
 impl Said {
-    pub const fn new() -> Said {
+    pub(crate) const fn new() -> Said {
         Said(Mutex::new(Tail { text: String::new(), gone: 0 }))
     }
 

@@ -108,7 +108,7 @@ impl Loki {
         let mut state = self.shared.state();
         state.hurry = true;
         self.shared.changed.notify_all();
-        while !(state.lines.is_empty() && !state.under_way) {
+        while !state.lines.is_empty() || state.under_way {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;

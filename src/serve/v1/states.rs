@@ -67,7 +67,7 @@ pub async fn set_state(method: Method, Path((id, state)): Path<(String, String)>
         }
         text => return Err(what.changed(&path, text.as_deref(), &json!(new))),
     };
-    published(&app, &path, Some(&now), |directory| directory.known.states == new).await?;
+    published(app, &path, Some(&now), |directory| directory.known.states == new).await?;
     let word = if is_set { "is" } else { "is no longer" };
     app.watch.note(format!("image {id} {word} {state}, by the word of {peer}"));
     Ok(Json(new).into_response())
