@@ -7,8 +7,8 @@ use super::returning::mountable;
 use super::stages::made;
 use super::verdict::{ArrayFate, Decided};
 use super::{
-    BootFilesystem, Esp, FinishedArray, Finishing, FstabEntry, MachineFiles, NewPartition, Request, RootFilesystem,
-    RootVolume, Seed, WantedNetwork,
+    BootDisk, BootFilesystem, ByteRange, Esp, FinishedArray, Finishing, FstabEntry, MachineFiles, NewPartition,
+    Request, RootFilesystem, RootVolume, Seed, WantedNetwork,
 };
 use crate::allocation::{Allocation, Finish, wrong_argument, wrong_hostname};
 use crate::device::{DevicePath, LayoutPath};
@@ -109,7 +109,7 @@ pub fn of(
         groups: layout.volumegroups.iter().map(|group| group.name.clone()).collect(),
         esps: esps(meant, decided),
         boot: boot.and_then(|(wanted, is)| Some(BootFilesystem { uuid: is.uuid()?.to_owned(), format: wanted.format })),
-        boot_disks: boot.or(root).map(|(wanted, _)| disks_below(meant, &wanted.device)).unwrap_or_default(),
+        boot_disks: boot.or(root).map(|(wanted, _)| boot_disks(meant, decided, &wanted.device)).unwrap_or_default(),
         fstab: fstab.to_vec(),
         seed: seed(filesystems),
         // What is wrong with it was refused.
@@ -163,9 +163,21 @@ fn array(layout: &Layout, inventory: &Inventory, raid: &crate::layout::Raid, fat
     FinishedArray { device, uuid: array_uuid(fate), level: raid.level, metadata }
 }
 
-fn disks_below(meant: &Match, device: &LayoutPath) -> Vec<DevicePath> {
+/// The first sector behind a GPT with the 128 entries that ours have.
+const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
+
+/// A BIOS boots from no others.
+const BIOS_SECTOR: u64 = 512;
+
+fn boot_disks(meant: &Match, decided: &Decided, device: &LayoutPath) -> Vec<BootDisk> {
     let disks = meant.graph.below([device]).disks.into_iter().filter_map(|index| meant.disk(index));
-    disks.map(|disk| disk.device.clone()).collect()
+    let gap = |disk: &inventory::Disk| {
+        let table = decided.tables.iter().find(|table| table.device == disk.device)?;
+        let first = table.partitions.iter().map(|part| part.first_lba).min()?;
+        let sectors = first.checked_sub(BEHIND_TABLE).filter(|_| u64::from(table.sector_bytes) == BIOS_SECTOR)?;
+        Some(ByteRange { start: BEHIND_TABLE * BIOS_SECTOR, length: sectors * BIOS_SECTOR })
+    };
+    disks.map(|disk| BootDisk { device: disk.device.clone(), gap: gap(disk) }).collect()
 }
 
 /// In the order of the layout's disks.

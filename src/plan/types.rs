@@ -15,7 +15,9 @@ mod summary;
 pub use crate::allocation::BootOrder;
 pub use booting::BootEntries;
 pub use created::CreateSystem;
-pub use finishing::{BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork};
+pub use finishing::{
+    BootDisk, BootFilesystem, Esp, FinishedArray, Finishing, RootFilesystem, RootVolume, Seed, WantedNetwork,
+};
 pub use handed::{Assigned, Closing, MachineFiles};
 pub use identity::DiskIdentity;
 pub use injected::InjectedFile;

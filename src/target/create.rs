@@ -22,8 +22,8 @@ const PLACE: &str = "/run/drophammer/create";
 /// Where the definition lies in it.
 const FOLDER: &str = "/definition";
 
-/// What of this system it sees, and cannot write.
-const SHOWN: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc"];
+/// What of this system it sees, and cannot write. In the cache Debian's `debootstrap` looks for a system that it need not fetch.
+const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
 
 /// Runs it to its end.
 ///

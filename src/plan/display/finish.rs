@@ -55,7 +55,7 @@ fn built_in(finishing: &Finishing) -> Vec<String> {
     let on = |devices: Vec<&str>| if devices.is_empty() { "no disk".to_owned() } else { devices.join(", ") };
     let places = match finishing.firmware {
         Firmware::Uefi => on(finishing.esps.iter().map(|esp| short(&esp.device)).collect()),
-        Firmware::Bios => on(finishing.boot_disks.iter().map(short).collect()),
+        Firmware::Bios => on(finishing.boot_disks.iter().map(|disk| short(&disk.device)).collect()),
     };
     let firmware = match finishing.firmware {
         Firmware::Uefi => "UEFI",

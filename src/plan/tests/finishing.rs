@@ -174,6 +174,33 @@ fn words_that_would_be_more_than_words_are_refused() {
     finished(&layout(), Firmware::Bios, &Allocation { finish: Some(Finish::Image), ..wrong }).unwrap();
 }
 
+/// One that gets a table of ours, whose first partition begins at the first MiB.
+fn boot_disk(device: &str) -> BootDisk {
+    let gap = ByteRange { start: 34 * 512, length: (2048 - 34) * 512 };
+    BootDisk { device: device.into(), gap: Some(gap) }
+}
+
+#[test]
+fn a_boot_loader_has_room_behind_a_table_of_ours_alone() {
+    let of_sectors = |bytes: u32| {
+        let mut inventory = machine();
+        inventory.system.firmware = Firmware::Bios;
+        inventory.disks[0].sector_bytes = bytes;
+        let assigned = Assigned { allocation: by(Finish::Builtin), ..Assigned::default() };
+        let request =
+            Request { mode: Mode::Install, steps: Steps::default(), subject: subject(), assigned, claim: None };
+        super::super::make(&layout(), &inventory, request, &mut counting()).unwrap()
+    };
+    assert_eq!(finishing(&of_sectors(512)).boot_disks, [boot_disk("/dev/sda")]);
+    assert_eq!(finishing(&of_sectors(4096)).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sda") }]);
+    // Somebody else's table, which stays.
+    let mut kept = layout();
+    kept.filesystems[0].path = Some("/boot".to_owned());
+    let first = make(&kept, &machine(), Mode::Install).unwrap();
+    let again = make(&kept, &after(&first, machine()), Mode::Reinstall).unwrap();
+    assert_eq!(finishing(&again).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sdb") }]);
+}
+
 #[test]
 fn the_finisher_knows_where_a_boot_loader_goes() {
     let plan = finished(&layout(), Firmware::Uefi, &by(Finish::Builtin)).unwrap();
@@ -184,7 +211,7 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
     assert_eq!((esp.path.as_deref(), esp.array.as_ref().map(|array| array.as_str())), (Some("/boot/efi"), None));
     assert_eq!(
         (one.boot_disks.as_slice(), one.root.uuid.as_str()),
-        (&[DevicePath::from("/dev/sda")][..], plan.root_uuid.as_str())
+        (&[boot_disk("/dev/sda")][..], plan.root_uuid.as_str())
     );
     assert_eq!(
         (one.fstab.as_slice(), one.devices.as_slice()),
@@ -216,7 +243,7 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
     let plan = finished(&volume, Firmware::Uefi, &by(Finish::Builtin)).unwrap();
     let root = finishing(&plan).root.volume.as_ref().unwrap();
     assert_eq!((root.group.as_str(), root.name.as_str()), ("vg", "root"));
-    assert_eq!(finishing(&plan).boot_disks, ["/dev/sda", "/dev/sdb"]);
+    assert_eq!(finishing(&plan).boot_disks, ["/dev/sda", "/dev/sdb"].map(boot_disk));
 
     let plan = finished(&mirrored("1.0"), Firmware::Uefi, &by(Finish::Builtin)).unwrap();
     let mirror = finishing(&plan);

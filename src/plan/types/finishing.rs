@@ -1,6 +1,6 @@
 //! What is known of a machine for making the image's files boot on it.
 
-use super::{FstabEntry, MachineFiles};
+use super::{ByteRange, FstabEntry, MachineFiles};
 use crate::allocation::Finish;
 use crate::device::DevicePath;
 use crate::inventory::Firmware;
@@ -9,6 +9,15 @@ use crate::network::Network;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use uuid::Uuid;
+
+/// A disk from which a BIOS boots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BootDisk {
+    pub device: DevicePath,
+    /// Between the partition table that it gets and its first partition, where a boot loader has room. None on a disk without such a
+    /// table, and on one with sectors that no BIOS boots from.
+    pub gap: Option<ByteRange>,
+}
 
 /// All that is needed to make the image boot on this machine, and its owner able to log in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -27,7 +36,7 @@ pub struct Finishing {
     /// Where an EFI firmware finds a boot loader.
     pub esps: Vec<Esp>,
     /// The disks below `/boot`, or below `/`: where a BIOS finds a boot loader.
-    pub boot_disks: Vec<DevicePath>,
+    pub boot_disks: Vec<BootDisk>,
     pub fstab: Vec<FstabEntry>,
     /// Where cloud-init's seed comes to lie; without it, in the tree.
     #[serde(skip_serializing_if = "Option::is_none")]

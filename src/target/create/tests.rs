@@ -4,6 +4,7 @@ use crate::plan::{BurnDisk, DiskIdentity};
 use crate::storage::busy;
 use crate::storage::loopdev::LoopDevice;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -103,4 +104,50 @@ fn loop_one_that_fails_or_hangs_is_quoted_and_leaves_nothing() {
     let error = result.unwrap_err().to_string();
     assert!(error.contains("did not end within 3 s and was killed, saying: begun"), "{error}");
     assert_eq!(lines[0], "begun");
+}
+
+/// The files of a definition that `scripts/compare-ganeti` has unpacked.
+fn debians(name: &str) -> crate::definition::Files {
+    let folder = std::path::PathBuf::from(std::env::var("DROPHAMMER_DEFINITIONS").unwrap()).join(name);
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        let executable = fs::metadata(&path).unwrap().mode() & 0o100 != 0;
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, File { executable, text: fs::read_to_string(&path).unwrap() })
+    };
+    fs::read_dir(folder).unwrap().map(read).collect()
+}
+
+fn as_ganeti_tells(disk: &LoopDevice, name: &str) -> CreateSystem {
+    let files = debians(name);
+    let chosen = Box::new(Chosen { name: name.to_owned(), api: 20, files, ..Chosen::default() });
+    let instance = crate::definition::Instance {
+        name: "web-1".to_owned(),
+        hypervisor: "none".to_owned(),
+        disks: vec![crate::definition::Disk { path: disk.path().to_string(), ..Default::default() }],
+        ..Default::default()
+    };
+    let environment = chosen.environment_for(&instance);
+    CreateSystem { os: name.to_owned(), environment, chosen, ..system(disk, "") }
+}
+
+/// The script says to Debian's one how it partitions (not at all: this system's kernel need not map partitions), and has put a
+/// system into its cache.
+#[test]
+#[ignore = "needs root, and Debian's packages: scripts/compare-ganeti"]
+fn debians_own_create_makes_its_system() {
+    let disk = LoopDevice::new(600 << 20, 512);
+    let (result, lines) = run_here(&as_ganeti_tells(&disk, "noop"), MINUTE);
+    result.unwrap();
+    assert_eq!(lines, Vec::<String>::new());
+    let (result, lines) = run_here(&as_ganeti_tells(&disk, "debootstrap"), MINUTE);
+    println!("debootstrap: create: {result:?} {lines:?}");
+    result.unwrap();
+    let there = tempfile::tempdir().unwrap();
+    let mut mounts = Mounts::new(there.path());
+    mounts.mount_at(disk.path().as_str(), "/", "ext4", MountFlags::RDONLY, "").unwrap();
+    let read = |path: &str| fs::read_to_string(there.path().join(path)).unwrap();
+    assert_eq!((read("etc/hostname").as_str(), read("of-the-cache").as_str()), ("web-1\n", "yes\n"));
+    println!("debootstrap: fstab: {}", read("etc/fstab").lines().find(|line| line.starts_with("UUID=")).unwrap());
+    mounts.finish().unwrap();
 }

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::facts::{BootInfo, EntryWanted};
 use crate::inventory::Firmware;
 use crate::layout::{Format, RaidLevel};
+use crate::plan::BootDisk;
 use crate::target::Root;
 use crate::target::chroot::InTree;
 use uuid::Uuid;
@@ -62,8 +63,8 @@ pub struct BootWants {
     pub group: Option<Group>,
     /// Those that are members of one array follow each other.
     pub esps: Vec<Esp>,
-    /// All beneath the root filesystem: `/dev/sda`.
-    pub disks: Vec<DevicePath>,
+    /// All beneath `/boot`, or else beneath the root filesystem.
+    pub disks: Vec<BootDisk>,
     /// `ttyS0,115200n8`; the last one becomes `/dev/console`.
     pub consoles: Vec<String>,
     /// The allocation's, which come last.
@@ -112,6 +113,9 @@ pub struct Bootable {
 pub fn look(root: &Root, wants: &BootWants, say: &dyn Fn(&str)) -> Result<Bootable> {
     kernel::require_init(root)?;
     let loader = (!wants.keeps_loader).then(|| loader::choose(root, wants)).transpose()?;
+    if loader.is_some_and(|loader| loader != Loader::GrubBios) {
+        loader::uki_in_vain(root).iter().for_each(|why| say(why));
+    }
     Ok(Bootable { kernel: kernel::find(root, say)?, loader })
 }
 

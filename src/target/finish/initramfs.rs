@@ -111,7 +111,8 @@ impl Need {
 /// It must be made again and the tree has no tool for it or lacks what belongs into it, or the tool fails, hangs, or makes one
 /// that does not suffice.
 pub fn ensure(root: &Root, wants: &BootWants, kernel: &Kernel, run: &dyn InTree, say: &dyn Fn(&str)) -> Result<bool> {
-    let needs = needs(root, wants, &kernel.version, &drivers::of(Path::new("/sys"), &wants.disks));
+    let disks: Vec<_> = wants.disks.iter().map(|disk| disk.device.clone()).collect();
+    let needs = needs(root, wants, &kernel.version, &drivers::of(Path::new("/sys"), &disks));
     let why = match read(root, &kernel.initrd) {
         Ok(content) => match missing(&needs, &content) {
             why if why.is_empty() => return Ok(content.is_dracut),

@@ -5,6 +5,7 @@ pub mod bls;
 mod boot;
 mod command_line;
 pub mod contents;
+mod crypttab;
 pub mod distribution;
 mod esp;
 mod identity;
@@ -113,6 +114,7 @@ pub fn tree(root: &Root, finishing: &Finishing, root_uuid: &str, now: OffsetDate
             let wants = wants::of(finishing, &distribution, &overrides, root_uuid);
             let bootable = boot::look(root, &wants, say)?;
             fstab::write(root, &finishing.fstab)?;
+            crypttab::forget(root, say)?;
             let tree = Tree { distribution: &distribution, overrides: &overrides, root_uuid };
             let made = make_own(root, finishing, &tree, Some((&wants, bootable)), now, say)?;
             Ok(made.map_or(Boots::Unsaid, Boots::Made))

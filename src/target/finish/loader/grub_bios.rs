@@ -3,7 +3,9 @@
 use super::super::boot::Start;
 use super::super::places::{first, is_directory, program};
 use super::grub::{self, Home, MKIMAGE};
+use super::grub_gap;
 use crate::error::{Context, Error, Phase, Result};
+use crate::plan::BootDisk;
 use crate::target::Root;
 use std::time::Duration;
 
@@ -34,12 +36,23 @@ pub fn install(start: &Start) -> Result<()> {
         return Err(Error::new(Phase::Target, "the image has no GRUB for BIOS"));
     };
     let setup = program(root, &SETUP).or_else(|| first(root, &SETUP_BESIDE));
-    if let (Some(setup), Some(mkimage)) = (setup, program(root, &MKIMAGE)) {
+    let boot = first(root, &[&format!("{modules}/boot.img")]);
+    let gap = |disk: &BootDisk| disk.gap.filter(|_| boot.is_some());
+    if let Some(mkimage) = program(root, &MKIMAGE)
+        && (setup.is_some() || wants.disks.iter().all(|disk| gap(disk).is_some()))
+    {
         let directory = make(start, &home, modules, &mkimage)?;
         for disk in &wants.disks {
-            // Without a BIOS boot partition GRUB notes the sectors of its image: it has to be forced to.
-            let args = ["--force", "-d", &directory, disk.as_str()];
-            run.run(&setup, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {disk}"))?;
+            let device = &disk.device;
+            match (gap(disk), &boot, &setup) {
+                (Some(gap), Some(boot), _) => grub_gap::put(start, &directory, boot, device, gap)?,
+                (_, _, Some(setup)) => {
+                    // Where there is no room for its image GRUB notes the sectors of the file: it has to be forced to.
+                    let args = ["--force", "-d", &directory, device.as_str()];
+                    run.run(setup, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {device}"))?;
+                }
+                _ => {}
+            }
         }
         return Ok(());
     }
@@ -48,9 +61,9 @@ pub fn install(start: &Start) -> Result<()> {
         let what = format!("the image cannot put its GRUB onto a disk: it has none of {looked}");
         return Err(Error::new(Phase::Target, what));
     };
-    for disk in &wants.disks {
-        let args = ["--target=i386-pc", "--force", disk.as_str()];
-        run.run(&install, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {disk}"))?;
+    for BootDisk { device, .. } in &wants.disks {
+        let args = ["--target=i386-pc", "--force", device.as_str()];
+        run.run(&install, &args, DEADLINE).context(Phase::Target, || format!("put GRUB onto {device}"))?;
     }
     Ok(())
 }

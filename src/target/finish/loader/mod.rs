@@ -2,12 +2,14 @@
 
 mod grub;
 mod grub_bios;
+mod grub_gap;
 mod grub_uefi;
 mod stub;
 mod systemd_boot;
 mod uki;
 
 pub use grub_bios::modules as grub_for_bios;
+pub use uki::wanted_in_vain as uki_in_vain;
 
 use super::boot::{BootWants, Start};
 use super::esp::{self, OnEsp};

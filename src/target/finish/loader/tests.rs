@@ -4,6 +4,7 @@ use super::super::places::tests::tree;
 use super::*;
 use crate::command::{Command, CommandError, Output};
 use crate::layout::Format;
+use crate::plan::{BootDisk, ByteRange};
 use crate::target::chroot::InTree;
 use std::cell::RefCell;
 use std::time::Duration;
@@ -33,7 +34,8 @@ impl InTree for Tools<'_> {
         self.1.borrow_mut().push(format!("{program} {}", args.join(" ")));
         let after = |flag: &str| args.iter().position(|arg| *arg == flag).and_then(|at| args.get(at + 1)).copied();
         if let Some(output) = after("-o").or_else(|| args.iter().find_map(|arg| arg.strip_prefix("--output="))) {
-            self.0.write(output, 0o644, b"made").unwrap();
+            let core: &[u8] = if output.ends_with("core.img") { &[b'c'; 1000] } else { b"made" };
+            self.0.write(output, 0o644, core).unwrap();
         }
         Command::new("true").run()
     }
@@ -186,21 +188,70 @@ fn each_tree_gets_the_loader_that_it_has() {
 }
 
 #[test]
+fn an_image_that_wants_a_unified_image_and_cannot_make_one_is_told() {
+    let wants_uki = ("etc/kernel/install.conf", "layout=uki\n");
+    let systemd = ("usr/lib/systemd/boot/efi/systemd-bootx64.efi.signed", "systemd-boot");
+    let (ukify, stub) = (("usr/bin/ukify", ""), ("usr/lib/systemd/boot/efi/linuxx64.efi.stub", ""));
+    for (files, lacks) in [
+        (&[systemd, wants_uki][..], "no ukify"),
+        (&[systemd, wants_uki, ukify], "no /usr/lib/systemd/boot/efi/linuxx64.efi.stub"),
+        (&[systemd, wants_uki, ukify, stub], ""),
+        (&[systemd, ukify], ""),
+    ] {
+        let (_dir, root) = tree(&[&BASE[..], files].concat());
+        let (result, _, said) = booted(&root, &uefi());
+        let loader = result.unwrap().entries[0].loader.clone();
+        assert_eq!(loader.contains("\\EFI\\Linux\\"), files.len() == 4, "{loader}");
+        assert_eq!(said.is_empty(), lacks.is_empty(), "{said:?}");
+        assert!(said.iter().all(|line| line.starts_with("WARNING: ") && line.contains(lacks)), "{said:?}");
+    }
+}
+
+fn boot_disks(gap: Option<ByteRange>) -> Vec<BootDisk> {
+    ["/dev/sda", "/dev/sdb"].map(|device| BootDisk { device: device.into(), gap }).to_vec()
+}
+
+const GAP: ByteRange = ByteRange { start: 34 * 512, length: 2014 * 512 };
+
+#[test]
 fn grub_for_bios_goes_onto_every_disk() {
-    let disks = vec!["/dev/sda".into(), "/dev/sdb".into()];
-    let bios = BootWants { firmware: Firmware::Bios, disks, ..wants() };
-    let modules = ("usr/lib/grub/i386-pc/ext2.mod", "");
-    let setup = ("usr/lib/grub/i386-pc/grub-bios-setup", "");
-    let (_dir, root) = tree(&[&BASE[..], &[modules, setup, ("usr/bin/grub-mkimage", "")]].concat());
+    let bios = BootWants { firmware: Firmware::Bios, disks: boot_disks(Some(GAP)), ..wants() };
+    let boot_img = String::from_utf8([&[b'b'; 510][..], b"\x55"].concat()).unwrap();
+    let (_dir, root) =
+        tree(&[&BASE[..], &[("usr/lib/grub/i386-pc/ext2.mod", ""), ("usr/bin/grub-mkimage", "")]].concat());
+    root.write("/usr/lib/grub/i386-pc/boot.img", 0o644, &[boot_img.as_bytes(), b"\xaa"].concat()).unwrap();
     let (result, ran, _) = booted(&root, &bios);
     assert_eq!(result.unwrap().entries, []);
     assert_eq!(ran[0], "cp -r -- /usr/lib/grub/i386-pc/. /boot/grub/i386-pc");
     assert!(ran[1].ends_with("-o /boot/grub/i386-pc/core.img ext2"), "{ran:?}");
-    let put = |disk| format!("/usr/lib/grub/i386-pc/grub-bios-setup --force -d /boot/grub/i386-pc {disk}");
-    assert_eq!(ran[2..], [put("/dev/sda"), put("/dev/sdb")]);
+    // The first sector comes last on each.
+    let put = |disk: &str, name: &str, sector: u64| {
+        format!("dd if=/boot/grub/i386-pc/{name}.gap of={disk} seek={sector} bs=512 conv=notrunc,fsync")
+    };
+    let both = ["/dev/sda", "/dev/sdb"].map(|disk| [put(disk, "core", 34), put(disk, "boot", 0)]);
+    assert_eq!(ran[2..], both.concat());
+    let size =
+        |name: &str| root.open_file(&format!("/boot/grub/i386-pc/{name}.gap")).unwrap().metadata().unwrap().len();
+    assert_eq!((size("boot"), size("core")), (440, 1024));
     assert!(root.read("/boot/grub/grub.cfg").unwrap().contains("serial --unit=0 --speed=115200\n"));
 
-    let (_dir, root) = tree(&[&BASE[..], &[modules, ("usr/sbin/grub2-install", "")]].concat());
+    let small = BootWants { disks: boot_disks(Some(ByteRange { length: 512, ..GAP })), ..bios };
+    let error = booted(&root, &small).0.unwrap_err().to_string();
+    assert!(error.starts_with("put GRUB onto /dev/sda: it has 1024 bytes, and there are 512"), "{error}");
+}
+
+#[test]
+fn where_there_is_no_room_grubs_own_tool_decides() {
+    let bios = BootWants { firmware: Firmware::Bios, disks: boot_disks(None), ..wants() };
+    let modules = ("usr/lib/grub/i386-pc/ext2.mod", "");
+    let boot = ("usr/lib/grub/i386-pc/boot.img", "");
+    let setup = ("usr/lib/grub/i386-pc/grub-bios-setup", "");
+    let mkimage = ("usr/bin/grub-mkimage", "");
+    let (_dir, root) = tree(&[&BASE[..], &[modules, boot, setup, mkimage]].concat());
+    let put = |disk| format!("/usr/lib/grub/i386-pc/grub-bios-setup --force -d /boot/grub/i386-pc {disk}");
+    assert_eq!(booted(&root, &bios).1[2..], [put("/dev/sda"), put("/dev/sdb")]);
+
+    let (_dir, root) = tree(&[&BASE[..], &[modules, boot, mkimage, ("usr/sbin/grub2-install", "")]].concat());
     let ran = booted(&root, &bios).1;
     assert_eq!(
         ran,
@@ -212,7 +263,7 @@ fn grub_for_bios_goes_onto_every_disk() {
 fn what_cannot_boot_says_what_was_looked_at() {
     let bios = BootWants { firmware: Firmware::Bios, ..wants() };
     let grub = ("usr/lib/grub/i386-pc/ext2.mod", "");
-    let disk = BootWants { disks: vec!["/dev/sda".into()], ..bios.clone() };
+    let disk = BootWants { disks: boot_disks(None), ..bios.clone() };
     type Case<'a> = (Vec<(&'a str, &'a str)>, BootWants, &'a str);
     let cases: [Case<'_>; 7] = [
         (vec![], uefi(), "has no init, so that it cannot start: looked at /sbin/init, /usr/lib/systemd/systemd,"),

@@ -26,10 +26,22 @@ pub fn is_in(root: &Root) -> bool {
     program(root, &TOOLS).is_some() && first(root, &STUBS).is_some()
 }
 
-/// Does it want one?
+/// Does it want one, and can make it?
 pub fn is_configured(root: &Root) -> bool {
+    is_in(root) && is_wanted(root)
+}
+
+fn is_wanted(root: &Root) -> bool {
     let settings = SETTINGS.iter().find_map(|path| root.read(path).ok()).unwrap_or_default();
-    is_in(root) && settings.lines().any(|line| line.trim() == "layout=uki")
+    settings.lines().any(|line| line.trim() == "layout=uki")
+}
+
+/// Why a tree that wants one gets none. Debian's signed systemd-boot comes without the stub, and nothing there says so.
+pub fn wanted_in_vain(root: &Root) -> Option<String> {
+    (is_wanted(root) && !is_in(root)).then(|| {
+        let lacks = if program(root, &TOOLS).is_none() { TOOLS[0] } else { STUBS[0] };
+        format!("WARNING: the image wants a unified kernel image (layout=uki), and has no {lacks}: it gets none")
+    })
 }
 
 pub fn install(start: &Start) -> Result<OnEsps> {

@@ -1,0 +1,59 @@
+//! Encrypted devices (crypttab(5)). No layout makes any: those that the image's table names are of the machine where it was made, and a
+//! system that boots would wait for them.
+
+use super::Say;
+use crate::error::{Context, Phase, Result};
+use crate::target::Root;
+use std::io::ErrorKind;
+
+const CRYPTTAB: &str = "/etc/crypttab";
+
+/// Makes comments of the table's lines.
+///
+/// # Errors
+/// It cannot be read or written.
+pub fn forget(root: &Root, say: Say) -> Result<()> {
+    let text = match root.read(CRYPTTAB) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        text => text.context(Phase::Target, || format!("{CRYPTTAB} of the image"))?,
+    };
+    let is_entry = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let names: Vec<&str> =
+        text.lines().filter(is_entry).map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let commented = |line: &str| if is_entry(&line) { format!("# drophammer: {line}\n") } else { format!("{line}\n") };
+    let lines: String = text.lines().map(commented).collect();
+    root.rewrite(CRYPTTAB, 0o600, lines.as_bytes())?;
+    let names = names.join(", ");
+    say(&format!("{CRYPTTAB} of the image names {names}, which no layout makes: its lines are comments now"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{said, tree};
+    use super::*;
+
+    #[test]
+    fn what_another_machine_had_is_not_waited_for() {
+        let own = "# <target> <source>\n\nroot UUID=1 none luks\n  swap /dev/sda3 /dev/urandom swap\n";
+        let (_dir, root) = tree(&[("etc/crypttab", own)]);
+        let (forgotten, lines) = said(|say| forget(&root, say));
+        forgotten.unwrap();
+        assert_eq!(
+            lines,
+            ["/etc/crypttab of the image names root, swap, which no layout makes: its lines are comments now"]
+        );
+        let expected = "# <target> <source>\n\n# drophammer: root UUID=1 none luks\n# drophammer:   swap /dev/sda3 /dev/urandom swap\n";
+        assert_eq!(root.read(CRYPTTAB).unwrap(), expected);
+        // A second time, and where there is none, nothing is written or said.
+        for files in [&[("etc/crypttab", expected)][..], &[]] {
+            let (_dir, root) = tree(files);
+            let (forgotten, lines) = said(|say| forget(&root, say));
+            forgotten.unwrap();
+            assert_eq!((lines, root.has(CRYPTTAB)), (Vec::<String>::new(), !files.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! GRUB between a partition table and the first partition. GRUB's own tool takes that room on disks with an MBR alone: on one with a
+//! GPT it wants a partition for it, which no layout has, and gives up where its menu lies on an array or in a volume group.
+
+use super::super::boot::Start;
+use crate::device::DevicePath;
+use crate::error::{Context, Phase, Result};
+use crate::plan::ByteRange;
+use crate::target::Root;
+use std::io::{self, Read};
+use std::time::Duration;
+
+const SECTOR: usize = 512;
+
+/// What comes before disk signature and partitions in the first sector (UEFI specification 5.2.1).
+const CODE_BYTES: usize = 440;
+
+/// Where boot.img has the sector of core.img, and the jump by which it trusts a BIOS to tell the drive's number (GRUB 2.12,
+/// include/grub/i386/pc/boot.h).
+const CORE_SECTOR: usize = 0x5c;
+const DRIVE_CHECK: usize = 0x66;
+const NO_OPERATION: u8 = 0x90;
+
+/// Where the first sector of core.img has that of the others: an entry of twelve bytes at its end.
+const REST_SECTOR: usize = SECTOR - 12;
+
+/// More does not fit before any first partition.
+const MOST_BYTES: u64 = 1 << 20;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Puts boot.img and core.img of the tree onto a disk. A program of the tree writes it, which gets no other disks than those that are
+/// made anew.
+///
+/// # Errors
+/// They are no such images, do not fit, or cannot be written.
+pub fn put(start: &Start, directory: &str, boot: &str, disk: &DevicePath, gap: ByteRange) -> Result<()> {
+    let Start { root, run, .. } = start;
+    let what = || format!("put GRUB onto {disk}");
+    let core = format!("{directory}/core.img");
+    let images =
+        read(root, boot).and_then(|boot| placed(boot, read(root, &core)?, gap)).context(Phase::Target, what)?;
+    let sector = gap.start / SECTOR as u64;
+    // What starts the rest comes last.
+    for (name, image, at) in [("core.gap", &images.core, sector), ("boot.gap", &images.boot, 0)] {
+        let path = format!("{directory}/{name}");
+        root.write(&path, 0o644, image)?;
+        let args = [format!("if={path}"), format!("of={disk}"), format!("seek={at}")];
+        let args = args.iter().map(String::as_str).chain(["bs=512", "conv=notrunc,fsync"]);
+        run.run("dd", &args.collect::<Vec<_>>(), DEADLINE).context(Phase::Target, what)?;
+    }
+    Ok(())
+}
+
+fn read(root: &Root, path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    root.open_file(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Images {
+    boot: Vec<u8>,
+    /// Whole sectors.
+    core: Vec<u8>,
+}
+
+/// The images for that place: each names the sector of what follows it.
+fn placed(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<Images> {
+    if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
+        return Err(io::Error::other("the image's boot.img is not GRUB's"));
+    }
+    if core.len() <= SECTOR {
+        return Err(io::Error::other("the image's core.img is not GRUB's"));
+    }
+    core.resize(core.len().next_multiple_of(SECTOR), 0);
+    if core.len() as u64 > gap.length {
+        let (wanted, free) = (core.len(), gap.length);
+        return Err(io::Error::other(format!(
+            "it has {wanted} bytes, and there are {free} before the first partition"
+        )));
+    }
+    let sector = gap.start / SECTOR as u64;
+    boot[CORE_SECTOR..][..8].copy_from_slice(&sector.to_le_bytes());
+    boot[DRIVE_CHECK..][..2].fill(NO_OPERATION);
+    boot.truncate(CODE_BYTES);
+    core[REST_SECTOR..][..8].copy_from_slice(&(sector + 1).to_le_bytes());
+    Ok(Images { boot, core })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GAP: ByteRange = ByteRange { start: 34 * 512, length: 3 * 512 };
+
+    fn boot() -> Vec<u8> {
+        [&[7; 510][..], &[0x55, 0xaa]].concat()
+    }
+
+    #[test]
+    fn each_image_names_the_sector_of_what_follows() {
+        let images = placed(boot(), vec![8; 1025], GAP).unwrap();
+        assert_eq!((images.boot.len(), images.core.len()), (440, 1536));
+        assert_eq!(images.boot[0x5b..0x69], [7, 34, 0, 0, 0, 0, 0, 0, 0, 7, 7, 0x90, 0x90, 7]);
+        assert_eq!(images.core[499..510], [8, 35, 0, 0, 0, 0, 0, 0, 0, 8, 8]);
+        assert_eq!(images.core[1024..1026], [8, 0]);
+    }
+
+    #[test]
+    fn what_is_no_image_or_too_large_is_refused() {
+        for (boot, core, says) in [
+            (vec![7; 512], vec![8; 1024], "boot.img is not GRUB's"),
+            (boot()[..511].to_vec(), vec![8; 1024], "boot.img is not GRUB's"),
+            (boot(), vec![8; 512], "core.img is not GRUB's"),
+            (boot(), vec![8; 1537], "it has 2048 bytes, and there are 1536 before the first partition"),
+        ] {
+            let error = placed(boot, core, GAP).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
