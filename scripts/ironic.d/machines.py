@@ -290,7 +290,7 @@ def rescue(world):
 
 
 def ssh(machine, key, command):
-    """What it prints; a server that does not take the key lets its client wait."""
+    """What it prints. TinySSH lets a client wait whose key it does not take."""
     options = ["-F", "/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes",
                "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR", "-i", key, "-p", str(machine.ssh_port)]
     told = ["ssh", *options, "rescue@127.0.0.1", command]

@@ -35,8 +35,8 @@ impl Lift {
                 Ok(())
             }
             StackedKind::Volume => {
-                let (group, volume) =
-                    volume(inventory, &name).ok_or_else(|| format!("{device} is in no volume group"))?;
+                let found = volumes(inventory).find(|(_, volume)| volume.running.as_ref() == Some(&name));
+                let (group, volume) = found.ok_or_else(|| format!("{device} is in no volume group"))?;
                 let devices: Vec<DevicePath> = group.devices().cloned().collect();
                 if group.closed.is_some() || devices.len() < group.physical.len() {
                     return Err(format!("the volume group {} of {device} is not whole", group.name));
@@ -80,27 +80,21 @@ impl Lift {
 /// The device of this inventory that a person means: by its path, or by the name of an array or of a volume, which stay the same
 /// when kernel names change. With it the path that it has when it is started.
 pub fn meant(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
-    let path = |name: &KernelName| {
-        let running = inventory.stacked.iter().find(|stacked| stacked.name == *name);
+    let path = |name: &Option<KernelName>| {
+        let running = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == name.as_ref());
         running.map(|stacked| stacked.device.clone())
     };
-    let arrays = inventory.arrays.iter().filter_map(|array| Some((array, path(array.running.as_ref()?)?)));
-    let named = |array: &Array| !array.name.is_empty() && *wanted == *format!("/dev/md/{}", array.name);
-    for (array, device) in arrays {
-        if device == *wanted || named(array) {
-            return Some((device.clone(), device));
-        }
-    }
-    for group in &inventory.groups {
-        for volume in &group.volumes {
-            let Some(device) = volume.running.as_ref().and_then(path) else { continue };
-            let started = DevicePath::from(format!("/dev/{}/{}", group.name, volume.name));
-            if device == *wanted || started == *wanted {
-                return Some((device, started));
-            }
-        }
-    }
-    None
+    let arrays = inventory.arrays.iter().filter_map(|array| {
+        let device = path(&array.running)?;
+        Some((format!("/dev/md/{}", array.name).into(), device.clone(), device))
+    });
+    let volumes = volumes(inventory).filter_map(|(group, volume)| {
+        let started = DevicePath::from(format!("/dev/{}/{}", group.name, volume.name));
+        Some((started.clone(), path(&volume.running)?, started))
+    });
+    let mut all = arrays.chain(volumes);
+    let found = all.find(|(name, device, _): &(DevicePath, _, _)| device == wanted || name == wanted);
+    found.map(|(_, device, started)| (device, started))
 }
 
 fn members(array: &Array) -> Vec<DevicePath> {
@@ -108,10 +102,8 @@ fn members(array: &Array) -> Vec<DevicePath> {
     there.map(|member| member.device.clone()).collect()
 }
 
-fn volume<'a>(inventory: &'a Inventory, name: &KernelName) -> Option<(&'a VolumeGroup, &'a LogicalVolume)> {
-    let volumes = inventory.groups.iter().flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
-    let mut volumes = volumes;
-    volumes.find(|(_, volume)| volume.running.as_ref() == Some(name))
+fn volumes(inventory: &Inventory) -> impl Iterator<Item = (&VolumeGroup, &LogicalVolume)> {
+    inventory.groups.iter().flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)))
 }
 
 #[cfg(test)]
