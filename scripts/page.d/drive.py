@@ -149,6 +149,9 @@ def machine():
     good("its disks are drawn", browser.run("return document.querySelectorAll('svg.disk').length") == 3)
     browser.size(1280, 1500)
     picture("machine")
+    browser.size(1280, 560)
+    browser.run("[...document.querySelectorAll('h2')].find((one) => one.textContent === 'Log').scrollIntoView()")
+    picture("log")
     browser.size(1280, 800)
     for path in ("/layouts", "/images", "/orders"):
         browser.open(rack.url + path)

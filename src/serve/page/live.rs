@@ -47,6 +47,8 @@ struct Picture {
 
 struct Now {
     version: u64,
+    /// When there was more of its log.
+    logged: u64,
     /// The last event, unless something else has happened since then.
     event: Option<Event>,
     at: Instant,
@@ -61,7 +63,8 @@ impl Live {
         let mut picture = self.picture();
         picture.version += 1;
         let (version, at) = (picture.version, Instant::now());
-        picture.machines.insert(machine.to_owned(), Now { version, event, at });
+        let logged = picture.machines.get(machine).map_or(0, |now| now.logged);
+        picture.machines.insert(machine.to_owned(), Now { version, logged, event, at });
         if picture.machines.len() > MACHINES {
             let mut times: Vec<Instant> = picture.machines.values().map(|now| now.at).collect();
             times.sort_unstable();
@@ -85,7 +88,7 @@ impl Live {
         picture.version += 1;
         let version = picture.version;
         if let Some(now) = picture.machines.get_mut(machine) {
-            now.version = version;
+            now.logged = version;
         }
     }
 
@@ -117,8 +120,10 @@ impl Place {
         if picture.version == self.seen {
             return Vec::new();
         }
-        let new = picture.machines.iter().filter(|(_, now)| now.version > self.seen);
-        let moved = new.map(|(id, now)| Moved::new(id, now.event.as_ref())).collect();
+        let new = picture.machines.iter().filter(|(_, now)| now.version.max(now.logged) > self.seen);
+        let moved =
+            |(id, now): (&String, &Now)| Moved { log: now.logged > self.seen, ..Moved::new(id, now.event.as_ref()) };
+        let moved = new.map(moved).collect();
         self.seen = picture.version;
         moved
     }
@@ -136,6 +141,8 @@ pub struct Moved {
     pub id: String,
     /// More has changed than is said here: the row is to be fetched.
     pub whole: bool,
+    /// There is more of its log.
+    pub log: bool,
     pub phase: String,
     /// The stage and what it says.
     pub what: String,
@@ -161,6 +168,7 @@ impl Moved {
         Moved {
             id,
             whole: event.event != EventName::Installing,
+            log: false,
             phase: Phase::of_event(event.event).word.to_owned(),
             what: [stage, said].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "),
             percent,
@@ -286,13 +294,18 @@ mod tests {
         let moved = Moved {
             id: "a".to_owned(),
             whole: false,
+            log: false,
             phase: "installing".to_owned(),
             what: "image.burn: 150 B".to_owned(),
             percent: Some(75),
             rate: "31.0 MB/s".to_owned(),
             left: "3.0 s".to_owned(),
         };
-        assert_eq!(place.news(), [moved]);
+        assert_eq!(place.news(), [moved.clone()]);
+        assert_eq!(place.news(), []);
+        live.said_more("a");
+        live.said_more("nobody");
+        assert_eq!(place.news(), [Moved { log: true, ..moved }], "what it does has not changed");
         assert_eq!(place.news(), []);
         live.changed("b");
         assert!(place.news().iter().all(|moved| moved.id == "b" && moved.whole));

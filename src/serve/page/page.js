@@ -107,7 +107,7 @@
       const own = all.filter((one) => one.id === machine.dataset.machine).pop();
       const progress = find("[data-progress]");
       if (own && !own.whole && progress) show(progress, own);
-      if (own && (own.whole || !own.percent)) renew();
+      if (own && (own.whole || own.log || !own.percent)) renew();
     } else if (body && whole.length > 20) {
       renew();
     } else if (body) {
