@@ -5,6 +5,7 @@ Usage: machines.py VENV DIRECTORY TARGET [SCENARIO]. TARGET has what scripts/bui
 """
 
 import json
+import mmap
 import os
 import re
 import shutil
@@ -294,7 +295,12 @@ def leave_secrets(machine):
 
 
 def secrets(machine, disk):
-    return int(shell('{ LC_ALL=C grep -aFo "last owner" "$1" || true; } | wc -l', machine.disk(disk)))
+    """How many of them are there. A disk of zeros is one line, which grep would hold in memory."""
+    with open(machine.disk(disk), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found, at = 0, content.find(SECRET)
+        while at >= 0:
+            found, at = found + 1, content.find(SECRET, at + 1)
+        return found
 
 
 # A file of 16 MiB, and its like, on the only filesystem of the disk, which begins at 1 MiB.

@@ -68,8 +68,12 @@ impl First {
 
     /// A machine that boots, as [`MetalControl::new`] makes it, but with less patience.
     fn boots(&self) -> (Arc<MetalControl>, Reporter) {
+        self.boots_with(QUICK)
+    }
+
+    fn boots_with(&self, pace: Pace) -> (Arc<MetalControl>, Reporter) {
         let (config, memory) = (self.config(), Memory::new(self.memory.path()));
-        let v1 = V1::with(&format!("{}/certs", self.rack.url), MACHINE, &config, memory, QUICK).unwrap();
+        let v1 = V1::with(&format!("{}/certs", self.rack.url), MACHINE, &config, memory, pace).unwrap();
         let control = Arc::new(MetalControl::with(Box::new(v1), MACHINE, &config.partition));
         (control.clone(), Reporter::new(control))
     }
@@ -279,7 +283,8 @@ fn judge_first_what_goes_wrong() {
 #[ignore = "scripts/metal"]
 fn judge_first_server_that_dies() {
     let mut first = First::start();
-    let (control, _) = first.boots();
+    // A busy host takes its time to start a server.
+    let (control, _) = first.boots_with(Pace { retries: Retries { patience: PATIENCE, ..QUICK.retries }, ..QUICK });
     control.register(&machine()).unwrap();
     let waits = control.clone();
     let began = Instant::now();
