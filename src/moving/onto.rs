@@ -4,19 +4,20 @@
 use crate::device::DevicePath;
 use crate::error::{Context, Error, Phase, Result};
 use crate::gpt;
-use crate::image::raw::{Aligned, HEAD_BYTES, Target};
+use crate::image::raw::{Aligned, Disk, HEAD_BYTES, Target};
 use crate::storage::{busy, fit};
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Nobody else uses it.
 pub struct Onto {
-    target: Target,
-    device: DevicePath,
+    disk: Disk,
+    /// Closed when the disk is whole: the kernel is told of its partitions by who has it alone.
+    target: RwLock<Option<Target>>,
     is_disk: bool,
     head: Mutex<Head>,
 }
@@ -43,15 +44,15 @@ impl Onto {
         }
         let target = Target::open(&device).map_err(|error| refuse(error.to_string()))?;
         let head = Mutex::new(Head { bytes: Aligned::new(HEAD_BYTES), length: 0 });
-        Ok(Onto { target, device, is_disk, head })
+        Ok(Onto { disk: target.disk.clone(), target: RwLock::new(Some(target)), is_disk, head })
     }
 
     pub fn size_bytes(&self) -> u64 {
-        self.target.disk.size_bytes
+        self.disk.size_bytes
     }
 
     pub fn sector_bytes(&self) -> u32 {
-        self.target.disk.sector_bytes
+        self.disk.sector_bytes
     }
 
     /// From here on, what was there before is gone.
@@ -59,8 +60,10 @@ impl Onto {
     /// # Errors
     /// It cannot be written.
     pub fn begin(&self) -> io::Result<()> {
-        self.target.zero(0..self.size_bytes().min(HEAD_BYTES as u64))?;
-        self.target.sync()
+        self.with(|target| {
+            target.zero(0..self.size_bytes().min(HEAD_BYTES as u64))?;
+            target.sync()
+        })
     }
 
     /// Puts these bytes there, and zeros up to the end of their last sector. They do not lie in the first MiB and behind it too. The
@@ -79,9 +82,11 @@ impl Onto {
             head.length = head.length.max(start + length);
             return Ok(());
         }
-        let whole = self.target.whole_sectors(length);
-        bytes[length..whole].fill(0);
-        self.target.write(offset, &bytes[..whole])
+        self.with(|target| {
+            let whole = target.whole_sectors(length);
+            bytes[length..whole].fill(0);
+            target.write(offset, &bytes[..whole])
+        })
     }
 
     /// What is there now, as far as the disk goes.
@@ -89,9 +94,7 @@ impl Onto {
     /// # Errors
     /// It cannot be read.
     pub fn read(&self, offset: u64, bytes: &mut Aligned, length: usize) -> io::Result<()> {
-        use std::os::unix::fs::FileExt;
-        let whole = self.target.whole_sectors(length);
-        self.target.file().read_exact_at(&mut bytes[..whole], offset)
+        self.with(|target| target.file().read_exact_at(&mut bytes[..target.whole_sectors(length)], offset))
     }
 
     /// Makes it zero there. It begins and ends at whole sectors, or ends where all that comes ends.
@@ -108,7 +111,7 @@ impl Onto {
             head.length = head.length.max(range.end.min(head_end) as usize);
         }
         let rest = range.start.max(head_end)..self.whole(range.end);
-        if rest.is_empty() { Ok(()) } else { self.target.zero(rest) }
+        if rest.is_empty() { Ok(()) } else { self.with(|target| target.zero(rest)) }
     }
 
     /// Now it is what has come. The backup of a GPT goes to the disk's end.
@@ -116,23 +119,33 @@ impl Onto {
     /// # Errors
     /// It cannot be written, or the GPT does not fit it.
     pub fn finish(&self) -> Result<()> {
-        let what = || format!("write the end of {}", self.device);
-        let is_gpt = {
-            let head = self.head();
-            self.target.sync().context(Phase::Move, what)?;
-            let length = self.target.whole_sectors(head.length);
-            self.target.write(0, &head.bytes[..length]).context(Phase::Move, what)?;
-            self.target.sync().context(Phase::Move, what)?;
-            gpt::claimed_end(&head.bytes, u64::from(self.sector_bytes())).is_some()
-        };
+        let head = self.head();
+        let written = self.with(|target| {
+            target.sync()?;
+            target.write(0, &head.bytes[..target.whole_sectors(head.length)])?;
+            target.sync()
+        });
+        written.context(Phase::Move, || format!("write the end of {}", self.disk.name))?;
+        drop(self.target.write().unwrap_or_else(PoisonError::into_inner).take());
+        let is_gpt = gpt::claimed_end(&head.bytes, u64::from(self.sector_bytes())).is_some();
         match is_gpt && self.is_disk {
-            true => fit::fit(&self.device, None, None).map(drop),
+            true => fit::fit(&self.disk.name, None, None).map(drop),
             false => Ok(()),
         }
     }
 
     pub fn too_small(&self, bytes: u64) -> io::Error {
-        io::Error::other(format!("{} has {} bytes, and what comes has {bytes} or more", self.device, self.size_bytes()))
+        io::Error::other(format!(
+            "{} has {} bytes, and what comes has {bytes} or more",
+            self.disk.name,
+            self.size_bytes()
+        ))
+    }
+
+    /// With the open disk, as long as it is not whole.
+    fn with<T>(&self, work: impl FnOnce(&Target) -> io::Result<T>) -> io::Result<T> {
+        let target = self.target.read().unwrap_or_else(PoisonError::into_inner);
+        target.as_ref().map_or_else(|| Err(io::Error::other("it is whole already")), work)
     }
 
     fn whole(&self, end: u64) -> u64 {
@@ -144,8 +157,8 @@ impl Onto {
     }
 }
 
-/// Loop devices that have this file behind them.
-fn behind(file: &Path) -> Vec<String> {
+/// Loop devices that have this file behind them, in words.
+pub fn behind(file: &Path) -> Vec<String> {
     let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let has_it = |device: &PathBuf| {
         let behind = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();

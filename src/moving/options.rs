@@ -79,9 +79,6 @@ pub struct Common {
     /// So many seconds without the other end are too many.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub wait: u32,
-    /// The figures as JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl Common {
@@ -102,6 +99,9 @@ pub struct Send {
     /// Send what no filesystem uses too.
     #[arg(long)]
     pub whole: bool,
+    /// The figures as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -65,7 +65,7 @@ impl Waiting {
             let onto = Onto::open(path)?;
             match options.size.filter(|size| *size > onto.size_bytes()) {
                 Some(size) => Err(refuse(onto.too_small(size).to_string())),
-                None => Ok(Disk::new(name, onto, word.clone(), options.resume)),
+                None => Ok(Disk::new(name, onto, word.clone(), options.size, options.resume)),
             }
         };
         let disks = named.into_iter().map(open).collect::<Result<_>>()?;
@@ -133,7 +133,7 @@ impl Waiting {
             Err(error) => return News::Stranger(format!("{peer}: {error}")),
         };
         if !link.is_own() {
-            return self.from_ganeti(&mut link);
+            return self.take_from_ganeti(&mut link);
         }
         let what = || format!("receive from {peer}");
         match receive(&mut link, &self.disks) {
@@ -145,7 +145,7 @@ impl Waiting {
     }
 
     /// It has one attempt: where it was cut, Ganeti's end does not go on.
-    fn from_ganeti(&self, link: &mut Link) -> News {
+    fn take_from_ganeti(&self, link: &mut Link) -> News {
         let [disk] = &self.disks[..] else {
             return News::Over(Error::refusal(
                 Phase::Move,

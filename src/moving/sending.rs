@@ -35,7 +35,7 @@ pub fn run(options: &Send) -> Result<Exit> {
     });
     let figures: Vec<Figures> = figures.into_iter().collect::<Result<_>>()?;
     let lines = || figures.iter().map(Figures::lines).collect::<String>();
-    stdout::print(&if options.common.json { stdout::json(&figures)? + "\n" } else { lines() })?;
+    stdout::print(&if options.json { stdout::json(&figures)? + "\n" } else { lines() })?;
     Ok(Exit::Good)
 }
 

@@ -1,5 +1,6 @@
 //! The disk that is sent: read only, and nobody else may use it meanwhile.
 
+use super::onto::behind;
 use super::own::CHUNK_BYTES;
 use super::used;
 use crate::device::DevicePath;
@@ -36,6 +37,10 @@ impl Source {
         let is_disk = metadata.file_type().is_block_device();
         if !is_disk && !metadata.is_file() {
             return Err(refuse("it is neither a disk nor a file".to_owned()));
+        }
+        let users = if is_disk { Vec::new() } else { behind(&real) };
+        if !users.is_empty() {
+            return Err(refuse(users.join(", ")));
         }
         let file = if is_disk { open_disk(&real) } else { File::open(&real) };
         let file = file.map_err(|error| refuse(error.to_string()))?;

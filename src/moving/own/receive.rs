@@ -23,6 +23,8 @@ pub struct Disk {
     pub name: String,
     onto: Onto,
     magic: Option<String>,
+    /// It is to have so many bytes.
+    size: Option<u64>,
     /// It may have part of it from before.
     compare: bool,
     state: Mutex<State>,
@@ -40,8 +42,8 @@ struct State {
 }
 
 impl Disk {
-    pub fn new(name: String, onto: Onto, magic: Option<String>, compare: bool) -> Disk {
-        Disk { name, onto, magic, compare, state: Mutex::default(), current: Mutex::default() }
+    pub fn new(name: String, onto: Onto, magic: Option<String>, size: Option<u64>, compare: bool) -> Disk {
+        Disk { name, onto, magic, size, compare, state: Mutex::default(), current: Mutex::default() }
     }
 
     /// Takes it at once and whole, as Ganeti's end brings it.
@@ -73,6 +75,9 @@ impl Disk {
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
         if hello.magic != self.magic {
             return Err("the magic is another one: this is not the disk that is awaited".to_owned());
+        }
+        if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
+            return Err(format!("{} has {} bytes, and it is to have {size}", self.name, hello.size_bytes));
         }
         if needed.is_none_or(|needed| needed > own) {
             return Err(format!("{} has {} bytes, and there are {own} for it", self.name, hello.size_bytes));

@@ -50,18 +50,18 @@ fn clusters(view: &View, boot: &[u8]) -> Option<Vec<Range<u64>>> {
             return None;
         }
     }
-    let entry = |cluster: u64| {
-        let at = |bits: u64| (cluster * bits / 8) as usize;
-        match clusters {
-            ..=MOST_CLUSTERS_12 => u32::from(table.le16(at(12)) >> (cluster % 2 * 4)) & 0xfff,
-            ..=MOST_CLUSTERS_16 => u32::from(table.le16(at(16))),
-            _ => table.le32(at(32)) & 0x0fff_ffff,
-        }
-    };
     let bits = match clusters {
-        ..=MOST_CLUSTERS_12 => 12,
-        ..=MOST_CLUSTERS_16 => 16,
+        few if few <= MOST_CLUSTERS_12 => 12,
+        more if more <= MOST_CLUSTERS_16 => 16,
         _ => 32,
+    };
+    let entry = |cluster: u64| {
+        let at = (cluster * bits / 8) as usize;
+        match bits {
+            12 => u32::from(table.le16(at) >> (cluster % 2 * 4)) & 0xfff,
+            16 => u32::from(table.le16(at)),
+            _ => table.le32(at) & 0x0fff_ffff,
+        }
     };
     if ((clusters + FIRST_CLUSTER) * bits).div_ceil(8) > table.len() as u64 {
         return None;

@@ -27,7 +27,7 @@ fn told(path: &Path, frames: &[Frame]) -> (Result<String, Stop>, io::Result<Fram
     let (a, b) = ends();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let disks = [Disk::new("0".to_owned(), Onto::open(path).unwrap(), None, false)];
+    let disks = [Disk::new("0".to_owned(), Onto::open(path).unwrap(), None, None, false)];
     thread::scope(|scope| {
         let sending = scope.spawn(move || {
             let mut link = Link::connect(&address, &a, Duration::from_secs(5)).unwrap();
