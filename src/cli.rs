@@ -35,6 +35,9 @@ pub enum Command {
     /// Pack an image, burn one outside of an installation, or list the images of a server.
     #[cfg(any(feature = "agent", feature = "serve"))]
     Image(Image),
+    /// Send disks to another machine, or receive them, over TLS between two certificates. Ganeti's `import-export` is understood.
+    #[cfg(feature = "agent")]
+    Move(crate::moving::options::Options),
     /// Print the commands that bring the ramdisk's network up as drophammer.network= on the kernel command line says.
     #[cfg(feature = "agent")]
     #[command(hide = true)]

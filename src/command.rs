@@ -4,6 +4,8 @@
 #[cfg(feature = "serve")]
 pub mod capable;
 mod confined;
+#[cfg(feature = "agent")]
+pub mod filter;
 mod lines;
 #[cfg(any(feature = "agent", feature = "serve"))]
 pub mod nobody;

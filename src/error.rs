@@ -18,6 +18,7 @@ pub enum Phase {
     Image,
     Target,
     Boot,
+    Move,
     Serve,
 }
 
@@ -33,6 +34,7 @@ impl fmt::Display for Phase {
             Phase::Image => "image",
             Phase::Target => "target",
             Phase::Boot => "boot",
+            Phase::Move => "move",
             Phase::Serve => "serve",
         })
     }

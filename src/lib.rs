@@ -47,11 +47,15 @@ pub mod layout;
 #[cfg(feature = "survey")]
 pub mod look;
 pub mod marker;
+#[cfg(feature = "agent")]
+pub mod moving;
 pub mod network;
 #[cfg(feature = "serve")]
 pub mod operator;
 #[cfg(all(feature = "agent", feature = "desk"))]
 pub mod pack;
+#[cfg(feature = "agent")]
+pub mod pem;
 #[cfg(any(feature = "desk", feature = "serve"))]
 pub mod picture;
 pub mod plan;

@@ -54,6 +54,8 @@ fn run(command: Command) -> Result<Exit> {
         #[cfg(feature = "agent")]
         Command::Image(Image { command: ImageCommand::Burn(options) }) => drophammer::burn::run(&options),
         #[cfg(feature = "agent")]
+        Command::Move(options) => drophammer::moving::run(&options),
+        #[cfg(feature = "agent")]
         Command::Uplink => drophammer::uplink::run(),
         #[cfg(feature = "agent")]
         Command::ImageWorker => drophammer::image::worker::run()

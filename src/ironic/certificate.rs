@@ -2,6 +2,7 @@
 
 use super::kept;
 use crate::error::{Context, Phase, Result};
+use crate::pem::armored;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
@@ -52,7 +53,7 @@ pub fn of_boot(directory: &Path, address: IpAddr) -> Result<Identity> {
         .and_then(|config| config.with_no_client_auth().with_single_cert(vec![certificate.clone()], secret));
     let mut config = config.context(Phase::Control, || why)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Identity { config: Arc::new(config), pem: pem(&certificate) })
+    Ok(Identity { config: Arc::new(config), pem: armored("CERTIFICATE", &certificate) })
 }
 
 const FILE: &str = "ironic-certificate.json";
@@ -78,12 +79,6 @@ fn params(address: IpAddr) -> CertificateParams {
     params
 }
 
-fn pem(der: &[u8]) -> String {
-    let base64 = STANDARD.encode(der);
-    let lines: Vec<&str> = base64.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +91,7 @@ mod tests {
         for address in ["127.0.0.1", "2001:db8::7"] {
             let text = of(address);
             let der = CertificateDer::from_pem_slice(text.as_bytes()).unwrap();
-            assert_eq!(pem(&der), text);
+            assert_eq!(armored("CERTIFICATE", &der), text);
             assert!(text.lines().all(|line| line.len() <= 64));
             assert_eq!(of(address), text);
         }

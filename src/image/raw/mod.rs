@@ -14,5 +14,5 @@ pub mod unique;
 mod write;
 
 pub use sniff::{Expected, KIND_BYTES, check, require_tree};
-pub use target::{Disk, Target};
+pub use target::{Aligned, Disk, Target};
 pub use write::{HEAD_BYTES, write};

@@ -1,0 +1,350 @@
+"""Moves disks between `drophammer move` and Ganeti's own `import-export`, in both directions, with every compression and every fault.
+
+Usage: judge.py DROPHAMMER IMPORT-EXPORT FOLDER. Ganeti's modules are found by PYTHONPATH. Prints a table, and fails if a cell is not as
+it should be: the disk identical where nothing is wrong, and a failure at our end where something is.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import OpenSSL
+from ganeti import utils
+
+PROGRAM, IMPORT_EXPORT, FOLDER = sys.argv[1:4]
+MAGIC = "a94a8fe5ccb19ba61c4c0873d391e987982fbbd3"
+OTHER_MAGIC = "de9f2c7fd25e1b3afad3e85a0bd17d9b100db4b3"
+SECRET = "0f0e0d0c0b0a09080706050403020100ffeeddcc"
+COMPRESSIONS = ["none", "gzip", "gzip-fast", "lzop"]
+# On a host that is so many times slower than usual.
+PATIENCE = int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
+# So long an end waits for another that does not come.
+WAIT = 5 * PATIENCE
+DEADLINE = 60 * PATIENCE
+MIB = 1 << 20
+
+
+def certificates():
+    """Ganeti makes its own, and our program its own; one pair has expired, and one is a stranger's."""
+    def put(name, text):
+        with open(os.path.join(FOLDER, name), "w", encoding="ascii") as file:
+            file.write(text.decode("ascii") if isinstance(text, bytes) else text)
+
+    put("secret", SECRET + "\n")
+    for name, age in (("ganeti", 0), ("stranger", 0), ("expired", 2 * 86400)):
+        key = OpenSSL.crypto.PKey()
+        key.generate_key(OpenSSL.crypto.TYPE_RSA, 2048)
+        cert = OpenSSL.crypto.X509()
+        cert.get_subject().CN = "ganeti.example.com"
+        cert.set_serial_number(1)
+        cert.gmtime_adj_notBefore(-age)
+        cert.gmtime_adj_notAfter(86400 - age)
+        cert.set_issuer(cert.get_subject())
+        cert.set_pubkey(key)
+        cert.sign(key, "sha256")
+        put(name + ".key", OpenSSL.crypto.dump_privatekey(OpenSSL.crypto.FILETYPE_PEM, key))
+        put(name + ".pem", utils.SignX509Certificate(cert, SECRET, "salt0123"))
+    ours = [PROGRAM, "move", "key", path("ours.key"), path("ours.pem"), "--secret", path("secret")]
+    subprocess.run(ours, check=True)
+    # What we sign, Ganeti takes.
+    with open(path("ours.pem"), encoding="ascii") as file:
+        utils.LoadSignedX509Certificate(file.read(), SECRET)
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+def disk(file, size):
+    """Noise, zeros, and what can be compressed."""
+    noise = random.Random(size)
+    with open(file, "wb") as out:
+        while size > 0:
+            part = [noise.randbytes(300000), bytes(400000), b"drophammer " * 40000][noise.randrange(3)][:size]
+            out.write(part)
+            size -= len(part)
+
+
+def digest(file, size):
+    with open(file, "rb") as stream:
+        return hashlib.sha256(stream.read(size)).hexdigest()
+
+
+class Wire:
+    """Passes what the sender says on, and does something after so many bytes."""
+
+    def __init__(self, port, after=None, act=None):
+        self.port, self.after, self.act, self.cut = port, after, act, False
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near = self.listener.accept()[0]
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self.port))
+            except OSError:
+                near.close()
+                continue
+            threading.Thread(target=self.pass_on, args=(near, far, True), daemon=True).start()
+            threading.Thread(target=self.pass_on, args=(far, near, False), daemon=True).start()
+            # The last thread that has them closes them.
+            del near, far
+
+    def pass_on(self, source, sink, forward):
+        passed = 0
+        try:
+            while True:
+                data = source.recv(65536)
+                if not data:
+                    break
+                sink.sendall(data)
+                passed += len(data)
+                if forward and self.after is not None and passed > self.after and not self.cut:
+                    self.cut = True
+                    self.act()
+                    if self.act is nothing:
+                        break
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            end(source, sink)
+        if self.cut and self.act is nothing:
+            end(source, sink)
+
+
+def end(*sockets):
+    for one in sockets:
+        try:
+            one.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def nothing():
+    pass
+
+
+def descendants(process):
+    """Ganeti's pipeline has a session of its own."""
+    found = [process]
+    try:
+        with open("/proc/%d/task/%d/children" % (process, process), encoding="ascii") as children:
+            for child in children.read().split():
+                found += descendants(int(child))
+    except OSError:
+        pass
+    return found
+
+
+class End:
+    """A process, one end of a move."""
+
+    def __init__(self, argv, work, name):
+        self.log = os.path.join(work, name + ".log")
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+
+    def kill(self):
+        for process in descendants(self.process.pid):
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def wait(self):
+        try:
+            return self.process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "hangs"
+
+    def words(self):
+        with open(self.log, encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+
+def receiver(who, work, target, cert, peer, compression, magic):
+    """Starts it, and returns it and its port."""
+    if who == "ours":
+        argv = [PROGRAM, "move", "receive", "127.0.0.1:0", target, "--overwrite", "--wait", str(WAIT)]
+        argv += ours(cert, peer, compression, magic)
+        end = End(argv, work, "receiver")
+        return end, waited(end, lambda: number(end.words().partition("listening at 127.0.0.1:")[2]))
+    status = os.path.join(work, "import.status")
+    argv = ["/usr/bin/python3", IMPORT_EXPORT, status, "import", "--bind", "127.0.0.1", "--connect-timeout", str(WAIT)]
+    argv += ganeti(cert, peer, compression, magic, work) + ["--cmd-suffix", "> " + target]
+    end = End(argv, work, "receiver")
+    return end, waited(end, lambda: read_status(status).get("listen_port"))
+
+
+def sender(who, work, source, port, cert, peer, compression, magic):
+    if who == "ours":
+        argv = [PROGRAM, "move", "send", "127.0.0.1:%d" % port, source, "--wait", str(WAIT), "--whole"]
+        return End(argv + ours(cert, peer, compression, magic), work, "sender")
+    status = os.path.join(work, "export.status")
+    argv = ["/usr/bin/python3", IMPORT_EXPORT, status, "export", "--host", "127.0.0.1", "--port", str(port)]
+    argv += ["--connect-timeout", str(WAIT), "--connect-retries", "0"]
+    return End(argv + ganeti(cert, peer, compression, magic, work) + ["--cmd-prefix", "cat %s |" % source], work, "sender")
+
+
+def ours(cert, peer, compression, magic):
+    given = ["--key", path(cert + ".key"), "--cert", path(cert + ".pem"), "--peer", path(peer + ".pem")]
+    return given + ["--secret", path("secret"), "--magic", magic, "--compress", compression]
+
+
+def ganeti(cert, peer, compression, magic, work):
+    # It is given the bare certificate, as ganeti-noded does.
+    for name in (cert, peer):
+        with open(path(name + ".pem"), encoding="ascii") as file:
+            bare = file.read().partition("\n\n")[2] or open(path(name + ".pem"), encoding="ascii").read()
+        with open(os.path.join(work, name + ".bare"), "w", encoding="ascii") as file:
+            file.write(bare)
+    given = ["--key", path(cert + ".key"), "--cert", os.path.join(work, cert + ".bare")]
+    return given + ["--ca", os.path.join(work, peer + ".bare"), "--compress", compression, "--magic", magic]
+
+
+def number(text):
+    return int(text.split()[0]) if text.strip() else None
+
+
+def read_status(file):
+    try:
+        with open(file, encoding="utf-8") as text:
+            return json.load(text)
+    except (OSError, ValueError):
+        return {}
+
+
+def waited(end, find):
+    until = time.monotonic() + DEADLINE
+    while time.monotonic() < until and end.process.poll() is None:
+        found = find()
+        if found:
+            return found
+        time.sleep(0.05)
+    return None
+
+
+def cell(case):
+    """Runs one move; returns what both ends said, and whether the disk is the same."""
+    source_is, target_is, compression, fault = case
+    work = tempfile.mkdtemp(dir=FOLDER)
+    source, target = os.path.join(work, "source"), os.path.join(work, "target")
+    # What is to fail before all is sent must not fit into the buffers on its way.
+    is_long = fault in ("cut", "killed sender", "killed receiver", "wrong magic")
+    size = 1000 if "small" in fault else 64 * MIB if is_long else 5 * MIB + 7
+    if source_is == "ours" and target_is == "ours" and size % 512:
+        size = (size + 511) // 512 * 512
+    disk(source, size)
+    before = b"\xa5" * ((size + 511) // 512 * 512)
+    with open(target, "wb") as out:
+        out.write(before)
+    certs = {"sender": "ours" if source_is == "ours" else "ganeti", "receiver": "ours" if target_is == "ours" else "ganeti"}
+    if source_is == target_is == "ours":
+        certs["receiver"] = "ganeti"
+    if source_is == target_is == "ganeti":
+        certs["receiver"] = "stranger"
+    shown, known = dict(certs), dict(certs)
+    for side in ("sender", "receiver"):
+        if fault.endswith("certificate of the " + side):
+            # The other end knows another one than this end shows, or the very one, which has expired.
+            shown[side] = "expired" if "expired" in fault else "other"
+            known[side] = "expired" if "expired" in fault else known[side]
+    magics = (OTHER_MAGIC if "magic" in fault else MAGIC), MAGIC
+    for side, name in shown.items():
+        if name == "other":
+            shown[side] = "stranger" if certs[side] != "stranger" else "ganeti"
+    taking, port = receiver(target_is, work, target, shown["receiver"], known["sender"], compression, magics[1])
+    if port is None:
+        taking_code = taking.wait()
+        sending_code, taking_words, sending_words = "-", taking.words(), ""
+        if fault.startswith("expired"):
+            # It refuses at once, so there is nobody to send to; the sender is asked alone.
+            sending = sender(source_is, work, source, 9, shown["sender"], known["receiver"], compression, magics[0])
+            sending_code, sending_words = sending.wait(), sending.words()
+    else:
+        ends = {}
+        after = 4 * MIB if compression == "none" or target_is == source_is == "ours" else MIB
+        act = {"cut": nothing, "killed sender": lambda: ends["sender"].kill(), "killed receiver": taking.kill}.get(fault)
+        wire = Wire(port, after if act else None, act)
+        sending = ends["sender"] = sender(source_is, work, source, wire.address, shown["sender"], known["receiver"], compression, magics[0])
+        sending_code, taking_code = sending.wait(), taking.wait()
+        wire.listener.close()
+        sending_words, taking_words = sending.words(), taking.words()
+    same = os.path.exists(target) and digest(target, size) == digest(source, size)
+    with open(target, "rb") as file:
+        untouched = file.read() == before
+    shutil.rmtree(work)
+    return sending_code, taking_code, same, untouched, sending_words, taking_words
+
+
+def wrong(case, found):
+    """What is not as it should be."""
+    source_is, target_is, _, fault = case
+    sent, taken, same, untouched, *_ = found
+    if fault == "none" or (fault == "cut" and source_is == target_is == "ours"):
+        return [] if (sent, taken, same) == (0, 0, True) else ["the disk should be whole"]
+    problems = []
+    if "hangs" in (sent, taken):
+        problems.append("an end hangs")
+    # Ganeti's own ends are shown, and not judged.
+    if source_is == "ours" and sent in (0, "-") and fault != "killed sender":
+        # A disk that fits into the buffers of an importer which takes another magic: the wire cannot tell.
+        problems.append("the sender should fail")
+    if target_is == "ours" and taken == 0:
+        problems.append("the receiver should fail")
+    if target_is == "ours" and not untouched and ("magic" in fault or "certificate" in fault):
+        problems.append("the target should be untouched")
+    if fault.startswith("expired"):
+        side = fault.rsplit(" ", 1)[1]
+        code, is_ours = (sent, source_is == "ours") if side == "sender" else (taken, target_is == "ours")
+        if is_ours and code != 2:
+            problems.append("an own certificate that has expired should be refused")
+    return problems
+
+
+FAULTS = [
+    "none", "wrong magic", "other certificate of the sender", "other certificate of the receiver",
+    "expired certificate of the sender", "expired certificate of the receiver", "cut", "killed sender", "killed receiver",
+    "small disk, other certificate of the sender",
+]
+
+
+def main():
+    certificates()
+    cases = [(a, b, compression, fault) for a, b in (("ours", "ganeti"), ("ganeti", "ours")) for compression in COMPRESSIONS for fault in FAULTS]
+    cases += [("ours", "ours", "own", fault) for fault in FAULTS]
+    cases += [("ganeti", "ganeti", "none", FAULTS[-1])]
+    run = [(a, b, "none" if compression == "own" else compression, fault) for a, b, compression, fault in cases]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
+        found = list(pool.map(cell, run))
+    bad = 0
+    print("%-17s %-10s %-44s %-7s %-9s %s" % ("direction", "compressed", "fault", "sender", "receiver", "disk"))
+    for case, result in zip(cases, found):
+        sent, taken, same, untouched = result[:4]
+        state = "identical" if same else "untouched" if untouched else "not whole"
+        problems = wrong(case, result)
+        row = "%-17s %-10s %-44s %-7s %-9s %s" % ("%s → %s" % case[:2], *case[2:], sent, taken, state)
+        print(row + "".join("  WRONG: " + problem for problem in problems))
+        if problems:
+            bad += 1
+            print("    sender: %s\n    receiver: %s" % (result[4][-900:], result[5][-900:]))
+    print("%d cells, %d wrong" % (len(cases), bad))
+    sys.exit(1 if bad else 0)
+
+
+main()

@@ -1,0 +1,99 @@
+//! As much of X.509 (RFC 5280, 4.1) as has to be known of a certificate that is pinned: when it is good, and its public key.
+//!
+//! Ganeti makes certificates of version 1. What rustls checks certificates with takes version 3 alone.
+
+use time::{Date, Month, PrimitiveDateTime, Time};
+
+const SEQUENCE: u8 = 0x30;
+const INTEGER: u8 = 0x02;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// Of one certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields {
+    /// Seconds since 1970, as the next one.
+    pub not_before: i64,
+    pub not_after: i64,
+    /// The whole SubjectPublicKeyInfo.
+    pub public_key: Vec<u8>,
+}
+
+/// `None` if it is no certificate, whatever its version.
+pub fn fields(certificate: &[u8]) -> Option<Fields> {
+    let (outer, rest) = element(certificate, SEQUENCE)?;
+    if !rest.is_empty() {
+        return None;
+    }
+    let (tbs, _) = element(outer.content, SEQUENCE)?;
+    let mut rest = tbs.content;
+    // Version 1 does not say so.
+    if rest.first() == Some(&VERSION) {
+        rest = element(rest, VERSION)?.1;
+    }
+    rest = element(rest, INTEGER)?.1;
+    let algorithm_and_issuer = 2;
+    for _ in 0..algorithm_and_issuer {
+        rest = element(rest, SEQUENCE)?.1;
+    }
+    let (validity, rest) = element(rest, SEQUENCE)?;
+    let (not_before, after) = time(validity.content)?;
+    let (not_after, _) = time(after)?;
+    let (_subject, rest) = element(rest, SEQUENCE)?;
+    let (public_key, _) = element(rest, SEQUENCE)?;
+    Some(Fields { not_before, not_after, public_key: public_key.whole.to_vec() })
+}
+
+struct Element<'b> {
+    whole: &'b [u8],
+    content: &'b [u8],
+}
+
+/// The element of that tag at the beginning, and what comes behind it.
+fn element(bytes: &[u8], tag: u8) -> Option<(Element<'_>, &[u8])> {
+    let (&found, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        // No certificate is longer than three bytes can say.
+        0x81..=0x83 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (digits.iter().fold(0, |length, &digit| length << 8 | usize::from(digit)), rest)
+        }
+        _ => return None,
+    };
+    let (content, behind) = rest.split_at_checked(length)?;
+    let whole = &bytes[..bytes.len() - behind.len()];
+    (found == tag).then_some((Element { whole, content }, behind))
+}
+
+/// Seconds since 1970, and what comes behind the time.
+fn time(bytes: &[u8]) -> Option<(i64, &[u8])> {
+    let tag = *bytes.first()?;
+    let (found, rest) = element(bytes, tag)?;
+    let text = std::str::from_utf8(found.content).ok()?.strip_suffix('Z')?;
+    let (year, rest_of_text) = match tag {
+        UTC_TIME => {
+            let (year, rest) = text.split_at_checked(2)?;
+            let year: i32 = digits(year)?;
+            (if year < 50 { 2000 + year } else { 1900 + year }, rest)
+        }
+        GENERALIZED_TIME => {
+            let (year, rest) = text.split_at_checked(4)?;
+            (digits(year)?, rest)
+        }
+        _ => return None,
+    };
+    if rest_of_text.len() != 10 {
+        return None;
+    }
+    let two = |at: usize| digits(rest_of_text.get(at..at + 2)?).and_then(|number| u8::try_from(number).ok());
+    let date = Date::from_calendar_date(year, Month::try_from(two(0)?).ok()?, two(2)?).ok()?;
+    let time = Time::from_hms(two(4)?, two(6)?, two(8)?).ok()?;
+    Some((PrimitiveDateTime::new(date, time).assume_utc().unix_timestamp(), rest))
+}
+
+fn digits(text: &str) -> Option<i32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}

@@ -1,0 +1,55 @@
+//! `drophammer move key`: a key that stays on this machine, and its certificate, which goes to the other one.
+
+use super::certificate::{Certificate, Secret};
+use crate::error::{Context, Error, Phase, Result};
+use crate::pem;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use ring::rand::{SecureRandom, SystemRandom};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use time::{Duration, OffsetDateTime};
+
+/// Ganeti's exporter takes no other name (ganeti's constants.X509_CERT_CN).
+const COMMON_NAME: &str = "ganeti.example.com";
+
+/// The other machine's clock may be behind ours.
+const EARLIER: Duration = Duration::minutes(2);
+
+/// Ganeti's have as many.
+const SALT_BYTES: usize = 8;
+
+/// Writes both files; none may be there yet.
+///
+/// # Errors
+/// There are no random numbers, or a file cannot be written.
+pub fn write(key_file: &Path, certificate_file: &Path, hours: u32, secret: Option<&Secret>) -> Result<()> {
+    let what = || "make a certificate for a move";
+    let key = KeyPair::generate().context(Phase::Move, what)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, COMMON_NAME);
+    let now = OffsetDateTime::now_utc();
+    (params.not_before, params.not_after) = (now - EARLIER, now + Duration::hours(i64::from(hours)));
+    let made = params.self_signed(&key).context(Phase::Move, what)?;
+    let certificate = Certificate::of(made.der().clone()).ok_or_else(|| Error::new(Phase::Move, what()))?;
+    let text = match secret {
+        None => certificate.pem(),
+        Some(secret) => certificate.signed(secret, &salt()?),
+    };
+    put(key_file, 0o600, &pem::armored("PRIVATE KEY", &key.serialize_der()))?;
+    put(certificate_file, 0o644, &text)
+}
+
+fn salt() -> Result<String> {
+    let mut bytes = [0; SALT_BYTES];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| Error::new(Phase::Move, "the kernel gives no random numbers"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn put(path: &Path, mode: u32, text: &str) -> Result<()> {
+    let what = || format!("write {}", path.display());
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).context(Phase::Move, what)?;
+    file.write_all(text.as_bytes()).context(Phase::Move, what)
+}

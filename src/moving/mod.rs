@@ -1,0 +1,73 @@
+//! A disk goes to another machine, over TLS that both ends verify by the other's certificate, with nobody in the middle who could read or
+//! change it. The other end is Ganeti's `import-export`, or one of ours.
+//!
+//! Read [`sending`] and [`receiving`] first: each is one end, top to bottom.
+
+mod certificate;
+mod der;
+mod ganeti;
+mod key;
+mod link;
+mod onto;
+pub mod options;
+mod own;
+mod receiving;
+mod sending;
+mod source;
+mod tls;
+mod used;
+
+use crate::error::{Context, Error, Phase, Result};
+use crate::exit::{Exit, or_refused};
+use certificate::{Certificate, FILE_BYTES, Secret};
+use options::{Common, Key, MoveCommand, Options};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use time::OffsetDateTime;
+use tls::Ends;
+
+/// # Errors
+/// The disk did not arrive whole.
+pub fn run(options: &Options) -> Result<Exit> {
+    or_refused(match &options.command {
+        MoveCommand::Key(options) => key(options),
+        MoveCommand::Send(options) => sending::run(options),
+        MoveCommand::Receive(options) => receiving::run(options),
+    })
+}
+
+fn key(Key { key, cert, hours, secret }: &Key) -> Result<Exit> {
+    let secret = secret.as_deref().map(self::secret).transpose()?;
+    key::write(key, cert, *hours, secret.as_ref()).map(|()| Exit::Good)
+}
+
+/// Both certificates are good now, and signed where there is a secret.
+fn ends(common: &Common) -> Result<Ends> {
+    let secret = common.secret.as_deref().map(secret).transpose()?;
+    let now = OffsetDateTime::now_utc().unix_timestamp();
+    let good = |path: &Path, signed_with: Option<&Secret>| {
+        let text = text(path)?;
+        let certificate = match signed_with {
+            Some(secret) => Certificate::read_signed(&text, secret),
+            None => Certificate::read(&text),
+        };
+        let good = certificate.and_then(|certificate| certificate.good_at(now).map(|()| certificate));
+        good.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", path.display())))
+    };
+    let (own, peer) = (good(&common.cert, None)?, good(&common.peer, secret.as_ref())?);
+    let ends = Ends::new(&text(&common.key)?, &own, peer);
+    ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
+}
+
+fn secret(path: &Path) -> Result<Secret> {
+    Secret::read(&text(path)?).map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", path.display())))
+}
+
+fn text(path: &Path) -> Result<String> {
+    let what = || format!("read {}", path.display());
+    let mut text = String::new();
+    let file = File::open(path).context(Phase::Move, what)?;
+    file.take(FILE_BYTES).read_to_string(&mut text).context(Phase::Move, what)?;
+    Ok(text)
+}

@@ -1,0 +1,286 @@
+//! The receiver's end. One thread reads the link; several unpack, verify and write. A disk remembers how far it is, for the next
+//! connection.
+
+use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
+use super::{CHUNK_BYTES, Spent, Stop, workers};
+use crate::image::raw::Aligned;
+use crate::moving::link::{Cutter, Link};
+use crate::moving::onto::Onto;
+use std::io;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pieces between the link and the disk.
+const PIECES: usize = 8;
+
+/// For the other end to read why it failed.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// A disk that is awaited.
+pub struct Disk {
+    pub name: String,
+    onto: Onto,
+    magic: Option<String>,
+    /// It is to have so many bytes.
+    size: Option<u64>,
+    /// It may have part of it from before.
+    compare: bool,
+    state: Mutex<State>,
+    /// Of the connection that it comes by.
+    current: Mutex<Option<Cutter>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// All before it is on the disk and was verified.
+    position: u64,
+    /// The first sender's words: the next connection must bring the same disk.
+    hello: Option<Hello>,
+    is_whole: bool,
+}
+
+impl Disk {
+    pub fn new(name: String, onto: Onto, magic: Option<String>, size: Option<u64>, compare: bool) -> Disk {
+        Disk { name, onto, magic, size, compare, state: Mutex::default(), current: Mutex::default() }
+    }
+
+    /// Takes it at once and whole, as Ganeti's end brings it.
+    ///
+    /// # Errors
+    /// What the taking says, or it is at work already.
+    pub fn take_alone(&self, take: impl FnOnce(&Onto) -> io::Result<u64>) -> io::Result<u64> {
+        let mut state = self.state.try_lock().map_err(|_| io::Error::other("another connection brings this disk"))?;
+        let taken = take(&self.onto)?;
+        state.is_whole = true;
+        Ok(taken)
+    }
+
+    pub fn is_whole(&self) -> bool {
+        // Who has it is at work on it.
+        self.state.try_lock().is_ok_and(|state| state.is_whole)
+    }
+
+    /// Ends the connection that it comes by.
+    pub fn cut(&self) {
+        if let Some(cutter) = lock(&self.current).take() {
+            cutter.cut();
+        }
+    }
+
+    /// Why this is not what it awaits.
+    fn judge(&self, hello: &Hello) -> Result<(), String> {
+        let (own, sector) = (self.onto.size_bytes(), self.onto.sector_bytes());
+        let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
+        if hello.magic != self.magic {
+            return Err("the magic is another one: this is not the disk that is awaited".to_owned());
+        }
+        if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
+            return Err(format!("{} has {} bytes, and it is to have {size}", self.name, hello.size_bytes));
+        }
+        if needed.is_none_or(|needed| needed > own) {
+            return Err(format!("{} has {} bytes, and there are {own} for it", self.name, hello.size_bytes));
+        }
+        if hello.has_table && hello.sector_bytes != sector {
+            let theirs = hello.sector_bytes;
+            return Err(format!(
+                "{} has partitions in sectors of {theirs} bytes, and they are of {sector} here",
+                self.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes what one connection brings; returns the name of the disk that is whole now.
+///
+/// # Errors
+/// See [`Stop`].
+pub fn receive(link: &mut Link, disks: &[Disk]) -> Result<String, Stop> {
+    let Frame::Hello(hello) = frames::read(link)? else {
+        return Err(Stop::Failed("the sender does not say what it has".to_owned()));
+    };
+    let found = disks.iter().find(|disk| disk.name == hello.name);
+    let found = found.ok_or_else(|| format!("no disk {:?} is awaited here", hello.name));
+    match found.and_then(|disk| disk.judge(&hello).map(|()| disk)) {
+        Err(why) => {
+            frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
+            link.last_words(LAST_WORDS);
+            Err(Stop::Refused(why))
+        }
+        Ok(disk) => {
+            // The other end has given up what still seems to be open.
+            if let Some(before) = lock(&disk.current).replace(link.cutter()?) {
+                before.cut();
+            }
+            let mut state = lock(&disk.state);
+            take(link, disk, &mut state, &hello).map(|()| disk.name.clone())
+        }
+    }
+}
+
+fn take(link: &mut Link, disk: &Disk, state: &mut State, hello: &Hello) -> Result<(), Stop> {
+    match &state.hello {
+        None => {
+            disk.onto.begin().map_err(|error| Stop::Failed(error.to_string()))?;
+            state.hello = Some(hello.clone());
+        }
+        Some(before) if before != hello => {
+            let why = format!("{} comes as another disk than before", disk.name);
+            frames::write(link, &Frame::Answer(Answer::Refused(why.clone())))?;
+            return Err(Stop::Failed(why));
+        }
+        Some(_) => {}
+    }
+    frames::write(link, &Frame::Answer(Answer::From { position: state.position, compare: disk.compare }))?;
+    let began = Instant::now();
+    let pieces = pieces(link, disk, state, hello.size_bytes);
+    let received = pieces.and_then(|pieces| {
+        if !state.is_whole {
+            pieces.busy.on(|| disk.onto.finish()).map_err(|error| Stop::Failed(error.to_string()))?;
+        }
+        Ok(Received { digest: pieces.digest, disk_percent: pieces.busy.percent(began.elapsed(), workers()) })
+    });
+    match received {
+        Ok(received) => {
+            state.is_whole = true;
+            frames::write(link, &Frame::Verdict(Verdict::Received(received)))?;
+            link.close()?;
+            Ok(())
+        }
+        Err(Stop::Failed(why)) => {
+            // It is told where it can be; here it has failed anyway.
+            let _ = frames::write(link, &Frame::Verdict(Verdict::Failed(why.clone())));
+            link.last_words(LAST_WORDS);
+            Err(Stop::Failed(why))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// All pieces of a connection are on the disk.
+struct Taken {
+    digest: String,
+    busy: Spent,
+}
+
+/// Takes pieces until the end of the disk or of the connection. What came is on the disk then, and the position behind it.
+fn pieces(link: &mut Link, disk: &Disk, state: &mut State, size_bytes: u64) -> Result<Taken, Stop> {
+    let (jobs, todo) = mpsc::sync_channel(PIECES);
+    let shared = Shared { disk, todo: Mutex::new(todo), failed: Mutex::new(None), busy: Spent::default() };
+    let mut sum = Sum::new();
+    let mut position = state.position;
+    let read = thread::scope(|scope| {
+        for _ in 0..workers() {
+            scope.spawn(|| shared.work());
+        }
+        read_pieces(link, &shared, jobs, size_bytes, &mut position, &mut sum)
+    });
+    if let Some(error) = lock(&shared.failed).take() {
+        return Err(Stop::Failed(error.to_string()));
+    }
+    state.position = position;
+    let digest = read?;
+    Ok(Taken { digest, busy: shared.busy })
+}
+
+fn read_pieces(
+    link: &mut Link,
+    shared: &Shared<'_>,
+    jobs: SyncSender<(Piece, Vec<u8>)>,
+    size_bytes: u64,
+    position: &mut u64,
+    sum: &mut Sum,
+) -> Result<String, Stop> {
+    let mut scratch = Aligned::new(CHUNK_BYTES as usize);
+    loop {
+        if lock(&shared.failed).is_some() {
+            return Err(Stop::Failed("see above".to_owned()));
+        }
+        match frames::read(link)? {
+            Frame::Piece(piece, bytes) if piece.is_within(size_bytes) && piece.range().start == *position => {
+                *position = piece.range().end;
+                sum.add(&piece);
+                // The threads end after this one.
+                let _ = jobs.send((piece, bytes));
+            }
+            Frame::Offered(offers) => {
+                let wanted = offers.iter().map(|offer| !has(shared.disk, offer, size_bytes, &mut scratch)).collect();
+                frames::write(link, &Frame::Wanted(wanted))?;
+            }
+            Frame::End(digest) if *position == size_bytes && digest == sum.so_far() => {
+                return Ok(frames::hex(&digest));
+            }
+            Frame::End(_) => return Err(Stop::Failed("what came is not what the sender says it has sent".to_owned())),
+            _ => return Err(Stop::Failed("the sender sends what does not belong there".to_owned())),
+        }
+    }
+}
+
+/// Is it there from before? What lies in the first MiB is not: that was made zero.
+fn has(disk: &Disk, offer: &Offer, size_bytes: u64, scratch: &mut Aligned) -> bool {
+    let Offer { offset, length, sha256 } = *offer;
+    let piece = Piece::Same { offset, length, sha256 };
+    let length = length as usize;
+    offset >= CHUNK_BYTES
+        && piece.is_within(size_bytes)
+        && disk.onto.read(offset, scratch, length).is_ok()
+        && frames::sha256(&scratch[..length]) == sha256
+}
+
+/// What the threads work on.
+struct Shared<'d> {
+    disk: &'d Disk,
+    todo: Mutex<Receiver<(Piece, Vec<u8>)>>,
+    failed: Mutex<Option<io::Error>>,
+    busy: Spent,
+}
+
+impl Shared<'_> {
+    fn work(&self) {
+        let mut buffer = Aligned::new(CHUNK_BYTES as usize);
+        loop {
+            let job = lock(&self.todo).recv();
+            let Ok((piece, bytes)) = job else { return };
+            if let Err(error) = self.place(&piece, &bytes, &mut buffer) {
+                lock(&self.failed).get_or_insert(error);
+            }
+        }
+    }
+
+    fn place(&self, piece: &Piece, bytes: &[u8], buffer: &mut Aligned) -> io::Result<()> {
+        let onto = &self.disk.onto;
+        match piece {
+            Piece::Unused(_) | Piece::Same { .. } => Ok(()),
+            Piece::Zero(range) => self.busy.on(|| onto.zero(range.clone())),
+            Piece::Bytes { offset, length, encoding, sha256 } => {
+                let length = *length as usize;
+                let unpacked = unpack(*encoding, bytes, &mut buffer[..length]);
+                if !unpacked || frames::sha256(&buffer[..length]) != *sha256 {
+                    return Err(io::Error::other(format!("the piece at byte {offset} is not what its digest says")));
+                }
+                self.busy.on(|| onto.put(*offset, buffer, length))
+            }
+        }
+    }
+}
+
+/// Whether it fills all of that.
+fn unpack(encoding: Encoding, bytes: &[u8], onto: &mut [u8]) -> bool {
+    match encoding {
+        Encoding::Plain if bytes.len() == onto.len() => {
+            onto.copy_from_slice(bytes);
+            true
+        }
+        Encoding::Plain => false,
+        Encoding::Lz4 => lz4_flex::block::decompress_into(bytes, onto).is_ok_and(|length| length == onto.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

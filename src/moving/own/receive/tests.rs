@@ -1,0 +1,128 @@
+//! A sender that lies.
+
+use super::super::frames::{Sha256, sha256};
+use super::*;
+use crate::moving::certificate::Certificate;
+use crate::moving::tls::Ends;
+use rcgen::{CertificateParams, KeyPair};
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+
+const SIZE: u64 = 3 << 20;
+
+fn ends() -> (Ends, Ends) {
+    let make = || {
+        let key = KeyPair::generate().unwrap();
+        let made = CertificateParams::default().self_signed(&key).unwrap();
+        let pem = crate::pem::armored("PRIVATE KEY", &key.serialize_der());
+        (pem, Certificate::of(made.der().clone()).unwrap())
+    };
+    let ((a, a_cert), (b, b_cert)) = (make(), make());
+    (Ends::new(&a, &a_cert, b_cert.clone()).unwrap(), Ends::new(&b, &b_cert, a_cert).unwrap())
+}
+
+/// What the receiver comes to when it is sent these frames, and what it answers at the end.
+fn told(path: &Path, frames: &[Frame]) -> (Result<String, Stop>, io::Result<Frame>) {
+    let (a, b) = ends();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let disks = [Disk::new("0".to_owned(), Onto::open(path).unwrap(), None, None, false)];
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || {
+            let mut link = Link::connect(&address, &a, Duration::from_secs(5)).unwrap();
+            frames.iter().for_each(|frame| frames::write(&mut link, frame).unwrap());
+            let answer = frames::read(&mut link);
+            match answer {
+                Ok(Frame::Answer(Answer::From { .. })) if frames.len() > 1 => frames::read(&mut link),
+                answer => answer,
+            }
+        });
+        let mut link = Link::accept(listener.accept().unwrap().0, &b).unwrap();
+        let received = receive(&mut link, &disks);
+        drop(link);
+        (received, sending.join().unwrap())
+    })
+}
+
+fn hello() -> Frame {
+    Frame::Hello(Hello { name: "0".to_owned(), magic: None, size_bytes: SIZE, sector_bytes: 512, has_table: false })
+}
+
+fn bytes(offset: u64, content: &[u8], sha256: Sha256) -> Frame {
+    let piece = Piece::Bytes { offset, length: content.len() as u32, encoding: Encoding::Plain, sha256 };
+    Frame::Piece(piece, content.to_vec())
+}
+
+fn end(frames: &[Frame]) -> Frame {
+    let mut sum = Sum::new();
+    for frame in frames {
+        if let Frame::Piece(piece, _) = frame {
+            sum.add(piece);
+        }
+    }
+    Frame::End(sum.so_far())
+}
+
+#[test]
+fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let (one, zero) = (vec![1; 1 << 20], |range| Frame::Piece(Piece::Zero(range), Vec::new()));
+    let right = sha256(&one);
+    let good = vec![hello(), bytes(0, &one, right), zero(1 << 20..SIZE)];
+    let with_end = |frames: &[Frame]| joined(frames, &[end(frames)]);
+    // As it should be.
+    fs::write(&path, vec![7; SIZE as usize]).unwrap();
+    let (received, answer) = told(&path, &with_end(&good));
+    assert_eq!(received.unwrap(), "0");
+    assert!(matches!(answer, Ok(Frame::Verdict(Verdict::Received(_)))), "{answer:?}");
+    assert!(fs::read(&path).unwrap() == [&one[..], &vec![0; 2 << 20]].concat());
+    for (what, frames) in [
+        ("another digest", with_end(&[hello(), bytes(0, &one, sha256(b"x")), zero(1 << 20..SIZE)])),
+        ("a gap", with_end(&[hello(), bytes(0, &one, right), zero(2 << 20..SIZE)])),
+        ("the same again", with_end(&[hello(), bytes(0, &one, right), bytes(0, &one, right), zero(1 << 20..SIZE)])),
+        ("behind the end", with_end(&[hello(), bytes(0, &one, right), zero(1 << 20..SIZE + 65536)])),
+        ("too short", with_end(&[hello(), bytes(0, &one, right)])),
+        ("another sum", joined(&good, &[Frame::End(right)])),
+        ("a second hello", with_end(&[hello(), hello(), bytes(0, &one, right), zero(1 << 20..SIZE)])),
+    ] {
+        fs::write(&path, vec![7; SIZE as usize]).unwrap();
+        let (received, answer) = told(&path, &frames);
+        assert!(matches!(received, Err(Stop::Failed(_))), "{what}: {received:?}");
+        assert!(matches!(answer, Ok(Frame::Verdict(Verdict::Failed(_)))), "{what}: {answer:?}");
+        // Neither the old disk nor the new one.
+        assert!(fs::read(&path).unwrap()[..1 << 20] == vec![0; 1 << 20], "{what}");
+    }
+}
+
+#[test]
+fn what_is_not_awaited_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    fs::write(&path, vec![7; SIZE as usize]).unwrap();
+    let base = Hello { name: "0".to_owned(), magic: None, size_bytes: SIZE, sector_bytes: 512, has_table: false };
+    for other in [
+        Hello { name: "1".to_owned(), ..base.clone() },
+        Hello { size_bytes: SIZE + 1, ..base.clone() },
+        Hello { size_bytes: u64::MAX, ..base.clone() },
+        Hello { sector_bytes: 4096, has_table: true, ..base.clone() },
+        Hello { magic: Some("abcde".to_owned()), ..base },
+    ] {
+        let (received, answer) = told(&path, &[Frame::Hello(other.clone())]);
+        assert!(matches!(received, Err(Stop::Refused(_))), "{other:?}: {received:?}");
+        assert!(matches!(answer, Ok(Frame::Answer(Answer::Refused(_)))), "{other:?}: {answer:?}");
+    }
+    assert!(fs::read(&path).unwrap() == vec![7; SIZE as usize]);
+}
+
+/// Frames are not cloned outside of tests.
+fn joined(first: &[Frame], second: &[Frame]) -> Vec<Frame> {
+    first.iter().chain(second).map(again).collect()
+}
+
+fn again(frame: &Frame) -> Frame {
+    let mut wire = Vec::new();
+    frames::write(&mut wire, frame).unwrap();
+    frames::read(&mut &wire[..]).unwrap()
+}

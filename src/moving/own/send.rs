@@ -1,0 +1,350 @@
+//! The sender's end. Several threads read, compare with zero, make digests and compress; one writes into the link, in order.
+
+use super::frames::{self, Answer, Encoding, Frame, Hello, Offer, Piece, Received, Sum, Verdict};
+use super::{CHUNK_BYTES, GRANULE_BYTES, Spent, Stop, workers};
+use crate::facts::{BurnFigures, Share};
+use crate::image::raw::Aligned;
+use crate::moving::link::Link;
+use crate::moving::source::{Segment, Segments, Source};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+/// 16 MiB in all.
+const BUFFERS: usize = 16;
+
+/// So many pieces are offered at once where the receiver may have them. Fewer than there are buffers: the threads go on meanwhile.
+const OFFERS: usize = 8;
+
+/// What one connection has brought over.
+#[derive(Debug)]
+pub struct Sent {
+    /// As the burn's: bytes as they travelled, and who set the pace.
+    pub figures: BurnFigures,
+    /// Of the disk, from where this connection began.
+    pub carried: Carried,
+    pub digest: String,
+}
+
+/// Bytes of the disk, by how they went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Carried {
+    pub sent: u64,
+    pub zero: u64,
+    pub unused: u64,
+    /// The receiver had them.
+    pub same: u64,
+}
+
+/// # Errors
+/// See [`Stop`].
+pub fn send(link: &mut Link, source: &Source, hello: &Hello) -> Result<Sent, Stop> {
+    frames::write(link, &Frame::Hello(hello.clone()))?;
+    let (position, compare) = match frames::read(link)? {
+        Frame::Answer(Answer::From { position, compare }) => (position, compare),
+        Frame::Answer(Answer::Refused(why)) => return Err(Stop::Refused(why)),
+        _ => return Err(Stop::Failed("the receiver does not answer what was asked".to_owned())),
+    };
+    let began = Instant::now();
+    let (empty, empties) = mpsc::channel();
+    for _ in 0..BUFFERS {
+        // The receiver is right above.
+        let _ = empty.send(Aligned::new(CHUNK_BYTES as usize));
+    }
+    let shared = Shared {
+        source,
+        todo: Mutex::new((Segments::from(source, position).enumerate(), empties)),
+        queued: AtomicUsize::new(0),
+        read: Spent::default(),
+        pack: Spent::default(),
+    };
+    let (done, ready) = mpsc::channel();
+    let wire = Spent::default();
+    let (received, carried, travelled, sum) = thread::scope(|scope| {
+        for _ in 0..workers() {
+            let (done, shared) = (done.clone(), &shared);
+            scope.spawn(move || shared.work(&done));
+        }
+        drop(done);
+        // It ends with this, and the threads that wait for its buffers with it.
+        let mut writer = Writer {
+            link,
+            wire: &wire,
+            sum: Sum::new(),
+            pending: None,
+            batch: Vec::new(),
+            compare,
+            empty,
+            carried: Carried::default(),
+            travelled: 0,
+        };
+        let received = writer.write(ready, &shared.queued);
+        (received, writer.carried, writer.travelled, writer.sum)
+    });
+    let digest = frames::hex(&sum.so_far());
+    let Received { digest: theirs, disk_percent } = received?;
+    if theirs != digest {
+        return Err(Stop::Failed(format!("the receiver acknowledges {theirs}, and {digest} was sent")));
+    }
+    let (elapsed, threads) = (began.elapsed(), workers());
+    let share = |stage: &str, percent| Share { stage: stage.to_owned(), percent };
+    let shares = vec![
+        share("read", shared.read.percent(elapsed, threads)),
+        share("pack", shared.pack.percent(elapsed, threads)),
+        share("network", wire.percent(elapsed, 1).saturating_sub(disk_percent)),
+        share("write", disk_percent),
+    ];
+    let figures = BurnFigures { bytes: travelled, seconds: elapsed.as_secs_f64(), shares };
+    Ok(Sent { figures, carried, digest })
+}
+
+/// What the threads work on.
+struct Shared<'s> {
+    source: &'s Source,
+    /// A segment is only taken with a buffer for it: so there is always one for the next that the writer waits for.
+    todo: Mutex<(std::iter::Enumerate<Segments<'s>>, Receiver<Aligned>)>,
+    /// Ready, and not written yet. Where nothing waits the wire is faster than we compress.
+    queued: AtomicUsize,
+    read: Spent,
+    pack: Spent,
+}
+
+/// A segment as it goes.
+struct Packed {
+    buffer: Aligned,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    piece: Piece,
+    /// Where in the buffer it is, if it travels as it is.
+    plain: Range<usize>,
+    packed: Option<Vec<u8>>,
+}
+
+impl Shared<'_> {
+    fn work(&self, done: &Sender<(usize, io::Result<Packed>)>) {
+        loop {
+            let (number, segment, buffer) = {
+                let mut todo = self.todo.lock().unwrap_or_else(PoisonError::into_inner);
+                let Ok(buffer) = todo.1.recv() else { return };
+                let Some((number, segment)) = todo.0.next() else { return };
+                (number, segment, buffer)
+            };
+            let packed = self.pack(segment, buffer);
+            self.queued.fetch_add(1, Ordering::Relaxed);
+            // The writer has given up.
+            if done.send((number, packed)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn pack(&self, segment: Segment, mut buffer: Aligned) -> io::Result<Packed> {
+        let part = |piece| Part { piece, plain: 0..0, packed: None };
+        let range = match segment {
+            Segment::Unused(range) => return Ok(Packed { buffer, parts: vec![part(Piece::Unused(range))] }),
+            Segment::Used(range) => range,
+        };
+        let length = (range.end - range.start) as usize;
+        self.read.on(|| self.source.read(range.start, &mut buffer, length))?;
+        let parts = self.pack.on(|| {
+            let runs = runs(&buffer[..length]).into_iter();
+            let parts = runs.map(|(run, is_zero)| {
+                let place = range.start + run.start as u64..range.start + run.end as u64;
+                if is_zero { part(Piece::Zero(place)) } else { self.part(place.start, &buffer, run) }
+            });
+            parts.collect()
+        });
+        Ok(Packed { buffer, parts })
+    }
+
+    fn part(&self, offset: u64, buffer: &[u8], run: Range<usize>) -> Part {
+        let bytes = &buffer[run.clone()];
+        let sha256 = frames::sha256(bytes);
+        let is_waited_for = self.queued.load(Ordering::Relaxed) == 0;
+        let packed = if is_waited_for { None } else { smaller(bytes) };
+        let encoding = if packed.is_some() { Encoding::Lz4 } else { Encoding::Plain };
+        let piece = Piece::Bytes { offset, length: bytes.len() as u32, encoding, sha256 };
+        Part { piece, plain: run, packed }
+    }
+}
+
+/// Compressed, where that is worth its unpacking.
+fn smaller(bytes: &[u8]) -> Option<Vec<u8>> {
+    let packed = lz4_flex::block::compress(bytes);
+    (packed.len() < bytes.len() - bytes.len() / 8).then_some(packed)
+}
+
+/// Runs of granules that are zero, and of such that are not.
+fn runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
+    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut start = 0;
+    for granule in bytes.chunks(GRANULE_BYTES as usize) {
+        let (end, is_zero) = (start + granule.len(), is_zero(granule));
+        match runs.last_mut() {
+            Some((run, was_zero)) if *was_zero == is_zero => run.end = end,
+            _ => runs.push((start..end, is_zero)),
+        }
+        start = end;
+    }
+    runs
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // Sixteen at a time, and most that is not zero is told by the first of them.
+    let (chunks, rest) = bytes.as_chunks::<16>();
+    chunks.iter().all(|chunk| u128::from_ne_bytes(*chunk) == 0) && rest.iter().all(|byte| *byte == 0)
+}
+
+/// The one thread that has the link.
+struct Writer<'l> {
+    link: &'l mut Link,
+    wire: &'l Spent,
+    sum: Sum,
+    /// Zeros or unused, to which the next one may belong.
+    pending: Option<Piece>,
+    batch: Vec<Packed>,
+    compare: bool,
+    empty: Sender<Aligned>,
+    carried: Carried,
+    travelled: u64,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, ready: Receiver<(usize, io::Result<Packed>)>, queued: &AtomicUsize) -> Result<Received, Stop> {
+        let (mut early, mut next) = (BTreeMap::new(), 0);
+        for (number, packed) in ready {
+            early.insert(number, packed);
+            while let Some(packed) = early.remove(&next) {
+                next += 1;
+                queued.fetch_sub(1, Ordering::Relaxed);
+                // The disk cannot be read, and could not the next time.
+                let packed = packed.map_err(|error| Stop::Failed(error.to_string()))?;
+                self.batch.push(packed);
+                if !self.compare || self.batch.len() == OFFERS {
+                    self.flush()?;
+                }
+            }
+        }
+        self.flush()?;
+        self.put_pending()?;
+        let digest = self.sum.so_far();
+        let wire = self.wire;
+        wire.on(|| {
+            frames::write(self.link, &Frame::End(digest))?;
+            self.heard()
+        })
+    }
+
+    /// Sends all pieces that are ready.
+    fn flush(&mut self) -> Result<(), Stop> {
+        if self.link.has_spoken() {
+            return self.heard().and(Err(Stop::Failed("the receiver says that it is done before it is".to_owned())));
+        }
+        let wanted = self.offer()?;
+        let mut wanted = wanted.into_iter();
+        for Packed { buffer, parts } in std::mem::take(&mut self.batch) {
+            for Part { piece, plain, packed } in parts {
+                let piece = match piece {
+                    Piece::Bytes { offset, length, sha256, .. } if self.compare && wanted.next() != Some(true) => {
+                        Piece::Same { offset, length, sha256 }
+                    }
+                    piece => piece,
+                };
+                self.put(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
+            }
+            // The threads may have ended.
+            let _ = self.empty.send(buffer);
+        }
+        Ok(())
+    }
+
+    /// Which of the batch's pieces the receiver lacks.
+    fn offer(&mut self) -> Result<Vec<bool>, Stop> {
+        let offer = |part: &Part| match part.piece {
+            Piece::Bytes { offset, length, sha256, .. } => Some(Offer { offset, length, sha256 }),
+            _ => None,
+        };
+        let offers: Vec<Offer> = self.batch.iter().flat_map(|packed| packed.parts.iter().filter_map(offer)).collect();
+        if !self.compare || offers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (count, wire) = (offers.len(), self.wire);
+        wire.on(|| {
+            frames::write(self.link, &Frame::Offered(offers))?;
+            match frames::read(self.link)? {
+                Frame::Wanted(wanted) if wanted.len() == count => Ok(wanted),
+                Frame::Verdict(Verdict::Failed(why)) => Err(Stop::Failed(why)),
+                _ => Err(Stop::Failed("the receiver does not say which pieces it wants".to_owned())),
+            }
+        })
+    }
+
+    fn put(&mut self, piece: Piece, bytes: &[u8]) -> Result<(), Stop> {
+        let joined = match (&mut self.pending, &piece) {
+            (Some(Piece::Zero(before)), Piece::Zero(more)) | (Some(Piece::Unused(before)), Piece::Unused(more)) => {
+                before.end = more.end;
+                true
+            }
+            _ => false,
+        };
+        if joined {
+            return Ok(());
+        }
+        self.put_pending()?;
+        match piece {
+            Piece::Zero(_) | Piece::Unused(_) => {
+                self.pending = Some(piece);
+                Ok(())
+            }
+            piece => self.put_now(&piece, if matches!(piece, Piece::Same { .. }) { &[] } else { bytes }),
+        }
+    }
+
+    fn put_pending(&mut self) -> Result<(), Stop> {
+        self.pending.take().map_or(Ok(()), |piece| self.put_now(&piece, &[]))
+    }
+
+    fn put_now(&mut self, piece: &Piece, bytes: &[u8]) -> Result<(), Stop> {
+        let range = piece.range();
+        let carried = match piece {
+            Piece::Bytes { .. } => &mut self.carried.sent,
+            Piece::Same { .. } => &mut self.carried.same,
+            Piece::Zero(_) => &mut self.carried.zero,
+            Piece::Unused(_) => &mut self.carried.unused,
+        };
+        *carried += range.end - range.start;
+        self.travelled += bytes.len() as u64;
+        self.sum.add(piece);
+        let wire = self.wire;
+        match wire.on(|| frames::write_piece(self.link, piece, bytes)) {
+            Ok(()) => Ok(()),
+            // It may have said why before it went.
+            Err(error) if self.link.has_spoken() => self
+                .heard()
+                .map_err(|said| match said {
+                    Stop::Again(_) => Stop::Again(error),
+                    said => said,
+                })
+                .map(drop),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn heard(&mut self) -> Result<Received, Stop> {
+        match frames::read(self.link)? {
+            Frame::Verdict(Verdict::Received(received)) => Ok(received),
+            Frame::Verdict(Verdict::Failed(why)) => Err(Stop::Failed(why)),
+            _ => Err(Stop::Failed("the receiver speaks where it has nothing to say".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

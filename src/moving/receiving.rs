@@ -1,0 +1,168 @@
+//! `drophammer move receive`: waits for the other end, and takes what it brings until every disk is whole.
+
+use super::ganeti::{self, Terms};
+use super::link::{Link, Port};
+use super::onto::Onto;
+use super::options::{self, Receive};
+use super::own::Stop;
+use super::own::receive::{Disk, receive};
+use super::tls::Ends;
+use crate::error::{Context, Error, Phase, Result};
+use crate::exit::Exit;
+use crate::stdout;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Those who are not let in have no more than so many places.
+const CONNECTIONS: usize = 64;
+
+/// Between two looks at the port.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// # Errors
+/// A disk has not arrived whole.
+pub fn run(options: &Receive) -> Result<Exit> {
+    let waiting = Waiting::begin(options)?;
+    let port = Port::open(&options.at)?;
+    stdout::print(&format!("listening at {}\n", port.address))?;
+    waiting.until_whole(&port, options.common.patience())?;
+    Ok(Exit::Good)
+}
+
+/// What all connections share.
+struct Waiting {
+    disks: Vec<Disk>,
+    terms: Terms,
+    ends: Ends,
+    connections: AtomicUsize,
+}
+
+/// What a connection has come to.
+enum News {
+    /// Whoever that was, it was not the other end.
+    Stranger(String),
+    Cut(String),
+    Whole(String),
+    /// There will be nothing more.
+    Over(Error),
+}
+
+impl Waiting {
+    /// All disks are there and free.
+    fn begin(options: &Receive) -> Result<Waiting> {
+        let ends = super::ends(&options.common)?;
+        let refuse = |why: String| Error::refusal(Phase::Move, why);
+        if !options.overwrite {
+            return Err(refuse("what comes replaces all that is on these disks: say --overwrite".to_owned()));
+        }
+        let named = options::named(&options.disks).map_err(refuse)?;
+        let magic = options.common.magic.clone();
+        let word = magic.as_ref().map(|magic| magic.as_str().to_owned());
+        let open = |(name, path)| {
+            let onto = Onto::open(path)?;
+            match options.size.filter(|size| *size > onto.size_bytes()) {
+                Some(size) => Err(refuse(onto.too_small(size).to_string())),
+                None => Ok(Disk::new(name, onto, word.clone(), options.size, options.resume)),
+            }
+        };
+        let disks = named.into_iter().map(open).collect::<Result<_>>()?;
+        let terms = Terms { magic, compression: options.common.compress, size_bytes: options.size };
+        Ok(Waiting { disks, terms, ends, connections: AtomicUsize::new(0) })
+    }
+
+    fn until_whole(&self, port: &Port, patience: Duration) -> Result<()> {
+        let (tell, news) = mpsc::channel();
+        thread::scope(|scope| {
+            let ended = self.watch(port, patience, &news, |tcp| {
+                let tell = tell.clone();
+                // The receiver outlives all connections.
+                scope.spawn(move || drop(tell.send(self.serve(tcp))));
+            });
+            if ended.is_err() {
+                self.disks.iter().for_each(Disk::cut);
+            }
+            ended
+        })
+    }
+
+    fn watch(&self, port: &Port, patience: Duration, news: &Receiver<News>, serve: impl Fn(TcpStream)) -> Result<()> {
+        let (mut heard, mut whole) = (Instant::now(), 0);
+        loop {
+            while let Ok(news) = news.try_recv() {
+                self.connections.fetch_sub(1, Ordering::Relaxed);
+                match news {
+                    News::Stranger(why) => tracing::warn!("not let in: {why}"),
+                    News::Cut(why) => {
+                        heard = Instant::now();
+                        tracing::warn!("{why}; waiting for the next connection");
+                    }
+                    News::Whole(name) => {
+                        heard = Instant::now();
+                        whole += 1;
+                        stdout::print(&format!("{name}: whole\n"))?;
+                    }
+                    News::Over(error) => return Err(error),
+                }
+            }
+            if whole >= self.disks.len() && self.disks.iter().all(Disk::is_whole) {
+                return Ok(());
+            }
+            let connections = self.connections.load(Ordering::Relaxed);
+            match port.next()? {
+                Some(tcp) if connections < CONNECTIONS => {
+                    self.connections.fetch_add(1, Ordering::Relaxed);
+                    serve(tcp);
+                }
+                Some(too_many) => drop(too_many),
+                None if connections == 0 && heard.elapsed() > patience => {
+                    let why = format!("nobody has brought the disks for {} s", patience.as_secs());
+                    return Err(Error::new(Phase::Move, why));
+                }
+                None => thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn serve(&self, tcp: TcpStream) -> News {
+        let peer = tcp.peer_addr().map_or_else(|_| "somebody".to_owned(), |address| address.to_string());
+        let mut link = match Link::accept(tcp, &self.ends) {
+            Ok(link) => link,
+            Err(error) => return News::Stranger(format!("{peer}: {error}")),
+        };
+        if !link.is_own() {
+            return self.take_from_ganeti(&mut link);
+        }
+        let what = || format!("receive from {peer}");
+        match receive(&mut link, &self.disks) {
+            Ok(name) => News::Whole(name),
+            Err(Stop::Again(error)) => News::Cut(format!("{}: {error}", what())),
+            Err(Stop::Refused(why)) => News::Over(Error::refusal(Phase::Move, format!("{}: {why}", what()))),
+            Err(Stop::Failed(why)) => News::Over(Error::new(Phase::Move, format!("{}: {why}", what()))),
+        }
+    }
+
+    /// It has one attempt: where it was cut, Ganeti's end does not go on.
+    fn take_from_ganeti(&self, link: &mut Link) -> News {
+        let [disk] = &self.disks[..] else {
+            return News::Over(Error::refusal(
+                Phase::Move,
+                "Ganeti's end brings one disk at a time, and several are awaited",
+            ));
+        };
+        let taken = disk.take_alone(|onto| ganeti::receive(link, onto, &self.terms));
+        match taken.context(Phase::Move, || format!("receive from {}", link.peer)) {
+            Ok(_) => {
+                // The disk is whole; whoever is gone before hearing so was not to hear more.
+                let _ = link.close();
+                News::Whole(disk.name.clone())
+            }
+            Err(error) => News::Over(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

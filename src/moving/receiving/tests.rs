@@ -1,0 +1,326 @@
+//! Both ends in one process, over the loopback.
+
+use super::super::options::{Common, Named, Send};
+use super::super::{key, sending};
+use super::*;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const MIB: usize = 1 << 20;
+
+/// A folder with the certificates of A, who sends, B, who receives, and C, who is a stranger.
+struct Room(tempfile::TempDir);
+
+impl Room {
+    fn new() -> Room {
+        let room = Room(tempfile::tempdir().unwrap());
+        for who in ["a", "b", "c"] {
+            key::write(&room.path(&format!("{who}.key")), &room.path(&format!("{who}.pem")), 1, None).unwrap();
+        }
+        room
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        fs::write(self.path(name), content).unwrap();
+        self.path(name)
+    }
+
+    fn common(&self, own: &str, peer: &str) -> Common {
+        Common {
+            key: self.path(&format!("{own}.key")),
+            cert: self.path(&format!("{own}.pem")),
+            peer: self.path(&format!("{peer}.pem")),
+            secret: None,
+            magic: None,
+            compress: super::super::ganeti::Compression::None,
+            wait: 3,
+        }
+    }
+
+    fn receive(&self, disks: &[&str]) -> Receive {
+        let disks = named(disks);
+        let common = self.common("b", "a");
+        Receive { at: "127.0.0.1:0".to_owned(), disks, common, size: None, resume: false, overwrite: true }
+    }
+
+    fn send(&self, disks: &[&str]) -> Send {
+        Send { to: String::new(), disks: named(disks), common: self.common("a", "b"), whole: false, json: true }
+    }
+
+    /// How many bytes go to the receiver until the disk is whole, where the first connections are cut after so many.
+    fn travels(&self, disk: &Path, receive: &Receive, cuts: &[usize]) -> usize {
+        let mut counted = Arc::default();
+        let (sent, received) = self.moved_over(self.send(&[path(disk)]), receive, |port| {
+            let (address, count) = wire(port, cuts);
+            counted = count;
+            address
+        });
+        received.unwrap();
+        assert_eq!(sent.unwrap(), Exit::Good);
+        counted.load(Ordering::Relaxed)
+    }
+
+    /// What both ends come to: the sender, the receiver.
+    fn moved(&self, send: Send, receive: &Receive) -> (Result<Exit>, Result<()>) {
+        self.moved_over(send, receive, |port| port.to_owned())
+    }
+
+    /// `wire` gets the receiver's address and tells where the sender goes.
+    fn moved_over(
+        &self,
+        send: Send,
+        receive: &Receive,
+        wire: impl FnOnce(&str) -> String,
+    ) -> (Result<Exit>, Result<()>) {
+        let waiting = Waiting::begin(receive).unwrap();
+        let port = Port::open(&receive.at).unwrap();
+        let to = wire(&port.address);
+        thread::scope(|scope| {
+            let sending = scope.spawn(move || sending::run(&Send { to, ..send }));
+            let received = waiting.until_whole(&port, receive.common.patience());
+            // A connection that nobody takes any more.
+            drop(port);
+            (sending.join().unwrap(), received)
+        })
+    }
+}
+
+fn named(disks: &[&str]) -> Vec<Named> {
+    disks.iter().map(|disk| disk.parse().unwrap()).collect()
+}
+
+/// Noise, zeros and words.
+fn disk(bytes: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(bytes as u64);
+    let mut disk = vec![0; bytes];
+    for chunk in disk.chunks_mut(300_000) {
+        match random.u8(0..3) {
+            0 => random.fill(chunk),
+            1 => chunk.iter_mut().enumerate().for_each(|(at, byte)| *byte = b"drophammer "[at % 11]),
+            _ => {}
+        }
+    }
+    disk
+}
+
+/// Passes on what the sender says, counts it, and cuts the first connections after so many bytes.
+fn wire(to: &str, cuts: &[usize]) -> (String, Arc<AtomicUsize>) {
+    let (to, cuts, counted) = (to.to_owned(), cuts.to_vec(), Arc::new(AtomicUsize::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let count = counted.clone();
+    thread::spawn(move || {
+        for (number, near) in listener.incoming().enumerate() {
+            let (mut near, mut far) = (near.unwrap(), TcpStream::connect(&to).unwrap());
+            let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            thread::spawn(move || drop(std::io::copy(&mut back_from, &mut back_to)));
+            let (mut left, count) = (cuts.get(number).copied().unwrap_or(usize::MAX), count.clone());
+            thread::spawn(move || {
+                let mut block = vec![0; 65536];
+                while let Ok(read @ 1..) = near.read(&mut block) {
+                    count.fetch_add(read, Ordering::Relaxed);
+                    left = left.saturating_sub(read);
+                    if left == 0 || far.write_all(&block[..read]).is_err() {
+                        break;
+                    }
+                }
+                let _ = (near.shutdown(std::net::Shutdown::Both), far.shutdown(std::net::Shutdown::Both));
+            });
+        }
+    });
+    (address, counted)
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn disks_arrive_whole_at_once_and_by_their_names() {
+    let room = Room::new();
+    for size in [512, MIB, 3 * MIB + 512, 9 * MIB] {
+        let (one, other) = (disk(size), disk(size + 512));
+        let (a1, a2) = (room.file("a1", &one), room.file("a2", &other));
+        let (b1, b2) = (room.file("b1", &vec![7; size + 1024]), room.file("b2", &vec![7; size + 1024]));
+        let send = room.send(&[&format!("root={}", path(&a1)), &format!("data={}", path(&a2))]);
+        let receive = room.receive(&[&format!("data={}", path(&b2)), &format!("root={}", path(&b1))]);
+        let (sent, received) = room.moved(send, &receive);
+        received.unwrap();
+        assert_eq!(sent.unwrap(), Exit::Good);
+        assert!(fs::read(&b1).unwrap()[..size] == one[..], "{size}");
+        assert!(fs::read(&b2).unwrap()[..size + 512] == other[..], "{size}");
+    }
+}
+
+#[test]
+fn zeros_replace_what_was_there_and_do_not_travel() {
+    let room = Room::new();
+    let mut content = vec![0; 64 * MIB];
+    content[MIB + 5] = 1;
+    let (a, b) = (room.file("a", &content), room.file("b", &vec![7; 64 * MIB]));
+    let travelled = room.travels(&a, &room.receive(&[path(&b)]), &[]);
+    assert!(fs::read(&b).unwrap() == content);
+    assert!(travelled < 80_000, "{travelled}");
+}
+
+#[test]
+fn a_cut_is_gone_on_after_with_what_was_verified() {
+    let room = Room::new();
+    let mut content = vec![0; 24 * MIB];
+    fastrand::Rng::with_seed(1).fill(&mut content);
+    let (a, b) = (room.file("a", &content), room.file("b", &vec![7; 24 * MIB]));
+    let travelled = room.travels(&a, &room.receive(&[path(&b)]), &[5 * MIB, 9 * MIB, 1000]);
+    assert!(fs::read(&b).unwrap() == content);
+    // What was on the way when it was cut goes again: buffers, and not what came before.
+    assert!((24 * MIB..36 * MIB).contains(&travelled), "{travelled}");
+}
+
+#[test]
+fn what_an_earlier_run_has_brought_is_not_sent_again() {
+    let room = Room::new();
+    let mut content = vec![0; 24 * MIB];
+    fastrand::Rng::with_seed(2).fill(&mut content);
+    // As a power cut leaves it: the first MiB zero, then half, then what was there before; one piece is damaged.
+    let mut part = content.clone();
+    part[..MIB].fill(0);
+    part[12 * MIB..].fill(7);
+    part[5 * MIB + 9] ^= 1;
+    let (a, b) = (room.file("a", &content), room.file("b", &part));
+    let receive = Receive { resume: true, ..room.receive(&[path(&b)]) };
+    let travelled = room.travels(&a, &receive, &[]);
+    assert!(fs::read(&b).unwrap() == content);
+    assert!((14 * MIB..15 * MIB).contains(&travelled), "{travelled}");
+}
+
+#[test]
+fn what_does_not_fit_or_was_not_meant_is_refused_at_both_ends_and_nothing_is_written() {
+    let room = Room::new();
+    let a = room.file("a", &disk(2 * MIB));
+    let magic = |word: &str| Some(word.parse().unwrap());
+    for (bytes, own, their, words) in [
+        (MIB, None, None, "0 has 2097152 bytes, and there are 1048576 for it"),
+        (2 * MIB, magic("abcde"), None, "the magic is another one"),
+        (2 * MIB, None, magic("abcde"), "the magic is another one"),
+        (2 * MIB, magic("abcdx"), magic("abcde"), "the magic is another one"),
+    ] {
+        let b = room.file("b", &vec![7; bytes]);
+        let mut send = room.send(&[path(&a)]);
+        let mut receive = room.receive(&[path(&b)]);
+        (send.common.magic, receive.common.magic) = (own, their);
+        let (sent, received) = room.moved(send, &receive);
+        // A refusal is printed by the command, and is its exit status.
+        assert!(sent.unwrap_err().is_refusal());
+        let error = received.unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains(words), "{error}");
+        assert!(fs::read(&b).unwrap() == vec![7; bytes]);
+    }
+}
+
+#[test]
+fn another_length_than_was_said_is_refused() {
+    let room = Room::new();
+    let (a, b) = (room.file("a", &disk(MIB)), room.file("b", &vec![7; 2 * MIB]));
+    let receive = Receive { size: Some(2 * MIB as u64), ..room.receive(&[path(&b)]) };
+    let (sent, received) = room.moved(room.send(&[path(&a)]), &receive);
+    assert!(sent.unwrap_err().is_refusal());
+    let error = received.unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("it is to have 2097152"), "{error}");
+    assert!(fs::read(&b).unwrap() == vec![7; 2 * MIB]);
+}
+
+#[test]
+fn a_stranger_at_either_end_gets_nothing_and_brings_nothing() {
+    let room = Room::new();
+    let a = room.file("a", &disk(1000 * 512));
+    // Who sends is C; who receives is C; each end knows the other by another name.
+    for (sender, senders_peer, receiver, receivers_peer) in
+        [("c", "b", "b", "a"), ("a", "b", "c", "a"), ("a", "c", "b", "a")]
+    {
+        let b = room.file("b", &vec![7; MIB]);
+        let send = Send { common: room.common(sender, senders_peer), ..room.send(&[path(&a)]) };
+        let receive = Receive { common: room.common(receiver, receivers_peer), ..room.receive(&[path(&b)]) };
+        let (sent, received) = room.moved(send, &receive);
+        assert!(!sent.unwrap_err().is_refusal());
+        let error = received.unwrap_err().to_string();
+        assert!(error.contains("nobody has brought the disks for 3 s"), "{error}");
+        assert!(fs::read(&b).unwrap() == vec![7; MIB]);
+    }
+}
+
+#[test]
+fn what_is_wrong_before_there_is_a_connection_is_refused() {
+    let room = Room::new();
+    let b = room.file("b", &vec![7; MIB]);
+    let begin = |change: &dyn Fn(&mut Receive)| {
+        let mut receive = room.receive(&[path(&b)]);
+        change(&mut receive);
+        match Waiting::begin(&receive) {
+            Ok(_) => panic!("it is not refused"),
+            Err(error) => (error.is_refusal(), error.to_string()),
+        }
+    };
+    let odd = room.file("odd", &[7; 1000]);
+    let folder = room.0.path().to_owned();
+    for (words, change) in [
+        ("say --overwrite", &(|receive: &mut Receive| receive.overwrite = false) as &dyn Fn(&mut Receive)),
+        ("and what comes has 1048577 or more", &|receive| receive.size = Some(MIB as u64 + 1)),
+        ("a file of whole sectors", &|receive| receive.disks = named(&[path(&odd)])),
+        ("takes nothing", &|receive| receive.disks = named(&[path(&folder)])),
+        ("No such file", &|receive| receive.disks = named(&["/nowhere/disk"])),
+        ("two disks are called x", &|receive| receive.disks = named(&["x=/a", "x=/b"])),
+        ("is not the key of the certificate", &|receive| receive.common.key = room.path("a.key")),
+        ("it is not signed", &|receive| receive.common.secret = Some(room.file("secret", b"x\n"))),
+    ] {
+        let (is_refusal, said) = begin(change);
+        assert!(is_refusal && said.contains(words), "{words}: {said}");
+    }
+    assert!(fs::read(&b).unwrap() == vec![7; MIB]);
+}
+
+/// A loop device until it is dropped.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path) -> Loop {
+        let attached = std::process::Command::new("losetup").args(["-f", "--show", path(file)]).output().unwrap();
+        assert!(attached.status.success(), "{attached:?}");
+        Loop(String::from_utf8(attached.stdout).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        assert!(std::process::Command::new("losetup").args(["-d", &self.0]).status().unwrap().success());
+    }
+}
+
+/// The backup of the table goes to the end of the larger disk, and what is in use is refused.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
+    let room = Room::new();
+    let (a, b) = (room.file("a", &disk(40 * MIB)), room.file("b", &vec![7; 64 * MIB]));
+    let table = std::process::Command::new("sgdisk").args(["-o", "-n", "1:2048:0", path(&a)]).output().unwrap();
+    assert!(table.status.success(), "{table:?}");
+    let before = fs::read(&a).unwrap();
+    let (from, onto) = (Loop::new(&a), Loop::new(&b));
+    let refused = Waiting::begin(&room.receive(&[path(&b)])).map(drop).unwrap_err();
+    assert!(refused.is_refusal() && refused.to_string().contains("it is behind loop"), "{refused}");
+    let (sent, received) = room.moved(room.send(&[&from.0]), &room.receive(&[&onto.0]));
+    received.unwrap();
+    assert_eq!(sent.unwrap(), Exit::Good);
+    drop((from, onto));
+    let after = fs::read(&b).unwrap();
+    // What lies between the two copies of the table.
+    assert!(before[MIB..39 * MIB] == after[MIB..39 * MIB] && fs::read(&a).unwrap() == before);
+    let said = std::process::Command::new("sgdisk").args(["-v", path(&b)]).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("No problems found"), "{said}");
+}

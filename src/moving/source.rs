@@ -1,0 +1,174 @@
+//! The disk that is sent: read only, and nobody else may use it meanwhile.
+
+use super::onto::behind;
+use super::own::CHUNK_BYTES;
+use super::used;
+use crate::device::DevicePath;
+use crate::error::{Context, Error, Phase, Result};
+use crate::image::raw::Aligned;
+use crate::storage::{busy, kernel};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What a plain file stands for.
+const FILE_SECTOR_BYTES: u32 = 512;
+
+pub struct Source {
+    pub path: PathBuf,
+    /// Past the page cache, where it is a disk.
+    file: File,
+    pub size_bytes: u64,
+    pub sector_bytes: u32,
+    used: used::Used,
+}
+
+impl Source {
+    /// Opens it and reads which blocks its filesystems use; all of it where they are not asked.
+    ///
+    /// # Errors
+    /// A refusal: it is not there, in use, empty, or neither a disk nor a file.
+    pub fn open(path: &Path, whole: bool) -> Result<Source> {
+        let refuse = |why: String| Error::refusal(Phase::Move, format!("{} is not sent: {why}", path.display()));
+        let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
+        let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
+        let is_disk = metadata.file_type().is_block_device();
+        if !is_disk && !metadata.is_file() {
+            return Err(refuse("it is neither a disk nor a file".to_owned()));
+        }
+        let users = if is_disk { Vec::new() } else { behind(&real) };
+        if !users.is_empty() {
+            return Err(refuse(users.join(", ")));
+        }
+        let file = if is_disk { open_disk(&real) } else { File::open(&real) };
+        let file = file.map_err(|error| refuse(error.to_string()))?;
+        let what = || format!("size of {}", real.display());
+        let (size_bytes, sector_bytes) = match is_disk {
+            true => {
+                let size = kernel::size_bytes(&file).context(Phase::Move, what)?;
+                (size, kernel::sector_bytes(&file).context(Phase::Move, what)?)
+            }
+            false => (metadata.len(), FILE_SECTOR_BYTES),
+        };
+        if size_bytes == 0 {
+            return Err(refuse("it is empty".to_owned()));
+        }
+        // Small reads anywhere: through the page cache.
+        let cached = File::open(&real).context(Phase::Move, || format!("open {}", real.display()))?;
+        let read_at = |bytes: &mut [u8], at: u64| cached.read_exact_at(bytes, at);
+        let used = if whole { used::all(size_bytes) } else { used::of(&read_at, size_bytes, u64::from(sector_bytes)) };
+        Ok(Source { path: real, file, size_bytes, sector_bytes, used })
+    }
+
+    /// What is on it, in words.
+    pub fn what(&self) -> &str {
+        &self.used.what
+    }
+
+    pub fn has_table(&self) -> bool {
+        self.used.has_table
+    }
+
+    /// # Errors
+    /// The disk's.
+    pub fn read(&self, offset: u64, buffer: &mut Aligned, length: usize) -> io::Result<()> {
+        self.file.read_exact_at(&mut buffer[..length], offset).map_err(|error| {
+            let path = self.path.display();
+            io::Error::new(error.kind(), format!("read {length} bytes at byte {offset} of {path}: {error}"))
+        })
+    }
+
+    /// All of it, from the beginning to the end.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn stream(&self) -> io::Result<impl Read> {
+        File::open(&self.path).map(|file| file.take(self.size_bytes))
+    }
+}
+
+/// With O_EXCL nobody can mount it meanwhile.
+fn open_disk(path: &Path) -> io::Result<File> {
+    let flags = nix::libc::O_DIRECT | nix::libc::O_EXCL;
+    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
+        let device = DevicePath::from(&*path.to_string_lossy());
+        io::Error::new(error.kind(), format!("{error}{}", busy::in_words(&busy::device_users(&device))))
+    })
+}
+
+/// A part of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Segment {
+    /// Not over a multiple of [`CHUNK_BYTES`].
+    Used(Range<u64>),
+    Unused(Range<u64>),
+}
+
+/// All of a disk from some byte on, in order and without a gap.
+pub struct Segments<'s> {
+    used: &'s [Range<u64>],
+    position: u64,
+    end: u64,
+}
+
+impl<'s> Segments<'s> {
+    pub fn from(source: &'s Source, position: u64) -> Segments<'s> {
+        Segments::of(&source.used.ranges, position, source.size_bytes)
+    }
+
+    fn of(used: &'s [Range<u64>], position: u64, end: u64) -> Segments<'s> {
+        Segments { used, position, end }
+    }
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        let (position, end) = (self.position, self.end);
+        if position >= end {
+            return None;
+        }
+        while self.used.first().is_some_and(|range| range.end <= position) {
+            self.used = &self.used[1..];
+        }
+        let segment = match self.used.first() {
+            Some(range) if range.start <= position => {
+                let chunk_end = (position / CHUNK_BYTES + 1) * CHUNK_BYTES;
+                Segment::Used(position..range.end.min(chunk_end).min(end))
+            }
+            Some(range) => Segment::Unused(position..range.start.min(end)),
+            None => Segment::Unused(position..end),
+        };
+        let (Segment::Used(range) | Segment::Unused(range)) = &segment;
+        self.position = range.end;
+        Some(segment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn segments_are_all_of_the_disk_cut_at_chunks() {
+        let used = [0..MIB, 2 * MIB + 65536..4 * MIB];
+        let of = |position, end| Segments::of(&used, position, end).collect::<Vec<_>>();
+        let all = [
+            Segment::Used(0..MIB),
+            Segment::Unused(MIB..2 * MIB + 65536),
+            Segment::Used(2 * MIB + 65536..3 * MIB),
+            Segment::Used(3 * MIB..4 * MIB),
+            Segment::Unused(4 * MIB..5 * MIB),
+        ];
+        assert_eq!(of(0, 5 * MIB), all);
+        // From the middle of each, and a disk that ends there.
+        assert_eq!(of(3 * MIB, 4 * MIB), [Segment::Used(3 * MIB..4 * MIB)]);
+        assert_eq!(of(MIB + 65536, 2 * MIB), [Segment::Unused(MIB + 65536..2 * MIB)]);
+        assert_eq!(of(5 * MIB, 5 * MIB), []);
+    }
+}

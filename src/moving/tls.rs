@@ -1,0 +1,197 @@
+//! TLS between two ends that know each other's certificate, and take no other: version 1.3, both verified, no names, no authorities.
+
+use super::certificate::Certificate;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, ServerConfig,
+    SignatureScheme,
+};
+use std::sync::Arc;
+
+/// What two of ours speak. Ganeti's end offers nothing, and takes nothing.
+pub const OWN: &[u8] = b"drophammer-move/1";
+
+/// One end's own certificate with its key, and the other's.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    own: Arc<Own>,
+    peer: Arc<Pinned>,
+}
+
+impl Ends {
+    /// `key` is in PEM.
+    ///
+    /// # Errors
+    /// In words: it is no key that can be used, or not that of the certificate.
+    pub fn new(key: &str, own: &Certificate, peer: Certificate) -> Result<Ends, String> {
+        let provider = rustls::crypto::ring::default_provider();
+        let key =
+            PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|why| format!("no private key in PEM: {why}"))?;
+        let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
+        if key.public_key().is_none_or(|public| *public != *own.fields.public_key) {
+            return Err("it is not the key of the certificate".to_owned());
+        }
+        let own = Arc::new(Own(Arc::new(CertifiedKey::new(vec![own.der.clone()], key))));
+        Ok(Ends { own, peer: Arc::new(Pinned { certificate: peer, provider: Arc::new(provider) }) })
+    }
+
+    /// For the one who connects.
+    ///
+    /// # Errors
+    /// rustls has no TLS 1.3.
+    pub fn client(&self) -> Result<Arc<ClientConfig>, Error> {
+        let config = ClientConfig::builder_with_provider(self.peer.provider.clone());
+        let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
+        let mut config = config
+            .dangerous()
+            .with_custom_certificate_verifier(self.peer.clone())
+            .with_client_cert_resolver(self.own.clone());
+        config.alpn_protocols = vec![OWN.to_vec()];
+        config.enable_sni = false;
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    /// For the one who listens.
+    ///
+    /// # Errors
+    /// As [`Ends::client`].
+    pub fn server(&self) -> Result<Arc<ServerConfig>, Error> {
+        let config = ServerConfig::builder_with_provider(self.peer.provider.clone());
+        let config = config.with_protocol_versions(&[&rustls::version::TLS13])?;
+        let mut config = config.with_client_cert_verifier(self.peer.clone()).with_cert_resolver(self.own.clone());
+        config.alpn_protocols = vec![OWN.to_vec()];
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+}
+
+/// It is shown whatever the other end asks for.
+#[derive(Debug)]
+struct Own(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Own {
+    fn resolve(&self, _root_hint_subjects: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl ResolvesServerCert for Own {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
+
+/// The one certificate that is taken of the other end.
+#[derive(Debug)]
+struct Pinned {
+    certificate: Certificate,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Pinned {
+    fn take(&self, shown: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
+        if **shown != *self.certificate.der {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        self.certificate.good_at(now).map_err(|_| CertificateError::Expired.into())
+    }
+
+    /// By the public key that the pinned certificate has.
+    fn signed(&self, message: &[u8], signed: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(&*self.certificate.fields.public_key);
+        verify_tls13_signature_with_raw_key(message, &key, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn old() -> Error {
+    PeerIncompatible::Tls12NotOffered.into()
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.take(shown, now).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _shown: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(old())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        _shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed(message, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+impl ClientCertVerifier for Pinned {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.take(shown, now).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _shown: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(old())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        _shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed(message, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}

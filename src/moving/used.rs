@@ -1,0 +1,188 @@
+//! Which blocks of a disk its filesystems use, by their own maps of what is free. They are read and nothing is decided by halves: where
+//! a filesystem is not clean, not understood, or contradicts itself, all of it is used.
+
+mod btrfs;
+mod ext;
+mod fat;
+mod swap;
+mod xfs;
+
+use super::own::GRANULE_BYTES;
+use crate::gpt::{Gpt, ReadAt};
+use std::ops::Range;
+
+/// Both ends of a disk are always used: what else was ever there has its signature in them.
+const ENDS_BYTES: u64 = 1 << 20;
+
+/// Gaps that are smaller are not worth a piece of their own.
+const GAP_BYTES: u64 = 256 << 10;
+
+/// What is used, and of what kind it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Used {
+    /// In order, not touching each other, at multiples of [`GRANULE_BYTES`] but for the end of the disk.
+    pub ranges: Vec<Range<u64>>,
+    /// `ext4`, `GPT with vfat, ext4 (all of it)`.
+    pub what: String,
+    pub has_table: bool,
+}
+
+/// What a filesystem says.
+enum Found {
+    /// It is none of that kind.
+    Other,
+    /// It is, and all of it is taken for used.
+    Doubtful(&'static str),
+    /// These bytes of it.
+    Used(&'static str, Vec<Range<u64>>),
+}
+
+/// A disk or a partition.
+struct View<'d> {
+    read_at: ReadAt<'d>,
+    start: u64,
+    size: u64,
+}
+
+impl View<'_> {
+    /// `None` where there is nothing, or it cannot be read.
+    fn bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
+        let end = at.checked_add(length)?;
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        if end > self.size {
+            return None;
+        }
+        (self.read_at)(&mut bytes, self.start.checked_add(at)?).ok()?;
+        Some(bytes)
+    }
+}
+
+/// All of it.
+pub fn all(size: u64) -> Used {
+    Used { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
+}
+
+pub fn of(read_at: ReadAt, size: u64, sector: u64) -> Used {
+    match Gpt::read(read_at, sector, 1) {
+        Ok(Some(table)) => partitions(read_at, size, &table),
+        Ok(None) => {
+            let (what, ranges) = filesystem(&View { read_at, start: 0, size });
+            let mut head = [0; 512];
+            let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
+            // A filesystem may have those two bytes too: then sectors of another size are refused, which harms nobody.
+            Used { ranges: rounded(ranges, size), what, has_table: has_mbr }
+        }
+        Err(_) => Used { has_table: true, ..all(size) },
+    }
+}
+
+/// What lies in no partition is used.
+fn partitions(read_at: ReadAt, size: u64, table: &Gpt) -> Used {
+    let sector = table.sector_bytes();
+    let mut entries: Vec<Range<u64>> = table
+        .entries()
+        .map(|entry| entry.sectors.start.saturating_mul(sector)..entry.sectors.end.saturating_mul(sector))
+        .collect();
+    entries.sort_by_key(|range| range.start);
+    let (mut ranges, mut names, mut end) = (Vec::new(), Vec::new(), 0);
+    for entry in entries {
+        if entry.start < end || entry.end > size || entry.is_empty() {
+            return Used { has_table: true, ..all(size) };
+        }
+        ranges.push(end..entry.start);
+        let view = View { read_at, start: entry.start, size: entry.end - entry.start };
+        let (name, used) = filesystem(&view);
+        let used = rounded(used, view.size);
+        ranges.extend(used.into_iter().map(|range| entry.start + range.start..entry.start + range.end));
+        names.push(name);
+        end = entry.end;
+    }
+    ranges.push(end..size);
+    Used { ranges: rounded(ranges, size), what: format!("GPT with {}", names.join(", ")), has_table: true }
+}
+
+/// Its name, and what of it is used.
+fn filesystem(view: &View) -> (String, Vec<Range<u64>>) {
+    let whole = || std::iter::once(0..view.size).collect();
+    let found = [ext::used(view), xfs::used(view), btrfs::used(view), fat::used(view), swap::used(view)];
+    let mut found = found.into_iter().filter(|found| !matches!(found, Found::Other));
+    match (found.next(), found.next()) {
+        (Some(Found::Used(name, ranges)), None) => (name.to_owned(), ranges),
+        (Some(Found::Doubtful(name)), None) => (format!("{name} (all of it)"), whole()),
+        (None, _) => ("all of it".to_owned(), whole()),
+        // Two signatures: one of them is of something that is gone, and nobody knows which.
+        _ => ("two filesystems (all of it)".to_owned(), whole()),
+    }
+}
+
+/// With both ends, and as pieces are cut.
+fn rounded(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
+    ranges.push(0..size.min(ENDS_BYTES));
+    ranges.push(size.saturating_sub(ENDS_BYTES)..size);
+    ranges.retain(|range| range.start < range.end && range.start < size);
+    ranges.sort_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let start = range.start / GRANULE_BYTES * GRANULE_BYTES;
+        let end = range.end.min(size).next_multiple_of(GRANULE_BYTES).min(size);
+        match merged.last_mut() {
+            Some(before) if start < before.end + GAP_BYTES => before.end = before.end.max(end),
+            _ => merged.push(start..end),
+        }
+    }
+    merged
+}
+
+/// Numbers in a filesystem's structures, whose place was read as a whole before.
+trait Numbers {
+    fn array<const N: usize>(&self, at: usize) -> [u8; N];
+
+    fn le16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.array(at))
+    }
+
+    fn le32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    fn le64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+
+    fn be16(&self, at: usize) -> u16 {
+        u16::from_be_bytes(self.array(at))
+    }
+
+    fn be32(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.array(at))
+    }
+
+    fn be64(&self, at: usize) -> u64 {
+        u64::from_be_bytes(self.array(at))
+    }
+}
+
+impl Numbers for [u8] {
+    /// Zeros where there is nothing.
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+}
+
+/// Where the bits of a bitmap are set, lowest first, as ranges of `count` of them.
+fn set_bits(bitmap: &[u8], count: u64) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for bit in 0..count {
+        let byte = bitmap.get((bit / 8) as usize).copied().unwrap_or(0xff);
+        if byte >> (bit % 8) & 1 == 1 {
+            match ranges.last_mut() {
+                Some(range) if range.end == bit => range.end += 1,
+                _ => ranges.push(bit..bit + 1),
+            }
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests;

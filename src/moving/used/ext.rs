@@ -1,0 +1,139 @@
+//! ext2, ext3 and ext4: a bitmap of blocks for each group (fs/ext4/ext4.h).
+
+use super::{Found, Numbers, View, set_bits};
+use std::ops::Range;
+
+const SUPERBLOCK: u64 = 1024;
+const MAGIC: u16 = 0xef53;
+
+/// Offsets in the superblock.
+const BLOCKS: usize = 0x04;
+const FIRST_BLOCK: usize = 0x14;
+const LOG_BLOCK_SIZE: usize = 0x18;
+const BLOCKS_PER_GROUP: usize = 0x20;
+const INODES_PER_GROUP: usize = 0x28;
+const MAGIC_AT: usize = 0x38;
+const STATE: usize = 0x3a;
+const INODE_SIZE: usize = 0x58;
+const INCOMPAT: usize = 0x60;
+const RO_COMPAT: usize = 0x64;
+const RESERVED_TABLE_BLOCKS: usize = 0xce;
+const DESCRIPTOR_SIZE: usize = 0xfe;
+const BLOCKS_HIGH: usize = 0x150;
+
+/// File types, extents, 64 bits, protection against two mounts, flexible groups, large attributes, seed, directories, inline data,
+/// encryption, case. Others change what a bitmap means, or say that the journal was not replayed.
+const KNOWN_INCOMPAT: u32 =
+    0x2 | 0x40 | IS_64BIT | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000;
+const IS_64BIT: u32 = 0x80;
+
+/// Sparse superblocks, large files, huge files, links, inode size, quota, read-only, project, verity, orphans, and the two for sums of
+/// descriptors. Not clusters (0x200), nor shared blocks.
+const KNOWN_RO_COMPAT: u32 = 0x1 | 0x2 | 0x8 | HAS_SUMS | 0x20 | 0x40 | 0x100 | 0x1000 | 0x2000 | 0x8000 | 0x1_0000;
+/// With one of these, a group may have no bitmap yet.
+const HAS_SUMS: u32 = 0x10 | 0x400;
+
+const STATE_CLEAN: u16 = 1;
+
+/// In a group's descriptor: its bitmap was never written, and nothing but the filesystem's own blocks is used in it.
+const BITMAP_MISSING: u16 = 0x2;
+
+/// Tables that are larger are not believed.
+const MOST_TABLE_BYTES: u64 = 256 << 20;
+
+pub fn used(view: &View) -> Found {
+    let Some(superblock) = view.bytes(SUPERBLOCK, 1024).filter(|block| block.le16(MAGIC_AT) == MAGIC) else {
+        return Found::Other;
+    };
+    match Filesystem::read(view, &superblock).and_then(|filesystem| filesystem.used(view)) {
+        Some(ranges) => Found::Used("ext4", ranges),
+        None => Found::Doubtful("ext4"),
+    }
+}
+
+struct Filesystem {
+    block: u64,
+    blocks: u64,
+    first: u64,
+    per_group: u64,
+    /// Blocks of one group's inodes.
+    inode_blocks: u64,
+    /// The superblock and the descriptors, as they stand at the beginning of a group that has copies.
+    front_blocks: u64,
+    descriptor: usize,
+    descriptors: Vec<u8>,
+    has_sums: bool,
+}
+
+impl Filesystem {
+    /// `None` for what is not clean or not known.
+    fn read(view: &View, superblock: &[u8]) -> Option<Filesystem> {
+        let (incompat, ro_compat) = (superblock.le32(INCOMPAT), superblock.le32(RO_COMPAT));
+        let is_known = incompat & !KNOWN_INCOMPAT == 0 && ro_compat & !KNOWN_RO_COMPAT == 0;
+        let log = superblock.le32(LOG_BLOCK_SIZE);
+        if !is_known || superblock.le16(STATE) != STATE_CLEAN || log > 6 {
+            return None;
+        }
+        let block = 1024 << log;
+        let is_64bit = incompat & IS_64BIT != 0;
+        let high = if is_64bit { u64::from(superblock.le32(BLOCKS_HIGH)) << 32 } else { 0 };
+        let blocks = high | u64::from(superblock.le32(BLOCKS));
+        let first = u64::from(superblock.le32(FIRST_BLOCK));
+        let per_group = u64::from(superblock.le32(BLOCKS_PER_GROUP));
+        let descriptor = if is_64bit { usize::from(superblock.le16(DESCRIPTOR_SIZE)) } else { 32 };
+        let is_sane = (1..=8 * block).contains(&per_group)
+            && first < blocks
+            && blocks.checked_mul(block)? <= view.size
+            && (32..=1024).contains(&descriptor);
+        if !is_sane {
+            return None;
+        }
+        let groups = (blocks - first).div_ceil(per_group);
+        let table_bytes = groups.checked_mul(descriptor as u64).filter(|bytes| *bytes <= MOST_TABLE_BYTES)?;
+        let inodes = u64::from(superblock.le32(INODES_PER_GROUP)) * u64::from(superblock.le16(INODE_SIZE));
+        let reserved = u64::from(superblock.le16(RESERVED_TABLE_BLOCKS));
+        Some(Filesystem {
+            block,
+            blocks,
+            first,
+            per_group,
+            inode_blocks: inodes.div_ceil(block),
+            front_blocks: 1 + table_bytes.div_ceil(block) + reserved,
+            descriptor,
+            descriptors: view.bytes((first + 1) * block, table_bytes)?,
+            has_sums: ro_compat & HAS_SUMS != 0,
+        })
+    }
+
+    fn used(&self, view: &View) -> Option<Vec<Range<u64>>> {
+        let mut used = vec![0..self.first + self.front_blocks, self.blocks..view.size.div_ceil(self.block)];
+        for (number, descriptor) in self.descriptors.chunks(self.descriptor).enumerate() {
+            let place = |low: usize, high: usize| {
+                let high = if self.descriptor >= 64 { u64::from(descriptor.le32(high)) << 32 } else { 0 };
+                high | u64::from(descriptor.le32(low))
+            };
+            let (bitmap, inode_bitmap, inodes) = (place(0x00, 0x20), place(0x04, 0x24), place(0x08, 0x28));
+            let own = [bitmap..bitmap + 1, inode_bitmap..inode_bitmap + 1, inodes..inodes + self.inode_blocks];
+            if own.iter().any(|range| range.start < self.first || range.end > self.blocks) {
+                return None;
+            }
+            used.extend(own);
+            let start = self.first + number as u64 * self.per_group;
+            let count = self.per_group.min(self.blocks - start);
+            if self.has_sums && descriptor.le16(0x12) & BITMAP_MISSING != 0 {
+                used.push(start..start + self.front_blocks.min(count));
+                continue;
+            }
+            let high = if self.descriptor >= 64 { u32::from(descriptor.le16(0x2c)) << 16 } else { 0 };
+            let free = u64::from(high | u32::from(descriptor.le16(0x0c)));
+            let set = set_bits(&view.bytes(bitmap * self.block, self.block)?, count);
+            let set_count: u64 = set.iter().map(|range| range.end - range.start).sum();
+            match count - set_count == free {
+                true => used.extend(set.into_iter().map(|range| start + range.start..start + range.end)),
+                // One of the two is wrong.
+                false => used.push(start..start + count),
+            }
+        }
+        Some(used.into_iter().map(|range| range.start * self.block..range.end * self.block).collect())
+    }
+}

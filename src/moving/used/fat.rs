@@ -1,0 +1,80 @@
+//! FAT12, FAT16 and FAT32: a number for each cluster, zero for those that are free.
+
+use super::{Found, Numbers, View};
+use std::ops::Range;
+
+/// FATs that are larger are not believed.
+const MOST_TABLE_BYTES: u64 = 1 << 30;
+
+/// FAT's own rule for which kind it is (fatgen103, "FAT Type Determination").
+const MOST_CLUSTERS_12: u64 = 4084;
+const MOST_CLUSTERS_16: u64 = 65524;
+
+/// Before the first cluster come two entries that are none.
+const FIRST_CLUSTER: u64 = 2;
+
+pub fn used(view: &View) -> Found {
+    let Some(boot) = view.bytes(0, 512).filter(|boot| is_fat(boot)) else { return Found::Other };
+    match clusters(view, &boot) {
+        Some(ranges) => Found::Used("vfat", ranges),
+        None => Found::Doubtful("vfat"),
+    }
+}
+
+fn is_fat(boot: &[u8]) -> bool {
+    boot.ends_with(&[0x55, 0xaa]) && (boot[54..].starts_with(b"FAT") || boot[82..].starts_with(b"FAT32"))
+}
+
+fn clusters(view: &View, boot: &[u8]) -> Option<Vec<Range<u64>>> {
+    let wide = |narrow: u16, wide: u32| if narrow == 0 { u64::from(wide) } else { u64::from(narrow) };
+    let (sector, per_cluster) = (u64::from(boot.le16(11)), u64::from(boot[13]));
+    let (reserved, copies, root_entries) = (u64::from(boot.le16(14)), u64::from(boot[16]), u64::from(boot.le16(17)));
+    let sectors = wide(boot.le16(19), boot.le32(32));
+    let table_sectors = wide(boot.le16(22), boot.le32(36));
+    let is_sane = (512..=4096).contains(&sector)
+        && sector.is_power_of_two()
+        && per_cluster.is_power_of_two()
+        && reserved > 0
+        && (1..=2).contains(&copies)
+        && sectors.checked_mul(sector)? <= view.size
+        && table_sectors.checked_mul(sector)? <= MOST_TABLE_BYTES;
+    if !is_sane {
+        return None;
+    }
+    let data = reserved + copies * table_sectors + (root_entries * 32).div_ceil(sector);
+    let clusters = sectors.checked_sub(data)? / per_cluster;
+    let table = view.bytes(reserved * sector, table_sectors * sector)?;
+    for copy in 1..copies {
+        // Which of the two is right is not for us to say.
+        if view.bytes((reserved + copy * table_sectors) * sector, table_sectors * sector)? != table {
+            return None;
+        }
+    }
+    let bits = match clusters {
+        few if few <= MOST_CLUSTERS_12 => 12,
+        more if more <= MOST_CLUSTERS_16 => 16,
+        _ => 32,
+    };
+    let entry = |cluster: u64| {
+        let at = (cluster * bits / 8) as usize;
+        match bits {
+            12 => u32::from(table.le16(at) >> (cluster % 2 * 4)) & 0xfff,
+            16 => u32::from(table.le16(at)),
+            _ => table.le32(at) & 0x0fff_ffff,
+        }
+    };
+    if ((clusters + FIRST_CLUSTER) * bits).div_ceil(8) > table.len() as u64 {
+        return None;
+    }
+    let start = |cluster: u64| (data + (cluster - FIRST_CLUSTER) * per_cluster) * sector;
+    let last = clusters + FIRST_CLUSTER;
+    let mut used = vec![0..data * sector, start(last)..view.size];
+    for cluster in (FIRST_CLUSTER..last).filter(|cluster| entry(*cluster) != 0) {
+        let range = start(cluster)..start(cluster + 1);
+        match used.last_mut() {
+            Some(before) if before.end == range.start => before.end = range.end,
+            _ => used.push(range),
+        }
+    }
+    Some(used)
+}

@@ -1,0 +1,315 @@
+//! Real filesystems: what the kernel has written into them is whole where only the used blocks were copied.
+
+use super::*;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{program} {args:?}: {said}");
+    said
+}
+
+fn empty(dir: &Path, name: &str, size: u64) -> PathBuf {
+    let path = dir.join(name);
+    File::create(&path).unwrap().set_len(size).unwrap();
+    path
+}
+
+fn used_of(path: &Path) -> Used {
+    let file = File::open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    of(&|bytes, at| file.read_exact_at(bytes, at), size, 512)
+}
+
+fn bytes(used: &Used) -> u64 {
+    used.ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Another disk, full of something else, onto which only the used blocks were copied.
+fn copied(path: &Path, used: &Used) -> PathBuf {
+    let copy = path.with_extension("copy");
+    let size = fs::metadata(path).unwrap().len();
+    let (from, onto) = (File::open(path).unwrap(), File::create(&copy).unwrap());
+    for start in (0..size).step_by(MIB as usize) {
+        onto.write_all_at(&vec![0xa5; MIB.min(size - start) as usize], start).unwrap();
+    }
+    for range in &used.ranges {
+        let mut block = vec![0; (range.end - range.start) as usize];
+        from.read_exact_at(&mut block, range.start).unwrap();
+        onto.write_all_at(&block, range.start).unwrap();
+    }
+    copy
+}
+
+/// Mounted until it is dropped.
+struct Mounted(PathBuf, String);
+
+impl Mounted {
+    fn new(image: &Path, options: &str) -> Mounted {
+        let point = image.with_extension("mnt");
+        fs::create_dir_all(&point).unwrap();
+        run("mount", &["-o", options, image.to_str().unwrap(), point.to_str().unwrap()]);
+        Mounted(point, image.to_str().unwrap().to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run("umount", &[self.0.to_str().unwrap()]);
+        // Who has a mount namespace of its own has it mounted a moment longer, and then it is not clean.
+        let end = Instant::now() + Duration::from_secs(120);
+        while !run("losetup", &["-j", &self.1]).is_empty() {
+            assert!(Instant::now() < end, "{} stays mounted somewhere", self.1);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Files of all sizes, some of them deleted again, so that what is free lies everywhere.
+fn fill(point: &Path) {
+    for number in 0..160_u32 {
+        let length = [10, 3000, 70_000, 400_000][number as usize % 4];
+        let content: Vec<u8> =
+            (0..length).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 11 ^ number) as u8).collect();
+        let folder = point.join(format!("{}", number % 7));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(format!("{number}")), content).unwrap();
+    }
+    for number in (0..160).step_by(3) {
+        fs::remove_file(point.join(format!("{}/{number}", number % 7))).unwrap();
+    }
+}
+
+fn contents(point: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(point).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(contents(&path));
+        } else {
+            found.push((path.clone(), fs::read(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Made, filled by the kernel, unmounted, read, copied, checked and mounted again.
+fn moves(name: &str, size: u64, mkfs: &[&str], check: &[&str], most_used: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = empty(dir.path(), "disk", size);
+    let (made, mkfs_args) = (image.to_str().unwrap(), &mkfs[1..]);
+    run(mkfs[0], &[mkfs_args, &[made]].concat());
+    let before = {
+        let mounted = Mounted::new(&image, "loop");
+        fill(&mounted.0);
+        contents(&mounted.0)
+    };
+    let used = used_of(&image);
+    assert_eq!(used.what, name, "{mkfs:?}");
+    assert!(bytes(&used) < most_used, "{name}: {} of {size} bytes are used", bytes(&used));
+    let copy = copied(&image, &used);
+    run(check[0], &[&check[1..], &[copy.to_str().unwrap()]].concat());
+    fs::rename(&copy, &image).unwrap();
+    let mounted = Mounted::new(&image, "loop,ro");
+    let after = contents(&mounted.0);
+    assert_eq!(before.len(), after.len());
+    assert!(before == after, "{mkfs:?}: files have changed");
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_the_used_blocks_of_ext4_are_all_of_it() {
+    let check = ["e2fsck", "-f", "-n"];
+    for options in [
+        &["mkfs.ext4", "-q", "-F"][..],
+        &["mkfs.ext4", "-q", "-F", "-b", "1024"],
+        &["mkfs.ext4", "-q", "-F", "-O", "^flex_bg,^64bit,^metadata_csum"],
+        &["mkfs.ext4", "-q", "-F", "-O", "^metadata_csum,uninit_bg,^resize_inode"],
+        &["mkfs.ext3", "-q", "-F"],
+        &["mkfs.ext2", "-q", "-F"],
+    ] {
+        moves("ext4", 512 * MIB, options, &check, 160 * MIB);
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_the_used_blocks_of_xfs_are_all_of_it() {
+    let check = ["xfs_repair", "-n", "-f"];
+    for options in [
+        &["mkfs.xfs", "-q", "-f"][..],
+        &["mkfs.xfs", "-q", "-f", "-b", "size=1024"],
+        &["mkfs.xfs", "-q", "-f", "-m", "rmapbt=0,reflink=0", "-d", "agcount=9"],
+    ] {
+        moves("xfs", 600 * MIB, options, &check, 250 * MIB);
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_the_used_blocks_of_btrfs_are_all_of_it() {
+    for options in [
+        &["mkfs.btrfs", "-q", "-f"][..],
+        &["mkfs.btrfs", "-q", "-f", "--mixed"],
+        &["mkfs.btrfs", "-q", "-f", "-m", "single"],
+    ] {
+        moves("btrfs", 1024 * MIB, options, &["btrfs", "check", "--readonly"], 600 * MIB);
+    }
+}
+
+/// Not every kernel has vfat; mtools writes into an image by itself.
+#[test]
+fn the_used_clusters_of_vfat_are_all_of_it() {
+    for (size, bits, most_used) in
+        [(512 * MIB, "32", 60 * MIB), (256 * MIB, "16", 60 * MIB), (60 * MIB, "12", 60 * MIB)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, tree) = (empty(dir.path(), "disk", size), dir.path().join("tree"));
+        let disk = image.to_str().unwrap();
+        run("mkfs.vfat", &["-F", bits, disk]);
+        fill(&tree);
+        for folder in 0..7 {
+            run("mcopy", &["-s", "-i", disk, tree.join(folder.to_string()).to_str().unwrap(), "::"]);
+        }
+        // So that what is free lies between what is not.
+        run("mdel", &["-i", disk, "::1/*", "::4/*"]);
+        fs::remove_dir_all(tree.join("1")).unwrap();
+        fs::remove_dir_all(tree.join("4")).unwrap();
+        let used = used_of(&image);
+        assert_eq!(used.what, "vfat");
+        assert!(bytes(&used) < most_used || bits == "12", "FAT{bits}: {} of {size} bytes are used", bytes(&used));
+        let copy = copied(&image, &used);
+        let copy = copy.to_str().unwrap();
+        run("fsck.vfat", &["-n", copy]);
+        let back = dir.path().join("back");
+        fs::create_dir(&back).unwrap();
+        run("mcopy", &["-s", "-n", "-i", copy, "::*", back.to_str().unwrap()]);
+        let relative = |root: &Path| {
+            let found = contents(root).into_iter();
+            found.map(|(path, content)| (path.strip_prefix(root).unwrap().to_owned(), content)).collect::<Vec<_>>()
+        };
+        assert!(relative(&tree) == relative(&back), "FAT{bits}: files have changed");
+    }
+}
+
+/// Kernels do not mount these any more.
+#[test]
+fn xfs_of_version_4_is_read_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = empty(dir.path(), "disk", 320 * MIB);
+    run("mkfs.xfs", &["-q", "-f", "-m", "crc=0", image.to_str().unwrap()]);
+    let used = used_of(&image);
+    assert_eq!(used.what, "xfs");
+    // Most of that is its log.
+    assert!(bytes(&used) < 90 * MIB, "{}", bytes(&used));
+    run("xfs_repair", &["-n", "-f", copied(&image, &used).to_str().unwrap()]);
+}
+
+/// The journal has what the maps have not yet.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_what_was_not_unmounted_is_used_whole() {
+    for mkfs in [&["mkfs.ext4", "-q", "-F"][..], &["mkfs.xfs", "-q", "-f"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = empty(dir.path(), "disk", 600 * MIB);
+        run(mkfs[0], &[&mkfs[1..], &[image.to_str().unwrap()]].concat());
+        assert!(bytes(&used_of(&image)) < 300 * MIB);
+        let mounted = Mounted::new(&image, "loop");
+        fill(&mounted.0);
+        run("sync", &[]);
+        // As a power cut leaves it.
+        let cut = dir.path().join("cut");
+        fs::copy(&image, &cut).unwrap();
+        let used = used_of(&cut);
+        assert!(used.what.ends_with("(all of it)"), "{mkfs:?}: {}", used.what);
+        assert_eq!(used.ranges, std::iter::once(0..600 * MIB).collect::<Vec<_>>());
+        drop(mounted);
+        assert!(bytes(&used_of(&image)) < 300 * MIB, "{mkfs:?}");
+    }
+}
+
+#[test]
+fn swap_has_nothing_that_is_kept_unless_a_system_sleeps_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = empty(dir.path(), "swap", 64 * MIB);
+    run("mkswap", &["-q", image.to_str().unwrap()]);
+    let used = used_of(&image);
+    assert_eq!((&*used.what, bytes(&used)), ("swap", 2 * MIB));
+    File::options().write(true).open(&image).unwrap().write_all_at(b"S1SUSPEND\0", 4096 - 10).unwrap();
+    assert_eq!(used_of(&image).what, "swap (all of it)");
+}
+
+#[test]
+fn a_disk_of_nobody_is_used_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = empty(dir.path(), "disk", 8 * MIB);
+    assert_eq!(used_of(&image), all(8 * MIB));
+    // Two signatures.
+    run("mkswap", &["-q", image.to_str().unwrap()]);
+    run("mkfs.ext4", &["-q", "-F", image.to_str().unwrap()]);
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(b"SWAPSPACE2", 4096 - 10).unwrap();
+    assert_eq!(used_of(&image).what, "two filesystems (all of it)");
+}
+
+/// What contradicts itself is used whole, and nothing of it makes the reader fail.
+#[test]
+fn garbled_filesystems_are_used_whole_or_more() {
+    let dir = tempfile::tempdir().unwrap();
+    for mkfs in [&["mkfs.ext4", "-q", "-F"][..], &["mkfs.xfs", "-q", "-f"], &["mkfs.btrfs", "-q", "-f"], &["mkfs.vfat"]]
+    {
+        let image = empty(dir.path(), "disk", 320 * MIB);
+        run(mkfs[0], &[&mkfs[1..], &[image.to_str().unwrap()]].concat());
+        let file = File::open(&image).unwrap();
+        let good = bytes(&used_of(&image));
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..400 {
+            let (at, value) = (random.u64(0..1 << 20), random.u8(..));
+            let garbled = of(
+                &|bytes, from| {
+                    file.read_exact_at(bytes, from)?;
+                    if let Some(byte) = at.checked_sub(from).and_then(|place| bytes.get_mut(place as usize)) {
+                        *byte = value;
+                    }
+                    Ok(())
+                },
+                320 * MIB,
+                512,
+            );
+            assert!(garbled.ranges.iter().all(|range| range.start < range.end && range.end <= 320 * MIB));
+            assert!(bytes(&garbled) <= 320 * MIB && good > 0);
+        }
+    }
+}
+
+#[test]
+fn ranges_are_rounded_outwards_and_small_gaps_are_used() {
+    let of = |ranges: &[(u64, u64)], size| {
+        let rounded = rounded(ranges.iter().map(|(start, end)| *start..*end).collect(), size);
+        rounded.into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
+    };
+    let (first, last, at) = ((0, MIB), (9 * MIB, 10 * MIB), 4 * MIB);
+    assert_eq!(of(&[], 10 * MIB), [first, last]);
+    assert_eq!(of(&[], 1000), [(0, 1000)]);
+    assert_eq!(of(&[(at + 1, at + 2)], 10 * MIB), [first, (at, at + GRANULE_BYTES), last]);
+    let behind_a_small_gap = at + GRANULE_BYTES + GAP_BYTES - 1;
+    assert_eq!(of(&[(at, at + 1), (behind_a_small_gap, at + MIB)], 10 * MIB), [first, (at, at + MIB), last]);
+    // What lies outside is nowhere.
+    assert_eq!(of(&[(20 * MIB, 30 * MIB)], 10 * MIB), [first, last]);
+}
+
+#[test]
+fn bits_are_ranges() {
+    assert_eq!(set_bits(&[0b0000_0111, 0b1000_0001], 16), [0..3, 8..9, 15..16]);
+    assert_eq!(set_bits(&[0xff, 0xff], 12), std::iter::once(0..12).collect::<Vec<_>>());
+    // What is not there is used.
+    assert_eq!(set_bits(&[0], 10), std::iter::once(8..10).collect::<Vec<_>>());
+}

@@ -1,0 +1,88 @@
+//! Whether an XFS was unmounted: the last record of its log says so (fs/xfs/xfs_log_recover.c, xlog_check_unmount_rec).
+//!
+//! The log is written round and round. Each of its sectors has the number of the round at its beginning, so the last record ends where
+//! that falls by one.
+
+use super::{Numbers, View};
+
+const SECTOR: u64 = 512;
+
+/// What a record begins with.
+const RECORD: u32 = 0xfeed_babe;
+
+/// Offsets in a record's header.
+const ROUND: usize = 4;
+const VERSION: usize = 8;
+const LENGTH: usize = 12;
+const OPERATIONS: usize = 40;
+const BUFFER_BYTES: usize = 320;
+
+/// A header has the rounds of so many bytes; a longer record has more headers.
+const HEADER_REACH: u32 = 32 << 10;
+
+/// In the one operation of the record that an unmount writes.
+const FLAGS: usize = 9;
+const UNMOUNT: u8 = 0x20;
+
+/// A log that is larger is not made.
+const MOST_BYTES: u64 = 2 << 30;
+
+/// Read at once.
+const STEP: u64 = 1 << 20;
+
+pub fn is_clean(view: &View, start: u64, length: u64) -> bool {
+    let Some(log) = Log::read(view, start, length) else { return false };
+    log.ends_with_unmount(view, start).unwrap_or(false)
+}
+
+/// What is known of each sector.
+struct Log {
+    rounds: Vec<u32>,
+    /// The numbers of those that are a record's header.
+    headers: Vec<usize>,
+}
+
+impl Log {
+    fn read(view: &View, start: u64, length: u64) -> Option<Log> {
+        if length == 0 || length > MOST_BYTES || !length.is_multiple_of(SECTOR) {
+            return None;
+        }
+        let mut log = Log { rounds: Vec::new(), headers: Vec::new() };
+        let mut at = 0;
+        while at < length {
+            let step = STEP.min(length - at);
+            for sector in view.bytes(start + at, step)?.chunks(SECTOR as usize) {
+                let is_header = sector.be32(0) == RECORD;
+                if is_header {
+                    log.headers.push(log.rounds.len());
+                }
+                log.rounds.push(sector.be32(if is_header { ROUND } else { 0 }));
+            }
+            at += step;
+        }
+        Some(log)
+    }
+
+    /// The sector behind the last record.
+    fn head(&self) -> Option<usize> {
+        let first = *self.rounds.first()?;
+        let head = self.rounds.iter().position(|round| *round != first).unwrap_or(self.rounds.len());
+        // All behind it is of the round before. Anything else is a write that was torn.
+        let before = first.checked_sub(1)?;
+        self.rounds[head..].iter().all(|round| *round == before).then_some(head)
+    }
+
+    fn ends_with_unmount(&self, view: &View, start: u64) -> Option<bool> {
+        let (head, count) = (self.head()?, self.rounds.len());
+        let last = self.headers.iter().rev().find(|header| **header < head).or(self.headers.last())?;
+        let header = view.bytes(start + *last as u64 * SECTOR, SECTOR)?;
+        let headers = match header.be32(VERSION) & 2 {
+            0 => 1,
+            _ => header.be32(BUFFER_BYTES).div_ceil(HEADER_REACH).max(1) as usize,
+        };
+        let sectors = header.be32(LENGTH).div_ceil(SECTOR as u32) as usize;
+        let ends_at_head = (last + headers + sectors) % count == head % count;
+        let operation = view.bytes(start + ((last + headers) % count) as u64 * SECTOR, SECTOR)?;
+        Some(ends_at_head && header.be32(OPERATIONS) == 1 && operation[FLAGS] & UNMOUNT != 0)
+    }
+}
