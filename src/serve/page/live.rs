@@ -301,7 +301,7 @@ mod tests {
             rate: "31.0 MB/s".to_owned(),
             left: "3.0 s".to_owned(),
         };
-        assert_eq!(place.news(), [moved.clone()]);
+        assert_eq!(place.news(), std::slice::from_ref(&moved));
         assert_eq!(place.news(), []);
         live.said_more("a");
         live.said_more("nobody");
