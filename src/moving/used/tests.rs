@@ -62,12 +62,22 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        run("umount", &[self.0.to_str().unwrap()]);
-        // Who has a mount namespace of its own has it mounted a moment longer, and then it is not clean.
         let end = Instant::now() + Duration::from_secs(120);
+        let pause = || std::thread::sleep(Duration::from_millis(50));
+        // A process that another test starts has the files that are open here until it is another program.
+        loop {
+            let output = Command::new("umount").arg(&self.0).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            if output.status.success() {
+                break;
+            }
+            assert!(said.contains("busy") && Instant::now() < end, "umount: {said}");
+            pause();
+        }
+        // Who has a mount namespace of its own has it mounted a moment longer, and then it is not clean.
         while !run("losetup", &["-j", &self.1]).is_empty() {
             assert!(Instant::now() < end, "{} stays mounted somewhere", self.1);
-            std::thread::sleep(Duration::from_millis(50));
+            pause();
         }
     }
 }
