@@ -55,7 +55,7 @@ fn has_room(transaction: &Transaction, heard: &Heard) -> rusqlite::Result<bool> 
 
 fn forget(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM machines WHERE id = ?1", [machine])?;
-    for table in ["boots", "events"] {
+    for table in ["boots", "events", "log"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [machine])?;
     }
     Ok(())
