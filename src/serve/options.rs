@@ -83,7 +83,7 @@ pub struct ServeOptions {
     /// Give addresses too, where there is no other DHCP server.
     #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
     pub range: Option<Range>,
-    /// Directory with iPXE's undionly.kpxe and ipxe.efi [default: /usr/lib/ipxe].
+    /// Directory with iPXE's undionly.kpxe and snponly.efi [default: /usr/lib/ipxe].
     #[arg(long, value_name = "DIR", requires = "pxe")]
     pub ipxe: Option<PathBuf>,
     /// Directory with vmlinuz and initrd [default: DIR/boot].

@@ -5,10 +5,11 @@ use super::card::Card;
 use std::fmt::Write;
 use std::path::Path;
 
-/// For BIOS, and for UEFI.
+/// For BIOS, and for UEFI. Both use the firmware's driver of the card. iPXE with drivers of its own, Debian's `ipxe.efi`, was seen to hang when it
+/// is to give the card back, so that an installed machine did not come to its disk.
 pub const BINARIES: [&str; 2] = [BIOS, UEFI];
 const BIOS: &str = "undionly.kpxe";
-pub const UEFI: &str = "ipxe.efi";
+pub const UEFI: &str = "snponly.efi";
 
 /// In DHCP's header a file's name has 128 bytes, with the zero behind it.
 pub const NAME_BYTES: usize = 127;
@@ -97,7 +98,7 @@ mod tests {
         let address = |text: &str| text.parse().unwrap();
         let (name, netmask) = ("eth1".to_owned(), address("255.255.255.0"));
         let card = Card { name, index: 2, address: address("10.0.0.1"), netmask };
-        let (script, ipxe) = ("http://10.0.0.1:8080/start.ipxe", "http://10.0.0.1:8080/ipxe/ipxe.efi");
+        let (script, ipxe) = ("http://10.0.0.1:8080/start.ipxe", "http://10.0.0.1:8080/ipxe/snponly.efi");
         let (tftp, leases) = (Path::new("/t"), Path::new("/l"));
         let asked = Asked { card: &card, range: None, forwards: false, script, ipxe, tftp, leases };
         let told = text(&asked);
@@ -107,9 +108,9 @@ mod tests {
             "tftp-root=/t",
             "dhcp-range=10.0.0.0,proxy,255.255.255.0",
             "pxe-service=tag:!ipxe,x86PC,\"iPXE\",undionly.kpxe",
-            "pxe-service=tag:!ipxe,X86-64_EFI,\"iPXE\",ipxe.efi",
+            "pxe-service=tag:!ipxe,X86-64_EFI,\"iPXE\",snponly.efi",
             "dhcp-boot=tag:ipxe,http://10.0.0.1:8080/start.ipxe,,10.0.0.1",
-            "dhcp-boot=tag:!ipxe,tag:http,http://10.0.0.1:8080/ipxe/ipxe.efi,,10.0.0.1",
+            "dhcp-boot=tag:!ipxe,tag:http,http://10.0.0.1:8080/ipxe/snponly.efi,,10.0.0.1",
         ] {
             assert!(told.lines().any(|one| one == line), "{line}\n{told}");
         }

@@ -126,7 +126,7 @@ mod tests {
         let kept = dir.path().join("dhcp.leases");
         let mut home = Home::make(dir.path(), kept.clone()).unwrap();
         let path = home.path.clone();
-        assert_eq!(fs::read_to_string(home.tftp().join("ipxe.efi")).unwrap(), "ipxe.efi");
+        assert_eq!(fs::read_to_string(home.tftp().join("snponly.efi")).unwrap(), "snponly.efi");
         home.keep_leases().unwrap();
         assert!(!kept.exists());
         fs::write(home.leases(), "one").unwrap();
@@ -138,7 +138,7 @@ mod tests {
         let mut home = Home::make(dir.path(), kept.clone()).unwrap();
         assert_eq!(fs::read_to_string(home.leases()).unwrap(), "one");
         fs::remove_file(home.leases()).unwrap();
-        std::os::unix::fs::symlink(dir.path().join("ipxe.efi"), home.leases()).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("snponly.efi"), home.leases()).unwrap();
         assert!(home.keep_leases().is_err());
         assert_eq!(fs::read_to_string(&kept).unwrap(), "one");
     }

@@ -238,7 +238,7 @@ fn with_ipxe(dir: &TempDir) -> PathBuf {
     let ipxe = dir.path().join("ipxe");
     std::fs::create_dir(&ipxe).unwrap();
     std::fs::write(ipxe.join("undionly.kpxe"), "for BIOS ".repeat(100)).unwrap();
-    std::fs::write(ipxe.join("ipxe.efi"), "for UEFI ".repeat(100)).unwrap();
+    std::fs::write(ipxe.join("snponly.efi"), "for UEFI ".repeat(100)).unwrap();
     ipxe
 }
 
@@ -273,9 +273,9 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         let uefi = client.discover(UEFI);
         assert_eq!((uefi.next_server, uefi.class(), &*uefi.file), (SERVER, "PXEClient", ""));
         let uefi = client.boot_server(UEFI);
-        assert_eq!((uefi.kind, uefi.next_server, &*uefi.file), (5, SERVER, "ipxe.efi"));
+        assert_eq!((uefi.kind, uefi.next_server, &*uefi.file), (5, SERVER, "snponly.efi"));
         let http = client.discover(UEFI_HTTP);
-        assert_eq!((http.class(), &*http.file), ("HTTPClient", &*format!("http://{SERVER}:{HTTP}/ipxe/ipxe.efi")));
+        assert_eq!((http.class(), &*http.file), ("HTTPClient", &*format!("http://{SERVER}:{HTTP}/ipxe/snponly.efi")));
         for ipxe in [IPXE_BIOS, IPXE_UEFI] {
             for answer in [client.discover(ipxe), client.boot_server(ipxe)] {
                 assert_eq!((answer.class(), &*answer.file), ("PXEClient", &*script));
@@ -285,8 +285,8 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         }
 
         assert_eq!(client.tftp("undionly.kpxe"), "for BIOS ".repeat(100).as_bytes()[..512]);
-        assert_eq!(client.tftp("ipxe.efi"), "for UEFI ".repeat(100).as_bytes()[..512]);
-        assert_eq!(client.http("/ipxe/ipxe.efi"), "for UEFI ".repeat(100).as_bytes());
+        assert_eq!(client.tftp("snponly.efi"), "for UEFI ".repeat(100).as_bytes()[..512]);
+        assert_eq!(client.http("/ipxe/snponly.efi"), "for UEFI ".repeat(100).as_bytes());
         let script = client.http("/start.ipxe");
         let chained = format!("chain http://{SERVER}:{HTTP}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}\n");
         assert!(script.ends_with(chained.as_bytes()), "{}", String::from_utf8_lossy(&script));
@@ -337,8 +337,8 @@ fn root_with_a_range_machines_get_addresses_too() {
         let (mut addresses, base) = (BTreeSet::new(), format!("http://{SERVER}:{HTTP}"));
         for (firmware, file, class) in [
             (BIOS, "undionly.kpxe".to_owned(), ""),
-            (UEFI, "ipxe.efi".to_owned(), ""),
-            (UEFI_HTTP, format!("{base}/ipxe/ipxe.efi"), "HTTPClient"),
+            (UEFI, "snponly.efi".to_owned(), ""),
+            (UEFI_HTTP, format!("{base}/ipxe/snponly.efi"), "HTTPClient"),
             (IPXE_BIOS, format!("{base}/start.ipxe"), ""),
             (IPXE_UEFI, format!("{base}/start.ipxe"), ""),
         ] {
@@ -391,7 +391,10 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
         let why = with(&|pxe| pxe.card = "eth9".to_owned());
         assert_eq!(why, "--pxe: there is no network card \"eth9\"; there is eth1, lo");
         let why = with(&|pxe| pxe.ipxe = Some("/nothing".into()));
-        assert!(why.starts_with("--pxe: /nothing has no undionly.kpxe and ipxe.efi: `apt-get install ipxe`"), "{why}");
+        assert!(
+            why.starts_with("--pxe: /nothing has no undionly.kpxe and snponly.efi: `apt-get install ipxe`"),
+            "{why}"
+        );
         let why = with(&|pxe| pxe.range = Some("10.78.0.1,10.78.0.9".parse().unwrap()));
         assert!(why.contains("is not within the network of eth1, 10.77.0.0/255.255.255.0"), "{why}");
         let why = with(&|pxe| pxe.range = Some("10.77.0.1,10.77.0.9".parse().unwrap()));

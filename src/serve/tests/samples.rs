@@ -22,7 +22,7 @@ fn root_dnsmasq_as_the_docs_have_it_answers_firmware() {
         let started = Command::new("/usr/sbin/dnsmasq").args(["--keep-in-foreground", "-C", &all]).start(|_| {});
         let running = started.unwrap();
         let script = "http://10.77.0.1:8080/start.ipxe";
-        let files = [(BIOS, "undionly.kpxe"), (UEFI, "ipxe.efi"), (IPXE_BIOS, script), (IPXE_UEFI, script)];
+        let files = [(BIOS, "undionly.kpxe"), (UEFI, "snponly.efi"), (IPXE_BIOS, script), (IPXE_UEFI, script)];
         for (firmware, file) in files {
             assert_eq!(client.lease(firmware).file, file);
         }
