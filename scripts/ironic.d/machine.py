@@ -34,7 +34,7 @@ def accelerator():
 class Machine:
     """A node with these empty disks, by name and GiB. It is off, and `manageable`."""
 
-    def __init__(self, ironic, ramdisk, name, disks, clock="", words=""):
+    def __init__(self, ironic, ramdisk, name, disks, clock="", words="", card=""):
         self.ironic, self.name, self.disks, self.clock, self.words = ironic, name, list(disks), clock, words
         self.folder = os.path.join(ironic.directory, name)
         os.makedirs(self.folder)
@@ -44,6 +44,8 @@ class Machine:
         shutil.copy(OVMF % "VARS", os.path.join(self.folder, "efivars.fd"))
         self.ssh_port = free_port()
         self.port, self.mac = free_port(), "52:54:00:" + ":".join(f"{byte:02x}" for byte in os.urandom(3))
+        # What its card says, where that is not what the conductor knows.
+        self.card = card or self.mac
         self.enroll(ramdisk)
         self.lock, self.qemu, self.boots, self.from_disk, self.heard, self.over = threading.Lock(), None, 0, False, 0, False
         self.follower = threading.Thread(target=self.follow)
@@ -100,7 +102,7 @@ class Machine:
                    "-drive", f"if=pflash,format=raw,unit=1,file={folder}/efivars.fd",
                    "-netdev", f"user,id=net,net={TOLD.rsplit('.', 1)[0]}.0/24,host={TOLD},hostfwd=tcp:127.0.0.1:{self.port}-:9999,"
                    f"hostfwd=tcp:127.0.0.1:{self.ssh_port}-:22",
-                   "-device", f"virtio-net-pci,netdev=net,romfile=,mac={self.mac}",
+                   "-device", f"virtio-net-pci,netdev=net,romfile=,mac={self.card}",
                    "-chardev", f"socket,id=console,path={folder}/console,server=on,wait=off,logfile={log('console')}",
                    "-serial", "chardev:console", "-serial", f"file:{log('facts')}"]
         for index, disk in enumerate(self.disks):
@@ -126,7 +128,7 @@ class Machine:
         lines = {word: rest for word, _, rest in (line.partition(" ") for line in reversed(script.splitlines()))}
         kernel, _, cmdline = lines["kernel"].split(" || ")[0].partition(" ")
         kernel, initrd = (os.path.join(root, url.split("/", 3)[3]) for url in [kernel, lines["initrd"].split(" ")[0]])
-        return ["-kernel", kernel, "-initrd", initrd, "-append", cmdline.replace("${mac}", self.mac)]
+        return ["-kernel", kernel, "-initrd", initrd, "-append", cmdline.replace("${mac}", self.card)]
 
     def log(self, kind):
         return os.path.join(self.folder, f"{self.boots}.{kind}.log")

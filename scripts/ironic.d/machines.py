@@ -60,8 +60,8 @@ class World:
         url, digest = self.image("tiny-12.0.1.tar.zst", 'cp "$1/tiny.tar.zst" "$2"')
         return {"url": url, "digest": "sha256:" + digest}
 
-    def machine(self, name, clock="", words="", **disks):
-        return Machine(self.ironic, self.ramdisk, name, disks, clock, words)
+    def machine(self, name, clock="", words="", card="", **disks):
+        return Machine(self.ironic, self.ramdisk, name, disks, clock, words, card)
 
     def available(self, name):
         """Without cleaning."""
@@ -179,6 +179,25 @@ def half(world):
         machine.says("Start PXE", from_disk=True)
         check(UP not in machine.read("console"), "something boots")
     return f"{first}; up; {second}; nothing boots from its disk"
+
+
+def unknown(world):
+    """a machine that no node has gives up, into a shell"""
+    with world.machine("unknown", words="ipa-lookup-timeout=20", card="52:54:00:00:00:01", vda=1) as machine:
+        world.available("unknown")
+        world.ironic.choose("unknown", [step("erase_devices_metadata", {})])
+        world.ironic.set("unknown", {"/instance_info/image_source": "http://127.0.0.1/none"})
+        world.ironic.wish("unknown", target="active")
+        machine.says("Ironic did not take this machine within 20 s: Ironic knows no node with these MACs")
+        machine.says("this machine waits for its power to be switched")
+        machine.types("")
+        machine.says("# ")
+        machine.types("echo in a shell with $((6 * 7))")
+        machine.says("in a shell with 42")
+        world.ironic.wish("unknown", target="abort")
+        world.ironic.until("unknown", "deploy failed")
+        shell('cmp -n "$(stat -c %s "$1")" "$1" /dev/zero', machine.disk("vda"))
+    return "nothing is written, and a person has a shell"
 
 
 def switched_off(ironic, machine):
@@ -307,7 +326,7 @@ def main(venv, directory, target, wanted=""):
     world = World(venv, directory, target)
     failed, passed = [], 0
     try:
-        for scenario in [whole, erased, half, rebuild, mirror, raw, qcow2, rescue]:
+        for scenario in [whole, unknown, erased, half, rebuild, mirror, raw, qcow2, rescue]:
             if wanted not in scenario.__doc__:
                 continue
             began = time.monotonic()
