@@ -34,6 +34,19 @@ pub(super) fn id(text: &str) -> Result<String, String> {
 }
 
 impl Network {
+    /// For a system without udev, in which nobody gives a card the name that a document wants: each is called as the kernel calls it
+    /// now, and there.
+    pub fn by_kernel_names(&self, nics: &[Nic]) -> Network {
+        let mut network = self.clone();
+        for ethernet in network.ethernets.values_mut() {
+            let Card::Mac(mac) = &ethernet.card else { continue };
+            if let Some(nic) = nics.iter().find(|nic| nic.mac.eq_ignore_ascii_case(mac)) {
+                (ethernet.card, ethernet.set_name) = (Card::Name(nic.name.clone()), None);
+            }
+        }
+        network
+    }
+
     /// What the device is called in the installed system, where the document says it. The kernel or udev names the others.
     pub(super) fn name_of<'a>(&'a self, id: &'a str) -> Option<&'a str> {
         let Some(ethernet) = self.ethernets.get(id) else { return Some(id) };

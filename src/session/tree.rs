@@ -1,6 +1,6 @@
 //! The image, and what is done in the tree that it brings.
 
-use super::{Session, disk};
+use super::{Session, disk, panicked};
 use crate::allocation;
 use crate::boot::{efi, found, kexec};
 use crate::definition::Chosen;
@@ -16,6 +16,7 @@ use crate::target::finish::{self, Boots};
 use crate::target::{self, Root};
 use crate::verify::{Verdict, verify};
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
@@ -118,7 +119,15 @@ impl Session {
         let (root, reporter) = (self.root()?, &*self.reporter);
         let root_uuid = self.root_uuid(&finishing.files);
         let now = OffsetDateTime::now_utc();
-        match finish::tree(&root, finishing, root_uuid, now, &|line| reporter.say(line))? {
+        // Programs of the image use one processor, and what the burn has left in memory has to be written anyway.
+        let mounts = &self.mounts;
+        let boots = thread::scope(|scope| {
+            let early = scope.spawn(|| mounts.write_early());
+            let made = finish::tree(&root, finishing, root_uuid, now, &|line| reporter.say(line));
+            let early = early.join().unwrap_or_else(|_| Err(panicked()));
+            made.and_then(|boots| early.map(|()| boots))
+        })?;
+        match boots {
             Boots::Written => Ok(()),
             Boots::Made(booting) => {
                 booting.info.write(&root)?;

@@ -128,6 +128,14 @@ impl Mounts {
         })
     }
 
+    /// Writes back what is in memory by now, so that less is left for the end.
+    ///
+    /// # Errors
+    /// Data could not be written: the kernel tells that once.
+    pub fn write_early(&self) -> Result<()> {
+        self.mounted.iter().try_for_each(|point| sync(point))
+    }
+
     /// Writes everything back and unmounts, youngest first.
     ///
     /// # Errors

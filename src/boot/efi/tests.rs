@@ -83,14 +83,30 @@ fn efibootmgr(arguments: &[&str]) -> String {
     stdout
 }
 
-/// `/dev/vda` has a GPT. The GUID of its first partition ends in 5 and is zero otherwise.
-#[test]
-#[ignore = "needs a UEFI machine that nobody misses, and efibootmgr"]
-fn uefi_another_tool_reads_what_is_written_and_writes_the_same() {
+/// The firmware of a test machine, which has nothing of ours yet, and what is in it then.
+fn firmware() -> (&'static Path, Variables) {
+    crate::storage::vmdisks::assert_test_machine();
     let path = Path::new(VARIABLES);
     let before = Variables::read(path).unwrap();
-    let first = efibootmgr(&["-v"]);
-    assert!(first.contains("BootOrder: "), "{first}");
+    assert!(!before.order.is_empty() && !before.to_string().contains("drophammer"), "{before}");
+    (path, before)
+}
+
+/// Takes away what is not in `before`.
+fn forget(path: &Path, before: &Variables) {
+    let after = Variables::read(path).unwrap();
+    let new = after.entries.keys().filter(|number| !before.entries.contains_key(number));
+    new.for_each(|number| variables::remove(path, &variables::entry_name(*number)).unwrap());
+    let order: Vec<u8> = before.order.iter().flat_map(|number| number.to_le_bytes()).collect();
+    variables::write(path, "BootOrder", &order).unwrap();
+    assert_eq!(&Variables::read(path).unwrap(), before);
+}
+
+#[test]
+#[ignore = "needs a machine of its own, with UEFI"]
+fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
+    let (path, before) = firmware();
+    assert!(efibootmgr(&["-v"]).contains("BootOrder: "));
     said(path, &planned(), &wanted()).iter().for_each(|line| println!("{line}"));
     let read = efibootmgr(&["-v"]);
     for guid in [1, 2].map(uuid::Uuid::from_u128) {
@@ -108,18 +124,44 @@ fn uefi_another_tool_reads_what_is_written_and_writes_the_same() {
     assert_eq!(one.order.len(), before.order.len() + 1);
     assert!(one.entries[&one.order[0]] == after.entries[&one.order[0]], "{one}");
 
+    let disks = crate::storage::vmdisks::Disks::take("vda");
+    disks.partition(&[64]);
     efibootmgr(&["-c", "-d", "/dev/vda", "-p", "1", "-L", "theirs", "-l", r"\EFI\debian\shimx64.efi"]);
     let theirs = Variables::read(path).unwrap();
     let sysfs = |name: &str| fs::read_to_string(format!("/sys/class/block/vda1/{name}")).unwrap();
+    let guid = crate::command::Command::new("sfdisk").args(["--part-uuid", "/dev/vda", "1"]).run().unwrap().stdout;
     let esp = plan::Esp {
+        guid: guid.trim().parse().unwrap(),
         first_lba: sysfs("start").trim().parse().unwrap(),
         sectors: sysfs("size").trim().parse().unwrap(),
-        ..esp("/dev/vda1", 5)
+        ..esp("/dev/vda1", 0)
     };
     let ours = LoadOption::of_file("theirs", &esp, r"\EFI\debian\shimx64.efi", "").unwrap();
     assert_eq!(theirs.entries[&theirs.order[0]], ours.bytes());
+    forget(path, &before);
+}
 
-    let filling = LoadOption::of_file("fill", &esp, "a", &"x".repeat(500)).unwrap().bytes();
+#[test]
+#[ignore = "needs a machine of its own, with UEFI"]
+fn vm_uefi_variables_that_are_read_only_are_told_and_left() {
+    let (path, before) = firmware();
+    let mount = |options| crate::command::Command::new("mount").args(["-o", options, VARIABLES]).run().unwrap();
+    mount("remount,ro");
+    let lines = said(path, &planned(), &wanted());
+    mount("remount,rw");
+    println!("{}", lines[0]);
+    assert!(lines[0].starts_with("WARNING: boot entries: write Boot"), "{}", lines[0]);
+    assert!(lines[0].contains("Read-only file system") && lines[0].contains("efi=noruntime"), "{}", lines[0]);
+    assert!(lines[0].ends_with(FALLBACK), "{}", lines[0]);
+    assert_eq!(Variables::read(path).unwrap(), before);
+}
+
+/// By its name the last one: this firmware makes room when it boots, and not before.
+#[test]
+#[ignore = "needs a machine of its own, with UEFI"]
+fn vm_uefi_without_room_what_to_do_is_said_and_all_stays() {
+    let (path, before) = firmware();
+    let filling = LoadOption::of_file("fill", &esp("/dev/vda1", 5), "a", &"x".repeat(500)).unwrap().bytes();
     let name = |number: u16| variables::entry_name(0x1000 + number);
     let refused = (0..1000).find_map(|number| Some((number, variables::write(path, &name(number), &filling).err()?)));
     let (full, error) = refused.unwrap();
@@ -127,8 +169,9 @@ fn uefi_another_tool_reads_what_is_written_and_writes_the_same() {
     let long = EntryWanted { arguments: "x".repeat(900), ..wanted()[0].clone() };
     let lines = said(path, &planned(), &[wanted()[1].clone(), long]);
     println!("{}", lines[0]);
+    assert!(lines[0].starts_with("WARNING: boot entries: write Boot"), "{}", lines[0]);
     assert!(lines[0].contains("No space left on device") && lines[0].contains("efibootmgr -B"), "{}", lines[0]);
-    assert_eq!(Variables::read(path).unwrap().entries.len(), theirs.entries.len() + usize::from(full));
-    (0..full).for_each(|number| variables::remove(path, &name(number)).unwrap());
-    said(path, &planned(), &wanted()).iter().for_each(|line| println!("{line}"));
+    let after = Variables::read(path).unwrap();
+    assert!(before.entries.iter().all(|(number, value)| after.entries.get(number) == Some(value)), "{after}");
+    assert!(after.order.iter().all(|number| after.entries.contains_key(number)), "{after}");
 }

@@ -12,6 +12,8 @@ use crate::layout::{Format, RaidLevel};
 use crate::target::Root;
 use crate::target::chroot::InTree;
 use content::Content;
+#[cfg(test)]
+pub(super) use content::tests::cpio;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,8 +27,8 @@ struct Maker {
     program: &'static str,
     /// Words in braces are filled in.
     args: &'static [&'static str],
-    /// The settings by which the next one has the same: path, and a line for each kind.
-    settings: Option<Settings>,
+    /// The settings by which this one and the next have it: path, and a line for each kind.
+    settings: Settings,
 }
 
 struct Settings {
@@ -44,32 +46,43 @@ const MAKERS: [Maker; 4] = [
         program: "update-initramfs",
         args: &["{update or create}", "-k", "{version}"],
         // Its hooks find arrays and groups by themselves.
-        settings: Some(Settings { path: "/etc/initramfs-tools/modules", drivers: "{}", arrays: "", groups: "" }),
+        settings: Settings { path: "/etc/initramfs-tools/modules", drivers: "{}", arrays: "", groups: "" },
     },
     Maker {
         name: "dracut",
         program: "dracut",
         // What this machine needs cannot be seen from where it runs.
         args: &["--force", "--no-hostonly", "--kver", "{version}", "{initrd}"],
-        settings: Some(Settings {
+        settings: Settings {
             path: "/etc/dracut.conf.d/drophammer.conf",
             drivers: "add_drivers+=\" {} \"",
             arrays: "add_dracutmodules+=\" mdraid \"\nmdadmconf=\"yes\"",
             groups: "add_dracutmodules+=\" lvm \"",
-        }),
+        },
     },
     Maker {
         name: "mkinitcpio",
         program: "mkinitcpio",
         args: &["-k", "{version}", "-g", "{initrd}"],
-        settings: Some(Settings {
+        settings: Settings {
             path: "/etc/mkinitcpio.conf.d/drophammer.conf",
             drivers: "MODULES+=({})",
             arrays: "HOOKS+=(mdadm_udev)",
             groups: "HOOKS+=(lvm2)",
-        }),
+        },
     },
-    Maker { name: "mkinitfs", program: "mkinitfs", args: &["-o", "{initrd}", "{version}"], settings: None },
+    Maker {
+        name: "mkinitfs",
+        program: "mkinitfs",
+        args: &["-o", "{initrd}", "{version}"],
+        // A shell reads it. What belongs to a filesystem or a disk is in the image's own list.
+        settings: Settings {
+            path: "/etc/mkinitfs/mkinitfs.conf",
+            drivers: "",
+            arrays: "features=\"$features raid\"",
+            groups: "features=\"$features lvm\"",
+        },
+    },
 ];
 
 /// A list of modules has about half a megabyte.
@@ -135,9 +148,7 @@ pub fn ensure(root: &Root, wants: &BootWants, kernel: &Kernel, run: &dyn InTree,
             format!("the root filesystem of this machine cannot be found without {lacking}, which the image has not");
         return Err(Error::new(Phase::Target, what));
     }
-    if let Some(settings) = &maker.settings {
-        write_settings(root, settings, wants, &needs)?;
-    }
+    write_settings(root, &maker.settings, wants, &needs)?;
     say(&format!("{} makes the initramfs of {}, for {why}", maker.name, kernel.version));
     let began = Instant::now();
     let update = if places::is_file(root, &kernel.initrd) { "-u" } else { "-c" };
@@ -237,8 +248,12 @@ fn write_settings(root: &Root, settings: &Settings, wants: &BootWants, needs: &[
     let mut lines = vec![settings.drivers.replace("{}", &modules)];
     lines.extend(wants.arrays.iter().any(|array| array.is_beneath_root).then(|| settings.arrays.to_owned()));
     lines.extend(wants.group.is_some().then(|| settings.groups.to_owned()));
+    lines.retain(|line| !line.is_empty());
+    if lines.is_empty() {
+        return Ok(());
+    }
     let own = root.read(settings.path).unwrap_or_default();
-    let text = format!("{own}# written by drophammer\n{}\n", lines.join("\n").trim_end());
+    let text = format!("{own}# written by drophammer\n{}\n", lines.join("\n"));
     root.write(settings.path, 0o644, text.as_bytes())
 }
 

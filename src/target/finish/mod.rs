@@ -19,6 +19,8 @@ mod os_installer;
 mod overrides;
 mod owner;
 mod places;
+#[cfg(test)]
+mod recorded;
 mod seed;
 #[cfg(test)]
 mod testing;
@@ -199,12 +201,12 @@ fn make_own(
     let ignition = ignition.and_then(|()| user_data::ignition(root, &user_data, say));
     let needs_keys = identity::needs_host_keys(root, distribution, user_data::has_cloud_init(root));
     let script = overrides.script.as_ref().filter(|_| overrides.has(task::SCRIPT));
-    let unit = match overrides.has(task::NETWORK) {
+    let enabling = match overrides.has(task::NETWORK) {
         true => network::write(root, &finishing.network, &finishing.files.nics, say)?,
         false => None,
     };
     seed::bring(root, finishing.seed.as_ref(), say)?;
-    if boots.is_none() && ignition.is_none() && !needs_keys && script.is_none() && unit.is_none() {
+    if boots.is_none() && ignition.is_none() && !needs_keys && script.is_none() && enabling.is_none() {
         return Ok(None);
     }
     let chroot = Chroot::open(root, &finishing.devices, say)?;
@@ -212,7 +214,7 @@ fn make_own(
         if let Some(program) = ignition {
             user_data::ignite(root, program, &user_data, &chroot, say)?;
         }
-        unit.iter().try_for_each(|unit| network::enable(unit, &chroot))?;
+        enabling.iter().try_for_each(|enabling| network::enable(enabling, &chroot))?;
         boots.map(|(wants, found)| boot::boot(root, wants, found, &chroot, say)).transpose()
     };
     // To find primes takes a processor seconds, and only the script of the user data may ask for the keys.

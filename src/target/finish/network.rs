@@ -14,11 +14,20 @@ const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 const FRR: &str = "/usr/lib/frr/bgpd";
 const UNROUTED: &str = "WARNING: the image has FRR, and `networks` of the allocation are not written for it: the image must do so at its first boot";
 
-/// Writes the files, and takes away what the image has in their place. Returns the unit that is to be enabled.
+/// Whoever names cards. Without it they keep the kernel's names, as in Alpine.
+const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
+
+const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
+const RC_UPDATE: [&str; 2] = ["/sbin/rc-update", "/usr/sbin/rc-update"];
+
+/// What makes the network start with the system: a program of the tree and its arguments.
+type Enabling = (&'static str, Vec<&'static str>);
+
+/// Writes the files, and takes away what the image has in their place. Returns what is to be run so that they count.
 ///
 /// # Errors
 /// A file cannot be written or removed.
-pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&str)) -> Result<Option<&'static str>> {
+pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&str)) -> Result<Option<Enabling>> {
     let has = |path: &str| root.has(path);
     let Some(system) = System::found(&has) else {
         say(
@@ -33,6 +42,9 @@ pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&st
         say(&format!("the network is left as the image has it, for {}", system.name()));
         return Ok(None);
     };
+    let has_one_of = |paths: &[&str]| paths.iter().any(|path| has(path));
+    let names_nothing = system == System::Ifupdown && !has_one_of(&UDEV);
+    let network = if names_nothing { network.by_kernel_names(nics) } else { network };
     for file in own_files(root, system) {
         root.remove(&file)?;
     }
@@ -42,7 +54,12 @@ pub fn write(root: &Root, wanted: &WantedNetwork, nics: &[Nic], say: &dyn Fn(&st
         root.write(&path, mode, content.as_bytes())?;
     }
     say(&format!("the network is set up by {}", system.name()));
-    Ok(system.unit().filter(|_| has("/usr/bin/systemctl") || has("/bin/systemctl")))
+    let by_systemd = |unit| ("systemctl", vec!["enable", unit]);
+    let by_openrc = || (system == System::Ifupdown).then(|| ("rc-update", vec!["add", "networking", "boot"]));
+    Ok(match has_one_of(&SYSTEMCTL) {
+        true => system.unit().map(by_systemd),
+        false => by_openrc().filter(|_| has_one_of(&RC_UPDATE)),
+    })
 }
 
 /// For the cloud-init of an image that was made for any machine.
@@ -56,10 +73,10 @@ pub fn seed(root: &Root, wanted: &WantedNetwork, nics: &[Nic]) -> Result<()> {
 }
 
 /// # Errors
-/// `systemctl` of the image fails.
-pub fn enable(unit: &str, run: &dyn InTree) -> Result<()> {
-    let ran = run.run("systemctl", &["enable", unit], ENABLE_DEADLINE);
-    ran.map(drop).context(Phase::Target, || format!("enable {unit}"))
+/// That program of the image fails.
+pub fn enable((program, arguments): &Enabling, run: &dyn InTree) -> Result<()> {
+    let ran = run.run(program, arguments, ENABLE_DEADLINE);
+    ran.map(drop).context(Phase::Target, || "have the network start with the system".to_owned())
 }
 
 /// What is to be written. Where nobody has described a network, that of the image stays; without one, all cards ask DHCP.
@@ -104,7 +121,7 @@ mod tests {
     fn what_is_described_takes_the_place_of_the_images_own() {
         let (_dir, root) = tree(&[NETWORKD, OWN, ("usr/bin/systemctl", "")]);
         let (unit, lines) = said(|say| write(&root, &described(), &nics(), say));
-        assert_eq!(unit.unwrap(), Some("systemd-networkd.service"));
+        assert_eq!(unit.unwrap(), Some(("systemctl", vec!["enable", "systemd-networkd.service"])));
         assert_eq!(lines, ["the network is set up by systemd-networkd"]);
         assert!(!root.has("/etc/systemd/network/80-own.network"));
         let names = root.names("/etc/systemd/network").unwrap();
@@ -136,6 +153,21 @@ mod tests {
         let (_dir, root) = tree(&[NETWORKD]);
         said(|say| write(&root, &announced, &nics(), say)).0.unwrap();
         assert!(!root.names("/etc/systemd/network").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_system_without_udev_has_the_kernels_names() {
+        let files = [("sbin/ifup", ""), ("sbin/rc-update", "")];
+        let (_dir, root) = tree(&files);
+        let (enabling, _) = said(|say| write(&root, &described(), &nics(), say));
+        assert_eq!(enabling.unwrap(), Some(("rc-update", vec!["add", "networking", "boot"])));
+        assert!(root.read("/etc/network/interfaces").unwrap().contains("iface eth0 inet static"));
+        assert!(!root.has("/etc/systemd"));
+        let (_dir, root) = tree(&[files[0], ("sbin/udevd", "")]);
+        let (enabling, _) = said(|say| write(&root, &described(), &nics(), say));
+        assert_eq!(enabling.unwrap(), None);
+        assert!(root.read("/etc/network/interfaces").unwrap().contains("iface lan inet static"));
+        assert!(root.has("/etc/systemd/network/10-drophammer-lan.link"));
     }
 
     #[test]

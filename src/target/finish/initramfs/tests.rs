@@ -112,12 +112,21 @@ fn it_is_made_again_by_what_the_image_has() {
         assert!(said[0].contains("for that of the image has no mdadm program, has no raid1"), "{said:?}");
         assert!(said[1].contains(" took "), "{said:?}");
     }
-    // Alpine's has settings of its own, which are left to it.
+    // Alpine's finds drivers by itself.
     let (_dir, root) = tree(&[DEP, ("sbin/mkinitfs", "")]);
     let (result, did, said) = ensured(&root, &wants(), Some(cpio(&[EXT4])));
     assert!(!result.unwrap());
     assert_eq!(did, ["/sbin/mkinitfs -o /boot/initrd.img-6.1 6.1"]);
+    assert!(!root.has("/etc/mkinitfs"));
     assert!(said[0].starts_with("mkinitfs makes the initramfs of 6.1, for the image brings none"), "{said:?}");
+    let own = ("etc/mkinitfs/mkinitfs.conf", "features=\"ata base ext4\"\n");
+    let (_dir, root) = tree(&[DEP, own, ("sbin/mkinitfs", ""), ("sbin/mdadm", ""), ("sbin/lvm", "")]);
+    let mut wants = on_array();
+    wants.group = Some(Group { name: "vg".into(), is_mirrored: false });
+    // What the stand-in makes has no lvm.
+    ensured(&root, &wants, Some(whole.clone())).0.unwrap_err();
+    let mkinitfs = "# written by drophammer\nfeatures=\"$features raid\"\nfeatures=\"$features lvm\"\n";
+    assert_eq!(root.read("/etc/mkinitfs/mkinitfs.conf").map_err(|_| ()), Ok(format!("{}{mkinitfs}", own.1)));
     // Of another machine's array.
     let (_dir, root) = tree(&[DEP, ("usr/sbin/update-initramfs", ""), ("usr/sbin/mdadm", "")]);
     let other = ("etc/mdadm/mdadm.conf", "ARRAY /dev/md/root UUID=1:2:3:4\n");

@@ -84,8 +84,8 @@ pub fn write_menu(start: &Start, home: &Home, terminal: &str) -> Result<()> {
     command_line::keep_for_kernel_install(start.root, start.line)?;
     // What is generated here by a package of the image would replace our menu.
     let maker = program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| name(&path).to_owned());
-    let entries = own_entry(start, home)?;
-    let menu = menu(start, home, terminal, &maker, entries);
+    let reads_entries = own_entry(start, home)?;
+    let menu = menu(start, home, terminal, &maker, reads_entries);
     start.root.write(&format!("{}/grub.cfg", home.directory), 0o600, menu.as_bytes())
 }
 
@@ -93,11 +93,11 @@ fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn menu(start: &Start, home: &Home, terminal: &str, maker: &str, has_entries: bool) -> String {
+fn menu(start: &Start, home: &Home, terminal: &str, maker: &str, reads_entries: bool) -> String {
     let (kernel, initrd) = (home.seen(&start.kernel.image), home.seen(&start.kernel.initrd));
     let line: Vec<String> = start.line.split(' ').map(quoted).collect();
     // The image's boot entries come first, so that a later kernel is booted without another menu.
-    let blscfg = if has_entries { "insmod blscfg\nblscfg\n" } else { "" };
+    let blscfg = if reads_entries { "insmod blscfg\nblscfg\n" } else { "" };
     let system = &start.wants.system;
     format!(
         "# written by drophammer; {maker} replaces it\nset default=0\nset timeout=2\n{terminal}\
@@ -109,19 +109,15 @@ fn menu(start: &Start, home: &Home, terminal: &str, maker: &str, has_entries: bo
     )
 }
 
-/// The image's own boot entry gets this machine's command line. Is there one that GRUB reads?
+/// The image's own boot entry gets this machine's command line. Does GRUB read such entries? Of later kernels nothing else tells it.
 fn own_entry(start: &Start, home: &Home) -> Result<bool> {
-    let Some(path) = start.kernel.entry.as_deref().filter(|path| path.starts_with("/boot/loader/")) else {
-        return Ok(false);
-    };
     let reads_entries =
         first(start.root, &["/usr/lib/grub/*/blscfg.mod", "/usr/lib/grub2/*/blscfg.mod", "/etc/grub.d/10_linux"]);
     let reads_entries = reads_entries.is_some_and(|path| {
         !path.ends_with("10_linux") || start.root.read(&path).is_ok_and(|text| text.contains("blscfg"))
     });
-    if !reads_entries {
-        return Ok(false);
-    }
+    let own = start.kernel.entry.as_deref().filter(|path| path.starts_with("/boot/loader/"));
+    let Some(path) = own.filter(|_| reads_entries) else { return Ok(reads_entries) };
     let (kernel, initrd) = (home.seen(&start.kernel.image), home.seen(&start.kernel.initrd));
     let version = &start.kernel.version;
     let entry = bls::write(&format!("{} {version}", start.wants.system), version, kernel, initrd, start.line);

@@ -91,13 +91,16 @@ pub fn install(start: &Start) -> Result<OnEsps> {
         }
         None => (make(start, &home)?, "grubx64.efi", None, None),
     };
-    let directory = prefix(root, &image)?.unwrap_or_else(|| format!("/EFI/{}", start.wants.system));
+    let own = prefix(root, &image)?;
+    let directory = own.clone().unwrap_or_else(|| format!("/EFI/{}", start.wants.system));
     let config = format!(
         "# written by drophammer: the menu is {}/grub.cfg\n{}configfile $prefix/grub.cfg\n",
         home.directory,
         home.search()
     );
-    let mut files = vec![OnEsp::text(format!("{directory}/grub.cfg"), config)];
+    let mut files = vec![OnEsp::text(format!("{directory}/grub.cfg"), config.clone())];
+    // Without a directory of its own, as SUSE builds it, it looks where it lies.
+    files.extend(own.is_none().then(|| OnEsp::text("/EFI/BOOT/grub.cfg", config)));
     let started = match &shim {
         Some(shim) => {
             let shim_name = if name == "grub.efi" { "shim.efi" } else { "shimx64.efi" };
