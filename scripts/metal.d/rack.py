@@ -325,5 +325,5 @@ def certificate_until(folder, end):
 printf '[ca]\\ndefault_ca=d\\n[d]\\nnew_certs_dir=.\\ndatabase=index\\nserial=short.srl\\ndefault_md=sha256\\npolicy=p\\nunique_subject=no\\n[p]\\ncommonName=supplied\\n' >short.cnf
 : >index
 echo 1234 >short.srl
-openssl ca -batch -config short.cnf -in short.csr -cert ca.pem -keyfile ca.key -notext -enddate "$2" -out short.pem 2>/dev/null"""
+openssl ca -batch -config short.cnf -in short.csr -cert ca.pem -keyfile ca.key -notext -extfile short.ext -enddate "$2" -out short.pem 2>/dev/null"""
     shell(make, folder, time.strftime("%Y%m%d%H%M%SZ", time.gmtime(end)))
