@@ -174,7 +174,7 @@ echo "16 MiB $(sha256sum <"$1.found" | cut -c1-16)"
 rm "$1.fs" "$1.found" """
 
 # A file of a filesystem that was in use until a moment ago.
-FILE = """sectors=$(sfdisk -J "$1" | sed -n "s/.*\\"start\\": *\\([0-9]*\\), *\\"size\\": *\\([0-9]*\\).*/\\1 \\2/p" | sed -n "${2}p")
+FILE = """sectors=$(sfdisk -d "$1" | sed -n "s/.* start= *\\([0-9]*\\), size= *\\([0-9]*\\).*/\\1 \\2/p" | sed -n "${2}p")
 dd if="$1" of="$1.part" bs=512 skip="${sectors% *}" count="${sectors#* }" conv=sparse status=none
 e2fsck -fy "$1.part" >/dev/null 2>&1 || [ $? = 1 ]
 debugfs -R "cat $3" "$1.part" 2>/dev/null
